@@ -1,0 +1,39 @@
+"""Errors that the user can mend.
+
+Each message is one line that names the file, the demo or the key, what was found, what was wanted and what to do.
+The command line prints it without a traceback and exits with 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """Something in the user's input is wrong; the message says what to do."""
+
+
+class ConfigError(UserError):
+    """A configuration that cannot be used."""
+
+
+class DatasetError(UserError):
+    """A demonstration file that cannot be used."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that cannot be used."""
+
+
+class EnvError(UserError):
+    """An environment that cannot be made, or does not fit the policy or the data."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Words for an error message: the nearest valid name, or all of them when none is near."""
+    names = sorted(valid)
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"valid names: {', '.join(names)}" if names else "there are none"
