@@ -1,0 +1,32 @@
+"""Configuration: robomimic's JSON tree, typed, checked and frozen."""
+
+from __future__ import annotations
+
+from imitate.config.config import Config
+from imitate.config.data_paths import located_data
+from imitate.config.experiment import ExperimentConfig
+from imitate.config.loading import load_config
+from imitate.config.meta import MetaConfig
+from imitate.config.observation import EncoderConfig, ModalityGroup, ObservationConfig
+from imitate.config.optimizer import LearningRateConfig, OptimizerConfig, RegularizationConfig
+from imitate.config.section import OpenSection, Section
+from imitate.config.train import ActionConfig, DatasetConfig, TrainConfig
+
+__all__ = [
+    "ActionConfig",
+    "Config",
+    "DatasetConfig",
+    "EncoderConfig",
+    "ExperimentConfig",
+    "LearningRateConfig",
+    "MetaConfig",
+    "ModalityGroup",
+    "ObservationConfig",
+    "OpenSection",
+    "OptimizerConfig",
+    "RegularizationConfig",
+    "Section",
+    "TrainConfig",
+    "load_config",
+    "located_data",
+]

@@ -1,0 +1,82 @@
+"""The write-once registry of algorithms, filled on first use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pkgutil import iter_modules
+from typing import Any
+
+from imitate.config.section import OpenSection, Section
+from imitate.errors import ConfigError, nearest
+
+PACKAGE = "imitate.algo"
+ENTRY_POINTS = "imitate.algos"
+
+
+@dataclass(frozen=True)
+class AlgorithmEntry:
+    """What is known of an algorithm before it is built."""
+
+    section: type[Section]
+    """Type of the subtree ``algo``."""
+    to_class: Callable[[Any], tuple[type, dict[str, Any]]]
+    """From the subtree ``algo`` to the class and its extra arguments."""
+
+
+_entries: dict[str, AlgorithmEntry] = {}
+
+
+def register(
+    algo_name: str,
+    section: type[Section] | None,
+    to_class: Callable[[Any], tuple[type, dict[str, Any]]],
+) -> None:
+    """Enter an algorithm; a second one of the same name is refused.
+
+    Args:
+        algo_name: the value of the key ``algo_name``.
+        section: type of the subtree ``algo``; None: any subtree is accepted as it is.
+        to_class: picks the class from the subtree ``algo``.
+    """
+    if algo_name in _entries:
+        raise ConfigError(
+            f"algorithm '{algo_name}' is already registered by {_entries[algo_name].to_class.__module__}: "
+            "choose another name"
+        )
+    _entries[algo_name] = AlgorithmEntry(section or OpenSection, to_class)
+
+
+def find(algo_name: str) -> AlgorithmEntry:
+    """The algorithm's entry; imports ``imitate.algo.<algo_name>`` or the entry point of that name if need be."""
+    if algo_name not in _entries:
+        _import(algo_name)
+    if algo_name not in _entries:
+        raise ConfigError(
+            f"algo_name: no algorithm '{algo_name}', {nearest(algo_name, available())}"
+        )
+    return _entries[algo_name]
+
+
+def available() -> list[str]:
+    """Names of all algorithms. Imports every module that may hold one."""
+    names = {point.name for point in entry_points(group=ENTRY_POINTS)}
+    package = find_spec(PACKAGE)
+    for module in iter_modules(package.submodule_search_locations if package else []):
+        with suppress(ImportError):  # a broken module must not hide the answer
+            _import(module.name)
+    return sorted(names | _entries.keys())
+
+
+def _import(algo_name: str) -> None:
+    module = f"{PACKAGE}.{algo_name}"
+    if re.fullmatch(r"[A-Za-z]\w*", algo_name) and find_spec(module) is not None:
+        import_module(module)
+        return
+    for point in entry_points(group=ENTRY_POINTS, name=algo_name):
+        point.load()

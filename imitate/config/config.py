@@ -1,0 +1,101 @@
+"""The whole configuration: robomimic's JSON tree, typed and frozen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, PrivateAttr, ValidationInfo, WrapValidator, model_validator
+from pydantic_core import PydanticCustomError
+
+from imitate.config.algorithms import find
+from imitate.config.experiment import ExperimentConfig
+from imitate.config.meta import MetaConfig
+from imitate.config.observation import ObservationConfig
+from imitate.config.section import Section, merged
+from imitate.config.train import TrainConfig
+
+
+def _as_the_algorithm_wants(value: Any, handler: Any, info: ValidationInfo) -> Any:
+    name = info.data.get("algo_name")
+    if name is None:  # already an error of its own
+        return handler({})
+    return find(name).section.model_validate(value)
+
+
+class Config(Section):
+    """A configuration. Made by `imitate.config.load_config`; never changed, only copied with other values."""
+
+    algo_name: str = Field(min_length=1, description="Name of the algorithm.")
+    experiment: ExperimentConfig = Field(
+        ExperimentConfig(), description="Name, logging, saving, evaluation."
+    )
+    train: TrainConfig = Field(TrainConfig(), description="Data, batches, precision, device.")
+    algo: Annotated[Section, WrapValidator(_as_the_algorithm_wants)] = Field(
+        Section(), validate_default=True, description="Settings of the algorithm."
+    )
+    observation: ObservationConfig = Field(
+        ObservationConfig(), description="Observations and their encoders."
+    )
+    meta: MetaConfig = Field(MetaConfig(), description="Filled in by a hyper-parameter sweep.")
+
+    _folder: Path | None = PrivateAttr(None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lay_over_the_algorithms_defaults(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and isinstance(data.get("algo_name"), str):
+            return merged(find(data["algo_name"]).section.tree_defaults, data)
+        return data
+
+    @model_validator(mode="after")
+    def _no_conflicts(self) -> Config:
+        problems = self.algo.conflicts(self)
+        if problems:
+            raise PydanticCustomError("conflict", "{text}", {"text": "\n".join(problems)})
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the JSON file this was read from, if it was."""
+        return self._folder
+
+    @property
+    def use_goals(self) -> bool:
+        """Whether the policy is conditioned on a goal."""
+        return any(self.observation.modalities.goal.values())
+
+    @property
+    def all_obs_keys(self) -> tuple[str, ...]:
+        """All keys of the groups obs and goal, sorted, each once."""
+        groups = self.observation.modalities
+        keys = {
+            key for group in (groups.obs, groups.goal) for names in group.values() for key in names
+        }
+        return tuple(sorted(keys))
+
+    def to_json(self) -> str:
+        """The whole tree as JSON text; `load_config` of it gives an equal object."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def with_overrides(self, values: Mapping[str, Any]) -> Config:
+        """A new configuration with other values, checked like any other.
+
+        Args:
+            values: dotted key -> value, as in ``{"train.batch_size": 10}``. An object replaces the whole subtree.
+        """
+        from imitate.config.loading import build_config
+        from imitate.config.overrides import put
+
+        tree = self.to_dict()
+        for path, value in values.items():
+            put(tree, path, value)
+        return build_config(tree, folder=self._folder)

@@ -1,0 +1,41 @@
+"""Where the demonstration files of a configuration lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from imitate.config.config import Config
+from imitate.config.train import DatasetConfig
+from imitate.errors import ConfigError
+
+
+def located_data(config: Config) -> tuple[DatasetConfig, ...]:
+    """The entries of ``train.data`` with absolute paths.
+
+    A relative path is looked for in the working directory, then in the folder of the JSON file.
+
+    Raises:
+        ConfigError: no data are named, or a file is in neither place.
+    """
+    if not config.train.data:
+        raise ConfigError(
+            "train.data: no demonstrations given: name an HDF5 file there or with --dataset"
+        )
+    return tuple(
+        entry.model_copy(update={"path": str(_locate(entry.path, i, config.folder))})
+        for i, entry in enumerate(config.train.data)
+    )
+
+
+def _locate(path: str, index: int, folder: Path | None) -> Path:
+    relative = Path(path).expanduser()
+    tried = [Path.cwd() / relative] + (
+        [folder / relative] if folder and not relative.is_absolute() else []
+    )
+    for place in tried:
+        if place.is_file():
+            return place.resolve()
+    places = " nor ".join(str(place) for place in dict.fromkeys(tried))
+    raise ConfigError(
+        f"train.data.{index}.path: no file {places}: correct the path, or collect or download the data first"
+    )

@@ -1,0 +1,141 @@
+"""The section ``experiment``: logging, saving, evaluation."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from imitate.config.section import OpenSection, Section
+
+
+class LoggingConfig(Section):
+    """Where the numbers go; ``metrics.jsonl`` is always written."""
+
+    terminal_output_to_txt: bool = Field(
+        True, description="Copy the terminal's output to a text file in the run."
+    )
+    log_tb: bool = Field(True, description="Write TensorBoard files.")
+    log_wandb: bool = Field(False, description="Log to Weights & Biases (needs the extra 'wandb').")
+    wandb_proj_name: str = Field("debug", description="Project name at Weights & Biases.")
+
+
+class SaveConfig(Section):
+    """Which checkpoints are kept beside the last one, which is always there."""
+
+    enabled: bool = Field(True, description="Whether checkpoints are written.")
+    every_n_seconds: PositiveFloat | None = Field(
+        None, description="Save a checkpoint when so many seconds have passed; null: no."
+    )
+    every_n_epochs: PositiveInt | None = Field(
+        50, description="Save a checkpoint every n epochs; null: no."
+    )
+    epochs: tuple[PositiveInt, ...] = Field(
+        (), description="Epochs after which a checkpoint is saved."
+    )
+    on_best_validation: bool = Field(
+        False, description="Save when the validation loss is the lowest so far."
+    )
+    on_best_rollout_return: bool = Field(
+        False, description="Save when the mean return of the rollouts is the highest so far."
+    )
+    on_best_rollout_success_rate: bool = Field(
+        True, description="Save when the success rate of the rollouts is the highest so far."
+    )
+    keep_last: PositiveInt | None = Field(
+        None, description="Keep only so many of the periodic checkpoints, the newest; null: all."
+    )
+
+
+class RolloutConfig(Section):
+    """Evaluation in simulation during training."""
+
+    enabled: bool = Field(True, description="Whether the policy is evaluated during training.")
+    n: PositiveInt = Field(50, description="Episodes per evaluation.")
+    horizon: PositiveInt = Field(400, description="Longest episode, in environment steps.")
+    rate: PositiveInt = Field(50, description="Evaluate every so many epochs.")
+    warmstart: NonNegativeInt = Field(0, description="Epochs before the first evaluation.")
+    terminate_on_success: bool = Field(True, description="End an episode at success.")
+    num_workers: NonNegativeInt | None = Field(
+        None,
+        description="Worker processes for the episodes; 0: in the training process; null: one per CPU core.",
+    )
+    background: bool = Field(
+        True, description="Evaluate in a separate process while training goes on."
+    )
+    seed: NonNegativeInt = Field(
+        100000, description="Episode i of an evaluation starts from seed + i."
+    )
+    give_up_after: PositiveInt | None = Field(
+        None, description="Stop an evaluation whose first so many episodes all failed; null: never."
+    )
+
+
+class EarlyStoppingConfig(Section):
+    """When training ends before ``train.num_epochs``."""
+
+    enabled: bool = Field(False, description="Whether training may end early.")
+    metric: Literal["success_rate", "valid_loss"] = Field(
+        "success_rate", description="What is watched."
+    )
+    patience: PositiveInt = Field(
+        10, description="Stop after so many measurements without improvement."
+    )
+    target: float | None = Field(
+        None,
+        description="Stop as soon as the metric is at least (success_rate) or at most (valid_loss) this; null: no target.",
+    )
+
+
+with warnings.catch_warnings():
+    # robomimic's key `validate` is also the name of a deprecated method of pydantic's base class, which nobody calls.
+    warnings.filterwarnings("ignore", message='Field name "validate"', category=UserWarning)
+
+    class ExperimentConfig(Section):
+        """Name, logging, saving and evaluation of a run."""
+
+        name: str = Field(
+            "test",
+            min_length=1,
+            description="Name of the experiment; the run's folder lies in a folder of this name.",
+        )
+        validate: bool = Field(
+            False,
+            description="Measure the loss on the validation demos (train.hdf5_validation_filter_key).",
+        )  # type: ignore[assignment]
+        logging: LoggingConfig = Field(LoggingConfig(), description="Where the numbers go.")
+        save: SaveConfig = Field(SaveConfig(), description="Which checkpoints are kept.")
+        epoch_every_n_steps: PositiveInt | None = Field(
+            100, description="Gradient steps in an epoch; null: one pass over the data."
+        )
+        validation_epoch_every_n_steps: PositiveInt | None = Field(
+            10, description="Batches in a validation; null: one pass over the validation data."
+        )
+        env: str | None = Field(
+            None,
+            description="Environment name that replaces the one stored in the data; null: the stored one.",
+        )
+        additional_envs: tuple[str, ...] | None = Field(
+            None, description="More environment names to evaluate on."
+        )
+        render: bool = Field(False, description="Show the rollouts on the screen.")
+        render_video: bool = Field(True, description="Write videos of the rollouts.")
+        keep_all_videos: bool = Field(
+            False, description="Keep every video, not only those of saved checkpoints."
+        )
+        video_skip: PositiveInt = Field(
+            5, description="A video frame every so many environment steps."
+        )
+        rollout: RolloutConfig = Field(RolloutConfig(), description="Evaluation during training.")
+        early_stopping: EarlyStoppingConfig = Field(
+            EarlyStoppingConfig(), description="When training ends early."
+        )
+        env_meta_update_dict: OpenSection = Field(
+            OpenSection(),
+            description="Laid over the environment's metadata from the data. Free-form.",
+        )
+        ckpt_path: str | None = Field(
+            None,
+            description="Checkpoint whose weights the training starts from; null: fresh weights.",
+        )

@@ -1,0 +1,29 @@
+"""The configurations that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SCHEMA = "schema"
+
+
+def folder() -> Path:
+    """The folder of bundled configurations: inside an installed package, or at the root of a clone."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def names() -> list[str]:
+    """Names of all bundled configurations, such as ``robosuite/lift/bc``."""
+    root = folder()
+    files = (path.relative_to(root) for path in root.rglob("*.json"))
+    return sorted(path.with_suffix("").as_posix() for path in files if path.parts[0] != SCHEMA)
+
+
+def bundled(name: str) -> Path | None:
+    """The file of a bundled configuration: ``configs/robosuite/lift/bc.json`` or ``robosuite/lift/bc``; else None."""
+    short = (
+        name.replace("\\", "/").removeprefix("./").removeprefix("configs/").removesuffix(".json")
+    )
+    return folder() / f"{short}.json" if short in names() else None

@@ -1,0 +1,101 @@
+"""From a JSON file, a JSON text or a dict to a `Config`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from imitate.config.config import Config
+from imitate.config.library import bundled, names
+from imitate.config.migration import migrate
+from imitate.config.overrides import parse_override, put
+from imitate.config.problems import problem_lines
+from imitate.errors import ConfigError, nearest
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | Config
+
+
+def load_config(source: Source, overrides: Iterable[str] = ()) -> Config:
+    """Read and check a configuration.
+
+    Args:
+        source: path of a JSON file, name of a bundled one (``robosuite/lift/bc``), JSON text that begins with ``{``,
+            or a dict. robomimic's tree; what is absent has its default.
+        overrides: ``"a.b=value"``, laid over it in turn.
+
+    Raises:
+        ConfigError: naming the file and, one line per problem, the key, what was found, what is wanted.
+    """
+    tree, label, folder = _read(source)
+    tree = migrate(tree)
+    for text in overrides:
+        algo_name = tree.get("algo_name")
+        path, value = parse_override(
+            text, Config, algo_name if isinstance(algo_name, str) else None
+        )
+        put(tree, path, value)
+    return build_config(tree, label=label, folder=folder)
+
+
+def build_config(tree: dict[str, Any], *, label: str = "", folder: Path | None = None) -> Config:
+    """Check a plain tree in today's form; ``label`` stands before each problem."""
+    prefix = f"{label}: " if label else ""
+    try:
+        config = Config.model_validate(tree)
+    except ValidationError as error:
+        lines = problem_lines(error, Config, tree)
+        raise ConfigError("\n".join(prefix + line for line in lines)) from None
+    except ConfigError as error:
+        raise ConfigError(f"{prefix}{error}") from None
+    object.__setattr__(config, "_folder", folder)
+    return config
+
+
+def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
+    """The tree (a private copy), the words for error messages, the folder of the file."""
+    if isinstance(source, Config):
+        return source.to_dict(), "", source.folder
+    if isinstance(source, Mapping):
+        return deepcopy(dict(source)), "", None
+    if isinstance(source, str) and source.lstrip().startswith("{"):
+        return _parse(source, "JSON text"), "", None
+    path = Path(source)
+    if not path.is_file():
+        found = bundled(str(source))
+        if found is None:
+            what = "is a folder" if path.is_dir() else "there is no such file"
+            raise ConfigError(
+                f"{path}: {what}, nor a bundled configuration of that name, {nearest(str(source), names())}"
+            )
+        path = found
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as text: {error}") from None
+    return _parse(text, str(path)), str(path), path.resolve().parent
+
+
+def _parse(text: str, label: str) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in out:
+                raise ConfigError(f"{label}: key '{key}' stands twice in one object: remove one")
+            out[key] = value
+        return out
+
+    try:
+        tree = json.loads(text, object_pairs_hook=once)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{label}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
+        ) from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{label}: wanted a JSON object {{...}}, got a {type(tree).__name__}")
+    return tree

@@ -1,0 +1,114 @@
+"""The section ``observation``: which observations a policy sees and how they are encoded."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+from imitate.config.section import OpenSection, Section
+
+
+class ModalityGroup(Section):
+    """Observation keys by modality; other modalities than these four may be named too."""
+
+    model_config = ConfigDict(extra="allow")
+
+    low_dim: tuple[str, ...] = Field((), description="Vectors.")
+    rgb: tuple[str, ...] = Field((), description="Colour images, uint8, (H, W, 3).")
+    depth: tuple[str, ...] = Field((), description="Depth images, (H, W, 1).")
+    scan: tuple[str, ...] = Field((), description="Laser scans, (L, C).")
+
+    __pydantic_extra__: dict[str, tuple[str, ...]] = Field(init=False)
+
+    @model_validator(mode="after")
+    def _each_key_once(self) -> Self:
+        home: dict[str, str] = {}
+        for modality, keys in self.items():
+            for key in keys:
+                if key in home:
+                    raise ValueError(
+                        f"observation '{key}' is listed under '{home[key]}' and under '{modality}': keep one"
+                    )
+                home[key] = modality
+        return self
+
+
+ROBOT_STATE = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object")
+
+
+class ModalitiesConfig(Section):
+    """The observations of each group."""
+
+    obs: ModalityGroup = Field(
+        ModalityGroup(low_dim=ROBOT_STATE), description="What the policy sees."
+    )
+    goal: ModalityGroup = Field(ModalityGroup(), description="What it sees of the goal.")
+    subgoal: ModalityGroup = Field(ModalityGroup(), description="What a planner predicts.")
+
+    @model_validator(mode="after")
+    def _groups_agree(self) -> Self:
+        home: dict[str, tuple[str, str]] = {}
+        for group, modalities in self.items():
+            for modality, keys in modalities.items():
+                for key in keys:
+                    other, wanted = home.setdefault(key, (group, modality))
+                    if wanted != modality:
+                        raise ValueError(
+                            f"observation '{key}' is '{wanted}' in '{other}' but '{modality}' in '{group}': keep one"
+                        )
+        return self
+
+
+class EncoderConfig(Section):
+    """The network of one modality."""
+
+    core_class: str | None = Field(None, description="Network; null: the values go in as they are.")
+    core_kwargs: OpenSection = Field(OpenSection(), description="Its arguments. Free-form.")
+    obs_randomizer_class: str | tuple[str, ...] | None = Field(
+        None, description="Augmentation, or a list of them."
+    )
+    obs_randomizer_kwargs: OpenSection | tuple[OpenSection, ...] = Field(
+        OpenSection(), description="Its arguments, or one object per augmentation. Free-form."
+    )
+
+    @model_validator(mode="after")
+    def _one_kwargs_per_randomizer(self) -> Self:
+        names, kwargs = self.obs_randomizer_class, self.obs_randomizer_kwargs
+        if isinstance(kwargs, tuple) and (
+            not isinstance(names, tuple) or len(names) != len(kwargs)
+        ):
+            raise ValueError(
+                "obs_randomizer_kwargs is a list: it wants one object per name in the list obs_randomizer_class"
+            )
+        return self
+
+
+class EncodersConfig(Section):
+    """One encoder per modality; other modalities than these four may be named too."""
+
+    model_config = ConfigDict(extra="allow")
+    entry_type: ClassVar[type[Section] | None] = EncoderConfig
+
+    low_dim: EncoderConfig = Field(EncoderConfig(), description="Encoder of vectors.")
+    rgb: EncoderConfig = Field(
+        EncoderConfig(core_class="VisualCore"), description="Encoder of colour images."
+    )
+    depth: EncoderConfig = Field(
+        EncoderConfig(core_class="VisualCore"), description="Encoder of depth images."
+    )
+    scan: EncoderConfig = Field(
+        EncoderConfig(core_class="ScanCore"), description="Encoder of laser scans."
+    )
+
+    __pydantic_extra__: dict[str, EncoderConfig] = Field(init=False)
+
+
+class ObservationConfig(Section):
+    """Which observations a policy sees and how they are encoded."""
+
+    modalities: ModalitiesConfig = Field(
+        ModalitiesConfig(), description="Observation keys by group and modality."
+    )
+    encoder: EncodersConfig = Field(EncodersConfig(), description="Networks by modality.")

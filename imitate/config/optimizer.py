@@ -1,0 +1,62 @@
+"""Optimizer settings shared by the algorithms."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
+from typing_extensions import Self
+
+from imitate.config.section import Section
+
+
+class LearningRateConfig(Section):
+    """The learning rate and how it moves."""
+
+    initial: PositiveFloat = Field(1e-4, description="Learning rate after warm-up.")
+    decay_factor: float = Field(
+        0.1,
+        ge=0,
+        description="multistep: the rate is multiplied by it at each epoch of epoch_schedule; "
+        "linear: fraction of the initial rate reached at the end of the decay.",
+    )
+    epoch_schedule: tuple[NonNegativeInt, ...] = Field(
+        (), description="Epochs of the decay. linear takes exactly one: the epoch where it ends."
+    )
+    scheduler_type: Literal["multistep", "linear", "cosine"] = Field(
+        "multistep", description="Shape of the decay; cosine runs over the whole training."
+    )
+    warmup_steps: NonNegativeInt = Field(
+        0, description="Steps (batches) in which the rate rises linearly from 0 to initial."
+    )
+    num_cycles: PositiveFloat = Field(
+        0.5, description="cosine: number of waves over the training; 0.5 falls once, to 0."
+    )
+    step_every_batch: bool = Field(
+        True, description="Whether the rate moves at every batch; false: at the end of an epoch."
+    )
+
+    @model_validator(mode="after")
+    def _linear_has_one_end(self) -> Self:
+        if self.scheduler_type == "linear" and len(self.epoch_schedule) != 1:
+            raise ValueError(
+                f"scheduler_type 'linear' wants exactly one epoch in epoch_schedule (the end of the decay), "
+                f"got {list(self.epoch_schedule)}; e.g. epoch_schedule [100]"
+            )
+        return self
+
+
+class RegularizationConfig(Section):
+    """Penalties on the weights."""
+
+    L2: float = Field(0.0, ge=0, description="Weight decay of the optimizer.")
+
+
+class OptimizerConfig(Section):
+    """One optimizer: the one of a policy, of a critic ..."""
+
+    optimizer_type: Literal["adam", "adamw"] = Field("adam", description="The optimizer.")
+    learning_rate: LearningRateConfig = Field(LearningRateConfig(), description="Learning rate.")
+    regularization: RegularizationConfig = Field(
+        RegularizationConfig(), description="Penalties on the weights."
+    )

@@ -1,0 +1,74 @@
+"""Single values laid over a tree: ``--set a.b=value``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+from imitate.config.algorithms import find
+from imitate.config.section import Section, child_type
+from imitate.errors import ConfigError
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a dotted path, making objects on the way; a number in the path is a place in a list."""
+    node: Any = tree
+    keys = path.split(".")
+    if not all(keys):
+        raise ConfigError(f"'{path}': wanted a dotted key such as train.batch_size")
+    for depth, key in enumerate(keys):
+        last = depth == len(keys) - 1
+        here = ".".join(keys[:depth])
+        place = _place(node, key, here, path)
+        if last:
+            node[place] = value
+        elif isinstance(node, list):
+            node = node[place]
+        else:
+            if node.get(place) is None:
+                node[place] = {}
+            node = node[place]
+
+
+def _place(node: Any, key: str, here: str, path: str) -> Any:
+    if isinstance(node, dict):
+        return key
+    if isinstance(node, list):
+        if key.isdigit() and int(key) < len(node):
+            return int(key)
+        raise ConfigError(
+            f"{path}: {here} is a list of {len(node)}: wanted a place from 0 to {len(node) - 1}, got '{key}'"
+        )
+    raise ConfigError(f"{path}: {here} is {node!r}, which has no key '{key}'")
+
+
+def parse_override(text: str, root: type[Section], algo_name: str | None) -> tuple[str, Any]:
+    """Path and value of ``a.b=value``.
+
+    The value is read as JSON, else taken as a plain string; where the key is a text, a number stays a text.
+    """
+    path, equals, raw = text.partition("=")
+    path = path.strip()
+    if not equals or not path:
+        raise ConfigError(f"'{text}': wanted key=value, such as train.batch_size=256")
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        return path, raw
+    if isinstance(value, bool | int | float) and _wants_text(path, root, algo_name):
+        return path, raw
+    return path, value
+
+
+def _wants_text(path: str, root: type[Section], algo_name: str | None) -> bool:
+    section: type[Section] | None = root
+    *sections, last = path.split(".")
+    for depth, key in enumerate(sections):
+        if section is None:
+            return False
+        if depth == 0 and key == "algo" and algo_name:
+            section = find(algo_name).section
+        elif not key.isdigit():
+            section = child_type(section, key)
+    field = section.model_fields.get(last) if section else None
+    return field is not None and str in {field.annotation, *get_args(field.annotation)}

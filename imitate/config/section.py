@@ -1,0 +1,154 @@
+"""The base of every typed section of a configuration: frozen, checked, read by attribute or by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+SCALARS = (str, int, float, bool, type(None))
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """A new tree: ``above`` laid over ``below``, mapping by mapping; lists and scalars replace."""
+    out = dict(below)
+    for key, value in above.items():
+        old = out.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            out[key] = merged(old, value)
+        else:
+            out[key] = value
+    return out
+
+
+class Section(BaseModel):
+    """One object of the JSON tree.
+
+    Unknown keys are refused and values are never coerced (``"10"`` is no integer); lists become tuples. A partial
+    object is laid over the field's own default, so a subclass may give a nested section other defaults.
+    Values are read as ``section.key`` or ``section["key"]``; ``in``, ``keys``, ``values``, ``items`` and ``get``
+    work as for a dict.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+    tree_defaults: ClassVar[Mapping[str, Any]] = {}
+    """On an algorithm's section: defaults of the shared sections under this algorithm, as a partial tree."""
+    entry_type: ClassVar[type[Section] | None] = None
+    """Type of the freely named entries, where a section has such."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prepare(cls, data: Any) -> Any:
+        if isinstance(data, Section):
+            return data if isinstance(data, cls) else data.to_dict()
+        if not isinstance(data, Mapping):
+            return data
+        out = {key: _tuples(value) for key, value in data.items()}
+        for name, field in cls.model_fields.items():
+            if isinstance(out.get(name), Mapping):
+                default = field.get_default(call_default_factory=True, validated_data={})
+                if isinstance(default, Section):
+                    out[name] = merged(default.to_dict(), out[name])
+        return out
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations with other sections that cannot work; for an algorithm's section to override.
+
+        Args:
+            config: the whole `Config`.
+
+        Returns:
+            One line per problem: the full dotted key, what is wrong, what to do.
+        """
+        return []
+
+    def __getitem__(self, key: str) -> Any:
+        if key in type(self).model_fields:
+            return self.__dict__[key]
+        return (self.__pydantic_extra__ or {})[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in type(self).model_fields or key in (self.__pydantic_extra__ or {})
+
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
+        yield from type(self).model_fields
+        yield from self.__pydantic_extra__ or {}
+
+    def __len__(self) -> int:
+        return len(type(self).model_fields) + len(self.__pydantic_extra__ or {})
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of all keys."""
+        return tuple(self)
+
+    def values(self) -> tuple[Any, ...]:
+        """The values of all keys."""
+        return tuple(self[key] for key in self)
+
+    def items(self) -> tuple[tuple[str, Any], ...]:
+        """Pairs of key and value."""
+        return tuple((key, self[key]) for key in self)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of ``key``, or ``default`` if there is no such key."""
+        return self[key] if key in self else default
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists and scalars, as JSON has them: a new copy."""
+        return {key: _plain(self[key]) for key in self}
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Section):
+        return value.to_dict()
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return OpenSection.model_validate(value)
+    if isinstance(value, list | tuple):
+        return tuple(_freeze(v) for v in value)
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        raise ValueError("wanted a finite number")
+    if not isinstance(value, (*SCALARS, Section)):
+        raise ValueError(f"wanted something JSON can hold, not a {type(value).__name__}")
+    return value
+
+
+Free = Annotated[Any, AfterValidator(_freeze)]
+"""Any JSON value, frozen."""
+
+
+class OpenSection(Section):
+    """A free-form object: any key, any JSON value; nested objects are `OpenSection` too."""
+
+    model_config = ConfigDict(extra="allow")
+
+    __pydantic_extra__: dict[str, Free] = Field(init=False)
+
+
+def child_type(section: type[Section], key: str) -> type[Section] | None:
+    """The section type under ``key`` of ``section``, if a single one stands there."""
+    field = section.model_fields.get(key)
+    return section.entry_type if field is None else _section_in(field.annotation)
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    found = (_section_in(arg) for arg in get_args(annotation))
+    return next((section for section in found if section is not None), None)

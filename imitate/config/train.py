@@ -1,0 +1,192 @@
+"""The section ``train``: data, batches, precision, device."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+from typing_extensions import Self
+
+from imitate.config.section import Section
+
+
+class DatasetConfig(Section):
+    """One demonstration file."""
+
+    path: str = Field(
+        min_length=1,
+        description="HDF5 file; relative to the working directory, else to the JSON's folder.",
+    )
+    eval: bool = Field(
+        True, description="Whether the policy is evaluated in this file's environment."
+    )
+    lang: str | None = Field(None, description="Language instruction of all demos of the file.")
+    key: str | None = Field(
+        None, description="Short name for logs and videos; null: the file's name."
+    )
+    filter_key: str | None = Field(
+        None, description="Train on the demos of this mask; null: train.hdf5_filter_key."
+    )
+    demo_limit: PositiveInt | None = Field(
+        None, description="Train on the first so many demos; null: all."
+    )
+    weight: NonNegativeFloat = Field(
+        1.0, description="Share of this file's samples in a batch, relative to the others."
+    )
+
+
+class ActionConfig(Section):
+    """How one action key is treated."""
+
+    normalization: Literal["min_max", "gaussian"] | None = Field(
+        None,
+        description="min_max: to [-1, 1]; gaussian: mean 0 and standard deviation 1; null: as stored.",
+    )
+    format: Literal["rot_6d"] | None = Field(
+        None, description="Rotation format stored under this key; null: no rotation."
+    )
+    convert_at_runtime: Literal["rot_axis_angle", "rot_euler"] | None = Field(
+        None, description="Rotation format sent to the robot; needs format."
+    )
+
+    @model_validator(mode="after")
+    def _conversion_has_a_source(self) -> Self:
+        if self.convert_at_runtime and not self.format:
+            raise ValueError("convert_at_runtime needs format: set format to 'rot_6d'")
+        return self
+
+
+class ActionConfigs(Section):
+    """One entry per action key."""
+
+    model_config = ConfigDict(extra="allow")
+    entry_type: ClassVar[type[Section] | None] = ActionConfig
+
+    __pydantic_extra__: dict[str, ActionConfig] = Field(init=False)
+
+
+class TrainConfig(Section):
+    """Data, batches, precision, device."""
+
+    data: tuple[DatasetConfig, ...] | None = Field(
+        None,
+        description="Demonstrations: a path, or a list of objects with at least a path. Null: given on the command line.",
+    )
+    output_dir: str = Field(
+        "runs",
+        min_length=1,
+        description="Runs are written to output_dir/experiment.name/timestamp; relative to the working directory.",
+    )
+    normalize_weights_by_ds_size: bool = Field(
+        False,
+        description="Divide the weights of several files by their sizes: equal weights then mean equal shares.",
+    )
+    num_data_workers: NonNegativeInt = Field(
+        0, description="Processes that read data; 0 is best for data in RAM."
+    )
+    hdf5_cache_mode: Literal["all", "low_dim"] | None = Field(
+        "all",
+        description="What is held in RAM: all; low_dim (images stay in the file); null: nothing.",
+    )
+    hdf5_use_swmr: bool = Field(
+        True, description="Open the HDF5 file so that a writer may append meanwhile."
+    )
+    hdf5_load_next_obs: bool = Field(False, description="Whether batches have next_obs.")
+    hdf5_normalize_obs: bool = Field(
+        False, description="robomimic's key; true means obs_normalization mean_std."
+    )
+    hdf5_filter_key: str | None = Field(
+        None, description="Train on the demos of this mask; null: all."
+    )
+    hdf5_validation_filter_key: str | None = Field(
+        None, description="Mask of the validation demos."
+    )
+    seq_length: PositiveInt = Field(1, description="Steps in a sample.")
+    pad_seq_length: bool = Field(
+        True, description="Whether samples may reach beyond the demo's end (last step repeated)."
+    )
+    frame_stack: PositiveInt = Field(1, description="Observations up to now that the policy sees.")
+    pad_frame_stack: bool = Field(
+        True, description="Whether samples may reach before the demo's start (first step repeated)."
+    )
+    dataset_keys: tuple[str, ...] = Field(
+        ("actions", "rewards", "dones"), description="Step arrays in a batch, beside observations."
+    )
+    action_keys: tuple[str, ...] = Field(
+        ("actions",), min_length=1, description="Step arrays that, concatenated, are the action."
+    )
+    action_config: ActionConfigs = Field(
+        ActionConfigs(), description="Per action key: normalization and rotation format."
+    )
+    goal_mode: Literal["last"] | None = Field(
+        None, description="last: the goal is the demo's last observation; null: no goal."
+    )
+    cuda: bool = Field(True, description="Use a GPU if there is one.")
+    batch_size: PositiveInt = Field(100, description="Samples in a batch.")
+    num_epochs: PositiveInt = Field(2000, description="Epochs of training.")
+    seed: int = Field(1, ge=0, lt=2**32, description="Seed of everything random in the training.")
+    max_grad_norm: PositiveFloat | None = Field(
+        None, description="Gradients are scaled down to this norm; null: never."
+    )
+    obs_normalization: Literal["mean_std", "min_max"] | None = Field(
+        None,
+        description="Observations: mean 0 and standard deviation 1, or to [-1, 1]; null: as stored.",
+    )
+    precision: Literal["fp32", "bf16", "auto"] = Field(
+        "fp32",
+        description="Number format of the networks' arithmetic; auto: bf16 where the device is faster with it.",
+    )
+    compile: bool = Field(False, description="Compile the training step with torch.compile.")
+    device: str | None = Field(
+        None,
+        pattern=r"^(cpu|cuda(:\d+)?|mps)$",
+        description="cpu, cuda, cuda:1, mps; null: the GPU if cuda is true and there is one, else the CPU.",
+    )
+    num_threads: PositiveInt | None = Field(
+        None, description="Threads of torch on the CPU; null: torch's default."
+    )
+    on_bad_loss: Literal["stop", "rollback"] = Field(
+        "stop",
+        description="When the loss is not finite or explodes: stop, or go back to the last good weights.",
+    )
+    data_on_device: bool = Field(
+        False, description="Hold the training data in the device's memory."
+    )
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _path_is_a_list_of_one(cls, value: Any) -> Any:
+        return ({"path": value},) if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hdf5_normalize_obs_means_mean_std(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("hdf5_normalize_obs") is not True:
+            return data
+        wanted = data.get("obs_normalization", "mean_std")
+        if wanted != "mean_std":
+            raise ValueError(
+                f"hdf5_normalize_obs true means obs_normalization 'mean_std', but obs_normalization is {wanted!r}: "
+                "remove one of the two"
+            )
+        return {**data, "obs_normalization": "mean_std"}
+
+    @model_validator(mode="after")
+    def _each_action_key_has_an_entry(self) -> Self:
+        missing = [key for key in self.action_keys if key not in self.action_config]
+        if missing:
+            entries = {
+                **dict(self.action_config.items()),
+                **{key: ActionConfig() for key in missing},
+            }
+            self.__dict__["action_config"] = ActionConfigs(**entries)
+        return self
