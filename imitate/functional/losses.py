@@ -1,0 +1,59 @@
+"""Losses and divergences that several algorithms share: pure, unreduced over the batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def cosine_loss(predicted: Tensor, target: Tensor, eps: float = 1e-8) -> Tensor:
+    """One minus the cosine of the angle between two vectors.
+
+    Args:
+        predicted: (*B, D).
+        target: (*B, D).
+        eps: floor of each vector's norm.
+
+    Returns:
+        (*B,) in [0, 2].
+    """
+    return 1.0 - torch.cosine_similarity(predicted, target, dim=-1, eps=eps)
+
+
+def masked_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Mean of the values where the mask is true; 0 where it is true nowhere.
+
+    Args:
+        values: (*B).
+        mask: (*B), bool or weights; None means everywhere.
+    """
+    if mask is None:
+        return values.mean()
+    weight = mask.to(values.dtype)
+    # where, not a product: a padded value may be inf or NaN.
+    kept = torch.where(weight > 0, values * weight, 0.0)
+    return kept.sum() / weight.sum().clamp(min=torch.finfo(values.dtype).tiny)
+
+
+def gaussian_log_prob(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    """Log-density of a diagonal Gaussian: ``(*B, D)`` each, to ``(*B,)``."""
+    log_two_pi = 1.8378770664093453
+    return -0.5 * (var.log() + (x - mean).square() / var + log_two_pi).sum(-1)
+
+
+def gaussian_kl_to_standard(mean: Tensor, logvar: Tensor) -> Tensor:
+    """KL( N(mean, exp(logvar)) || N(0, 1) ), diagonal: ``(*B, D)`` each, to ``(*B,)``."""
+    return -0.5 * (1.0 + logvar - mean.square() - logvar.exp()).sum(-1)
+
+
+def gaussian_kl(mean_p: Tensor, logvar_p: Tensor, mean_q: Tensor, logvar_q: Tensor) -> Tensor:
+    """KL( N(mean_p, e^logvar_p) || N(mean_q, e^logvar_q) ), diagonal: ``(*B, D)`` to ``(*B,)``."""
+    ratio = (logvar_p - logvar_q).exp()
+    distance = (mean_q - mean_p).square() * (-logvar_q).exp()
+    return -0.5 * (1.0 + logvar_p - logvar_q - distance - ratio).sum(-1)
+
+
+def categorical_kl(logits_p: Tensor, logits_q: Tensor) -> Tensor:
+    """KL( softmax(logits_p) || softmax(logits_q) ): ``(*B, C)`` unnormalized, to ``(*B,)``."""
+    log_p = logits_p.log_softmax(-1)
+    return (log_p.exp() * (log_p - logits_q.log_softmax(-1))).sum(-1)

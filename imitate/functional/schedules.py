@@ -1,0 +1,49 @@
+"""Learning-rate schedules as functions of the step: nothing to save, nothing to resume."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+
+SCHEDULERS = ("constant", "multistep", "linear", "cosine")
+
+
+def lr_factor(
+    step: int,
+    *,
+    scheduler_type: str,
+    warmup_steps: int = 0,
+    total_steps: int = 0,
+    num_cycles: float = 0.5,
+    decay_factor: float = 0.1,
+    epoch_schedule: Sequence[int] = (),
+    steps_per_epoch: int = 1,
+) -> float:
+    """Factor on the initial learning rate for update ``step``, counted from 0.
+
+    Args:
+        step: updates done so far.
+        scheduler_type: one of :data:`SCHEDULERS`.
+        warmup_steps: rise linearly from 0 over so many updates first. The schedule's own clock
+            keeps running meanwhile, except that of ``cosine``, which starts after the warm-up.
+        total_steps: updates of the whole training (cosine).
+        num_cycles: cosine waves until ``total_steps``; 0.5 falls from 1 to 0.
+        decay_factor: factor at each epoch of ``epoch_schedule`` (multistep), or reached at its
+            first (linear).
+        epoch_schedule: epochs; empty means constant (multistep, linear).
+        steps_per_epoch: updates per epoch. Multistep and linear change between epochs only.
+    """
+    warmup = step / warmup_steps if step < warmup_steps else 1.0
+    if scheduler_type == "cosine":
+        if warmup < 1.0:
+            return warmup
+        progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+        return max(0.0, 0.5 * (1.0 + math.cos(2.0 * math.pi * num_cycles * progress)))
+    epoch = step // max(1, steps_per_epoch)
+    if scheduler_type == "multistep":
+        return warmup * float(decay_factor) ** bisect_right(sorted(epoch_schedule), epoch)
+    if scheduler_type == "linear" and epoch_schedule:
+        done = min(1.0, epoch / max(1, epoch_schedule[0]))
+        return warmup * (1.0 + (decay_factor - 1.0) * done)
+    return warmup

@@ -1,0 +1,35 @@
+"""Multi-layer perceptron."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    """Linear and activation per layer, after the last layer too; the heads that follow are linear.
+
+    With ``layer_dims=()`` it is the identity.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        layer_dims: Sequence[int],
+        activation: Callable[[], nn.Module] = nn.ReLU,
+    ) -> None:
+        super().__init__()
+        widths = [input_dim, *layer_dims]
+        layers: list[nn.Module] = []
+        for width, next_width in zip(widths[:-1], widths[1:], strict=True):
+            layers += [nn.Linear(width, next_width), activation()]
+        self.layers = nn.Sequential(*layers)
+        self.input_dim = input_dim
+        self.output_dim = widths[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(*B, input_dim) -> (*B, output_dim)``."""
+        for layer in self.layers:
+            x = layer(x)
+        return x

@@ -1,0 +1,92 @@
+"""The one place where a gradient reaches a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from imitate.functional.schedules import lr_factor
+
+_FUSED_DEVICES = ("cpu", "cuda")
+
+
+def make_optimizer(
+    parameters: Iterable[nn.Parameter], config: Any, device: torch.device | str
+) -> torch.optim.Optimizer:
+    """Adam or AdamW, fused into one kernel where torch has it.
+
+    Args:
+        parameters: weights to train; frozen ones are left out.
+        config: an ``OptimizerConfig``. ``regularization.L2`` is the weight decay.
+        device: where the weights live.
+    """
+    kinds: dict[str, type[torch.optim.Adam]] = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+    }
+    return kinds[config.optimizer_type](
+        [p for p in parameters if p.requires_grad],
+        lr=config.learning_rate.initial,
+        weight_decay=config.regularization.L2,
+        fused=torch.device(device).type in _FUSED_DEVICES,
+    )
+
+
+def make_scheduler(
+    optimizer: torch.optim.Optimizer, config: Any, steps_per_epoch: int, num_epochs: int
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """Schedule to be stepped after every update; its factor depends on the number of updates alone.
+
+    Args:
+        optimizer: its learning rates are scaled.
+        config: an ``OptimizerConfig``; section ``learning_rate``.
+        steps_per_epoch: updates per epoch.
+        num_epochs: epochs of the whole training, where a cosine ends.
+    """
+    rate = config.learning_rate
+
+    # A plain function: LambdaLR would save the attributes of any other callable.
+    def factor(step: int) -> float:
+        return lr_factor(
+            step,
+            scheduler_type=rate.scheduler_type,
+            warmup_steps=rate.warmup_steps,
+            total_steps=steps_per_epoch * num_epochs,
+            num_cycles=rate.num_cycles,
+            decay_factor=rate.decay_factor,
+            epoch_schedule=rate.epoch_schedule,
+            steps_per_epoch=steps_per_epoch,
+        )
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def apply_gradients(
+    loss: Tensor,
+    parameters: Iterable[nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    max_grad_norm: float | None = None,
+) -> Tensor:
+    """Backward, clip, step.
+
+    Args:
+        loss: scalar.
+        parameters: the weights whose gradients are measured and clipped.
+        optimizer: steps its own weights, which should be the same.
+        max_grad_norm: scale gradients down to this L2 norm over all weights; None leaves them.
+
+    Returns:
+        detached L2 norm of the gradients before clipping, on the device, not synchronized.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if max_grad_norm is not None:
+        scale = (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, scale)
+    optimizer.step()
+    return norm
