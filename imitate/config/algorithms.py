@@ -46,14 +46,18 @@ def register(
     """
     if algo_name in _entries:
         raise ConfigError(
-            f"algorithm '{algo_name}' is already registered by {_entries[algo_name].to_class.__module__}: "
+            f"algorithm '{algo_name}' is already registered by "
+            f"{_entries[algo_name].to_class.__module__}: "
             "choose another name"
         )
     _entries[algo_name] = AlgorithmEntry(section or OpenSection, to_class)
 
 
 def find(algo_name: str) -> AlgorithmEntry:
-    """The algorithm's entry; imports ``imitate.algo.<algo_name>`` or the entry point of that name if need be."""
+    """The algorithm's entry.
+
+    On first use ``imitate.algo.<algo_name>`` is imported, or the entry point of that name.
+    """
     if algo_name not in _entries:
         _import(algo_name)
     if algo_name not in _entries:

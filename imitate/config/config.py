@@ -7,15 +7,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, ValidationInfo, WrapValidator, model_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from imitate.config.algorithms import find
 from imitate.config.experiment import ExperimentConfig
 from imitate.config.meta import MetaConfig
 from imitate.config.observation import ObservationConfig
+from imitate.config.overrides import put
+from imitate.config.problems import problem_lines
 from imitate.config.section import Section, merged
 from imitate.config.train import TrainConfig
+from imitate.errors import ConfigError
 
 
 def _as_the_algorithm_wants(value: Any, handler: Any, info: ValidationInfo) -> Any:
@@ -26,7 +36,7 @@ def _as_the_algorithm_wants(value: Any, handler: Any, info: ValidationInfo) -> A
 
 
 class Config(Section):
-    """A configuration. Made by `imitate.config.load_config`; never changed, only copied with other values."""
+    """A configuration, made by `load_config`; never changed, only copied with other values."""
 
     algo_name: str = Field(min_length=1, description="Name of the algorithm.")
     experiment: ExperimentConfig = Field(
@@ -56,6 +66,29 @@ class Config(Section):
         if problems:
             raise PydanticCustomError("conflict", "{text}", {"text": "\n".join(problems)})
         return self
+
+    @classmethod
+    def build(cls, tree: dict[str, Any], *, label: str = "", folder: Path | None = None) -> Config:
+        """Check a plain tree.
+
+        Args:
+            tree: in today's form (see `imitate.config.migration`).
+            label: stands before each problem: the file's name.
+            folder: of the file, for relative paths of data.
+
+        Raises:
+            ConfigError: one line per problem.
+        """
+        prefix = f"{label}: " if label else ""
+        try:
+            config = cls.model_validate(tree)
+        except ValidationError as error:
+            lines = problem_lines(error, cls, tree)
+            raise ConfigError("\n".join(prefix + line for line in lines)) from None
+        except ConfigError as error:
+            raise ConfigError(f"{prefix}{error}") from None
+        config._folder = folder
+        return config
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Config) and self.to_dict() == other.to_dict()
@@ -90,12 +123,10 @@ class Config(Section):
         """A new configuration with other values, checked like any other.
 
         Args:
-            values: dotted key -> value, as in ``{"train.batch_size": 10}``. An object replaces the whole subtree.
+            values: dotted key -> value, as in ``{"train.batch_size": 10}``. An object replaces the
+                whole subtree.
         """
-        from imitate.config.loading import build_config
-        from imitate.config.overrides import put
-
         tree = self.to_dict()
         for path, value in values.items():
             put(tree, path, value)
-        return build_config(tree, folder=self._folder)
+        return Config.build(tree, folder=self._folder)

@@ -37,5 +37,6 @@ def _locate(path: str, index: int, folder: Path | None) -> Path:
             return place.resolve()
     places = " nor ".join(str(place) for place in dict.fromkeys(tried))
     raise ConfigError(
-        f"train.data.{index}.path: no file {places}: correct the path, or collect or download the data first"
+        f"train.data.{index}.path: no file {places}: correct the path, or collect or download "
+        "the data first"
     )

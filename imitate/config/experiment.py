@@ -59,7 +59,8 @@ class RolloutConfig(Section):
     terminate_on_success: bool = Field(True, description="End an episode at success.")
     num_workers: NonNegativeInt | None = Field(
         None,
-        description="Worker processes for the episodes; 0: in the training process; null: one per CPU core.",
+        description="Worker processes for the episodes; 0: in the training process; null: one "
+        "per CPU core.",
     )
     background: bool = Field(
         True, description="Evaluate in a separate process while training goes on."
@@ -84,12 +85,13 @@ class EarlyStoppingConfig(Section):
     )
     target: float | None = Field(
         None,
-        description="Stop as soon as the metric is at least (success_rate) or at most (valid_loss) this; null: no target.",
+        description="Stop as soon as the metric is at least (success_rate) or at most "
+        "(valid_loss) this; null: no target.",
     )
 
 
 with warnings.catch_warnings():
-    # robomimic's key `validate` is also the name of a deprecated method of pydantic's base class, which nobody calls.
+    # robomimic's key `validate` is also a deprecated method of pydantic's base class.
     warnings.filterwarnings("ignore", message='Field name "validate"', category=UserWarning)
 
     class ExperimentConfig(Section):
@@ -102,7 +104,8 @@ with warnings.catch_warnings():
         )
         validate: bool = Field(
             False,
-            description="Measure the loss on the validation demos (train.hdf5_validation_filter_key).",
+            description="Measure the loss on the validation demos "
+            "(train.hdf5_validation_filter_key).",
         )  # type: ignore[assignment]
         logging: LoggingConfig = Field(LoggingConfig(), description="Where the numbers go.")
         save: SaveConfig = Field(SaveConfig(), description="Which checkpoints are kept.")
@@ -114,7 +117,8 @@ with warnings.catch_warnings():
         )
         env: str | None = Field(
             None,
-            description="Environment name that replaces the one stored in the data; null: the stored one.",
+            description="Environment name that replaces the one stored in the data; null: the "
+            "stored one.",
         )
         additional_envs: tuple[str, ...] | None = Field(
             None, description="More environment names to evaluate on."

@@ -8,7 +8,7 @@ SCHEMA = "schema"
 
 
 def folder() -> Path:
-    """The folder of bundled configurations: inside an installed package, or at the root of a clone."""
+    """The folder of bundled configurations: in an installed package, or at a clone's root."""
     package = Path(__file__).resolve().parent.parent
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
@@ -22,7 +22,11 @@ def names() -> list[str]:
 
 
 def bundled(name: str) -> Path | None:
-    """The file of a bundled configuration: ``configs/robosuite/lift/bc.json`` or ``robosuite/lift/bc``; else None."""
+    """The file of a bundled configuration, or None.
+
+    Args:
+        name: ``configs/robosuite/lift/bc.json`` or ``robosuite/lift/bc``.
+    """
     short = (
         name.replace("\\", "/").removeprefix("./").removeprefix("configs/").removesuffix(".json")
     )

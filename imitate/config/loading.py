@@ -9,13 +9,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from imitate.config.config import Config
 from imitate.config.library import bundled, names
 from imitate.config.migration import migrate
 from imitate.config.overrides import parse_override, put
-from imitate.config.problems import problem_lines
 from imitate.errors import ConfigError, nearest
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Config
@@ -25,12 +22,12 @@ def load_config(source: Source, overrides: Iterable[str] = ()) -> Config:
     """Read and check a configuration.
 
     Args:
-        source: path of a JSON file, name of a bundled one (``robosuite/lift/bc``), JSON text that begins with ``{``,
-            or a dict. robomimic's tree; what is absent has its default.
+        source: path of a JSON file, name of a bundled one (``robosuite/lift/bc``), JSON text that
+            begins with ``{``, or a dict. robomimic's tree; what is absent has its default.
         overrides: ``"a.b=value"``, laid over it in turn.
 
     Raises:
-        ConfigError: naming the file and, one line per problem, the key, what was found, what is wanted.
+        ConfigError: one line per problem: the file, the key, what was found, what is wanted.
     """
     tree, label, folder = _read(source)
     tree = migrate(tree)
@@ -40,21 +37,7 @@ def load_config(source: Source, overrides: Iterable[str] = ()) -> Config:
             text, Config, algo_name if isinstance(algo_name, str) else None
         )
         put(tree, path, value)
-    return build_config(tree, label=label, folder=folder)
-
-
-def build_config(tree: dict[str, Any], *, label: str = "", folder: Path | None = None) -> Config:
-    """Check a plain tree in today's form; ``label`` stands before each problem."""
-    prefix = f"{label}: " if label else ""
-    try:
-        config = Config.model_validate(tree)
-    except ValidationError as error:
-        lines = problem_lines(error, Config, tree)
-        raise ConfigError("\n".join(prefix + line for line in lines)) from None
-    except ConfigError as error:
-        raise ConfigError(f"{prefix}{error}") from None
-    object.__setattr__(config, "_folder", folder)
-    return config
+    return Config.build(tree, label=label, folder=folder)
 
 
 def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
@@ -71,7 +54,8 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
         if found is None:
             what = "is a folder" if path.is_dir() else "there is no such file"
             raise ConfigError(
-                f"{path}: {what}, nor a bundled configuration of that name, {nearest(str(source), names())}"
+                f"{path}: {what}, nor a bundled configuration of that name, "
+                f"{nearest(str(source), names())}"
             )
         path = found
     try:

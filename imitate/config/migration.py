@@ -9,10 +9,12 @@ logger = logging.getLogger(__name__)
 
 STRAY_KEYS = {
     "experiment.mse": "an empty object in robomimic's bc_transformer template that nothing reads",
-    "algo.optim_params.*.num_train_batches": "written into saved configurations by robomimic's training script",
-    "algo.optim_params.*.num_epochs": "written into saved configurations by robomimic's training script",
+    "algo.optim_params.*.num_train_batches": "written into saved configurations by robomimic's "
+    "training script",
+    "algo.optim_params.*.num_epochs": "written into saved configurations by robomimic's "
+    "training script",
 }
-"""Keys found in robomimic's files that mean nothing: dropped with a warning. ``*`` is any one key."""
+"""Keys in robomimic's files that mean nothing: dropped with a warning. ``*`` is any one key."""
 
 
 def migrate(tree: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +40,7 @@ def _drop(node: Any, pattern: list[str], path: tuple[str, ...]) -> list[str]:
 
 
 def _rename_images(observation: dict[str, Any]) -> None:
-    """Before 0.2 the modality ``rgb`` was called ``image`` and had the one encoder, with flat keys."""
+    """Before 0.2 the modality ``rgb`` was ``image``, with the one encoder, in flat keys."""
     modalities = observation.get("modalities")
     if not isinstance(modalities, dict):  # hierarchical algorithms nest one level deeper
         for child in observation.values():
@@ -73,7 +75,7 @@ def _encoder_from_flat_keys(old: dict[str, Any]) -> dict[str, Any]:
     ):
         values = old.get(flat) or {}
         core[new] = {key: values[key] for key in keys if key in values}
-    kept = {
+    kept: dict[str, Any] = {
         key: old[key] for key in ("obs_randomizer_class", "obs_randomizer_kwargs") if key in old
     }
     return {"core_class": "VisualCore", "core_kwargs": core, **kept}

@@ -29,7 +29,8 @@ class ModalityGroup(Section):
             for key in keys:
                 if key in home:
                     raise ValueError(
-                        f"observation '{key}' is listed under '{home[key]}' and under '{modality}': keep one"
+                        f"observation '{key}' is listed under '{home[key]}' and under "
+                        f"'{modality}': keep one"
                     )
                 home[key] = modality
         return self
@@ -56,7 +57,8 @@ class ModalitiesConfig(Section):
                     other, wanted = home.setdefault(key, (group, modality))
                     if wanted != modality:
                         raise ValueError(
-                            f"observation '{key}' is '{wanted}' in '{other}' but '{modality}' in '{group}': keep one"
+                            f"observation '{key}' is '{wanted}' in '{other}' but '{modality}' "
+                            f"in '{group}': keep one"
                         )
         return self
 
@@ -80,7 +82,8 @@ class EncoderConfig(Section):
             not isinstance(names, tuple) or len(names) != len(kwargs)
         ):
             raise ValueError(
-                "obs_randomizer_kwargs is a list: it wants one object per name in the list obs_randomizer_class"
+                "obs_randomizer_kwargs is a list: it wants one object per name in the list "
+                "obs_randomizer_class"
             )
         return self
 
@@ -112,3 +115,7 @@ class ObservationConfig(Section):
         ModalitiesConfig(), description="Observation keys by group and modality."
     )
     encoder: EncodersConfig = Field(EncodersConfig(), description="Networks by modality.")
+
+    def modality_of(self, group: str = "obs") -> dict[str, str]:
+        """Modality of each key of a group ('obs', 'goal' or 'subgoal')."""
+        return {key: modality for modality, keys in self.modalities[group].items() for key in keys}

@@ -40,7 +40,8 @@ class LearningRateConfig(Section):
     def _linear_has_one_end(self) -> Self:
         if self.scheduler_type == "linear" and len(self.epoch_schedule) != 1:
             raise ValueError(
-                f"scheduler_type 'linear' wants exactly one epoch in epoch_schedule (the end of the decay), "
+                f"scheduler_type 'linear' wants exactly one epoch in epoch_schedule (the end of "
+                "the decay), "
                 f"got {list(self.epoch_schedule)}; e.g. epoch_schedule [100]"
             )
         return self

@@ -11,7 +11,10 @@ from imitate.errors import ConfigError
 
 
 def put(tree: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a dotted path, making objects on the way; a number in the path is a place in a list."""
+    """Set the value at a dotted path, making objects on the way.
+
+    A number in the path is a place in a list.
+    """
     node: Any = tree
     keys = path.split(".")
     if not all(keys):
@@ -37,7 +40,7 @@ def _place(node: Any, key: str, here: str, path: str) -> Any:
         if key.isdigit() and int(key) < len(node):
             return int(key)
         raise ConfigError(
-            f"{path}: {here} is a list of {len(node)}: wanted a place from 0 to {len(node) - 1}, got '{key}'"
+            f"{path}: {here} is a list of {len(node)}: wanted a place in it, from 0, got '{key}'"
         )
     raise ConfigError(f"{path}: {here} is {node!r}, which has no key '{key}'")
 
@@ -45,7 +48,8 @@ def _place(node: Any, key: str, here: str, path: str) -> Any:
 def parse_override(text: str, root: type[Section], algo_name: str | None) -> tuple[str, Any]:
     """Path and value of ``a.b=value``.
 
-    The value is read as JSON, else taken as a plain string; where the key is a text, a number stays a text.
+    The value is read as JSON, else taken as a plain string; where the key is a text, a number
+    stays a text.
     """
     path, equals, raw = text.partition("=")
     path = path.strip()

@@ -1,19 +1,41 @@
-"""From pydantic's errors to lines that say which key, what was found, what is wanted and what to do."""
+"""From pydantic's errors to lines: which key, what was found, what is wanted, what to do."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from imitate.config.algorithms import find
 from imitate.config.section import Section, child_type
 from imitate.errors import nearest
 
+Keys = list[int | str]
 
-def problem_lines(error: ValidationError, root: type[Section], tree: Any) -> list[str]:
+WANTED = {
+    "bool_type": "true or false",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "greater_than": "a number greater than {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "int_type": "an integer",
+    "less_than": "a number less than {lt}",
+    "less_than_equal": "a number of at most {le}",
+    "literal_error": "{expected}",
+    "model_type": "an object {{...}}",
+    "string_too_short": "a text that is not empty",
+    "string_type": "a text",
+    "too_short": "a list that is not empty",
+    "tuple_type": "a list",
+}
+"""What pydantic's kinds of errors ask for, in the words of JSON."""
+
+
+def problem_lines(error: ValidationError, root: type[Section], tree: dict[str, Any]) -> list[str]:
     """One line per problem.
 
     Args:
@@ -21,79 +43,88 @@ def problem_lines(error: ValidationError, root: type[Section], tree: Any) -> lis
         root: the type that ``tree`` was checked against.
         tree: the plain JSON tree.
     """
-    wanted: dict[str, list[str]] = {}
-    found: dict[str, str] = {}
+    plain: list[str] = []
+    mistyped: dict[str, list[str]] = {}
+    endings: dict[str, tuple[str, str]] = {}
     for detail in error.errors(include_url=False):
         keys = _real_keys(detail["loc"], tree)
         path = ".".join(str(key) for key in keys)
-        text, value = _describe(detail, keys, root, tree)
-        if text not in wanted.setdefault(path, []):
-            wanted[path].append(text)
-        found[path] = value
-    lines = []
-    for path, texts in wanted.items():
-        got = f"got {found[path]}, " if found[path] else ""
-        lines += "\n".join(
-            f"{path}: {got}{' or '.join(texts)}" if path else t for t in texts[:1]
-        ).splitlines()
-    return lines
+        if detail["type"] not in WANTED and detail["type"] != "string_pattern_mismatch":
+            plain.append(_plain_problem(detail, keys, root, tree))
+            continue
+        wanted = _wanted(detail)
+        if wanted not in mistyped.setdefault(path, []):
+            mistyped[path].append(wanted)
+        endings[path] = (_as_json(detail["input"]), _hint(detail, _field_at(root, keys, tree)))
+    typed = [
+        f"{path}: got {endings[path][0]}, wanted {' or '.join(texts)}{endings[path][1]}"
+        for path, texts in mistyped.items()
+    ]
+    return plain + typed
 
 
-def _real_keys(loc: Sequence[int | str], tree: Any) -> list[int | str]:
+def _real_keys(loc: Sequence[int | str], tree: Any) -> Keys:
     """``loc`` without the names of union branches that pydantic puts in."""
-    keys: list[int | str] = []
+    keys: Keys = []
     node = tree
-    for i, key in enumerate(loc):
-        inside = isinstance(node, dict) and key in node
-        if inside or (isinstance(node, list | tuple) and isinstance(key, int)):
+    for depth, key in enumerate(loc):
+        in_list = isinstance(node, list | tuple) and isinstance(key, int)
+        in_object = isinstance(node, dict) and key in node
+        missing = isinstance(node, dict) and depth == len(loc) - 1
+        if in_list or in_object:
+            node = node[key]
+        if in_list or in_object or missing:
             keys.append(key)
-            node = node[key]  # type: ignore[index]
-        elif isinstance(node, dict) and i == len(loc) - 1 and isinstance(key, str):
-            keys.append(key)  # a missing key
     return keys
 
 
-def _describe(
-    detail: ErrorDetails, keys: list[int | str], root: type[Section], tree: Any
-) -> tuple[str, str]:
-    """What is wanted, and the value found ('' where it does not help)."""
-    kind, message = detail["type"], detail["msg"]
-    if kind == "extra_forbidden":
+def _plain_problem(detail: ErrorDetails, keys: Keys, root: type[Section], tree: Any) -> str:
+    """The line of a problem that is not the type or the range of a single value."""
+    path = ".".join(str(key) for key in keys)
+    if detail["type"] == "conflict":
+        return detail["msg"]
+    if detail["type"] == "extra_forbidden":
         section = _section_at(root, keys[:-1], tree)
-        return f"unknown key, {nearest(str(keys[-1]), section.model_fields if section else ())}", ""
-    if kind == "missing":
-        return "is missing", ""
-    if kind == "value_error":
-        return message.removeprefix("Value error, "), ""
-    if kind == "conflict":
-        return message, ""
-    value = repr(_plain_value(detail["input"]))
-    text = (
-        message.replace("Input should", "should")
-        .removeprefix("should be ")
-        .replace("dictionary or instance", "object")
-    )
-    wanted = f"wanted {text}"
-    if kind == "literal_error" and isinstance(detail["input"], str):
-        names = [
-            name.strip("' ") for name in detail["ctx"]["expected"].replace(" or ", ",").split(",")
-        ]
-        hint = nearest(detail["input"], names)
-        wanted += f", {hint}" if hint.startswith("did") else ""
-    return wanted, value if len(value) <= 80 else value[:77] + "..."
+        return f"{path}: unknown key, {nearest(str(keys[-1]), section.model_fields)}"
+    if detail["type"] == "missing":
+        return f"{path}: is missing{_hint(detail, _field_at(root, keys, tree))}"
+    return f"{path}: {detail['msg'].removeprefix('Value error, ')}"
 
 
-def _plain_value(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def _wanted(detail: ErrorDetails) -> str:
+    if detail["type"] == "string_pattern_mismatch":
+        return "another text"
+    return WANTED[detail["type"]].format(**detail.get("ctx", {}))
 
 
-def _section_at(root: type[Section], keys: Sequence[int | str], tree: Any) -> type[Section] | None:
-    section: type[Section] | None = root
+def _hint(detail: ErrorDetails, field: FieldInfo | None) -> str:
+    """What else the key allows, and what it means."""
+    if field is None:
+        return ""
+    text = " or null" if type(None) in get_args(field.annotation) else ""
+    if detail["type"] == "literal_error" and isinstance(detail["input"], str):
+        expected = detail["ctx"]["expected"].replace(" or ", ", ").split(", ")
+        near = nearest(detail["input"], [name.strip("'") for name in expected])
+        text += f", {near}" if near.startswith("did you") else ""
+    return text + (f" ({field.description.rstrip('.')})" if field.description else "")
+
+
+def _as_json(value: Any) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _section_at(root: type[Section], keys: Keys, tree: Any) -> type[Section]:
+    section = root
     for depth, key in enumerate(keys):
-        if section is None or isinstance(key, int):
-            continue
         if depth == 0 and key == "algo":
             section = find(tree["algo_name"]).section
-        else:
-            section = child_type(section, key)
+        elif isinstance(key, str):
+            section = child_type(section, key) or Section
     return section
+
+
+def _field_at(root: type[Section], keys: Keys, tree: Any) -> FieldInfo | None:
+    if not keys or not isinstance(keys[-1], str):
+        return None
+    return _section_at(root, keys[:-1], tree).model_fields.get(keys[-1])

@@ -1,4 +1,4 @@
-"""The base of every typed section of a configuration: frozen, checked, read by attribute or by key."""
+"""The base of every typed section: frozen, checked, read by attribute or by key."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 class Section(BaseModel):
     """One object of the JSON tree.
 
-    Unknown keys are refused and values are never coerced (``"10"`` is no integer); lists become tuples. A partial
-    object is laid over the field's own default, so a subclass may give a nested section other defaults.
-    Values are read as ``section.key`` or ``section["key"]``; ``in``, ``keys``, ``values``, ``items`` and ``get``
-    work as for a dict.
+    Unknown keys are refused and values are never coerced (``"10"`` is no integer); lists become
+    tuples. A partial object is laid over the field's own default, so that a nested section may
+    have other defaults than its class. Values are read as ``section.key`` or ``section["key"]``;
+    ``in``, ``keys``, ``values``, ``items`` and ``get`` work as for a dict.
     """
 
     model_config = ConfigDict(
@@ -36,7 +36,7 @@ class Section(BaseModel):
     )
 
     tree_defaults: ClassVar[Mapping[str, Any]] = {}
-    """On an algorithm's section: defaults of the shared sections under this algorithm, as a partial tree."""
+    """On an algorithm's section: its defaults of the shared sections, as a partial tree."""
     entry_type: ClassVar[type[Section] | None] = None
     """Type of the freely named entries, where a section has such."""
 
@@ -50,13 +50,13 @@ class Section(BaseModel):
         out = {key: _tuples(value) for key, value in data.items()}
         for name, field in cls.model_fields.items():
             if isinstance(out.get(name), Mapping):
-                default = field.get_default(call_default_factory=True, validated_data={})
+                default = field.get_default(call_default_factory=True)
                 if isinstance(default, Section):
                     out[name] = merged(default.to_dict(), out[name])
         return out
 
     def conflicts(self, config: Any) -> list[str]:
-        """Combinations with other sections that cannot work; for an algorithm's section to override.
+        """Combinations that cannot work; for an algorithm's section to override.
 
         Args:
             config: the whole `Config`.
@@ -98,7 +98,9 @@ class Section(BaseModel):
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of ``key``, or ``default`` if there is no such key."""
-        return self[key] if key in self else default
+        if key not in self:
+            return default
+        return self[key]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars, as JSON has them: a new copy."""
@@ -112,6 +114,8 @@ def _tuples(value: Any) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, Section):
         return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: _plain(v) for key, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     return value

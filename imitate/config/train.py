@@ -49,7 +49,8 @@ class ActionConfig(Section):
 
     normalization: Literal["min_max", "gaussian"] | None = Field(
         None,
-        description="min_max: to [-1, 1]; gaussian: mean 0 and standard deviation 1; null: as stored.",
+        description="min_max: to [-1, 1]; gaussian: mean 0 and standard deviation 1; null: as "
+        "stored.",
     )
     format: Literal["rot_6d"] | None = Field(
         None, description="Rotation format stored under this key; null: no rotation."
@@ -79,16 +80,19 @@ class TrainConfig(Section):
 
     data: tuple[DatasetConfig, ...] | None = Field(
         None,
-        description="Demonstrations: a path, or a list of objects with at least a path. Null: given on the command line.",
+        description="Demonstrations: a path, or a list of objects with at least a path. Null: "
+        "given on the command line.",
     )
     output_dir: str = Field(
         "runs",
         min_length=1,
-        description="Runs are written to output_dir/experiment.name/timestamp; relative to the working directory.",
+        description="Runs are written to output_dir/experiment.name/timestamp; relative to the "
+        "working directory.",
     )
     normalize_weights_by_ds_size: bool = Field(
         False,
-        description="Divide the weights of several files by their sizes: equal weights then mean equal shares.",
+        description="Divide the weights of several files by their sizes: equal weights then "
+        "mean equal shares.",
     )
     num_data_workers: NonNegativeInt = Field(
         0, description="Processes that read data; 0 is best for data in RAM."
@@ -139,24 +143,28 @@ class TrainConfig(Section):
     )
     obs_normalization: Literal["mean_std", "min_max"] | None = Field(
         None,
-        description="Observations: mean 0 and standard deviation 1, or to [-1, 1]; null: as stored.",
+        description="Observations: mean 0 and standard deviation 1, or to [-1, 1]; null: as "
+        "stored.",
     )
     precision: Literal["fp32", "bf16", "auto"] = Field(
         "fp32",
-        description="Number format of the networks' arithmetic; auto: bf16 where the device is faster with it.",
+        description="Number format of the networks' arithmetic; auto: bf16 where the device is "
+        "faster with it.",
     )
     compile: bool = Field(False, description="Compile the training step with torch.compile.")
     device: str | None = Field(
         None,
         pattern=r"^(cpu|cuda(:\d+)?|mps)$",
-        description="cpu, cuda, cuda:1, mps; null: the GPU if cuda is true and there is one, else the CPU.",
+        description="cpu, cuda, cuda:1, mps; null: the GPU if cuda is true and there is one, "
+        "else the CPU.",
     )
     num_threads: PositiveInt | None = Field(
         None, description="Threads of torch on the CPU; null: torch's default."
     )
     on_bad_loss: Literal["stop", "rollback"] = Field(
         "stop",
-        description="When the loss is not finite or explodes: stop, or go back to the last good weights.",
+        description="When the loss is not finite or explodes: stop, or go back to the last good "
+        "weights.",
     )
     data_on_device: bool = Field(
         False, description="Hold the training data in the device's memory."
@@ -175,7 +183,8 @@ class TrainConfig(Section):
         wanted = data.get("obs_normalization", "mean_std")
         if wanted != "mean_std":
             raise ValueError(
-                f"hdf5_normalize_obs true means obs_normalization 'mean_std', but obs_normalization is {wanted!r}: "
+                f"hdf5_normalize_obs true means obs_normalization 'mean_std', but "
+                f"obs_normalization is {wanted!r}: "
                 "remove one of the two"
             )
         return {**data, "obs_normalization": "mean_std"}
