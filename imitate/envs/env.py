@@ -1,0 +1,54 @@
+"""What every environment offers: gymnasium's step and reset, plus what demonstrations need."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Obs = dict[str, Array]
+
+
+@runtime_checkable
+class Env(Protocol):
+    """One environment whose observations are a dict of arrays.
+
+    Images are (H, W, 3) uint8, right side up. Write a class with these members to use your own simulator or robot;
+    nothing needs to be inherited.
+    """
+
+    name: str
+    action_dim: int
+    action_low: Array
+    action_high: Array
+
+    def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
+        """Start an episode. The same seed gives the same initial state, whatever happened before."""
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action (action_dim,): observation, reward, terminated, truncated, info.
+
+        ``info["success"]`` says whether the task is solved in the new state.
+        """
+
+    def get_state(self) -> dict[str, Any]:
+        """The simulator's state: ``states`` (S,) and, where there is one, ``model`` (XML) and ``ep_meta`` (JSON)."""
+
+    def reset_to(self, state: dict[str, Any]) -> Obs:
+        """Put the simulator into a state from ``get_state`` or from a demonstration file."""
+
+    def is_success(self) -> dict[str, bool]:
+        """``{"task": solved}``, and sub-tasks where the environment knows them."""
+
+    def render(
+        self, *, height: int = 256, width: int = 256, camera_name: str | None = None
+    ) -> Array:
+        """One frame, (height, width, 3) uint8."""
+
+    def serialize(self) -> dict[str, Any]:
+        """What ``make_env`` needs to make this environment again: the ``env_args`` of a demonstration file."""
+
+    def close(self) -> None:
+        """Free the simulator."""

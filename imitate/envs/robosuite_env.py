@@ -1,0 +1,331 @@
+"""robosuite 1.5 environments, under robomimic's names.
+
+Three things differ from robosuite's own ``step``:
+
+* Observations and rewards belong to the state after the step. robosuite reads body positions that are one simulation
+  step (2 ms) old, and relative poses that are one control step old; then ``reset_to(get_state())`` could not give
+  the observation that ``step`` gave.
+* Every random draw of a reset comes from one generator, so ``reset(seed=)`` fixes it, and numpy's global generator
+  is not used.
+* Images are right side up.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from imitate.envs.env import Array, Obs
+from imitate.envs.rendering import prepare_gl
+from imitate.errors import EnvError, nearest
+
+ENV_TYPE = 1
+DEFAULT_CAMERA = "agentview"
+DEFAULT_IMAGE_SIZE = 84
+_IMAGE_SUFFIX = "_image"
+_LOGGER = "robosuite_logs"
+
+
+def import_robosuite() -> Any:
+    """Import robosuite without its start-up warnings and without the MUJOCO_GL that it sets on import.
+
+    Raises:
+        EnvError: it is not installed.
+    """
+    logger = logging.getLogger(_LOGGER)
+    gl_setting = os.environ.get("MUJOCO_GL")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        module = importlib.import_module("robosuite")
+    except ImportError as error:
+        raise EnvError(
+            f"robosuite cannot be imported ({error}); do: pip install 'imitate[robosuite]'"
+        ) from error
+    finally:
+        logger.disabled = was_disabled
+    if gl_setting is None:
+        os.environ.pop("MUJOCO_GL", None)
+    logger.setLevel(logging.ERROR)  # else one line per reset says which controller file was read
+    return module
+
+
+class RobosuiteEnv:
+    """One robosuite task.
+
+    Args:
+        env_name: robosuite's name of the task, such as ``Lift``.
+        env_kwargs: arguments of ``robosuite.make``, as ``env_args`` of a robomimic file holds them. Renderers, cameras,
+            ``ignore_done`` and ``use_object_obs`` are decided here; the reward is sparse unless ``reward_shaping``.
+        env_version: robosuite's version when the demonstrations were recorded; before 1.5 the older physics
+            stepping is used.
+        obs_keys: the observations to return; None returns all of them.
+        render: whether ``render`` will be called. Without it and without cameras no OpenGL is touched.
+        camera_names: cameras to observe as ``<camera>_image``; None takes them from ``obs_keys``.
+        camera_size: side of observed images in pixels; None takes it from ``env_kwargs``, else 84.
+    """
+
+    def __init__(
+        self,
+        env_name: str,
+        env_kwargs: dict[str, Any] | None = None,
+        *,
+        env_version: str | None = None,
+        obs_keys: Sequence[str] | None = None,
+        render: bool = False,
+        camera_names: Sequence[str] | None = None,
+        camera_size: int | None = None,
+    ) -> None:
+        self.name = env_name
+        self._can_render = render
+        self._obs_keys = list(obs_keys) if obs_keys is not None else None
+        self._cameras = _cameras(camera_names, obs_keys)
+        if render or self._cameras:
+            prepare_gl()
+        robosuite = import_robosuite()
+        self._version = str(robosuite.__version__)
+        self._kwargs = self._make_kwargs(env_kwargs or {}, env_version, camera_size)
+        self._env = self._make(robosuite)
+        self._model_xml: str | None = None
+        self.action_low, self.action_high = (
+            np.asarray(limit, dtype=np.float64) for limit in self._env.action_spec
+        )
+        self.action_dim = int(self._env.action_dim)
+        for name in self._env.observation_names:
+            if "joint_pos" in name or "eef_vel" in name:
+                self._env.modify_observable(name, "active", True)
+        # Observations are refreshed once, after each step; the 25 updates inside a step would only cost time.
+        self._env._update_observables = lambda force=False: None
+
+    def _make_kwargs(
+        self, given: dict[str, Any], env_version: str | None, camera_size: int | None
+    ) -> dict[str, Any]:
+        kwargs = copy.deepcopy(given)
+        kwargs.setdefault("robots", "Panda")
+        kwargs.setdefault("control_freq", 20)
+        kwargs.setdefault("reward_shaping", False)
+        if env_version is not None and _older_than_1_5(env_version):
+            kwargs.setdefault("lite_physics", False)
+        kwargs.update(
+            has_renderer=False,
+            has_offscreen_renderer=bool(self._can_render or self._cameras),
+            use_camera_obs=bool(self._cameras),
+            use_object_obs=True,
+            ignore_done=True,
+        )
+        kwargs.pop("camera_depths", None)
+        if self._cameras:
+            kwargs["camera_names"] = self._cameras
+            for key in ("camera_heights", "camera_widths"):
+                kwargs[key] = camera_size or kwargs.get(key, DEFAULT_IMAGE_SIZE)
+        else:
+            for key in ("camera_names", "camera_heights", "camera_widths"):
+                kwargs.pop(key, None)
+        return kwargs
+
+    def _make(self, robosuite: Any) -> Any:
+        base = importlib.import_module("robosuite.environments.base")
+        if self.name not in base.REGISTERED_ENVS:
+            raise EnvError(
+                f"robosuite {self._version} has no environment '{self.name}'; "
+                + nearest(self.name, base.REGISTERED_ENVS)
+            )
+        kwargs = {**self._kwargs}
+        controllers = kwargs.get("controller_configs")
+        if isinstance(controllers, dict):
+            kwargs["controller_configs"] = _composite_controller(controllers, kwargs["robots"])
+        try:
+            return robosuite.make(self.name, **kwargs)
+        except (TypeError, ValueError, KeyError, AssertionError) as error:
+            detail = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise EnvError(
+                f"robosuite {self._version} refuses env_kwargs of '{self.name}': {detail}; "
+                "correct env_args['env_kwargs']"
+            ) from error
+
+    # ------------------------------------------------------------------ episodes
+
+    def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
+        """Start an episode; ``seed`` alone determines its initial state."""
+        if seed is not None:
+            # The placement samplers keep a reference to this generator, so its state is set in place.
+            fresh = np.random.default_rng(seed)
+            self._env.rng.bit_generator.state = fresh.bit_generator.state
+        self._env.unset_ep_meta()
+        self._env.reset()
+        self._model_xml = None
+        return self._observe(), {"success": self.is_success()["task"]}
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action. The simulator itself ends no episode: ``terminated`` and ``truncated`` are False."""
+        values = np.asarray(action, dtype=np.float64)
+        if values.shape != (self.action_dim,):
+            raise EnvError(
+                f"{self.name}: the action has shape {values.shape}, the environment takes ({self.action_dim},); "
+                "is the policy trained for another robot or controller?"
+            )
+        self._env.step(values)
+        self._env.sim.forward()
+        obs = self._observe()
+        reward = float(self._env.reward(values))
+        return obs, reward, False, False, {"success": self.is_success()["task"]}
+
+    def is_success(self) -> dict[str, bool]:
+        """``{"task": solved}``."""
+        success = self._env._check_success()
+        if isinstance(success, dict):
+            return {key: bool(value) for key, value in success.items()}
+        return {"task": bool(success)}
+
+    # ------------------------------------------------------------------ states
+
+    def get_state(self) -> dict[str, Any]:
+        """``states`` (time, qpos, qvel), ``model`` (MJCF of this episode) and ``ep_meta`` (JSON string)."""
+        if self._model_xml is None:
+            self._model_xml = self._env.sim.model.get_xml()
+        return {
+            "states": np.array(self._env.sim.get_state().flatten()),
+            "model": self._model_xml,
+            "ep_meta": json.dumps(self._env.get_ep_meta()),
+        }
+
+    def reset_to(self, state: dict[str, Any]) -> Obs:
+        """Restore a state. Without ``model`` the scene stays the current one.
+
+        From an episode's first state its actions play back as recorded. From a later one the arm starts the same,
+        but the gripper's command, which MuJoCo's state does not hold, starts anew.
+        """
+        if "model" in state:
+            self._load_model(str(state["model"]), state.get("ep_meta"))
+        states = np.asarray(state["states"], dtype=np.float64)
+        expected = self._env.sim.get_state().flatten().shape
+        if states.shape != expected:
+            raise EnvError(
+                f"{self.name}: the recorded state has shape {states.shape}, this scene has {expected}; "
+                "was it recorded with another robot, task or robosuite version?"
+            )
+        self._env.sim.set_state_from_flattened(states)
+        self._env.sim.forward()
+        self._settle_controllers()
+        return self._observe()
+
+    def _load_model(self, xml: str, ep_meta: str | None) -> None:
+        meta = json.loads(ep_meta) if ep_meta else {}
+        self._env.set_ep_meta(meta)
+        if meta:
+            self._env.reset()  # scenes that are built from the metadata
+        self._env.reset_from_xml_string(self._env.edit_model_xml(xml))
+        self._model_xml = xml
+
+    def _settle_controllers(self) -> None:
+        """Tell the arm controllers the posture they start from: it is the rest posture of their null space."""
+        for robot in self._env.robots:
+            joints = self._env.sim.data.qpos[robot._ref_joint_pos_indexes]
+            for arm in robot.arms:
+                controller = robot.composite_controller.part_controllers[arm]
+                controller.update(force=True)
+                controller.update_initial_joints(joints)
+
+    # ------------------------------------------------------------------ observations
+
+    def _observe(self) -> Obs:
+        cache = self._env._obs_cache
+        observables = self._env._observables.values()
+        # Twice, as relative poses read others from the cache; images once, they are the costly ones.
+        for observable in observables:
+            if observable.modality != "image":
+                observable.update(timestep=0.0, obs_cache=cache, force=True)
+        for observable in observables:
+            observable.update(timestep=0.0, obs_cache=cache, force=True)
+        raw = self._env._get_observations()
+        obs = {key: np.array(raw[key]) for key in raw if _is_kept(key, self._env)}
+        if "object-state" in raw:
+            obs["object"] = np.array(raw["object-state"])
+        for camera in self._cameras:
+            key = camera + _IMAGE_SUFFIX
+            obs[key] = np.ascontiguousarray(raw[key][::-1])
+        return self._select(obs)
+
+    def _select(self, obs: Obs) -> Obs:
+        if self._obs_keys is None:
+            return obs
+        missing = [key for key in self._obs_keys if key not in obs]
+        if missing:
+            raise EnvError(
+                f"{self.name}: the environment has no observation '{missing[0]}'; {nearest(missing[0], obs)}"
+            )
+        return {key: obs[key] for key in self._obs_keys}
+
+    def render(
+        self, *, height: int = 256, width: int = 256, camera_name: str | None = None
+    ) -> Array:
+        """One frame of a camera of the scene (default agentview)."""
+        if not self._kwargs["has_offscreen_renderer"]:
+            raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
+        camera = camera_name or DEFAULT_CAMERA
+        cameras = list(self._env.sim.model.camera_names)
+        if camera not in cameras:
+            raise EnvError(f"{self.name}: no camera '{camera}'; {nearest(camera, cameras)}")
+        frame = self._env.sim.render(height=height, width=width, camera_name=camera)
+        return np.ascontiguousarray(frame[::-1])
+
+    # ------------------------------------------------------------------ the rest
+
+    def serialize(self) -> dict[str, Any]:
+        """robomimic's ``env_args``."""
+        return {
+            "env_name": self.name,
+            "env_version": self._version,
+            "type": ENV_TYPE,
+            "env_kwargs": copy.deepcopy(self._kwargs),
+        }
+
+    def close(self) -> None:
+        """Free the simulator and its OpenGL context."""
+        self._env.close()
+
+
+def _is_kept(key: str, env: Any) -> bool:
+    """Robot observations are kept one by one; the objects' come together as ``object``."""
+    prefixes = tuple(robot.robot_model.naming_prefix for robot in env.robots)
+    return (
+        key.startswith(prefixes)
+        and not key.endswith("proprio-state")
+        and not key.endswith(_IMAGE_SUFFIX)
+    )
+
+
+def _cameras(camera_names: Sequence[str] | None, obs_keys: Iterable[str] | None) -> list[str]:
+    if camera_names is not None:
+        return list(camera_names)
+    images = [key for key in obs_keys or () if key.endswith(_IMAGE_SUFFIX)]
+    return [key[: -len(_IMAGE_SUFFIX)] for key in images]
+
+
+def _older_than_1_5(version: str) -> bool:
+    parts = version.split(".")
+    try:
+        return (int(parts[0]), int(parts[1])) < (1, 5)
+    except (ValueError, IndexError):
+        return False
+
+
+def _composite_controller(config: dict[str, Any], robots: str | list[str]) -> dict[str, Any]:
+    """Files recorded before robosuite 1.5 describe one arm's controller; 1.5 wants all parts of a robot."""
+    factory = importlib.import_module(
+        "robosuite.controllers.composite.composite_controller_factory"
+    )
+    if not factory.is_part_controller_config(config):
+        return config
+    robot = robots if isinstance(robots, str) else robots[0]
+    part = dict(config)
+    if "control_delta" in part:
+        part["input_type"] = "delta" if part.pop("control_delta") else "absolute"
+    composite: dict[str, Any] = factory.refactor_composite_controller_config(part, robot, ["right"])
+    return composite
