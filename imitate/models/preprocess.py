@@ -1,0 +1,414 @@
+"""The one object between raw values and networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from imitate.errors import ConfigError, UserError, nearest
+from imitate.functional import normalization
+
+Shape = tuple[int, ...]
+Affine = tuple[Tensor, Tensor]
+"""Offset and scale: ``normalized = (raw - offset) / scale``."""
+
+IMAGE_MODALITIES = ("rgb", "depth")
+_RAW_DIMS = {"rgb": 3, "depth": 3, "scan": 2}
+_MODALITIES = ("low_dim", *_RAW_DIMS)
+
+
+class Stats(Protocol):
+    """Statistics of one key, arrays shaped like one step (images: per channel, in [0, 1])."""
+
+    mean: ArrayLike
+    std: ArrayLike
+    min: ArrayLike
+    max: ArrayLike
+
+
+def processed_shape(raw_shape: Sequence[int], modality: str, key: str = "") -> Shape:
+    """Shape of one step inside networks: images (H, W, C) to (C, H, W), scans (L, C) to (C, L)."""
+    return _moved(raw_shape, modality, key, (-1, 0))
+
+
+def raw_shape_of(processed: Sequence[int], modality: str, key: str = "") -> Shape:
+    """The inverse of :func:`processed_shape`."""
+    return _moved(processed, modality, key, (0, -1))
+
+
+def _moved(shape: Sequence[int], modality: str, key: str, axes: tuple[int, int]) -> Shape:
+    if modality not in _MODALITIES:
+        raise ConfigError(
+            f"observation '{key}': unknown modality '{modality}'; {nearest(modality, _MODALITIES)}"
+        )
+    wanted = _RAW_DIMS.get(modality, len(shape))
+    if len(shape) != wanted:
+        raise ConfigError(
+            f"observation '{key}' has shape {tuple(shape)}, but modality '{modality}' wants "
+            f"{wanted} dimensions; list it under the modality that fits"
+        )
+    if modality == "low_dim":
+        return tuple(shape)
+    source, destination = axes
+    rest = list(shape)
+    rest.insert(destination if destination == 0 else len(rest) - 1, rest.pop(source))
+    return tuple(rest)
+
+
+class _Plan(NamedTuple):
+    """What :meth:`Preprocess.prepare_obs` needs for one choice of keys."""
+
+    keys: tuple[str, ...]
+    packed: tuple[str, ...]  # flat low_dim keys
+    sizes: list[int]
+    offset: Tensor
+    scale: Tensor
+    others: tuple[str, ...]
+
+
+class Preprocess(nn.Module):
+    """Layout and normalization of observations and actions, in training, rollout and serving.
+
+    Observations: float32 on the module's device; images uint8 (H, W, C) to (C, H, W) in [0, 1],
+    float images are taken as in [0, 1] already; scans (L, C) to (C, L). Then
+    ``(x - offset) / scale``, per channel for images. Actions: the concatenation of the action keys,
+    in their given order, normalized the same way and back. Where nothing is normalized, offset is 0
+    and scale is 1.
+
+    Args:
+        raw_shapes: shape of one step of each observation key as stored.
+        modalities: 'low_dim', 'rgb', 'depth' or 'scan' for each key.
+        action_dims: size of each action key; their order is the order of concatenation.
+        obs_affine: offset and scale of the keys to normalize, shaped like one step, or per channel.
+        action_affine: offset and scale of the action keys to normalize.
+    """
+
+    offset: Tensor
+    scale: Tensor
+    action_offset: Tensor
+    action_scale: Tensor
+
+    def __init__(
+        self,
+        raw_shapes: Mapping[str, Sequence[int]],
+        modalities: Mapping[str, str],
+        action_dims: Mapping[str, int],
+        obs_affine: Mapping[str, Affine] | None = None,
+        action_affine: Mapping[str, Affine] | None = None,
+    ) -> None:
+        super().__init__()
+        self.raw_shapes = {key: tuple(raw_shapes[key]) for key in sorted(raw_shapes)}
+        self.modalities = {key: modalities[key] for key in self.raw_shapes}
+        self.obs_shapes = {
+            key: processed_shape(shape, self.modalities[key], key)
+            for key, shape in self.raw_shapes.items()
+        }
+        self.action_dims = dict(action_dims)
+        self.normalizes_obs = bool(obs_affine)
+        self.normalizes_actions = bool(action_affine)
+        # One pair of buffers for all observation keys: an entry per value, or per channel of an image.
+        self._ranges = _ranges({key: self._affine_size(key) for key in self.raw_shapes})
+        self._register("offset", "scale", self._ranges, obs_affine or {})
+        self._register("action_offset", "action_scale", _ranges(action_dims), action_affine or {})
+        self._plans: dict[tuple[str, ...] | None, _Plan] = {}
+
+    # ---- constructors ---------------------------------------------------------------------------
+
+    @classmethod
+    def layout_only(
+        cls,
+        raw_shapes: Mapping[str, Sequence[int]],
+        modalities: Mapping[str, str],
+        action_dims: Mapping[str, int],
+    ) -> Self:
+        """Without normalization."""
+        return cls(raw_shapes, modalities, action_dims)
+
+    @classmethod
+    def layout_only_from_processed(
+        cls,
+        obs_shapes: Mapping[str, Sequence[int]],
+        modalities: Mapping[str, str],
+        action_dims: Mapping[str, int],
+    ) -> Self:
+        """Without normalization, from the shapes that networks see: images (C, H, W)."""
+        raw = {key: raw_shape_of(shape, modalities[key], key) for key, shape in obs_shapes.items()}
+        return cls(raw, modalities, action_dims)
+
+    @classmethod
+    def from_statistics(
+        cls,
+        raw_shapes: Mapping[str, Sequence[int]],
+        modalities: Mapping[str, str],
+        action_dims: Mapping[str, int],
+        statistics: Mapping[str, Mapping[str, Stats]],
+        obs_normalization: str | None = None,
+        action_config: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Normalization fitted to data.
+
+        Args:
+            raw_shapes: shape of one step of each observation key as stored.
+            modalities: modality of each key.
+            action_dims: size of each action key, in the order of concatenation.
+            statistics: ``{"obs": {key: Stats}, "actions": {key: Stats}}``.
+            obs_normalization: None; 'mean_std', the std not below 0.01; 'min_max', to [-1, 1].
+            action_config: per action key a mapping with ``normalization``: None; 'min_max', to
+                +-0.999999; 'gaussian', to mean 0 and std 1.
+        """
+        obs_affine: dict[str, Affine] = {}
+        if obs_normalization is not None:
+            fit = _rule(_OBS_RULES, obs_normalization, "train.obs_normalization")
+            obs_affine = {key: fit(*_tensors(statistics["obs"][key])) for key in raw_shapes}
+        action_affine: dict[str, Affine] = {}
+        for key in action_dims:
+            mode = (action_config or {}).get(key, {}).get("normalization", None)
+            if mode is not None:
+                fit = _rule(_ACTION_RULES, mode, f"train.action_config.{key}.normalization")
+                action_affine[key] = fit(*_tensors(statistics["actions"][key]))
+        return cls(raw_shapes, modalities, action_dims, obs_affine, action_affine)
+
+    # ---- observations ----------------------------------------------------------------------------
+
+    def prepare_obs(
+        self, raw: Mapping[str, Tensor | np.ndarray[Any, Any]], keys: Iterable[str] | None = None
+    ) -> dict[str, Tensor]:
+        """Network inputs from raw observations.
+
+        Args:
+            raw: (*B, ...) arrays or tensors with the same leading dimensions; other keys are ignored.
+            keys: the keys wanted, all of them by default.
+
+        Returns:
+            (*B, ...) float32 tensors on the module's device, which may share one storage.
+
+        Raises:
+            UserError: a key is missing or has another shape.
+        """
+        plan = self._plan(None if keys is None else tuple(keys))
+        self._check(raw, plan.keys)
+        prepared: dict[str, Tensor] = {}
+        if plan.packed:
+            x = _joined([raw[key] for key in plan.packed], self.offset.device)
+            if self.normalizes_obs:
+                x = (x - plan.offset).div_(plan.scale)
+            parts = torch.split(x, plan.sizes, -1)
+            prepared = dict(zip(plan.packed, parts, strict=True))
+        for key in plan.others:
+            prepared[key] = self._prepare_one(key, torch.as_tensor(raw[key]))
+        return prepared
+
+    def _prepare_one(self, key: str, value: Tensor) -> Tensor:
+        """An image, a scan, or low_dim values that are not a vector."""
+        value = value.to(self.offset.device, non_blocking=True)
+        modality = self.modalities[key]
+        x = value.float()
+        if modality in IMAGE_MODALITIES:
+            x = x.movedim(-1, -3)
+            if not value.is_floating_point():
+                x = x / 255.0
+        elif modality == "scan":
+            x = x.movedim(-1, -2)
+        if not self.normalizes_obs:
+            return x
+        start, stop = self._ranges[key]
+        shape = self._affine_shape(key)
+        return (x - self.offset[start:stop].view(shape)) / self.scale[start:stop].view(shape)
+
+    def _check(self, raw: Mapping[str, Tensor | np.ndarray[Any, Any]], keys: Sequence[str]) -> None:
+        for key in keys:
+            shape = self.raw_shapes[key]
+            if key not in raw:
+                raise UserError(
+                    f"observation '{key}' is missing; wanted {', '.join(keys)}, "
+                    f"got {', '.join(raw) or 'nothing'}"
+                )
+            got = raw[key].shape
+            if got[len(got) - len(shape) :] != shape:
+                raise UserError(
+                    f"observation '{key}' has shape {tuple(got)}; wanted (..., "
+                    f"{', '.join(map(str, shape))}) with modality '{self.modalities[key]}'"
+                )
+
+    def _plan(self, keys: tuple[str, ...] | None) -> _Plan:
+        plan = self._plans.get(keys)
+        if plan is not None and plan.offset.device == self.offset.device:
+            return plan
+        chosen = tuple(self.raw_shapes) if keys is None else keys
+        for key in chosen:
+            if key not in self.raw_shapes:
+                raise UserError(f"unknown observation '{key}'; {nearest(key, self.raw_shapes)}")
+        packed = tuple(
+            key
+            for key in chosen
+            if self.modalities[key] == "low_dim" and len(self.raw_shapes[key]) == 1
+        )
+        ranges = [self._ranges[key] for key in packed]
+        index = [i for start, stop in ranges for i in range(start, stop)]
+        plan = _Plan(
+            keys=chosen,
+            packed=packed,
+            sizes=[stop - start for start, stop in ranges],
+            offset=self.offset[index],
+            scale=self.scale[index],
+            others=tuple(key for key in chosen if key not in packed),
+        )
+        self._plans[keys] = plan
+        return plan
+
+    # ---- actions ---------------------------------------------------------------------------------
+
+    @property
+    def action_dim(self) -> int:
+        """Size of the concatenated action."""
+        return sum(self.action_dims.values())
+
+    def normalize_actions(self, actions: Tensor) -> Tensor:
+        """Raw actions ``(*B, A)`` to what networks predict, float32 on the module's device."""
+        actions = actions.to(self.action_offset)
+        if not self.normalizes_actions:
+            return actions
+        return (actions - self.action_offset) / self.action_scale
+
+    def unnormalize_actions(self, actions: Tensor) -> Tensor:
+        """The inverse of :meth:`normalize_actions`."""
+        if not self.normalizes_actions:
+            return actions
+        return actions * self.action_scale + self.action_offset
+
+    # ---- saving ----------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as tensors on the CPU, numbers, strings, lists and dicts."""
+        obs = {
+            key: {
+                "raw_shape": list(shape),
+                "modality": self.modalities[key],
+                **self._affine_dict(self.offset, self.scale, *self._ranges[key]),
+            }
+            for key, shape in self.raw_shapes.items()
+        }
+        actions = {
+            key: {
+                "dim": stop - start,
+                **self._affine_dict(self.action_offset, self.action_scale, start, stop),
+            }
+            for key, (start, stop) in _ranges(self.action_dims).items()
+        }
+        return {
+            "obs": obs,
+            "actions": actions,
+            "normalizes_obs": self.normalizes_obs,
+            "normalizes_actions": self.normalizes_actions,
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_dict`, on the CPU."""
+        obs, actions = saved["obs"], saved["actions"]
+        return cls(
+            {key: entry["raw_shape"] for key, entry in obs.items()},
+            {key: entry["modality"] for key, entry in obs.items()},
+            {key: entry["dim"] for key, entry in actions.items()},
+            _affine_of(obs) if saved["normalizes_obs"] else None,
+            _affine_of(actions) if saved["normalizes_actions"] else None,
+        )
+
+    # ---- buffers ---------------------------------------------------------------------------------
+
+    def _affine_shape(self, key: str) -> Shape:
+        """Shape of a key's offset such that it broadcasts over the processed value."""
+        shape = self.obs_shapes[key]
+        return (shape[0], 1, 1) if self.modalities[key] in IMAGE_MODALITIES else shape
+
+    def _affine_size(self, key: str) -> int:
+        return math.prod(self._affine_shape(key))
+
+    def _register(
+        self,
+        offset_name: str,
+        scale_name: str,
+        ranges: Mapping[str, tuple[int, int]],
+        affine: Mapping[str, Affine],
+    ) -> None:
+        total = max((stop for _, stop in ranges.values()), default=0)
+        offset, scale = torch.zeros(total), torch.ones(total)
+        for key, (key_offset, key_scale) in affine.items():
+            start, stop = ranges[key]
+            for buffer, value in ((offset, key_offset), (scale, key_scale)):
+                flat = torch.as_tensor(value).flatten()
+                if flat.numel() != stop - start:
+                    raise UserError(
+                        f"normalization of '{key}' has {flat.numel()} values; wanted {stop - start}"
+                    )
+                buffer[start:stop] = flat
+        self.register_buffer(offset_name, offset)
+        self.register_buffer(scale_name, scale)
+
+    @staticmethod
+    def _affine_dict(offset: Tensor, scale: Tensor, start: int, stop: int) -> dict[str, Tensor]:
+        return {
+            "offset": offset[start:stop].detach().cpu().clone(),
+            "scale": scale[start:stop].detach().cpu().clone(),
+        }
+
+
+def _ranges(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Start and end of each key in the concatenation."""
+    ranges, start = {}, 0
+    for key, size in sizes.items():
+        ranges[key] = (start, start + size)
+        start += size
+    return ranges
+
+
+def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.device) -> Tensor:
+    """Vectors ``(*B, D)`` side by side, as a float32 tensor."""
+    if all(isinstance(value, np.ndarray) for value in values):
+        arrays: Any = values
+        joined = np.concatenate(arrays, axis=-1, dtype=np.float32, casting="same_kind")
+        return torch.from_numpy(joined).to(device)
+    tensors = [torch.as_tensor(value) for value in values]
+    packed = torch.cat(tensors, -1) if len(tensors) > 1 else tensors[0]
+    return packed.to(device, torch.float32, non_blocking=True)
+
+
+def _affine_of(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Affine]:
+    return {key: (entry["offset"], entry["scale"]) for key, entry in entries.items()}
+
+
+def _tensors(stats: Stats) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    mean, std, low, high = (
+        torch.as_tensor(np.asarray(value, dtype=np.float64))
+        for value in (stats.mean, stats.std, stats.min, stats.max)
+    )
+    return mean, std, low, high
+
+
+class _Rule(Protocol):
+    def __call__(self, mean: Tensor, std: Tensor, low: Tensor, high: Tensor, /) -> Affine: ...
+
+
+_OBS_RULES: Mapping[str, _Rule] = {
+    "mean_std": lambda mean, std, low, high: normalization.mean_std_with_floor(mean, std),
+    "min_max": lambda mean, std, low, high: normalization.min_max(low, high),
+}
+_ACTION_RULES: Mapping[str, _Rule] = {
+    "min_max": lambda mean, std, low, high: normalization.min_max(
+        low, high, normalization.ACTION_LIMIT
+    ),
+    "gaussian": lambda mean, std, low, high: normalization.mean_std_unless_constant(mean, std),
+}
+
+
+def _rule(rules: Mapping[str, _Rule], name: str, key: str) -> _Rule:
+    if name not in rules:
+        raise ConfigError(f"{key}: unknown normalization '{name}'; {nearest(name, rules)}")
+    return rules[name]
