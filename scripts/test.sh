@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Everything that must hold: format and lint, types, import layers, tests.
+#
+#   bash scripts/test.sh                  all of it
+#   bash scripts/test.sh lint             one step: lint | types | layers | tests
+#   bash scripts/test.sh tests tests/cli  the tests step, with arguments for pytest
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/setup_env.sh"
+
+step_lint() {
+    say "Format (ruff format --check)"
+    "$VENV/bin/ruff" format --check .
+    say "Lint (ruff check)"
+    "$VENV/bin/ruff" check .
+}
+
+step_types() {
+    say "Types (mypy --strict)"
+    "$VENV/bin/mypy"
+}
+
+step_layers() {
+    say "Import layers (import-linter)"
+    "$VENV/bin/lint-imports"
+}
+
+step_tests() {
+    local selection=()
+    ensure_gl
+    if [ "$HAVE_GL" = 0 ]; then
+        [ "${CI:-}" != true ] || fail "rendering tests cannot run here, and in CI nothing is left out"
+        note "the tests marked 'render' are left out"
+        selection=(-m "not render")
+    fi
+    say "Tests (pytest)"
+    "$PY" -m pytest ${selection[@]+"${selection[@]}"} --durations=10 "${@:---cov=imitate}" </dev/null
+}
+
+main() {
+    local step="${1:-all}"
+    case "$step" in
+        all | lint | types | layers | tests) shift || true ;;
+        *) fail "unknown step '$step'; steps are: lint, types, layers, tests (none: all of them)" ;;
+    esac
+    cd "$ROOT"
+    install_package simulator,dev
+    if [ "$step" = all ]; then
+        step_lint
+        step_types
+        step_layers
+        step_tests
+        say "All passed"
+    else
+        "step_$step" "$@"
+    fi
+}
+
+main "$@"
