@@ -16,6 +16,20 @@ STRAY_KEYS = {
 }
 """Keys in robomimic's files that mean nothing: dropped with a warning. ``*`` is any one key."""
 
+FLAT_ENCODER_KEYS = {
+    "visual_core",
+    "visual_core_kwargs",
+    "visual_feature_dimension",
+    "use_spatial_softmax",
+    "spatial_softmax_kwargs",
+    "obs_randomizer_class",
+    "obs_randomizer_kwargs",
+}
+"""Keys that stood in ``observation.encoder`` itself before 0.2: the encoder of images."""
+
+CORE_KEYS = ("feature_dimension", "pool_class", "pool_kwargs")
+"""Keys that stood beside ``core_kwargs`` in 0.2, now inside."""
+
 
 def migrate(tree: dict[str, Any]) -> dict[str, Any]:
     """A tree in today's form; ``tree`` is a private copy and may be changed."""
@@ -23,8 +37,7 @@ def migrate(tree: dict[str, Any]) -> dict[str, Any]:
     for pattern, reason in STRAY_KEYS.items():
         for path in _drop(tree, pattern.split("."), ()):
             logger.warning("%s: dropped, %s", path, reason)
-    if isinstance(tree.get("observation"), dict):
-        _rename_images(tree["observation"])
+    _update_observation(tree.get("observation"))
     return tree
 
 
@@ -39,22 +52,32 @@ def _drop(node: Any, pattern: list[str], path: tuple[str, ...]) -> list[str]:
     return [found for key in keys for found in _drop(node[key], pattern[1:], (*path, key))]
 
 
-def _rename_images(observation: dict[str, Any]) -> None:
-    """Before 0.2 the modality ``rgb`` was ``image``, with the one encoder, in flat keys."""
-    modalities = observation.get("modalities")
-    if not isinstance(modalities, dict):  # hierarchical algorithms nest one level deeper
-        for child in observation.values():
-            if isinstance(child, dict):
-                _rename_images(child)
+def _update_observation(observation: Any) -> None:
+    if not isinstance(observation, dict):
         return
-    renamed = False
-    for group in modalities.values():
-        if isinstance(group, dict) and "image" in group:
+    if "modalities" not in observation and "encoder" not in observation:
+        for child in observation.values():  # hierarchical algorithms nest one level deeper
+            _update_observation(child)
+        return
+    for group in _objects_in(observation.get("modalities")):
+        if "image" in group:
             group["rgb"] = group.pop("image")
-            renamed = True
     encoder = observation.get("encoder")
-    if renamed and isinstance(encoder, dict):
+    if isinstance(encoder, dict) and FLAT_ENCODER_KEYS & encoder.keys():
         observation["encoder"] = {"rgb": _encoder_from_flat_keys(encoder)}
+    for one in _objects_in(observation.get("encoder")):
+        _move_into_core_kwargs(one)
+
+
+def _objects_in(node: Any) -> list[dict[str, Any]]:
+    values = node.values() if isinstance(node, dict) else ()
+    return [value for value in values if isinstance(value, dict)]
+
+
+def _move_into_core_kwargs(encoder: dict[str, Any]) -> None:
+    moved = {key: encoder.pop(key) for key in CORE_KEYS if key in encoder}
+    if moved and encoder.get("core_class"):  # without a core they meant nothing
+        encoder["core_kwargs"] = {**moved, **(encoder.get("core_kwargs") or {})}
 
 
 def _encoder_from_flat_keys(old: dict[str, Any]) -> dict[str, Any]:

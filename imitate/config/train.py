@@ -75,11 +75,16 @@ class ActionConfigs(Section):
     __pydantic_extra__: dict[str, ActionConfig] = Field(init=False)
 
 
+def _or_a_path(schema: dict[str, Any]) -> None:
+    schema["anyOf"].insert(0, {"type": "string"})
+
+
 class TrainConfig(Section):
     """Data, batches, precision, device."""
 
     data: tuple[DatasetConfig, ...] | None = Field(
         None,
+        json_schema_extra=_or_a_path,
         description="Demonstrations: a path, or a list of objects with at least a path. Null: "
         "given on the command line.",
     )

@@ -1,0 +1,85 @@
+"""``imitate config``: look at configurations, check them, write their JSON schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imitate.config.algorithms import available, find
+from imitate.config.config import Config
+from imitate.config.loading import load_config
+from imitate.config.readiness import check_trainable
+from imitate.config.schema import schema_text, table
+from imitate.errors import ConfigError
+
+app = typer.Typer(
+    help="Look at configurations, check them, write their JSON schema.", no_args_is_help=True
+)
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Another value, as in train.batch_size=256."),
+]
+
+
+@app.command()
+def show(
+    file: Annotated[str, typer.Argument(help="JSON file, or name such as robosuite/lift/bc.")],
+    set_: SetOption = None,
+) -> None:
+    """Print the whole configuration, with every default."""
+    typer.echo(load_config(file, set_ or ()).to_json())
+
+
+@app.command()
+def check(
+    files: Annotated[list[str], typer.Argument(help="JSON files.")],
+) -> None:
+    """Say what is wrong with configurations; exit with 2 if anything is."""
+    problems = []
+    for file in files:
+        try:
+            config = load_config(file)
+        except ConfigError as error:
+            problems.append(str(error))
+            continue
+        try:
+            check_trainable(config)
+        except ConfigError as error:
+            problems += [f"{file}: {line}" for line in str(error).splitlines()]
+            continue
+        typer.echo(f"{file}: good")
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+@app.command()
+def schema(
+    out: Annotated[Path, typer.Option(help="Folder for <algo_name>.json.")] = Path(
+        "configs/schema"
+    ),
+) -> None:
+    """Write the JSON schema of every algorithm's configuration, for editors."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for algo_name in available():
+            path = out / f"{algo_name}.json"
+            path.write_text(schema_text(algo_name), encoding="utf-8")
+            typer.echo(path)
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written: {error}; choose another --out") from None
+
+
+@app.command()
+def keys(
+    algo_name: Annotated[
+        str | None, typer.Argument(help="Show the algorithm's section; else the shared ones.")
+    ] = None,
+) -> None:
+    """Print the table of all keys: type, default, meaning."""
+    if algo_name:
+        typer.echo(table(find(algo_name).section, "algo"), nl=False)
+    else:
+        typer.echo(table(Config, ""), nl=False)

@@ -1,0 +1,67 @@
+"""Whether a configuration that can be loaded can also be trained."""
+
+from __future__ import annotations
+
+from imitate.config.config import Config
+from imitate.errors import ConfigError
+
+
+def check_trainable(config: Config) -> None:
+    """Refuse settings that each are valid but cannot work together in a training.
+
+    `load_config` accepts them, because files of robomimic contain them.
+
+    Raises:
+        ConfigError: one line per problem, with what to do.
+    """
+    problems = [*_data_problems(config), *_measurement_problems(config)]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _data_problems(config: Config) -> list[str]:
+    groups, train = config.observation.modalities, config.train
+    problems = []
+    if not any(groups.obs.values()):
+        problems.append("observation.modalities.obs: lists no observation: name at least one")
+    if config.use_goals and train.goal_mode is None:
+        problems.append(
+            "train.goal_mode: is null, but observation.modalities.goal lists observations: "
+            "set it to 'last', or empty that list"
+        )
+    if config.experiment.validate and train.hdf5_validation_filter_key is None:
+        problems.append(
+            "train.hdf5_validation_filter_key: is null, but experiment.validate is true: "
+            "name the mask of the validation demos (such as 'valid'), or set validate to false"
+        )
+    if train.hdf5_validation_filter_key and (
+        train.hdf5_validation_filter_key == train.hdf5_filter_key
+    ):
+        problems.append(
+            f"train.hdf5_validation_filter_key: '{train.hdf5_filter_key}' is also hdf5_filter_key: "
+            "validation wants other demos than training"
+        )
+    return problems
+
+
+def _measurement_problems(config: Config) -> list[str]:
+    experiment = config.experiment
+    problems = []
+    if experiment.save.on_best_validation and not experiment.validate:
+        problems.append(
+            "experiment.save.on_best_validation: is true, but experiment.validate is false: "
+            "set both or none"
+        )
+    if experiment.early_stopping.enabled:
+        metric = experiment.early_stopping.metric
+        if metric == "valid_loss" and not experiment.validate:
+            problems.append(
+                "experiment.early_stopping.metric: 'valid_loss' is never measured: "
+                "set experiment.validate to true"
+            )
+        if metric == "success_rate" and not experiment.rollout.enabled:
+            problems.append(
+                "experiment.early_stopping.metric: 'success_rate' is never measured: "
+                "set experiment.rollout.enabled to true"
+            )
+    return problems

@@ -1,0 +1,129 @@
+"""JSON schema of a configuration, for editors, and the table of its keys, for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from pydantic import create_model
+
+from imitate.config.algorithms import find
+from imitate.config.config import Config
+from imitate.config.section import OpenSection, Section
+
+
+def json_schema(algo_name: str) -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of a configuration of the algorithm."""
+    section = find(algo_name).section
+    name: Any = Literal[algo_name]
+    fields: dict[str, Any] = {"algo_name": (name, ...), "algo": (section, section())}
+    model = create_model("Config", __base__=Config, **fields)
+    schema: dict[str, Any] = _without_noise(model.model_json_schema())
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["description"] = f"Configuration of the algorithm '{algo_name}'."
+    schema["properties"]["$schema"] = {"type": "string", "description": "This file."}
+    return schema
+
+
+def schema_text(algo_name: str) -> str:
+    """The text of ``configs/schema/<algo_name>.json``."""
+    return json.dumps(json_schema(algo_name), indent=2) + "\n"
+
+
+def _without_noise(node: Any) -> Any:
+    """Without generated titles and defaults of whole objects, which repeat those of their keys."""
+    if isinstance(node, list):
+        return [_without_noise(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: _without_noise(value)
+        for key, value in node.items()
+        if not (key == "title" and isinstance(value, str))
+        and not (key == "default" and isinstance(value, dict))
+    }
+
+
+class Key(NamedTuple):
+    """One row of the table of keys."""
+
+    path: str
+    kind: str
+    default: str
+    meaning: str
+
+
+def keys(section: type[Section], prefix: str) -> Iterator[Key]:
+    """Every key of a section and of those in it, in order.
+
+    Args:
+        section: the type.
+        prefix: its own dotted key.
+    """
+    yield from _keys(section, prefix, None)
+
+
+def _keys(section: type[Section], prefix: str, values: Section | None) -> Iterator[Key]:
+    for name, field in section.model_fields.items():
+        path = f"{prefix}.{name}" if prefix else name
+        default = field.get_default(call_default_factory=True) if values is None else values[name]
+        inner = field.annotation
+        wanted = kind(inner) + _range(field.metadata)
+        meaning = field.description or ""
+        if isinstance(inner, type) and issubclass(inner, Section) and inner is not OpenSection:
+            yield from _keys(inner, path, default)
+        elif field.is_required() and values is None:
+            yield Key(path, wanted, "required", meaning)
+        else:
+            yield Key(path, wanted, _text(default), meaning)
+    if section.entry_type is not None:
+        yield from _keys(section.entry_type, f"{prefix}.<name>", None)
+
+
+def kind(annotation: Any) -> str:
+    """A type in JSON's words."""
+    if annotation in _KINDS:
+        return _KINDS[annotation]
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " or ".join(f"`{json.dumps(value)}`" for value in args)
+    if origin is tuple:
+        return f"list of {kind(args[0])}"
+    if origin is dict or (isinstance(annotation, type) and issubclass(annotation, Section)):
+        return "object"
+    if hasattr(annotation, "__metadata__"):  # Annotated
+        return kind(args[0]) + _range(annotation.__metadata__)
+    return " or ".join(kind(arg) for arg in args)
+
+
+def _range(metadata: Iterable[Any]) -> str:
+    """Limits as in `` > 0``; other metadata say nothing to a reader."""
+    signs = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
+    limits = [(sign, getattr(m, name, None)) for m in metadata for name, sign in signs]
+    return "".join(f" {sign} {limit}" for sign, limit in limits if limit is not None)
+
+
+_KINDS: dict[Any, str] = {
+    bool: "true/false",
+    int: "integer",
+    float: "number",
+    str: "text",
+    type(None): "null",
+    Any: "any",
+}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Section):
+        value = value.to_dict()
+    return f"`{json.dumps(value)}`"
+
+
+def table(section: type[Section], prefix: str) -> str:
+    """A Markdown table of the keys of a section."""
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{k.path}` | {k.kind} | {k.default} | {k.meaning} |" for k in keys(section, prefix)
+    ]
+    return "\n".join(rows) + "\n"
