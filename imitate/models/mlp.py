@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
@@ -33,3 +33,21 @@ class MLP(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+class MultiHeadMLP(nn.Module):
+    """An :class:`MLP` and one linear head for each named output."""
+
+    def __init__(
+        self, input_dim: int, layer_dims: Sequence[int], output_dims: Mapping[str, int]
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(input_dim, layer_dims)
+        self.heads = nn.ModuleDict(
+            {name: nn.Linear(self.mlp.output_dim, size) for name, size in output_dims.items()}
+        )
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """``(*B, input_dim)`` to ``(*B, size)`` for each output."""
+        features = self.mlp(x)
+        return {name: head(features) for name, head in self.heads.items()}
