@@ -1,1 +1,1 @@
-"""."""
+"""Policies that act: checkpoints on disk, and RolloutPolicy, which takes raw observations and gives raw actions."""

@@ -1,0 +1,1 @@
+"""Algorithms: one file each. ``algo.py`` is the contract that all of them keep."""

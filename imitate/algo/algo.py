@@ -1,0 +1,429 @@
+"""The contract of an algorithm, and the factory that builds one from a configuration.
+
+Life of an algorithm:
+
+    algo = algo_factory("bc", config, obs_key_shapes, ac_dim, device)
+    algo.preprocess = Preprocess.from_statistics(...)          # optional; layout only by default
+    batch = algo.process_batch_for_training(batch)             # raw batch -> prepared tensors on the device
+    info = algo.train_on_batch(batch, epoch)                   # one update
+    log = algo.log_info(info)                                  # floats for the logger
+    step = algo.act(obs, state)                                # batched, stateless
+    action = algo.get_action(obs); algo.reset()                # the same on the algorithm's own state
+
+An algorithm is one file here, named as its ``algo_name``: its typed section, its networks, its losses, and a function
+under ``@register_algo_factory_func(algo_name, section=...)`` that picks the class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from imitate.config import Config, Section, load_config
+from imitate.config import algorithms as registry
+from imitate.errors import ConfigError
+from imitate.models.actor import GroupEncoder
+from imitate.models.observation import ObservationEncoder
+from imitate.models.optim import apply_gradients, make_optimizer, make_scheduler
+from imitate.models.preprocess import Preprocess
+
+PolicyState = dict[str, Any]
+"""What a policy carries from step to step: nested dicts of tensors, each with leading dimension B."""
+
+Batch = dict[str, Any]
+"""Nested dict of tensors ``(B, T, ...)``, or ``(B, ...)`` where an algorithm looks at one step."""
+
+Info = dict[str, Tensor]
+"""Detached scalar tensors by the name under which they are logged."""
+
+AlgoClass = TypeVar("AlgoClass", bound="type[Algo]")
+ToClass = Callable[[Any], tuple["type[Algo]", dict[str, Any]]]
+
+
+class PolicyStep(NamedTuple):
+    """One decision: ``action (B, A)``, normalized; the next ``state``; ``extras`` such as log_prob, value or chunk."""
+
+    action: Tensor
+    state: PolicyState
+    extras: dict[str, Tensor]
+
+
+def register_algo_factory_func(
+    algo_name: str, section: type[Section] | None = None
+) -> Callable[[ToClass], ToClass]:
+    """Register the function that maps an algorithm's section to ``(class, keyword arguments)``.
+
+    Args:
+        algo_name: the name in the configuration; registering it twice raises ConfigError.
+        section: typed section of ``algo`` in the configuration; without one every key is accepted.
+    """
+
+    def decorator(to_class: ToClass) -> ToClass:
+        registry.register(algo_name, section, to_class)
+        return to_class
+
+    return decorator
+
+
+def algo_factory(
+    algo_name: str,
+    config: Config | Mapping[str, Any],
+    obs_key_shapes: Mapping[str, tuple[int, ...]],
+    ac_dim: int,
+    device: torch.device | str = "cpu",
+) -> Algo:
+    """Build an algorithm.
+
+    Args:
+        algo_name: must be the configuration's.
+        config: the whole configuration.
+        obs_key_shapes: shape of one step of each observation (and goal) key as networks see it: images are (C, H, W).
+        ac_dim: action dimensions.
+        device: where the networks live.
+    """
+    if not isinstance(config, Config):
+        config = load_config(dict(config))
+    if config.algo_name != algo_name:
+        raise ConfigError(
+            f"algo_name '{algo_name}' was asked for, but the configuration is for '{config.algo_name}'"
+        )
+    algo_class, kwargs = registry.find(algo_name).to_class(config.algo)
+    algo: Algo = algo_class(
+        algo_config=config.algo,
+        obs_config=config.observation,
+        global_config=config,
+        obs_key_shapes=obs_key_shapes,
+        ac_dim=ac_dim,
+        device=device,
+        **kwargs,
+    )
+    return algo
+
+
+class Algo(ABC):
+    """What training, evaluation and deployment need of an algorithm.
+
+    A subclass fills ``self.nets`` in :meth:`_create_networks`, says in :meth:`_select_batch` which part of a prepared
+    batch it learns from, returns a loss in :meth:`_loss` and an action in :meth:`_act`. One with several losses
+    overrides :meth:`train_on_batch` and calls :meth:`_gradient_step` for each in its order.
+
+    Attributes:
+        nets: every network that has weights, targets too.
+        preprocess: from raw values to network inputs, and back for actions. Saved apart from the networks.
+        optimizers, schedulers: by the name of the network they step.
+    """
+
+    nets: nn.ModuleDict
+
+    def __init__(
+        self,
+        algo_config: Any,
+        obs_config: Any,
+        global_config: Config,
+        obs_key_shapes: Mapping[str, tuple[int, ...]],
+        ac_dim: int,
+        device: torch.device | str,
+    ) -> None:
+        self.algo_config = algo_config
+        self.obs_config = obs_config
+        self.global_config = global_config
+        self.ac_dim = ac_dim
+        self.device = torch.device(device)
+        self.obs_key_shapes = {k: tuple(v) for k, v in obs_key_shapes.items()}
+        self.frame_stack: int = global_config.train.frame_stack
+        self.obs_shapes = self._group_shapes("obs")
+        self.goal_shapes = self._group_shapes("goal")
+        self.preprocess = Preprocess.layout_only_from_processed(
+            {**self.obs_shapes, **self.goal_shapes},
+            {**obs_config.modality_of("obs"), **obs_config.modality_of("goal")},
+            {"actions": ac_dim},
+        ).to(self.device)
+        self._autocast_dtype = _autocast_dtype(global_config.train.precision, self.device)
+        self._state: PolicyState | None = None
+        self._create_networks()
+        self.nets = self.nets.float().to(self.device)
+        self._create_optimizers()
+        if global_config.train.compile:
+            self._compile()
+
+    # ---- initialization ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _create_networks(self) -> None:
+        """Fill ``self.nets``."""
+
+    def _group_shapes(self, group: str) -> dict[str, tuple[int, ...]]:
+        """Shapes of the keys of an observation group, in alphabetical order."""
+        keys = sorted(self.obs_config.modality_of(group))
+        missing = [k for k in keys if k not in self.obs_key_shapes]
+        if missing:
+            raise ConfigError(
+                f"observation.modalities.{group}: no shape was given for {', '.join(missing)}; "
+                f"the data have {', '.join(sorted(self.obs_key_shapes))}"
+            )
+        return {k: self.obs_key_shapes[k] for k in keys}
+
+    def _create_encoder(self) -> GroupEncoder:
+        """A new encoder of observation and goal, as ``observation.encoder`` says."""
+
+        def encoder(group: str, shapes: Mapping[str, tuple[int, ...]]) -> ObservationEncoder:
+            modalities = self.obs_config.modality_of(group)
+            return ObservationEncoder(shapes, modalities, self.obs_config.encoder)
+
+        goal = encoder("goal", self.goal_shapes) if self.goal_shapes else None
+        return GroupEncoder(encoder("obs", self.obs_shapes), goal, self.frame_stack)
+
+    def _create_optimizers(self) -> None:
+        """One optimizer and one scheduler for each network named under ``algo.optim_params``."""
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.schedulers: dict[str, torch.optim.lr_scheduler.LRScheduler] = {}
+        steps_per_epoch = self.global_config.experiment.epoch_every_n_steps
+        if steps_per_epoch is None:
+            raise ConfigError(
+                "experiment.epoch_every_n_steps is null (one pass over the data): outside of `imitate train`, which "
+                "counts the batches, set the number of steps per epoch"
+            )
+        for name, optim_config in self._optim_params().items():
+            if name not in self.nets:
+                continue
+            self.optimizers[name] = make_optimizer(
+                self.nets[name].parameters(), optim_config, self.device
+            )
+            self.schedulers[name] = make_scheduler(
+                self.optimizers[name],
+                optim_config,
+                steps_per_epoch=steps_per_epoch,
+                num_epochs=self.global_config.train.num_epochs,
+            )
+
+    def _optim_params(self) -> dict[str, Any]:
+        section = self.algo_config.get("optim_params", None)
+        return {} if section is None else {name: section[name] for name in section.to_dict()}
+
+    def _compile(self) -> None:
+        """Compile the networks in place; on CUDA with graphs, which pay for small networks."""
+        mode = "reduce-overhead" if self.device.type == "cuda" else "default"
+        for net in self.nets.values():
+            net.compile(mode=mode)
+
+    # ---- training ------------------------------------------------------------------------------------------------
+
+    def process_batch_for_training(self, batch: Batch) -> Batch:
+        """Prepare a batch of :class:`~imitate.data.SequenceDataset` and pick what this algorithm learns from.
+
+        Args:
+            batch: raw values: ``obs`` (B, T, ...), ``actions`` (B, T, A), ...
+
+        Returns:
+            tensors on the device; observations float, images CHW, normalized as ``self.preprocess`` says.
+        """
+        prepared: Batch = {
+            key: value.to(self.device, non_blocking=True)
+            for key, value in batch.items()
+            if isinstance(value, Tensor)
+        }
+        prepared["actions"] = self.preprocess.normalize_actions(prepared["actions"])
+        for group in ("obs", "next_obs", "goal_obs"):
+            if batch.get(group):
+                keys = self.goal_shapes if group == "goal_obs" else self.obs_shapes
+                prepared[group] = self.preprocess.prepare_obs(batch[group], keys)
+        return self._select_batch(prepared)
+
+    @abstractmethod
+    def _select_batch(self, batch: Batch) -> Batch:
+        """From a prepared batch, the steps and keys that the losses use."""
+
+    @abstractmethod
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Loss of network ``policy`` and what to log. Changes nothing."""
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """What else to measure on held-out data, such as the error of the actions that the policy would take."""
+        return {}
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """One update, or with ``validate`` the same losses without it.
+
+        Args:
+            batch: from :meth:`process_batch_for_training`.
+            epoch: counted from 1.
+            validate: compute only; call :meth:`set_eval` before.
+
+        Returns:
+            detached scalars on the device, not yet synchronized; see :meth:`log_info`.
+        """
+        with torch.set_grad_enabled(not validate), self.autocast():
+            loss, info = self._loss(batch)
+            if validate:
+                info |= self._validation_info(batch)
+        if not validate:
+            info["Policy_Grad_Norms"] = self._gradient_step("policy", loss)
+        return {name: value.detach() for name, value in info.items()}
+
+    def _gradient_step(self, name: str, loss: Tensor) -> Tensor:
+        """Backward, clip to ``train.max_grad_norm``, step one network's optimizer and schedule; the gradient's norm."""
+        norm = apply_gradients(
+            loss,
+            self.nets[name].parameters(),
+            self.optimizers[name],
+            self.global_config.train.max_grad_norm,
+        )
+        self.schedulers[name].step()
+        return norm
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Context in which losses are computed: bf16 where ``train.precision`` says so."""
+        enabled = self._autocast_dtype is not torch.float32
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
+
+    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
+        """The scalars of :meth:`train_on_batch` (or their mean over an epoch) as floats, with learning rates."""
+        log = {name: float(value) for name, value in info.items()}
+        for name, optimizer in self.optimizers.items():
+            log[f"Optimizer/{name}_lr"] = float(optimizer.param_groups[0]["lr"])
+        return log
+
+    def on_epoch_end(self, epoch: int) -> None:  # noqa: B027 - a hook, empty by default
+        """Called by the trainer after each epoch, counted from 1."""
+
+    def set_train(self) -> None:
+        """Training mode: dropout, random crops and learned noise are on."""
+        self.nets.train()
+
+    def set_eval(self) -> None:
+        """Evaluation mode."""
+        self.nets.eval()
+
+    # ---- checkpoints ---------------------------------------------------------------------------------------------
+
+    def serialize(self) -> dict[str, Any]:
+        """Everything an exact resume needs, as tensors, numbers, strings, lists and dicts."""
+        return {
+            "nets": self.nets.state_dict(),
+            "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
+            "schedulers": {name: s.state_dict() for name, s in self.schedulers.items()},
+        }
+
+    def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
+        """Load what :meth:`serialize` gave. Raises RuntimeError where names or shapes of weights differ."""
+        self.nets.load_state_dict(model_dict["nets"])
+        if not load_optimizers:
+            return
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(model_dict["optimizers"][name])
+        for name, scheduler in self.schedulers.items():
+            scheduler.load_state_dict(model_dict["schedulers"][name])
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    def initial_state(self, batch_size: int) -> PolicyState:
+        """State of B policies that have seen nothing yet."""
+        state: PolicyState = {"policy": self._initial_policy_state(batch_size)}
+        if self.frame_stack > 1:
+            state["frames"] = {
+                key: torch.zeros(batch_size, self.frame_stack, *shape, device=self.device)
+                for key, shape in self.obs_shapes.items()
+            }
+            state["empty"] = torch.ones(batch_size, dtype=torch.bool, device=self.device)
+        return state
+
+    def reset_state(self, state: PolicyState, mask: Tensor) -> PolicyState:
+        """A new state: fresh where ``mask`` (B,) is true, else as it was."""
+        return where_state(mask, self.initial_state(mask.shape[0]), state)
+
+    def act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None = None,
+        *,
+        explore: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> PolicyStep:
+        """One decision for each of B policies; changes nothing on self.
+
+        Args:
+            obs: prepared observations (B, ...).
+            state: from :meth:`initial_state`, :meth:`reset_state` or the last step.
+            goal: prepared goals (B, ...), where the policy has goals.
+            explore: act with the learned noise rather than as in evaluation.
+            generator: source of randomness; the default generator otherwise.
+        """
+        next_state: PolicyState = {}
+        if self.frame_stack > 1:
+            frames = {
+                key: torch.cat([old[:, 1:], obs[key].unsqueeze(1)], dim=1)
+                for key, old in state["frames"].items()
+            }
+            repeated = {key: obs[key].unsqueeze(1).expand_as(x) for key, x in frames.items()}
+            obs = where_state(state["empty"], repeated, frames)
+            next_state = {"frames": obs, "empty": torch.zeros_like(state["empty"])}
+        step = self._act(obs, state["policy"], goal, explore=explore, generator=generator)
+        return step._replace(state={"policy": step.state, **next_state})
+
+    @abstractmethod
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        """:meth:`act` with observations (B, ...), or (B, frame_stack, ...) if frames are stacked, and own state."""
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        """The part of the state that belongs to the subclass."""
+        return {}
+
+    def get_action(
+        self, obs_dict: dict[str, Tensor], goal_dict: dict[str, Tensor] | None = None
+    ) -> Tensor:
+        """:meth:`act` on the algorithm's own state: prepared observations (B, ...) to normalized actions (B, A)."""
+        batch_size = next(iter(obs_dict.values())).shape[0]
+        with torch.no_grad():
+            if self._state is None:
+                self._state = self.initial_state(batch_size)
+            step = self.act(obs_dict, self._state, goal_dict)
+        self._state = step.state
+        return step.action
+
+    def reset(self) -> None:
+        """Forget the own state: a new episode begins."""
+        self._state = None
+
+
+def where_state(mask: Tensor, new: PolicyState, old: PolicyState) -> PolicyState:
+    """``new`` where ``mask`` (B,) is true, else ``old``, for each tensor of two equal trees."""
+    chosen: PolicyState = {}
+    for key, value in new.items():
+        if isinstance(value, dict):
+            chosen[key] = where_state(mask, value, old[key])
+        else:
+            chosen[key] = torch.where(mask.view(-1, *[1] * (value.dim() - 1)), value, old[key])
+    return chosen
+
+
+def _autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """The dtype that ``train.precision`` means on this device: bf16 on 'auto' only where the hardware has it."""
+    if precision == "fp32":
+        return torch.float32
+    if precision == "bf16" or _has_fast_bf16(device):
+        return torch.bfloat16
+    return torch.float32
+
+
+def _has_fast_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    if device.type == "cpu":
+        # Older torch cannot tell; then fp32 is the safe answer.
+        capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+        return bool(capability.get("avx512_bf16") or capability.get("amx_bf16"))
+    return False

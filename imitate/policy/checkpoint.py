@@ -1,0 +1,196 @@
+"""Checkpoints on disk: written atomically, read without running any code that they contain.
+
+A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
+
+    format_version   int, this module's FORMAT_VERSION when it was written
+    algo_name        str
+    config           the resolved configuration, a JSON string
+    env_metadata     env_args of the dataset (dict)
+    shape_metadata   ac_dim, all_shapes {key: network shape}, raw_shapes {key: shape in the data}, action_dims,
+                     action_low, action_high
+    model            Algo.serialize()
+    preprocess       Preprocess.to_dict()
+    train_state      epoch, step and whatever else the trainer needs to resume exactly
+    provenance       dataset fingerprint, git commit
+    versions         of imitate, torch, numpy, python
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import platform
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import imitate
+from imitate.algo.algo import Algo, algo_factory
+from imitate.config import load_config
+from imitate.errors import CheckpointError
+from imitate.models.preprocess import Preprocess
+
+FORMAT_VERSION = 1
+_PARTS = ("algo_name", "config", "env_metadata", "shape_metadata", "model", "preprocess")
+
+
+def checkpoint_dict(
+    algo: Algo,
+    *,
+    env_metadata: Mapping[str, Any],
+    shape_metadata: Mapping[str, Any],
+    train_state: Mapping[str, Any] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything that is saved of an algorithm; numpy arrays and scalars become lists and numbers."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "algo_name": algo.global_config.algo_name,
+        "config": algo.global_config.to_json(),
+        "env_metadata": _plain(env_metadata),
+        "shape_metadata": _plain(
+            {
+                "ac_dim": algo.ac_dim,
+                "all_shapes": {k: list(v) for k, v in algo.obs_key_shapes.items()},
+                **shape_metadata,
+            }
+        ),
+        "model": algo.serialize(),
+        "preprocess": algo.preprocess.to_dict(),
+        "train_state": _plain(train_state or {}),
+        "provenance": _plain(provenance or {}),
+        "versions": {
+            "imitate": imitate.__version__,
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
+    """Write to a temporary file beside ``path``, flush to the disk, rename.
+
+    Raises:
+        CheckpointError: the disk is full or not writable; what was at ``path`` is untouched.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            torch.save(dict(ckpt), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:
+        # torch reports a full disk as a RuntimeError of its zip writer.
+        raise CheckpointError(
+            f"{path}: the checkpoint could not be written ({error}); earlier checkpoints are untouched. "
+            "Free some space or choose another output directory"
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
+    """Read a checkpoint; nothing in it is executed.
+
+    Raises:
+        CheckpointError: no such file, cut short, not a checkpoint, of a newer format, or with objects other than
+            tensors, numbers, strings, lists and dicts.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there is no such checkpoint file")
+    if not zipfile.is_zipfile(path):
+        raise CheckpointError(
+            f"{path}: not a checkpoint, or cut short while it was copied or written ({path.stat().st_size} bytes); "
+            "take another checkpoint of the run"
+        )
+    try:
+        ckpt = torch.load(path, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path}: holds Python objects that could run code when loaded, and was refused; "
+            "a checkpoint of this toolkit holds only tensors, numbers, strings, lists and dicts"
+        ) from error
+    except (RuntimeError, EOFError, KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+        raise CheckpointError(
+            f"{path}: damaged ({str(error).splitlines()[0]}); take another checkpoint of the run"
+        ) from error
+    _check_format(ckpt, path)
+    return dict(ckpt)
+
+
+def algo_from_checkpoint(
+    ckpt: Mapping[str, Any], device: str | torch.device = "cpu", load_optimizers: bool = False
+) -> Algo:
+    """Build the algorithm of a checkpoint and load its weights.
+
+    Raises:
+        CheckpointError: weights and configuration do not fit each other.
+    """
+    shapes = {key: tuple(shape) for key, shape in ckpt["shape_metadata"]["all_shapes"].items()}
+    config = load_config(json.loads(ckpt["config"]))
+    # Fresh weights are drawn only to be replaced; the caller's random numbers stay as they were.
+    with torch.random.fork_rng(devices=[]):
+        algo = algo_factory(
+            ckpt["algo_name"], config, shapes, ckpt["shape_metadata"]["ac_dim"], device
+        )
+    algo.preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(algo.device)
+    try:
+        algo.deserialize(ckpt["model"], load_optimizers=load_optimizers)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"the checkpoint's weights do not fit its configuration: {str(error).splitlines()[-1].strip()}"
+        ) from error
+    return algo
+
+
+def _check_format(ckpt: Any, path: Path) -> None:
+    if not isinstance(ckpt, dict) or "format_version" not in ckpt:
+        raise CheckpointError(
+            f"{path}: not a checkpoint of this toolkit (it has no 'format_version')"
+        )
+    if ckpt["format_version"] > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: written in format {ckpt['format_version']} by imitate "
+            f"{ckpt.get('versions', {}).get('imitate')}; this version reads up to {FORMAT_VERSION}: upgrade imitate"
+        )
+    missing = [part for part in _PARTS if part not in ckpt]
+    if missing:
+        raise CheckpointError(f"{path}: the checkpoint lacks {', '.join(missing)}")
+
+
+def _plain(value: Any) -> Any:
+    """The same tree with numpy values as numbers and lists, tuples as lists."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def _sync_directory(folder: Path) -> None:
+    """Make the rename itself survive a power cut, where the system can."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

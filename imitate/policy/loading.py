@@ -1,0 +1,55 @@
+"""From a checkpoint to a policy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from imitate.errors import CheckpointError
+from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
+from imitate.policy.rollout_policy import RolloutPolicy
+
+_logger = logging.getLogger(__name__)
+
+
+def policy_from_checkpoint(
+    device: torch.device | str | None = None,
+    ckpt_path: str | Path | None = None,
+    ckpt_dict: Mapping[str, Any] | None = None,
+    verbose: bool = False,
+) -> tuple[RolloutPolicy, dict[str, Any]]:
+    """Load a policy. Needs no simulator, no dataset and no network, and changes nothing global.
+
+    Args:
+        device: where it runs; None: the first CUDA device, or the CPU where there is none.
+        ckpt_path: checkpoint file; or give
+        ckpt_dict: an already loaded checkpoint.
+        verbose: log what was loaded.
+
+    Returns:
+        the policy, ready for ``start_episode()``, and the checkpoint's dict.
+
+    Raises:
+        CheckpointError: see :func:`imitate.policy.checkpoint.load_checkpoint`.
+    """
+    if (ckpt_path is None) == (ckpt_dict is None):
+        raise CheckpointError("give either ckpt_path or ckpt_dict")
+    ckpt = dict(ckpt_dict) if ckpt_dict is not None else load_checkpoint(str(ckpt_path))
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    algo = algo_from_checkpoint(ckpt, device)
+    shapes = ckpt["shape_metadata"]
+    policy = RolloutPolicy(algo, shapes.get("action_low"), shapes.get("action_high"))
+    if verbose:
+        _logger.info(
+            "loaded %s (%s), trained for %s epochs, on %s",
+            type(algo).__name__,
+            ckpt["algo_name"],
+            ckpt.get("train_state", {}).get("epoch", "?"),
+            algo.device,
+        )
+    return policy, ckpt

@@ -1,0 +1,125 @@
+"""A trained policy that takes raw observations and gives raw actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from imitate.algo.algo import Algo, PolicyState
+from imitate.errors import UserError
+
+
+class RolloutPolicy:
+    """Acts with an :class:`Algo` in an environment or on a robot.
+
+    Each RolloutPolicy carries its own state, so several of them (several clients, several robots) may share one Algo.
+
+    Example:
+        policy, _ = policy_from_checkpoint(ckpt_path="model.pth")
+        policy.start_episode()
+        action = policy(obs)
+
+    Args:
+        algo: put in evaluation mode.
+        action_low, action_high: (A,) limits that actions are clipped to; None does not clip.
+    """
+
+    def __init__(
+        self,
+        algo: Algo,
+        action_low: ArrayLike | None = None,
+        action_high: ArrayLike | None = None,
+    ) -> None:
+        self.algo = algo
+        self.action_low = None if action_low is None else np.asarray(action_low, dtype=np.float64)
+        self.action_high = (
+            None if action_high is None else np.asarray(action_high, dtype=np.float64)
+        )
+        self._state: PolicyState | None = None
+        self.lang: str | None = None
+        algo.set_eval()
+
+    @property
+    def obs_keys(self) -> list[str]:
+        """Keys that an observation must have."""
+        return list(self.algo.obs_shapes)
+
+    @property
+    def goal_keys(self) -> list[str]:
+        """Keys that a goal must have; empty for a policy without goals."""
+        return list(self.algo.goal_shapes)
+
+    def start_episode(self, lang: str | None = None, mask: ArrayLike | None = None) -> None:
+        """Forget the past.
+
+        Args:
+            lang: the task in words; kept for policies that read it.
+            mask: (B,) bool: with batched observations, the episodes that start anew; all of them otherwise.
+        """
+        self.lang = lang
+        if mask is None or self._state is None:
+            self._state = None
+            return
+        fresh = torch.as_tensor(np.asarray(mask, dtype=bool), device=self.algo.device)
+        self._state = self.algo.reset_state(self._state, fresh)
+
+    @torch.inference_mode()
+    def __call__(
+        self,
+        ob: Mapping[str, ArrayLike],
+        goal: Mapping[str, ArrayLike] | None = None,
+        batched_ob: bool = False,
+    ) -> NDArray[np.float64]:
+        """The action for an observation.
+
+        Args:
+            ob: raw observation by key: low-dim float arrays (D,), images (H, W, C) uint8; extra keys are ignored.
+            goal: the same for the goal, where the policy has one.
+            batched_ob: arrays have a leading batch dimension B; each row is its own episode.
+
+        Returns:
+            (A,) or (B, A) action in the units of the data, clipped to the limits.
+
+        Raises:
+            UserError: a key is missing or mis-shaped, or the batch size changed without :meth:`start_episode`.
+        """
+        obs = self._prepare(ob, self.obs_keys, batched_ob)
+        goal_obs = self._prepare(goal or {}, self.goal_keys, batched_ob) if self.goal_keys else None
+        batch_size = next(iter(obs.values())).shape[0]
+        if self._state is None:
+            self._state = self.algo.initial_state(batch_size)
+            self._batch_size = batch_size
+        elif batch_size != self._batch_size:
+            raise UserError(
+                f"the batch had {self._batch_size} observations and now has {batch_size}; "
+                "call start_episode() before the number of environments changes"
+            )
+        step = self.algo.act(obs, self._state, goal_obs)
+        self._state = step.state
+        action: NDArray[Any] = (
+            self.algo.preprocess.unnormalize_actions(step.action).cpu().numpy().astype(np.float64)
+        )
+        if self.action_low is not None or self.action_high is not None:
+            action = np.clip(action, self.action_low, self.action_high)
+        return action if batched_ob else action[0]
+
+    def _prepare(
+        self, raw: Mapping[str, ArrayLike], keys: list[str], batched: bool
+    ) -> dict[str, Tensor]:
+        """Raw arrays to network inputs with a batch dimension."""
+        missing = [key for key in keys if key not in raw]
+        if missing:
+            raise UserError(
+                f"the policy needs {', '.join(missing)}, but was given {', '.join(raw) or 'nothing'}"
+            )
+        arrays = {
+            key: value if isinstance(value := raw[key], Tensor) else np.asarray(value)
+            for key in keys
+        }
+        prepared = self.algo.preprocess.prepare_obs(arrays, keys)
+        return prepared if batched else {key: value.unsqueeze(0) for key, value in prepared.items()}

@@ -1,0 +1,353 @@
+"""Behavior cloning: the losses' numbers, what tells the variants apart, memory and goals."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.algo import bc
+from imitate.errors import ConfigError
+
+SHAPES = {"state": (2,)}
+
+
+def make(overrides=(), ac_dim=2, shapes=None, goal=False, seed=0, hidden=32):
+    torch.manual_seed(seed)
+    shapes = shapes or SHAPES
+    modalities = {"obs": {"low_dim": list(shapes)}}
+    if goal:
+        modalities["goal"] = {"low_dim": list(shapes)}
+    config = load_config(
+        {
+            "algo_name": "bc",
+            "train": {"num_epochs": 10},
+            "algo": {
+                "actor_layer_dims": [hidden],
+                "optim_params": {"policy": {"learning_rate": {"initial": 0.01}}},
+            },
+            "observation": {"modalities": modalities},
+        },
+        overrides,
+    )
+    return algo_factory("bc", config, shapes, ac_dim, "cpu")
+
+
+def batch_of(obs, actions, **extra):
+    return {"obs": {"state": torch.as_tensor(obs)}, "actions": torch.as_tensor(actions), **extra}
+
+
+class FixedActor(torch.nn.Module):
+    """An actor whose head predicts given means."""
+
+    def __init__(self, mean):
+        super().__init__()
+        self.mean = torch.tensor(mean)
+        self.head = lambda features: self
+
+    def forward(self, obs, goal=None, state=None):
+        return None, None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), bc.BC),
+        (("algo.gaussian.enabled=true",), bc.BC_Gaussian),
+        (("algo.gmm.enabled=true",), bc.BC_GMM),
+        (("algo.vae.enabled=true",), bc.BC_VAE),
+        (("algo.rnn.enabled=true", "train.seq_length=10"), bc.BC_RNN),
+        (("algo.rnn.enabled=true", "algo.gmm.enabled=true", "train.seq_length=10"), bc.BC_RNN_GMM),
+    ],
+)
+def test_the_section_picks_the_class(overrides, expected):
+    assert type(make(overrides)) is expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("algo.gmm.enabled=true", "algo.gaussian.enabled=true"), "do not go together"),
+        (("algo.rnn.enabled=true", "algo.vae.enabled=true", "train.seq_length=10"), "together"),
+        (("algo.rnn.enabled=true",), "set train.seq_length to 10"),
+        (("algo.rnn.enabled=true", "train.seq_length=10", "train.frame_stack=2"), "frame_stack"),
+        (
+            ("algo.rnn.enabled=true", "train.seq_length=10", "algo.rnn.kwargs.bidirectional=true"),
+            "bidirectional",
+        ),
+        (("algo.transformer.enabled=true",), "not available"),
+        (("algo.vae.enabled=true", "algo.vae.prior.is_conditioned=true"), "set learn to true"),
+    ],
+)
+def test_combinations_that_cannot_work_say_what_to_do(overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        make(overrides)
+
+
+def test_regression_losses_by_hand():
+    """Predicted (0.5, 0, 0, 1) for (0, 0.5, 0, -1): squares .25 .25 0 4; smooth L1 .125 .125 0 1.5."""
+    algo = make(
+        ("algo.loss.l2_weight=1", "algo.loss.l1_weight=10", "algo.loss.cos_weight=100"), ac_dim=4
+    )
+    algo.nets["policy"] = FixedActor([[0.5, 0.0, 0.0, 1.0]])
+    _, info = algo._loss(
+        {"obs": {}, "goal_obs": None, "actions": torch.tensor([[0.0, 0.5, 0.0, -1.0]])}
+    )
+    assert float(info["L2_Loss"]) == pytest.approx(4.5 / 4)
+    assert float(info["L1_Loss"]) == pytest.approx(1.75 / 4)
+    # The first three dimensions are at right angles.
+    assert float(info["Cosine_Loss"]) == pytest.approx(1.0)
+    assert float(info["Loss"]) == pytest.approx(1.125 + 4.375 + 100.0)
+
+
+def test_padded_steps_are_not_supervised():
+    """Errors 1 and 3 with the second step padded: 1, not the mean of 1 and 9."""
+    algo = make(("algo.rnn.enabled=true", "train.seq_length=2"), ac_dim=1)
+    algo.nets["policy"] = FixedActor([[[1.0], [3.0]]])
+    batch = {"obs": {}, "goal_obs": None, "actions": torch.zeros(1, 2, 1)}
+    assert float(algo._loss(batch)[1]["L2_Loss"]) == pytest.approx(5.0)
+    batch["pad_mask"] = torch.tensor([[True, False]])
+    assert float(algo._loss(batch)[1]["L2_Loss"]) == pytest.approx(1.0)
+
+
+def test_negative_log_likelihood_of_a_gaussian_by_hand():
+    """std 0.1 everywhere, mean 0 (zero weights): -log N(0.1; 0, 0.1) = log 0.1 + log sqrt(2 pi) + 0.5 per dim."""
+    algo = make(("algo.gaussian.enabled=true", "algo.gaussian.fixed_std=true"))
+    for p in algo.nets.parameters():
+        torch.nn.init.zeros_(p)
+    batch = batch_of([[[0.0, 0.0]]], [[[0.1, 0.1]]])
+    expected = 2 * (math.log(0.1) + 0.5 * math.log(2 * math.pi) + 0.5)
+    for validate in (False, True):
+        algo.set_eval() if validate else algo.set_train()
+        loss, _ = algo._loss(algo.process_batch_for_training(batch))
+        # In evaluation too: the low noise of acting is no measure of fit.
+        assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def train_on_two_modes(algo, steps=300):
+    """The expert goes left or right, at random, from the same state."""
+    rng = np.random.default_rng(0)
+    algo.set_train()
+    for _ in range(steps):
+        side = rng.choice([-0.8, 0.8], size=(64, 1, 1)).astype(np.float32)
+        batch = batch_of(np.zeros((64, 1, 2), np.float32), np.repeat(side, 2, axis=-1))
+        algo.train_on_batch(algo.process_batch_for_training(batch), epoch=1)
+    algo.set_eval()
+    return algo.get_action({"state": torch.zeros(200, 2)}).numpy()
+
+
+def test_regression_averages_two_modes_away():
+    assert np.abs(train_on_two_modes(make())).max() < 0.2
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("algo.gmm.enabled=true", "algo.gmm.num_modes=2"),
+        ("algo.vae.enabled=true", "algo.vae.latent_dim=2", "algo.vae.kl_weight=0.01"),
+    ],
+    ids=["gmm", "vae"],
+)
+def test_mixture_and_vae_keep_both_modes(overrides):
+    actions = train_on_two_modes(make(overrides), steps=600)
+    assert np.mean(np.abs(np.abs(actions) - 0.8) < 0.15) > 0.8
+    assert 0.2 < np.mean(actions[:, 0] > 0) < 0.8
+
+
+def memory_task(algo, steps=250):
+    """The action at every step is the first observation of the window: only memory tells."""
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        first = rng.choice([-0.5, 0.5], size=(32, 1, 2)).astype(np.float32)
+        obs = np.zeros((32, 5, 2), np.float32)
+        obs[:, :1] = first
+        batch = batch_of(obs, np.repeat(first, 5, axis=1))
+        info = algo.train_on_batch(algo.process_batch_for_training(batch), epoch=1)
+    return float(info["Loss"])
+
+
+RNN = (
+    "algo.rnn.enabled=true",
+    "train.seq_length=5",
+    "algo.rnn.horizon=5",
+    "algo.rnn.hidden_dim=32",
+)
+
+
+@pytest.mark.parametrize("rnn_type", ["LSTM", "GRU"])
+def test_a_recurrent_policy_remembers(rnn_type):
+    algo = make((*RNN, f"algo.rnn.rnn_type={rnn_type}"))
+    assert memory_task(algo) < 0.01
+    algo.set_eval()
+    actions = [algo.get_action({"state": torch.tensor([[0.5, -0.5]])})]
+    actions += [algo.get_action({"state": torch.zeros(1, 2)}) for _ in range(4)]
+    torch.testing.assert_close(
+        torch.cat(actions), torch.tensor([[0.5, -0.5]]).expand(5, 2), atol=0.2, rtol=0
+    )
+    # The horizon is over: what was seen before is forgotten.
+    assert algo.get_action({"state": torch.zeros(1, 2)}).abs().max() < 0.4
+
+
+def test_without_memory_the_task_cannot_be_learned():
+    algo = make(("train.seq_length=5",))
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        target = rng.choice([-0.5, 0.5], size=(32, 1, 2)).astype(np.float32)
+        batch = batch_of(np.zeros((32, 5, 2), np.float32), np.repeat(target, 5, axis=1))
+        info = algo.train_on_batch(algo.process_batch_for_training(batch), epoch=1)
+    assert float(info["Loss"]) > 0.2
+
+
+def test_acting_step_by_step_equals_the_window():
+    algo = make(RNN)
+    algo.set_eval()
+    window = torch.randn(3, 5, 2)
+    with torch.no_grad():
+        features, _ = algo.nets["policy"]({"state": window})
+        whole = algo.nets["policy"].head.act(features)
+    stepwise = torch.stack([algo.get_action({"state": window[:, t]}) for t in range(5)], dim=1)
+    torch.testing.assert_close(stepwise, whole, atol=1e-6, rtol=1e-5)
+
+
+def test_open_loop_looks_once_per_horizon():
+    algo = make((*RNN, "algo.rnn.open_loop=true"))
+    obs = torch.randn(2, 5, 2)
+    selected = algo.process_batch_for_training(batch_of(obs, torch.zeros(2, 5, 2)))
+    assert torch.equal(selected["obs"]["state"], obs[:, :1].expand(2, 5, 2))
+    algo.set_eval()
+
+    def rollout(later):
+        algo.reset()
+        first = algo.get_action({"state": torch.ones(1, 2)})
+        return [first] + [algo.get_action({"state": later}) for _ in range(5)]
+
+    one, other = rollout(torch.zeros(1, 2)), rollout(torch.full((1, 2), 9.0))
+    for step in range(5):
+        assert torch.equal(one[step], other[step])
+    assert not torch.equal(one[5], other[5])
+
+
+def test_stacked_frames_are_all_seen_oldest_first():
+    algo = make(("train.frame_stack=3",))
+    algo.set_eval()
+    obs = torch.tensor([[[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]]])
+    selected = algo.process_batch_for_training(batch_of(obs, torch.arange(6.0).view(1, 3, 2)))
+    assert torch.equal(selected["actions"], torch.tensor([[4.0, 5.0]]))
+    with torch.no_grad():
+        features, _ = algo.nets["policy"](selected["obs"])
+        expected = algo.nets["policy"].head.act(features)
+    for t in range(3):
+        action = algo.get_action({"state": obs[:, t]})
+    torch.testing.assert_close(action, expected)
+    # The first observation of an episode stands for the frames before it.
+    algo.reset()
+    repeated = {"state": obs[:, :1].expand(1, 3, 2)}
+    with torch.no_grad():
+        features, _ = algo.nets["policy"](repeated)
+    torch.testing.assert_close(
+        algo.get_action({"state": obs[:, 0]}), algo.nets["policy"].head.act(features)
+    )
+
+
+@pytest.mark.parametrize(
+    "variant", [(), ("algo.vae.enabled=true",), RNN], ids=["mlp", "vae", "rnn"]
+)
+def test_the_goal_changes_the_action(variant):
+    algo = make(variant, goal=True)
+    algo.set_eval()
+    obs = {"state": torch.zeros(1, 2)}
+    actions = []
+    for goal in (torch.zeros(1, 2), torch.ones(1, 2)):
+        algo.reset()
+        torch.manual_seed(0)
+        actions.append(algo.get_action(obs, {"state": goal}))
+    assert not torch.allclose(*actions)
+
+
+def test_a_goal_conditioned_policy_learns_to_reach_its_goal():
+    algo = make(goal=True)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        goal = rng.uniform(-0.8, 0.8, size=(64, 2)).astype(np.float32)
+        batch = batch_of(
+            np.zeros((64, 1, 2), np.float32),
+            goal[:, None],
+            goal_obs={"state": torch.from_numpy(goal)},
+        )
+        algo.train_on_batch(algo.process_batch_for_training(batch), epoch=1)
+    algo.set_eval()
+    action = algo.get_action({"state": torch.zeros(1, 2)}, {"state": torch.tensor([[0.5, -0.5]])})
+    torch.testing.assert_close(action, torch.tensor([[0.5, -0.5]]), atol=0.1, rtol=0)
+
+
+def test_exploring_is_noisier_than_acting():
+    algo = make(("algo.gaussian.enabled=true",))
+    algo.set_eval()
+    obs, state = {"state": torch.zeros(500, 2)}, algo.initial_state(500)
+    with torch.no_grad():
+        assert algo.act(obs, state).action.std(0).max() < 1e-6
+        assert algo.act(obs, state, explore=True).action.std(0).min() > 0.03
+
+
+def test_a_generator_determines_the_samples():
+    algo = make(("algo.gmm.enabled=true",))
+    obs, state = {"state": torch.zeros(4, 2)}, algo.initial_state(4)
+
+    def sample(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return algo.act(obs, state, explore=True, generator=generator).action
+
+    assert torch.equal(sample(1), sample(1))
+    assert not torch.equal(sample(1), sample(2))
+
+
+def test_gradient_clipping_bounds_the_update():
+    clipped = make(("train.max_grad_norm=0.001",))
+    batch = batch_of(torch.ones(8, 1, 2), torch.ones(8, 1, 2))
+    info = clipped.train_on_batch(clipped.process_batch_for_training(batch), 1)
+    assert float(info["Policy_Grad_Norms"]) > 0.01
+    total = torch.sqrt(sum(p.grad.square().sum() for p in clipped.nets.parameters()))
+    assert float(total) == pytest.approx(0.001, rel=1e-3)
+
+
+def test_the_gumbel_temperature_falls_by_the_epoch():
+    algo = make(
+        (
+            "algo.vae.enabled=true",
+            "algo.vae.prior.use_categorical=true",
+            "algo.vae.prior.categorical_temp_anneal_step=0.25",
+        )
+    )
+    batch = algo.process_batch_for_training(batch_of(torch.ones(8, 1, 2), torch.ones(8, 1, 2)))
+    temperatures = [
+        float(algo.train_on_batch(batch, epoch)["Gumbel_Temperature"]) for epoch in (1, 2, 9)
+    ]
+    assert temperatures == pytest.approx([0.75, 0.5, 0.3])
+
+
+PRIORS = {
+    "normal": (),
+    "learned": ("learn=true",),
+    "conditioned": ("learn=true", "is_conditioned=true"),
+    "gmm": ("use_gmm=true", "learn=true", "gmm_learn_weights=true"),
+    "gmm_conditioned": ("use_gmm=true", "learn=true", "is_conditioned=true"),
+    "categorical": ("use_categorical=true",),
+    "categorical_learned": ("use_categorical=true", "learn=true", "is_conditioned=true"),
+}
+
+
+@pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
+def test_every_prior_learns_a_linear_expert(prior):
+    algo = make(
+        ("algo.vae.enabled=true", "algo.vae.kl_weight=0.1", *(f"algo.vae.prior.{p}" for p in prior))
+    )
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        obs = rng.uniform(-0.8, 0.8, size=(64, 1, 2)).astype(np.float32)
+        algo.train_on_batch(
+            algo.process_batch_for_training(batch_of(obs, obs[..., ::-1].copy())), 1
+        )
+    algo.set_eval()
+    obs = torch.tensor([[0.5, -0.5], [-0.3, 0.6]])
+    torch.testing.assert_close(algo.get_action({"state": obs}), obs.flip(-1), atol=0.25, rtol=0)

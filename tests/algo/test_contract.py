@@ -1,0 +1,192 @@
+"""What every algorithm promises, checked for every ready configuration."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from imitate import algo_factory, load_config, policy_from_checkpoint
+from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.json") if "schema" not in path.parts)
+SHAPES = {
+    "robot0_eef_pos": (3,),
+    "robot0_eef_quat": (4,),
+    "robot0_gripper_qpos": (2,),
+    "object": (10,),
+}
+AC_DIM = 7
+
+
+def make_algo(path, seed=0):
+    torch.manual_seed(seed)
+    config = load_config(path).with_overrides({"experiment.epoch_every_n_steps": 10})
+    shapes = {key: SHAPES[key] for key in config.observation.modality_of("obs")}
+    return algo_factory(config.algo_name, config, shapes, AC_DIM, "cpu")
+
+
+def raw_batch(algo, size=6, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    train = algo.global_config.train
+    steps = train.frame_stack - 1 + train.seq_length
+
+    def obs():
+        return {
+            key: torch.randn(size, steps, *shape, generator=generator)
+            for key, shape in algo.obs_shapes.items()
+        }
+
+    return {
+        "obs": obs(),
+        "next_obs": obs(),
+        "actions": torch.rand(size, steps, AC_DIM, generator=generator) * 2 - 1,
+        "rewards": torch.rand(size, steps, generator=generator),
+        "dones": torch.zeros(size, steps),
+        "pad_mask": torch.ones(size, steps, dtype=torch.bool),
+        "index": torch.arange(size),
+    }
+
+
+def update(algo, steps=3):
+    algo.set_train()
+    for step in range(steps):
+        batch = algo.process_batch_for_training(raw_batch(algo, seed=step))
+        info = algo.train_on_batch(batch, epoch=1)
+    return info
+
+
+def observation(algo, batch_size=None, seed=0):
+    rng = np.random.default_rng(seed)
+    lead = () if batch_size is None else (batch_size,)
+    return {key: rng.normal(size=(*lead, *shape)) for key, shape in algo.obs_shapes.items()}
+
+
+@pytest.fixture(params=CONFIGS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
+def path(request):
+    return request.param
+
+
+def test_there_are_configurations():
+    assert len(CONFIGS) >= 6
+
+
+def test_an_update_moves_every_trainable_weight_and_stays_finite(path):
+    algo = make_algo(path)
+    before = {name: p.detach().clone() for name, p in algo.nets.named_parameters()}
+    info = update(algo)
+    assert "Loss" in info
+    assert all(torch.isfinite(value).all() and value.dim() == 0 for value in info.values())
+    assert not any(value.requires_grad for value in info.values())
+    still = [
+        name
+        for name, p in algo.nets.named_parameters()
+        if p.requires_grad and torch.equal(before[name], p)
+    ]
+    assert still == []
+    assert all(torch.isfinite(p).all() for p in algo.nets.parameters())
+
+
+def test_validation_changes_nothing(path):
+    algo = make_algo(path)
+    algo.set_eval()
+    before = {name: value.clone() for name, value in algo.nets.state_dict().items()}
+    info = algo.train_on_batch(algo.process_batch_for_training(raw_batch(algo)), 1, validate=True)
+    assert torch.isfinite(info["Loss"])
+    assert all(torch.equal(before[name], value) for name, value in algo.nets.state_dict().items())
+
+
+def test_log_info_gives_floats(path):
+    algo = make_algo(path)
+    log = algo.log_info(update(algo, steps=1))
+    assert all(isinstance(value, float) for value in log.values())
+
+
+def test_the_same_seed_gives_the_same_weights(path):
+    first, second = make_algo(path), make_algo(path)
+    for algo in (first, second):
+        torch.manual_seed(1)
+        update(algo)
+    for a, b in zip(first.nets.parameters(), second.nets.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_actions_have_the_right_shape_and_range(path, batch_size):
+    algo = make_algo(path)
+    algo.set_eval()
+    obs = algo.preprocess.prepare_obs(
+        {k: torch.as_tensor(v) for k, v in observation(algo, batch_size).items()}
+    )
+    for _ in range(3):
+        action = algo.get_action(obs)
+        assert action.shape == (batch_size, AC_DIM)
+        assert not action.requires_grad
+        assert action.abs().max() <= 1.01
+
+
+def test_serialize_round_trip_continues_identically(path):
+    algo = make_algo(path)
+    update(algo)
+    other = make_algo(path, seed=7)
+    other.deserialize(algo.serialize())
+    for a in (algo, other):
+        torch.manual_seed(3)
+        update(a, steps=2)
+    for a, b in zip(algo.nets.parameters(), other.nets.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_checkpoint_acts_like_the_algo_it_came_from(path, tmp_path):
+    algo = make_algo(path)
+    update(algo)
+    file = tmp_path / "model.pth"
+    save_checkpoint(
+        checkpoint_dict(algo, env_metadata={}, shape_metadata={"action_low": [-1.0] * AC_DIM}), file
+    )
+    policy, ckpt = policy_from_checkpoint(device="cpu", ckpt_path=file)
+    assert ckpt["algo_name"] == algo.global_config.algo_name
+    assert json.loads(ckpt["config"])["algo_name"] == ckpt["algo_name"]
+    assert load_checkpoint(file)["format_version"] == 1
+    algo.set_eval()
+    for step in range(12):
+        obs = observation(algo, seed=step)
+        torch.manual_seed(step)
+        action = policy(obs)
+        torch.manual_seed(step)
+        prepared = algo.preprocess.prepare_obs(
+            {k: torch.as_tensor(v).unsqueeze(0) for k, v in obs.items()}
+        )
+        expected = algo.preprocess.unnormalize_actions(algo.get_action(prepared))[0].numpy()
+        np.testing.assert_allclose(action, np.maximum(expected, -1.0), atol=1e-6)
+        assert action.dtype == np.float64
+
+
+def test_each_episode_of_a_batch_is_its_own(path):
+    """Resetting one row leaves the other rows as they were."""
+    algo = make_algo(path)
+    algo.set_eval()
+    steps = [
+        algo.preprocess.prepare_obs(
+            {k: torch.as_tensor(v) for k, v in observation(algo, 3, seed=s).items()}
+        )
+        for s in range(4)
+    ]
+
+    def run(reset_at):
+        torch.manual_seed(0)
+        state = algo.initial_state(3)
+        actions = []
+        for number, obs in enumerate(steps):
+            if number == reset_at:
+                state = algo.reset_state(state, torch.tensor([False, True, False]))
+            with torch.no_grad():
+                action, state, _ = algo.act(obs, state)
+            actions.append(action)
+        return actions
+
+    undisturbed, reset = run(None), run(2)
+    for a, b in zip(undisturbed, reset, strict=True):
+        torch.testing.assert_close(a[[0, 2]], b[[0, 2]])

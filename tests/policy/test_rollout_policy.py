@@ -1,0 +1,139 @@
+"""RolloutPolicy: raw values in, raw values out, each with its own memory."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from imitate import RolloutPolicy, algo_factory, load_config, policy_from_checkpoint
+from imitate.errors import UserError
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+
+
+def make_algo(overrides=(), seed=0, goal=False):
+    torch.manual_seed(seed)
+    modalities = {"obs": {"low_dim": ["pos", "vel"]}}
+    if goal:
+        modalities["goal"] = {"low_dim": ["pos"]}
+    config = load_config(
+        {
+            "algo_name": "bc",
+            "algo": {"actor_layer_dims": [16], "rnn": {"hidden_dim": 8}},
+            "observation": {"modalities": modalities},
+        },
+        overrides,
+    )
+    return algo_factory("bc", config, {"pos": (3,), "vel": (2,)}, 2, "cpu")
+
+
+RNN = ("algo.rnn.enabled=true", "train.seq_length=10")
+
+
+def observation(seed=0, batch=None):
+    rng = np.random.default_rng(seed)
+    lead = () if batch is None else (batch,)
+    return {"pos": rng.normal(size=(*lead, 3)), "vel": rng.normal(size=(*lead, 2)), "extra": "x"}
+
+
+def test_float64_out_and_no_gradient():
+    policy = RolloutPolicy(make_algo())
+    action = policy(observation())
+    assert action.dtype == np.float64
+    assert action.shape == (2,)
+
+
+def test_actions_are_clipped_to_the_limits():
+    policy = RolloutPolicy(make_algo(), action_low=[-1e-3, -1e-3], action_high=[1e-3, 1e-3])
+    assert np.abs(policy(observation())).max() == 1e-3
+
+
+@pytest.mark.parametrize("overrides", [(), RNN], ids=["mlp", "rnn"])
+def test_a_batch_acts_as_its_rows_do(overrides):
+    algo = make_algo(overrides)
+    batched, single = RolloutPolicy(algo), [RolloutPolicy(algo) for _ in range(3)]
+    for step in range(12):
+        obs = observation(step, batch=3)
+        expected = [
+            policy({"pos": obs["pos"][i], "vel": obs["vel"][i]}) for i, policy in enumerate(single)
+        ]
+        np.testing.assert_allclose(batched(obs, batched_ob=True), expected, atol=1e-6)
+
+
+def test_start_episode_with_a_mask_resets_those_rows_alone():
+    algo = make_algo(RNN)
+    policy = RolloutPolicy(algo)
+    obs = observation(batch=2)
+    first = policy(obs, batched_ob=True)
+    second = policy(obs, batched_ob=True)
+    assert not np.allclose(first, second)
+    policy.start_episode(mask=[True, False])
+    third = policy(obs, batched_ob=True)
+    np.testing.assert_allclose(third[0], first[0], atol=1e-6)
+    assert not np.allclose(third[1], first[1])
+
+
+def test_two_policies_in_one_process_stay_themselves():
+    one, other = RolloutPolicy(make_algo(RNN, seed=0)), RolloutPolicy(make_algo((), seed=1))
+    alone = [one(observation(s)) for s in range(4)]
+    one.start_episode()
+    for step in range(4):
+        other(observation(step + 10))
+        np.testing.assert_array_equal(one(observation(step)), alone[step])
+
+
+def test_a_missing_key_is_named():
+    with pytest.raises(UserError, match=r"needs vel.*was given pos"):
+        RolloutPolicy(make_algo())({"pos": np.zeros(3)})
+
+
+def test_a_wrong_shape_is_named():
+    with pytest.raises(UserError, match="vel"):
+        RolloutPolicy(make_algo())({"pos": np.zeros(3), "vel": np.zeros(5)})
+
+
+def test_a_changed_batch_size_is_refused():
+    policy = RolloutPolicy(make_algo(RNN))
+    policy(observation(batch=2), batched_ob=True)
+    with pytest.raises(UserError, match="start_episode"):
+        policy(observation(batch=3), batched_ob=True)
+
+
+def test_a_goal_policy_asks_for_its_goal():
+    policy = RolloutPolicy(make_algo(goal=True))
+    with pytest.raises(UserError, match="pos"):
+        policy(observation())
+    one = policy(observation(), goal={"pos": np.zeros(3)})
+    assert not np.allclose(one, policy(observation(), goal={"pos": np.ones(3)}))
+
+
+DEPLOY = """
+import sys
+import numpy as np
+from imitate import policy_from_checkpoint
+policy, ckpt = policy_from_checkpoint(ckpt_path=sys.argv[1])
+policy.start_episode()
+action = policy({"pos": np.zeros(3), "vel": np.zeros(2)})
+assert action.shape == (2,)
+bad = [m for m in ("robosuite", "mujoco", "h5py", "gymnasium", "tensorboard") if m in sys.modules]
+assert not bad, bad
+"""
+
+
+def test_deployment_needs_no_simulator_and_no_dataset(tmp_path):
+    path = tmp_path / "model.pth"
+    save_checkpoint(checkpoint_dict(make_algo(), env_metadata={}, shape_metadata={}), path)
+    subprocess.run([sys.executable, "-c", DEPLOY, str(path)], check=True)
+
+
+def test_loading_sets_nothing_global(tmp_path):
+    path = tmp_path / "model.pth"
+    save_checkpoint(checkpoint_dict(make_algo(), env_metadata={}, shape_metadata={}), path)
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    threads = torch.get_num_threads()
+    policy_from_checkpoint(device="cpu", ckpt_path=path)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.rand(1), expected)
