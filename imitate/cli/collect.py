@@ -1,0 +1,123 @@
+"""``imitate collect``: demonstrations from scripted experts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tqdm import tqdm
+
+from imitate.collection.collect import CollectionReport, collect
+from imitate.collection.demonstrate import Plan
+from imitate.envs.experts import QUALITIES, find_expert
+
+INTERRUPTED = 130
+
+
+class Quality(str, Enum):
+    """Who demonstrates."""
+
+    expert = "expert"
+    mixed = "mixed"
+
+
+class Label(str, Enum):
+    """What is recorded as the action."""
+
+    executed = "executed"
+    expert = "expert"
+
+
+def command(
+    env: Annotated[str, typer.Option("--env", help="Task: Lift, Stack or PickPlaceCan.")],
+    out: Annotated[Path, typer.Option("--out", help="HDF5 file to write.")],
+    num: Annotated[int, typer.Option("--num", min=1, help="Demonstrations.")] = 100,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes the whole content.")] = 0,
+    noise: Annotated[
+        float, typer.Option("--noise", min=0.0, help="Scale of the action noise; 0 is none.")
+    ] = 1.0,
+    quality: Annotated[
+        Quality,
+        typer.Option("--quality", help="mixed: filter keys better, okay, worse, a third each."),
+    ] = Quality.expert,
+    label: Annotated[
+        Label,
+        typer.Option(
+            "--label",
+            help="executed: actions as carried out, with noise; expert: as the expert wanted them.",
+        ),
+    ] = Label.executed,
+    keep_failures: Annotated[
+        bool, typer.Option("--keep-failures", help="Record failed attempts too.")
+    ] = False,
+    horizon: Annotated[
+        int | None, typer.Option("--horizon", min=1, help="Steps until an attempt has failed.")
+    ] = None,
+    hold: Annotated[
+        int, typer.Option("--hold", min=0, help="Steps recorded after the first success.")
+    ] = 8,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Record demonstrations of a scripted expert in robosuite."""
+    find_expert(env)
+    plan = Plan(
+        env_meta={"env_name": env, "type": 1, "env_kwargs": {}},
+        seed=seed,
+        qualities=QUALITIES if quality is Quality.mixed else QUALITIES[:1],
+        noise=noise,
+        horizon=horizon,
+        hold_steps=hold,
+        keep_failures=keep_failures,
+        label=label.value,
+    )
+    recorded = 0
+    with tqdm(total=num, unit="demo", desc=env) as bar:
+
+        def advance(report: CollectionReport) -> None:
+            nonlocal recorded
+            recorded = report.demos
+            bar.update()
+            bar.set_postfix(success=f"{100 * report.success_rate:.1f}%", refresh=False)
+
+        try:
+            report = collect(
+                out, plan, num=num, workers=workers, overwrite=overwrite, on_demo=advance
+            )
+        except KeyboardInterrupt:
+            bar.close()
+            typer.echo(f"stopped after {recorded} of {num} demonstrations; {out} was not written")
+            raise typer.Exit(INTERRUPTED) from None
+    typer.echo(_as_json(report) if json_ else _as_text(report))
+
+
+def _as_json(report: CollectionReport) -> str:
+    return json.dumps(
+        {
+            **asdict(report),
+            "success_rate": report.success_rate,
+            "mean_steps": report.mean_steps,
+            "demos_per_min": _per_minute(report),
+        }
+    )
+
+
+def _as_text(report: CollectionReport) -> str:
+    levels = ", ".join(f"{level} {count}" for level, count in report.quality.items())
+    lines = [
+        f"{report.path}: {report.demos} demonstrations ({levels}), {report.solved} solve the task",
+        f"  attempts solved  {report.solved}/{report.attempts} ({100 * report.success_rate:.1f} %)",
+        f"  steps            {report.steps}, {report.mean_steps:.1f} a demonstration",
+        f"  size             {report.size_mb:.1f} MB",
+        f"  time             {report.seconds:.0f} s, {_per_minute(report):.0f} demonstrations/min",
+    ]
+    return "\n".join([*lines, *(f"  problem          {problem}" for problem in report.problems)])
+
+
+def _per_minute(report: CollectionReport) -> float:
+    return 60.0 * report.demos / report.seconds if report.seconds else 0.0

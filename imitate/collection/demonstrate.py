@@ -1,0 +1,194 @@
+"""One demonstration: an expert acts in an environment and everything is recorded.
+
+Runs in worker processes, so it imports neither torch nor the file format.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from imitate.envs import make_env
+from imitate.envs.env import Array, Env, Obs
+from imitate.envs.experts import QUALITIES, Expert, Style, find_expert
+from imitate.errors import EnvError, UserError
+
+MAX_ATTEMPTS = 25
+
+# Noise at --noise 1, per level of quality: white noise on all six motion axes, and now and then a push in one
+# direction for a few steps, from which the demonstrator has to come back.
+_WHITE_STD = (0.03, 0.06, 0.12)
+_PUSH_STD = (0.3, 0.4, 0.5)
+_PUSH_PROBABILITY = 0.03
+_PUSH_STEPS = (3, 8)
+_PAUSE_STEPS = (3, 9)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How demonstrations are made; the same for all episodes of a collection.
+
+    Attributes:
+        env_meta: description for ``make_env``.
+        seed: base seed; an episode's own seed follows from it and the episode's number.
+        qualities: levels of demonstrators, taken in turn.
+        noise: scale of the action noise.
+        horizon: steps after which an attempt has failed.
+        hold_steps: steps that go on after the first success.
+        keep_failures: record the first attempt whatever came of it.
+        label: what is recorded as ``actions``: ``executed`` (with noise; plays back) or ``expert`` (without).
+    """
+
+    env_meta: dict[str, Any]
+    seed: int = 0
+    qualities: tuple[str, ...] = QUALITIES[:1]
+    noise: float = 1.0
+    horizon: int | None = None
+    hold_steps: int = 8
+    keep_failures: bool = False
+    label: str = "executed"
+
+
+@dataclass
+class Demonstration:
+    """One recorded episode, as (T, ...) arrays, and what is known about it."""
+
+    obs: dict[str, Array]
+    next_obs: dict[str, Array]
+    actions: Array
+    rewards: Array
+    successes: Array
+    states: Array
+    attrs: dict[str, Any]
+    quality: str
+    attempts: int = 1
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def success(self) -> bool:
+        """Whether the task was solved at some step."""
+        return bool(self.successes.any())
+
+
+class ActionNoise:
+    """White noise, pushes and pauses on the motion axes; the gripper's command is left alone."""
+
+    def __init__(self, rng: np.random.Generator, scale: float, quality: str, pause: float) -> None:
+        level = QUALITIES.index(quality)
+        self._rng, self._scale = rng, scale
+        self._white, self._push_std = scale * _WHITE_STD[level], scale * _PUSH_STD[level]
+        self._pause_probability = pause
+        self._push, self._push_left, self._pause_left = np.zeros(3), 0, 0
+
+    def __call__(self, action: Array) -> Array:
+        """The action that is executed in place of ``action`` (7,)."""
+        rng = self._rng
+        executed = action.copy()
+        if self._scale > 0 and self._push_left == 0 and rng.random() < _PUSH_PROBABILITY:
+            self._push_left = int(rng.integers(*_PUSH_STEPS))
+            self._push = rng.normal(0.0, self._push_std, 3)
+        if self._pause_left == 0 and rng.random() < self._pause_probability:
+            self._pause_left = int(rng.integers(*_PAUSE_STEPS))
+        if self._pause_left > 0:
+            self._pause_left -= 1
+            executed[:6] = 0.0
+        if self._push_left > 0:
+            self._push_left -= 1
+            executed[:3] += self._push
+        executed[:6] += rng.normal(0.0, 1.0, 6) * self._white
+        return np.clip(executed, -1.0, 1.0)
+
+
+def describe(plan: Plan) -> dict[str, Any]:
+    """The full ``env_args`` of the plan's environment."""
+    return _worker_env(json.dumps(plan.env_meta)).serialize()
+
+
+def demonstrate(plan: Plan, index: int) -> Demonstration:
+    """Episode number ``index`` of a collection, whichever process makes it.
+
+    A failed attempt is replaced by the next one, unless failures are kept.
+
+    Raises:
+        EnvError: the expert failed ``MAX_ATTEMPTS`` times.
+    """
+    quality = plan.qualities[index % len(plan.qualities)]
+    expert_class = find_expert(str(plan.env_meta["env_name"]))
+    horizon = plan.horizon or expert_class.horizon
+    problems: list[str] = []
+    for attempt in range(MAX_ATTEMPTS):
+        env_seed, rng = _seeds(plan.seed, index, attempt)
+        style = Style.sample(rng, quality)
+        noise = ActionNoise(rng, plan.noise, quality, style.hesitation)
+        try:
+            env = _worker_env(json.dumps(plan.env_meta))
+            episode = _record(env, expert_class(style), noise, env_seed, horizon, plan)
+        except UserError:
+            raise
+        except (
+            Exception
+        ) as error:  # a simulator that blew up: the attempt is lost, a fresh simulator goes on
+            _worker_env.cache_clear()
+            problems.append(f"episode {index}, attempt {attempt}: {type(error).__name__}: {error}")
+            continue
+        if episode.success or plan.keep_failures:
+            episode.attempts, episode.problems, episode.quality = attempt + 1, problems, quality
+            episode.attrs.update(quality=quality, seed=env_seed, success=episode.success)
+            return episode
+    raise EnvError(
+        f"{plan.env_meta['env_name']}: the expert failed {MAX_ATTEMPTS} times in a row at episode {index} "
+        f"(horizon {horizon}, noise {plan.noise:g}"
+        + (f"; last problem: {problems[-1]}" if problems else "")
+        + "); use a longer --horizon, less --noise, or --keep-failures"
+    )
+
+
+@functools.cache
+def _worker_env(env_meta: str) -> Env:
+    """One environment per process, made at the first episode."""
+    return make_env(json.loads(env_meta))
+
+
+def _seeds(seed: int, index: int, attempt: int) -> tuple[int, np.random.Generator]:
+    sequence = np.random.SeedSequence([seed, index, attempt])
+    return int(sequence.generate_state(1)[0]), np.random.default_rng(sequence)
+
+
+def _record(
+    env: Env, expert: Expert, noise: ActionNoise, seed: int, horizon: int, plan: Plan
+) -> Demonstration:
+    obs, _ = env.reset(seed=seed)
+    start = env.get_state()
+    frames: list[Obs] = [obs]
+    states, actions, rewards, successes = [start["states"]], [], [], []
+    stop = horizon
+    while len(actions) < stop:
+        wanted = np.clip(expert.act(obs), -1.0, 1.0)
+        executed = noise(wanted)
+        obs, reward, _, _, info = env.step(executed)
+        if info["success"] and not any(successes):
+            stop = min(horizon, len(actions) + 1 + plan.hold_steps)
+        actions.append(executed if plan.label == "executed" else wanted)
+        rewards.append(reward)
+        successes.append(bool(info["success"]))
+        frames.append(obs)
+        states.append(env.get_state()["states"])
+    series = {key: np.stack([frame[key] for frame in frames]) for key in obs}
+    return Demonstration(
+        obs={key: values[:-1] for key, values in series.items()},
+        next_obs={key: values[1:] for key, values in series.items()},
+        actions=np.stack(actions),
+        rewards=np.asarray(rewards),
+        successes=np.asarray(successes),
+        states=np.stack(states[:-1]),
+        attrs={
+            "model_file": start["model"],
+            "ep_meta": start["ep_meta"],
+            "action_label": plan.label,
+        },
+        quality="",
+    )

@@ -1,0 +1,24 @@
+"""Scripted demonstrators, one file per task."""
+
+from __future__ import annotations
+
+from imitate.envs.experts.expert import QUALITIES, Expert, Style
+from imitate.envs.experts.lift import LiftExpert
+from imitate.errors import EnvError, nearest
+
+__all__ = ["EXPERTS", "QUALITIES", "Expert", "Style", "find_expert"]
+
+EXPERTS: dict[str, type[Expert]] = {expert.env_name: expert for expert in (LiftExpert,)}
+
+
+def find_expert(env_name: str) -> type[Expert]:
+    """The expert of a robosuite task.
+
+    Raises:
+        EnvError: there is none.
+    """
+    if env_name not in EXPERTS:
+        raise EnvError(
+            f"there is no scripted expert for '{env_name}'; {nearest(env_name, EXPERTS)}"
+        )
+    return EXPERTS[env_name]

@@ -1,0 +1,146 @@
+"""What the scripted experts share: reading observations, moving the gripper, varying their habits.
+
+An expert is a function of the current observation alone, up to habits fixed for an episode. There are no phase
+counters and no timed waits: each phase is recognized by where the gripper is and how far it is open. A policy
+that is cloned from such demonstrations can see in the observation everything that the expert's choice depends on,
+and an expert that is pushed off its path goes back to the phase that the new state calls for.
+
+Actions are those of robosuite's default Panda controller: (dx, dy, dz, rotation vector, gripper), each in [-1, 1];
+1 is 5 cm or 0.5 rad beyond the present pose, gripper 1 closes and -1 opens.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from imitate.envs.env import Array, Obs
+
+METRES_PER_ACTION = 0.05
+RADIANS_PER_ACTION = 0.5
+OPEN, CLOSE = -1.0, 1.0
+QUALITIES = ("better", "okay", "worse")
+
+_POSITION_GAIN = 1.5  # commanded distance per distance to go; the controller covers about a third of it in a step
+_ROTATION_GAIN = 1.0
+
+
+@dataclass(frozen=True)
+class Style:
+    """One demonstrator's habits in one episode.
+
+    Attributes:
+        speed: largest commanded translation, in (0, 1].
+        hover_m: height above the object at which it is approached.
+        grasp_offset_m: (3,) where the object is held, relative to its centre.
+        detour_m: (2,) sideways bend of the approach, fading out near the object.
+        hesitation: probability per step of standing still for a moment.
+    """
+
+    speed: float
+    hover_m: float
+    grasp_offset_m: Array
+    detour_m: Array
+    hesitation: float = 0.0
+
+    @classmethod
+    def sample(cls, rng: np.random.Generator, quality: str = "better") -> Style:
+        """Draw the habits of a demonstrator of one of ``QUALITIES``."""
+        level = QUALITIES.index(quality)
+        slowest, fastest = ((0.5, 0.8), (0.35, 0.55), (0.2, 0.4))[level]
+        offset = (0.003, 0.006, 0.012)[level]
+        detour = (0.01, 0.05, 0.1)[level]
+        return cls(
+            speed=rng.uniform(slowest, fastest),
+            hover_m=rng.uniform(0.06, 0.09),
+            grasp_offset_m=rng.uniform(-offset, offset, 3),
+            detour_m=rng.uniform(-detour, detour, 2),
+            hesitation=(0.0, 0.02, 0.06)[level],
+        )
+
+
+class Expert(ABC):
+    """A scripted demonstrator of one task.
+
+    Attributes:
+        env_name: the robosuite task it solves.
+        horizon: control steps after which an attempt counts as failed, for the slowest demonstrator.
+    """
+
+    env_name: ClassVar[str]
+    horizon: ClassVar[int]
+
+    def __init__(self, style: Style) -> None:
+        self.style = style
+
+    @abstractmethod
+    def act(self, obs: Obs) -> Array:
+        """The action (7,) for an observation."""
+
+    def move(
+        self, obs: Obs, displacement: Array, gripper: float, *, yaw: float = 0.0, speed: float = 1.0
+    ) -> Array:
+        """Head for a point ``displacement`` (3,) metres away with the gripper pointing down.
+
+        Args:
+            obs: the observation.
+            displacement: from the gripper to the target, in the world's axes.
+            gripper: ``OPEN`` or ``CLOSE``.
+            yaw: wanted turn about the vertical axis, rad; 0 is the posture of the initial state.
+            speed: fraction of the style's speed.
+        """
+        command = _POSITION_GAIN / METRES_PER_ACTION * np.asarray(displacement)
+        limit = self.style.speed * speed
+        command *= min(1.0, limit / max(float(np.linalg.norm(command)), 1e-9))
+        turn = rotation_error(gripper_down(yaw), obs["robot0_eef_quat"])
+        rotation = np.clip(_ROTATION_GAIN / RADIANS_PER_ACTION * turn, -1.0, 1.0)
+        return np.concatenate([command, rotation, [gripper]])
+
+    def approach(self, obs: Obs, to_object: Array, *, yaw: float = 0.0) -> Array:
+        """Come down on an object inside a funnel: the further away sideways, the higher."""
+        sideways = float(np.linalg.norm(to_object[:2]))
+        height = float(np.clip(2.0 * (sideways - 0.01), 0.0, self.style.hover_m))
+        bend = self.style.detour_m * min(1.0, max(0.0, sideways - 0.03) / 0.05)
+        target = to_object + np.array([*bend, height])
+        return self.move(obs, target, OPEN, yaw=yaw)
+
+
+def opening(obs: Obs) -> float:
+    """Distance between the fingers, in m: 0 closed, 0.08 open."""
+    left, right = obs["robot0_gripper_qpos"]
+    return float(left - right)
+
+
+def gripper_down(yaw: float) -> Array:
+    """Quaternion (x, y, z, w) of a gripper that points down, turned by ``yaw`` about the vertical axis."""
+    return np.array([math.cos(yaw / 2), math.sin(yaw / 2), 0.0, 0.0])
+
+
+def yaw_of(quat: Array) -> float:
+    """Angle about the vertical axis of a quaternion (x, y, z, w), in (-pi, pi]."""
+    x, y, z, w = quat
+    return math.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+
+
+def rotation_error(wanted: Array, actual: Array) -> Array:
+    """Rotation vector (3,) in the world's axes that turns ``actual`` into ``wanted``, both (x, y, z, w)."""
+    ax, ay, az, aw = -actual[0], -actual[1], -actual[2], actual[3]
+    bx, by, bz, bw = wanted
+    product = np.array(
+        [
+            bw * ax + bx * aw + by * az - bz * ay,
+            bw * ay - bx * az + by * aw + bz * ax,
+            bw * az + bx * ay - by * ax + bz * aw,
+        ]
+    )
+    real = bw * aw - bx * ax - by * ay - bz * az
+    if real < 0:  # the two signs of a quaternion are one rotation; take the short way
+        product, real = -product, -real
+    length = float(np.linalg.norm(product))
+    if length < 1e-9:
+        return 2.0 * product
+    return product * (2.0 * math.atan2(length, real) / length)

@@ -1,0 +1,33 @@
+"""Lift: grasp the cube and raise it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from imitate.envs.env import Array, Obs
+from imitate.envs.experts.expert import CLOSE, Expert, opening
+
+# The cube is 4.0 to 4.4 cm wide and held at any yaw, so the fingers stop between 4 and 6.3 cm.
+_TOUCHING_M = 0.068
+_HELD_M = 0.056
+
+
+class LiftExpert(Expert):
+    """Come down over the cube, close where it is between the fingers, rise as they meet it."""
+
+    env_name = "Lift"
+    horizon = 200
+
+    def act(self, obs: Obs) -> Array:
+        """See the class."""
+        width = opening(obs)
+        to_cube = obs["object"][:3] + self.style.grasp_offset_m - obs["robot0_eef_pos"]
+        sideways, vertical = float(np.linalg.norm(to_cube[:2])), abs(float(to_cube[2]))
+        reached = sideways < 0.013 and vertical < 0.013
+        closing = width < 0.075 and sideways < 0.022 and vertical < 0.022
+        if not (reached or closing):
+            return self.approach(obs, to_cube)
+        # From touching to held, the rise fades in: no wait that a policy could not see the end of.
+        rise = float(np.clip((_TOUCHING_M - width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
+        displacement = (1.0 - rise) * to_cube + np.array([0.0, 0.0, 0.05 * rise])
+        return self.move(obs, displacement, CLOSE)
