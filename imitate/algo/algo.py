@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -302,7 +303,10 @@ class Algo(ABC):
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def serialize(self) -> dict[str, Any]:
-        """Everything an exact resume needs, as tensors, numbers, strings, lists and dicts."""
+        """Everything an exact resume needs, as tensors, numbers, strings, lists and dicts.
+
+        The tensors are the live ones, not copies.
+        """
         return {
             "nets": self.nets.state_dict(),
             "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
@@ -315,7 +319,8 @@ class Algo(ABC):
         if not load_optimizers:
             return
         for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(model_dict["optimizers"][name])
+            # A copy: torch keeps the given tensors and would update them in place.
+            optimizer.load_state_dict(deepcopy(model_dict["optimizers"][name]))
         for name, scheduler in self.schedulers.items():
             scheduler.load_state_dict(model_dict["schedulers"][name])
 

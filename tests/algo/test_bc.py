@@ -145,7 +145,7 @@ def test_regression_averages_two_modes_away():
     "overrides",
     [
         ("algo.gmm.enabled=true", "algo.gmm.num_modes=2"),
-        ("algo.vae.enabled=true", "algo.vae.latent_dim=2", "algo.vae.kl_weight=0.01"),
+        ("algo.vae.enabled=true", "algo.vae.latent_dim=2", "algo.vae.kl_weight=0.1"),
     ],
     ids=["gmm", "vae"],
 )
