@@ -19,6 +19,7 @@ def lr_factor(
     decay_factor: float = 0.1,
     epoch_schedule: Sequence[int] = (),
     steps_per_epoch: int = 1,
+    every_batch: bool = True,
 ) -> float:
     """Factor on the initial learning rate for update ``step``, counted from 0.
 
@@ -32,18 +33,23 @@ def lr_factor(
         decay_factor: factor at each epoch of ``epoch_schedule`` (multistep), or reached at its
             first (linear).
         epoch_schedule: epochs; empty means constant (multistep, linear).
-        steps_per_epoch: updates per epoch. Multistep and linear change between epochs only.
+        steps_per_epoch: updates per epoch.
+        every_batch: linear and cosine move at every update; else between epochs only. Multistep does so anyway,
+            the warm-up never.
     """
     warmup = step / warmup_steps if step < warmup_steps else 1.0
+    steps_per_epoch = max(1, steps_per_epoch)
+    if not every_batch:
+        step -= step % steps_per_epoch
     if scheduler_type == "cosine":
         if warmup < 1.0:
             return warmup
-        progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+        progress = max(0, step - warmup_steps) / max(1, total_steps - warmup_steps)
         return max(0.0, 0.5 * (1.0 + math.cos(2.0 * math.pi * num_cycles * progress)))
-    epoch = step // max(1, steps_per_epoch)
     if scheduler_type == "multistep":
+        epoch = step // steps_per_epoch
         return warmup * float(decay_factor) ** bisect_right(sorted(epoch_schedule), epoch)
     if scheduler_type == "linear" and epoch_schedule:
-        done = min(1.0, epoch / max(1, epoch_schedule[0]))
+        done = min(1.0, step / (steps_per_epoch * max(1, epoch_schedule[0])))
         return warmup * (1.0 + (decay_factor - 1.0) * done)
     return warmup

@@ -59,6 +59,7 @@ def make_scheduler(
             decay_factor=rate.decay_factor,
             epoch_schedule=rate.epoch_schedule,
             steps_per_epoch=steps_per_epoch,
+            every_batch=rate.step_every_batch,
         )
 
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
