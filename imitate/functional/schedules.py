@@ -37,6 +37,8 @@ def lr_factor(
         every_batch: linear and cosine move at every update; else between epochs only. Multistep does so anyway,
             the warm-up never.
     """
+    if scheduler_type not in SCHEDULERS:
+        raise ValueError(f"unknown scheduler_type '{scheduler_type}'; wanted one of {SCHEDULERS}")
     warmup = step / warmup_steps if step < warmup_steps else 1.0
     steps_per_epoch = max(1, steps_per_epoch)
     if not every_batch:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Confidence interval of a success probability. (Wilson, JASA 1927.)
+    """Confidence interval of a success probability (Wilson, JASA 1927).
 
     Args:
         successes: 0 to n.
@@ -46,7 +46,7 @@ def mcnemar_p_value(only_first: int, only_second: int) -> float:
     """
     n = only_first + only_second
     tail = sum(math.comb(n, k) for k in range(min(only_first, only_second) + 1))
-    return min(1.0, 2 * tail / 2**n)
+    return min(1.0, 2 * tail / (1 << n))  # integers: 2.0**n overflows
 
 
 class PairedComparison(NamedTuple):
@@ -75,7 +75,7 @@ class PairedComparison(NamedTuple):
 def compare_paired(
     first: Sequence[bool], second: Sequence[bool], confidence: float = 0.95
 ) -> PairedComparison:
-    """Compare success on the same seeds. (Interval: Newcombe, Statistics in Medicine 1998, method 10.)
+    """Compare success on the same seeds. The interval is method 10 of Newcombe, Statistics in Medicine 1998.
 
     Args:
         first: success of the first policy, seed by seed.

@@ -1,0 +1,95 @@
+"""Intervals and tests of success rates against scipy and numbers worked out by hand."""
+
+import math
+
+import pytest
+from scipy.stats import binomtest
+
+from imitate.functional.statistics import compare_paired, mcnemar_p_value, wilson_interval
+
+
+@pytest.mark.parametrize(
+    ("successes", "n"), [(0, 1), (0, 50), (1, 3), (47, 50), (294, 300), (5, 5)]
+)
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+def test_wilson_interval_is_scipys(successes, n, confidence):
+    expected = binomtest(successes, n).proportion_ci(confidence, method="wilson")
+    got = wilson_interval(successes, n, confidence)
+    assert got == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_wilson_interval_by_hand():
+    # 50 of 50, z = 1.959964: low = 50 / (50 + z^2) = 50 / 53.841459.
+    low, high = wilson_interval(50, 50)
+    assert low == pytest.approx(0.9286524, abs=1e-6)
+    assert high == 1.0
+
+
+def test_wilson_interval_of_no_trials_says_nothing():
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+def test_wilson_interval_refuses_impossible_counts():
+    with pytest.raises(ValueError, match="0..5"):
+        wilson_interval(6, 5)
+
+
+@pytest.mark.parametrize(("b", "c"), [(0, 0), (1, 0), (5, 5), (3, 9), (12, 2), (700, 800)])
+def test_mcnemar_is_the_sign_test(b, c):
+    expected = binomtest(b, b + c).pvalue if b + c else 1.0
+    assert mcnemar_p_value(b, c) == pytest.approx(expected)
+
+
+def test_mcnemar_by_hand():
+    # Six pairs differ, all one way: 2 / 2^6.
+    assert mcnemar_p_value(6, 0) == 2 / 64
+
+
+def lists(both, only_first, only_second, neither):
+    first = [True] * (both + only_first) + [False] * (only_second + neither)
+    second = [True] * both + [False] * only_first + [True] * only_second + [False] * neither
+    return first, second
+
+
+def test_comparison_by_hand():
+    # n = 10: both 4, only the first 3, only the second 1, neither 2. Rates 0.7 and 0.5.
+    # Wilson: (0.396778, 0.892209) and (0.236593, 0.763407).
+    # ad - bc = 8 - 3 = 5, less n / 2 = 0: no correlation is left.
+    # down = sqrt(0.303222^2 + 0.263407^2), up = sqrt(0.192209^2 + 0.263407^2).
+    result = compare_paired(*lists(4, 3, 1, 2))
+    assert (result.n, result.only_first, result.only_second) == (10, 3, 1)
+    assert result.rate_first == 0.7
+    assert result.rate_second == 0.5
+    assert result.difference == pytest.approx(0.2)
+    assert result.low == pytest.approx(0.2 - math.hypot(0.303222, 0.263407), abs=1e-5)
+    assert result.high == pytest.approx(0.2 + math.hypot(0.192209, 0.263407), abs=1e-5)
+    assert result.p_value == pytest.approx(10 / 16)  # 2 (1 + 4) / 2^4
+
+
+def test_correlation_narrows_the_interval():
+    agreeing = compare_paired(*lists(20, 5, 0, 25))
+    disagreeing = compare_paired(*lists(5, 20, 15, 10))
+    assert agreeing.difference == pytest.approx(disagreeing.difference)
+    assert agreeing.high - agreeing.low < 0.7 * (disagreeing.high - disagreeing.low)
+    assert agreeing.p_value < disagreeing.p_value
+
+
+def test_comparison_is_antisymmetric_and_contains_the_difference():
+    first, second = lists(7, 6, 2, 5)
+    one, other = compare_paired(first, second), compare_paired(second, first)
+    assert one.low == pytest.approx(-other.high)
+    assert one.high == pytest.approx(-other.low)
+    assert one.low < one.difference < one.high
+    assert one.p_value == other.p_value
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_equal_certain_outcomes_have_an_interval_around_zero(value):
+    result = compare_paired([value] * 30, [value] * 30)
+    assert result.low < 0 < result.high
+    assert result.p_value == 1.0
+
+
+def test_comparison_of_unequal_lists_is_refused():
+    with pytest.raises(ValueError, match="got 2 and 1"):
+        compare_paired([True, False], [True])
