@@ -1,0 +1,138 @@
+"""The ``imitate`` command: its verbs, each imported only when it is used.
+
+Exit codes: 0 done, 1 a fault of the program (with its traceback), 2 something the user can mend (one line that says
+what), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+import imitate
+from imitate.errors import UserError, nearest
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Verb:
+    """Where a verb lives and what it does, in one line.
+
+    Args:
+        module: module of ``imitate.cli``.
+        attribute: its function, or its ``typer.Typer`` where the verb has verbs of its own.
+        summary: the line that ``imitate --help`` shows.
+    """
+
+    module: str
+    attribute: str
+    summary: str
+
+
+VERBS = {
+    "collect": Verb("collect", "command", "Record demonstrations of a scripted expert."),
+    "train": Verb("train", "command", "Train a policy on demonstrations."),
+    "eval": Verb("eval", "command", "Measure the success rate of a checkpoint, or compare two."),
+    "info": Verb("info", "command", "Show what an HDF5 file, a checkpoint or a run holds."),
+    "dataset": Verb("dataset", "app", "Check, split and play back demonstration files."),
+    "config": Verb("config", "app", "Show and check configurations, write their JSON schema."),
+}
+
+
+class _LazyVerb(TyperCommand):
+    """Stands in the list of verbs; imports the real one when it is called."""
+
+    def __init__(self, name: str, verb: Verb) -> None:
+        super().__init__(name=name, help=verb.summary)
+        self._name, self._verb = name, verb
+
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        """Hand over to the real command."""
+        return self._load().make_context(info_name, args, parent=parent, **extra)
+
+    def _load(self) -> Any:
+        target = getattr(import_module(f"imitate.cli.{self._verb.module}"), self._verb.attribute)
+        holder = typer.Typer(rich_markup_mode=None, add_completion=False)
+        if isinstance(target, typer.Typer):
+            holder.add_typer(target, name=self._name)
+            group: Any = typer.main.get_group(holder)
+            return group.commands[self._name]
+        holder.command(self._name)(target)
+        return typer.main.get_command(holder)
+
+
+class _Verbs(TyperGroup):
+    """The top level: finds verbs by name, and turns a :class:`UserError` into one line and exit code 2."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the verbs, in the order of the work."""
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The verb of that name, not yet imported."""
+        return _LazyVerb(cmd_name, VERBS[cmd_name]) if cmd_name in VERBS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb that the arguments begin with."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            raise UserError(f"there is no verb '{args[0]}'; {nearest(args[0], VERBS)}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            for line in str(error).splitlines():
+                typer.echo(f"error: {line}", err=True)
+            raise typer.Exit(USER_ERROR) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="imitate",
+    cls=_Verbs,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"imitate {imitate.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """From robot demonstrations to a deployed policy.
+
+    The whole way, with a ready configuration:
+
+    \b
+      imitate collect --env Lift --num 200 --workers 2 --out datasets/lift/scripted.hdf5
+      imitate train --config robosuite/lift/bc
+      imitate eval --agent runs/lift_bc/<time>/checkpoints/best.pth --episodes 50
+
+    `imitate VERB --help` explains one verb.
+    """
+
+
+def main() -> None:
+    """Entry point of the console command."""
+    app(prog_name="imitate")

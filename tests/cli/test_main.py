@@ -1,0 +1,154 @@
+"""The frame of the command line: verbs, exit codes, what is imported when."""
+
+import os
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from imitate.cli import main as cli
+from imitate.errors import DatasetError
+
+
+def run(*args):
+    return subprocess.run(
+        [sys.executable, "-c", "from imitate.cli.main import main; main()", *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture
+def extra_verb(monkeypatch):
+    """Adds a verb ``probe`` that does what the test wants."""
+
+    def add(function):
+        module = types.ModuleType("imitate.cli.probe")
+        module.command = function
+        monkeypatch.setitem(sys.modules, "imitate.cli.probe", module)
+        monkeypatch.setitem(cli.VERBS, "probe", cli.Verb("probe", "command", "Only a test."))
+
+    return add
+
+
+def invoke(*args):
+    return CliRunner().invoke(cli.app, list(args))
+
+
+def test_version():
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, "imitate 0.1.0\n")
+
+
+def test_help_names_every_verb_and_shows_the_whole_way():
+    done = run("--help")
+    assert done.returncode == 0
+    for verb in ("collect", "train", "eval", "info", "dataset", "config"):
+        assert f"\n  {verb} " in done.stdout
+    assert "imitate train --config robosuite/lift/bc\n" in done.stdout
+
+
+@pytest.mark.parametrize("verb", list(cli.VERBS))
+def test_help_of_every_verb(verb):
+    done = invoke(verb, "--help")
+    assert done.exit_code == 0, done.output
+    assert f"imitate {verb}" in done.output
+    assert "Traceback" not in done.output
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom imitate.cli.main import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        "print(*[m for m in ('torch', 'numpy', 'h5py', 'robosuite', 'pydantic') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stderr.strip() == ""
+
+
+def test_help_is_quick():
+    run("--help")
+    before = os.times()
+    started = time.perf_counter()
+    run("--help")
+    after = os.times()
+    spent = (after.children_user + after.children_system) - (
+        before.children_user + before.children_system
+    )
+    # CPU time, so that a loaded machine does not decide; half a second is what a person waits gladly.
+    assert min(spent, time.perf_counter() - started) < 0.5
+
+
+def test_an_unknown_verb_is_answered_with_the_nearest():
+    done = run("trian")
+    assert done.returncode == 2
+    assert done.stderr == "error: there is no verb 'trian'; did you mean 'train'?\n"
+
+
+def test_wrong_usage_exits_with_2():
+    assert run("info").returncode == 2
+    assert run("info", "--nonsense").returncode == 2
+
+
+def test_a_user_error_is_one_line_and_exit_code_2(extra_verb):
+    def probe() -> None:
+        raise DatasetError("a.hdf5: demo_3: no actions; record it again")
+
+    extra_verb(probe)
+    done = invoke("probe")
+    assert done.exit_code == 2
+    assert done.stderr == "error: a.hdf5: demo_3: no actions; record it again\n"
+    assert done.stdout == ""
+
+
+def test_several_problems_are_several_lines(extra_verb):
+    def probe() -> None:
+        raise DatasetError("first\nsecond")
+
+    extra_verb(probe)
+    assert invoke("probe").stderr == "error: first\nerror: second\n"
+
+
+def test_a_fault_of_the_program_keeps_its_traceback(extra_verb):
+    def probe() -> None:
+        raise ZeroDivisionError("a bug")
+
+    extra_verb(probe)
+    done = invoke("probe")
+    assert done.exit_code == 1
+    assert isinstance(done.exception, ZeroDivisionError)
+
+
+def test_an_interrupt_exits_with_130(extra_verb):
+    def probe() -> None:
+        raise KeyboardInterrupt
+
+    extra_verb(probe)
+    done = invoke("probe")
+    assert (done.exit_code, done.stderr) == (130, "interrupted\n")
+
+
+def test_the_exit_code_of_a_verb_is_kept(extra_verb):
+    def probe() -> None:
+        raise typer.Exit(3)
+
+    extra_verb(probe)
+    assert invoke("probe").exit_code == 3
+
+
+def test_options_reach_the_verb(extra_verb):
+    seen = []
+
+    def probe(path: str, count: int = typer.Option(1, "--count")) -> None:
+        seen.append((path, count))
+
+    extra_verb(probe)
+    assert invoke("probe", "x", "--count", "7").exit_code == 0
+    assert seen == [("x", 7)]
