@@ -1,0 +1,88 @@
+"""What a run says: lines and one progress bar on a stream, the lines also in the run folder's log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+
+class Console:
+    """Lines for people. On a terminal a bar shows the whole run; elsewhere there is a line per epoch.
+
+    Attributes:
+        words: what the bar says beside its progress.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, *, quiet: bool = False, log: Path | None = None
+    ) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.quiet = quiet
+        self.log = log
+        self.words = ""
+        self._bar: Any = None
+        self._shown = 0.0
+
+    @property
+    def interactive(self) -> bool:
+        """Whether a bar can be drawn."""
+        return not self.quiet and self.stream.isatty()
+
+    def say(self, text: str, *, always: bool = False) -> None:
+        """One line; `always` even when quiet."""
+        if self.log is not None:
+            with self.log.open("a", encoding="utf-8") as handle:
+                handle.write(text + "\n")
+        if self.quiet and not always:
+            return
+        if self._bar is not None:
+            self._bar.clear()
+        self.stream.write(text + "\n")
+        self.stream.flush()
+        if self._bar is not None:
+            self._bar.refresh()
+
+    def note(self, text: str) -> None:
+        """One line about what a bar shows anyway: printed where there is none, always logged."""
+        if not self.interactive:
+            self.say(text)
+        elif self.log is not None:
+            with self.log.open("a", encoding="utf-8") as handle:
+                handle.write(text + "\n")
+
+    def start_bar(self, total: int, done: int) -> None:
+        """Begin the bar of the whole run, in update steps."""
+        if self.interactive:
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=total, initial=done, file=self.stream, unit="step", dynamic_ncols=True
+            )
+
+    def advance(self, done: int) -> None:
+        """Move the bar to `done` steps; cheap enough for every step (it draws five times a second)."""
+        if self._bar is None:
+            return
+        now = time.perf_counter()
+        if now - self._shown > 0.2:
+            self._shown = now
+            self._bar.set_postfix_str(self.words, refresh=False)
+            self._bar.update(done - self._bar.n)
+
+    def close_bar(self) -> None:
+        """End the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 3.2 s, 4 min 05 s, 2 h 10 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

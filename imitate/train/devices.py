@@ -1,0 +1,40 @@
+"""Which device a run uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from imitate.errors import ConfigError
+
+
+def choose_device(train: Any) -> tuple[torch.device, str]:
+    """The device that `train.device` and `train.cuda` mean on this machine, and a sentence about it.
+
+    Raises:
+        ConfigError: `train.device` names one that this machine lacks.
+    """
+    if train.device is not None:
+        return _named(train.device), f"device: {train.device} (train.device)"
+    if not train.cuda:
+        return torch.device("cpu"), "device: cpu (train.cuda is false)"
+    if torch.cuda.is_available():
+        return torch.device("cuda"), f"device: cuda ({torch.cuda.get_device_name()})"
+    if torch.backends.mps.is_available():
+        return torch.device("mps"), "device: mps"
+    return torch.device("cpu"), "device: cpu (train.cuda is true, but torch sees no GPU here)"
+
+
+def _named(name: str) -> torch.device:
+    kind, _, number = name.partition(":")
+    if kind == "cuda":
+        count = torch.cuda.device_count()
+        if int(number or 0) >= count:
+            raise ConfigError(
+                f"train.device: {name} was asked for, but torch sees {count} CUDA devices here; "
+                "choose another or leave it null"
+            )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("train.device: mps was asked for, but torch has none here; use cpu")
+    return torch.device(name)

@@ -1,0 +1,111 @@
+"""What an evaluation measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from imitate.functional.statistics import wilson_interval
+from imitate.train.episodes import Episode
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Episodes and what they come to.
+
+    Attributes:
+        planned: episodes asked for; fewer were played if the evaluation was given up as hopeless.
+    """
+
+    env_name: str
+    checkpoint: str | None
+    episodes: tuple[Episode, ...]
+    planned: int
+    horizon: int
+    seed: int
+    mode: str
+    workers: int
+    wall_s: float
+    video: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def successes(self) -> int:
+        """Number of successful episodes."""
+        return sum(self.success)
+
+    @property
+    def success(self) -> list[bool]:
+        """Per episode."""
+        return [episode.success for episode in self.episodes]
+
+    @property
+    def returns(self) -> list[float]:
+        """Sum of rewards per episode."""
+        return [episode.episode_return for episode in self.episodes]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Environment steps per episode."""
+        return [episode.length for episode in self.episodes]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Environment seed per episode."""
+        return [episode.seed for episode in self.episodes]
+
+    @property
+    def success_rate(self) -> float:
+        """Share of successful episodes."""
+        return self.successes / len(self.episodes)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson 95 % interval of the success rate."""
+        low, high = wilson_interval(self.successes, len(self.episodes))
+        return float(low), float(high)
+
+    @property
+    def mean_return(self) -> float:
+        """Mean sum of rewards."""
+        return fmean(self.returns)
+
+    @property
+    def mean_length(self) -> float:
+        """Mean number of steps."""
+        return fmean(self.lengths)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it was stopped as hopeless."""
+        return len(self.episodes) < self.planned
+
+    @property
+    def not_played(self) -> int:
+        """Episodes that broke twice; they count as failures."""
+        return sum(episode.error is not None for episode in self.episodes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "env": self.env_name,
+            "checkpoint": self.checkpoint,
+            "episodes": len(self.episodes),
+            "planned_episodes": self.planned,
+            "successes": self.successes,
+            "success_rate": self.success_rate,
+            "success_rate_95": list(self.interval),
+            "mean_return": self.mean_return,
+            "mean_length": self.mean_length,
+            "horizon": self.horizon,
+            "seed": self.seed,
+            "mode": self.mode,
+            "workers": self.workers,
+            "wall_s": self.wall_s,
+            "video": self.video,
+            "gave_up": self.gave_up,
+            "not_played": self.not_played,
+            "warnings": list(self.warnings),
+            "per_episode": [episode.to_dict() for episode in self.episodes],
+        }

@@ -1,0 +1,143 @@
+"""Notices a loss that turns non-finite or explodes, and names the batch.
+
+Exploding means: for `PATIENCE` steps in a row the loss lies above `median + FACTOR * scale`, where the median is that
+of the last `WINDOW` losses and the scale the larger of the first steps' typical |loss| and the recent median |loss|.
+The first steps are in it because a loss near zero (a regression that fits) may well rise a thousandfold and still be
+small; the recent ones because a value loss may grow by orders of magnitude over a healthy run. Losses may be negative
+(likelihoods). A gradient norm that is not finite counts as a loss that is not.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FACTOR = 1000.0
+WINDOW = 1000
+FIRST = 50
+PATIENCE = 10
+BLOCK = 100
+
+
+@dataclass(frozen=True)
+class BadLoss:
+    """What the guard found."""
+
+    step: int
+    value: float
+    reason: str
+    index: Tensor | None
+
+
+class LossGuard:
+    """Reads each loss on the CPU as it comes; on an accelerator a block at a time, so that no step waits."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._block = 1 if device.type == "cpu" else BLOCK
+        self._waiting: list[tuple[int, Tensor, Any]] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything seen (after a rollback)."""
+        self._waiting.clear()
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._first_scale: float | None = None
+        self._limit = math.inf
+        self._seen = 0
+        self._high = 0
+
+    def add(self, step: int, info: Mapping[str, Any], index: Any) -> BadLoss | None:
+        """Take one step's info and its batch's sample indices; a finding as soon as there is one."""
+        losses = [value for key, value in info.items() if "loss" in key.lower()]
+        if not losses:
+            return None
+        total = losses[0] if len(losses) == 1 else torch.stack([x.float() for x in losses]).max()
+        # A sum with x * 0 is NaN where x is inf or NaN, and as it was otherwise.
+        for key, value in info.items():
+            if "loss" in key.lower() or "grad_norm" in key.lower():
+                total = total + value * 0
+        self._waiting.append((step, total, index))
+        return self.check() if len(self._waiting) >= self._block else None
+
+    def check(self) -> BadLoss | None:
+        """Read what waits (one transfer); to be called before every save."""
+        if not self._waiting:
+            return None
+        waiting, self._waiting = self._waiting, []
+        if len(waiting) == 1:
+            values = [float(waiting[0][1])]
+        else:
+            values = torch.stack([value for _, value, _ in waiting]).tolist()
+        for (step, _, index), value in zip(waiting, values, strict=True):
+            reason = self._judge(value)
+            if reason is not None:
+                return BadLoss(step, value, reason, index)
+        return None
+
+    def _judge(self, value: float) -> str | None:
+        if not math.isfinite(value):
+            return "not finite"
+        self._high = self._high + 1 if value > self._limit else 0
+        if self._high >= PATIENCE:
+            return f"above {self._limit:.3g} for {PATIENCE} steps in a row"
+        if self._high == 0:
+            self._recent.append(value)
+        self._seen += 1
+        if self._seen % FIRST == 0:
+            typical = statistics.median(map(abs, self._recent))
+            if self._first_scale is None:
+                self._first_scale = typical
+            scale = max(self._first_scale, typical, 1e-6)
+            self._limit = statistics.median(self._recent) + FACTOR * scale
+        return None
+
+
+def weights_are_finite(nets: torch.nn.Module) -> bool:
+    """Whether every weight is finite, with one transfer from the device."""
+    weights = [p.detach() for p in nets.parameters() if p.is_floating_point()]
+    if not weights:
+        return True
+    norms = torch.stack([norm.float() for norm in torch._foreach_norm(weights)])
+    return bool(torch.isfinite(norms).all())
+
+
+def describe_batch(dataset: Any, index: Any, limit: int = 8) -> str:
+    """The demos and steps of a batch, in a few words."""
+    steps: dict[str, list[int]] = {}
+    for sample in torch.as_tensor(index).flatten().tolist():
+        demo, step = dataset.demo_of(int(sample))
+        steps.setdefault(str(demo), []).append(int(step))
+    words = [
+        f"{demo} steps {', '.join(map(str, sorted(set(at))[:4]))}"
+        for demo, at in sorted(steps.items())
+    ]
+    more = f" and {len(words) - limit} more demos" if len(words) > limit else ""
+    return "; ".join(words[:limit]) + more
+
+
+def bad_input(dataset: Any, index: Any) -> str | None:
+    """Where a batch's raw values are not finite: the demo, the step and the key; None where all are."""
+    samples = [int(sample) for sample in torch.as_tensor(index).flatten().tolist()]
+    for sample in samples:
+        for key, value in _leaves(dataset[sample], ""):
+            if torch.is_floating_point(value) and not bool(torch.isfinite(value).all()):
+                demo, step = dataset.demo_of(sample)
+                return f"{demo}, window at step {step}: '{key}' holds NaN or inf"
+    return None
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str) -> list[tuple[str, Tensor]]:
+    leaves: list[tuple[str, Tensor]] = []
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            leaves += _leaves(value, f"{prefix}{key}/")
+        elif not isinstance(value, str):
+            leaves.append((prefix + key, torch.as_tensor(value)))
+    return leaves

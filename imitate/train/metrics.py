@@ -1,0 +1,85 @@
+"""Numbers of a run: means on the device while it trains, one JSON line per epoch and per evaluation on disk."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from imitate.train.run_folder import to_json, write_text
+
+
+class EpochMeans:
+    """Sums of scalar tensors on their own device; nothing is read back before the epoch is over."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, info: Mapping[str, Any]) -> None:
+        """Add one step's scalars."""
+        sums, counts = self.sums, self.counts
+        for key, value in info.items():
+            if key in sums:
+                sums[key] += value
+                counts[key] += 1
+            else:
+                value = torch.as_tensor(value).detach()
+                sums[key] = value.to(
+                    torch.float64 if value.device.type == "cpu" else torch.float32, copy=True
+                )
+                counts[key] = 1
+
+    def means(self) -> dict[str, Tensor]:
+        """Mean of every key over the steps that had it."""
+        return {key: total / self.counts[key] for key, total in self.sums.items()}
+
+    def state(self) -> dict[str, Any]:
+        """The sums so far, for a checkpoint in the middle of an epoch."""
+        return {
+            "sums": {key: total.detach().cpu().clone() for key, total in self.sums.items()},
+            "counts": dict(self.counts),
+        }
+
+    def load_state(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Go on from `state()`."""
+        self.sums = {key: total.to(device, copy=True) for key, total in state["sums"].items()}
+        self.counts = dict(state["counts"])
+
+
+class MetricsFile:
+    """`metrics.jsonl`: appended to, flushed after every line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one line."""
+        line = to_json({**record, "time": round(time.time(), 3)})
+        with self.path.open("a", encoding="utf-8") as handle:
+            handle.write(line + "\n")
+
+    def read(self) -> list[dict[str, Any]]:
+        """Every whole line; a line that a kill cut short is left out."""
+        if not self.path.is_file():
+            return []
+        records = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(record, dict) and "epoch" in record:
+                records.append(record)
+        return records
+
+    def truncate(self, epoch: int) -> None:
+        """Drop what later epochs wrote, so that a resumed run writes no line twice."""
+        if self.path.is_file():
+            kept = [to_json(record) + "\n" for record in self.read() if record["epoch"] <= epoch]
+            write_text(self.path, "".join(kept))

@@ -1,0 +1,85 @@
+"""Going on with a run that was cut short."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from imitate.config import Config, load_config
+from imitate.errors import CheckpointError, ConfigError
+from imitate.policy.checkpoint import load_checkpoint
+from imitate.train.run_folder import RunFolder
+
+# What may differ from the run's own configuration. All else would make it another run. A new num_epochs also stretches
+# a learning-rate schedule that depends on it.
+CHANGEABLE = (
+    "train.num_epochs",
+    "train.num_data_workers",
+    "train.num_threads",
+    "train.cuda",
+    "train.device",
+    "train.data_on_device",
+    "train.hdf5_cache_mode",
+    "train.on_bad_loss",
+    "experiment.logging",
+    "experiment.save",
+    "experiment.rollout",
+    "experiment.early_stopping",
+    "experiment.render_video",
+    "experiment.keep_all_videos",
+    "experiment.video_skip",
+)
+
+
+def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
+    """The run's configuration with permitted overrides.
+
+    Raises:
+        ConfigError: an override would make it another run.
+    """
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        if not any(key == allowed or key.startswith(allowed + ".") for allowed in CHANGEABLE):
+            raise ConfigError(
+                f"--set {key}: cannot change in a resumed run ({folder.path}); these can: {', '.join(CHANGEABLE)}. "
+                "Start a new run for others"
+            )
+    return load_config(folder.config, overrides)
+
+
+def last_state(folder: RunFolder) -> dict[str, Any] | None:
+    """The newest checkpoint that can be read; None for a run that was cut before its first.
+
+    Raises:
+        CheckpointError: there are checkpoints, but none can be read.
+    """
+    numbered = sorted(
+        folder.checkpoints.glob("epoch_*.pth"), key=lambda path: path.stat().st_mtime, reverse=True
+    )
+    paths = [path for path in (folder.last, *numbered) if path.is_file()]
+    if not paths:
+        return None
+    try:
+        return load_checkpoint(paths[0])
+    except CheckpointError:
+        # Saving is atomic, so only a damaged disk or a copy cut short leads here.
+        for path in paths[1:]:
+            with contextlib.suppress(CheckpointError):
+                return load_checkpoint(path)
+        raise
+
+
+def check_same_data(saved: Sequence[Any], present: Sequence[Any]) -> None:
+    """Refuse to go on with other demonstrations under the same name.
+
+    Raises:
+        CheckpointError: a file has changed since the run began.
+    """
+    for before, now in zip(saved, present, strict=False):
+        if before != now:
+            changed = [key for key in now if before.get(key) != now[key]]
+            raise CheckpointError(
+                f"{now['path']}: has changed since the run began ({', '.join(changed)}); "
+                "put the file of that time back, or start a new run"
+            )

@@ -1,0 +1,200 @@
+"""Evaluations that belong to a training: when, with what, where the outcome goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from imitate.train.background import BackgroundEvaluations, Outcome, Request, attempt
+from imitate.train.checkpoints import Checkpoints
+from imitate.train.console import Console, duration
+from imitate.train.episode_pool import EpisodePool
+from imitate.train.eval_result import EvalResult
+from imitate.train.evaluation import default_workers, evaluate
+from imitate.train.run_folder import RunFolder
+
+VIDEO_EPISODES = 4
+OnRecord = Callable[[Request, dict[str, float]], set[str]]
+
+
+class Rollouts:
+    """Evaluates checkpoints of a run, in the background or at once, and files the results.
+
+    Args:
+        experiment: the configuration's section.
+        on_record: takes a request and its numbers, logs them and keeps the checkpoint if it is a best one; says
+            which bests it is.
+
+    Attributes:
+        best_epoch: epoch with the best success rate so far.
+        failures: evaluations that gave no result.
+    """
+
+    def __init__(
+        self,
+        experiment: Any,
+        folder: RunFolder,
+        env_metas: Sequence[Mapping[str, Any]],
+        checkpoints: Checkpoints,
+        console: Console,
+        on_record: OnRecord,
+    ) -> None:
+        self.best_epoch: int | None = None
+        self.failures: list[str] = []
+        self.latest: dict[int, tuple[EvalResult, ...]] = {}
+        self.wall_s = 0.0
+        self._experiment = experiment
+        self._settings = experiment.rollout
+        self._folder = folder
+        self._env_metas = env_metas
+        self._checkpoints = checkpoints
+        self._console = console
+        self._on_record = on_record
+        wanted = self._settings.num_workers
+        self._workers = default_workers(self._settings.n) if wanted is None else wanted
+        self._background = self._settings.background and self._workers > 0
+        self._pool = EpisodePool(self._workers) if self._workers > 0 else None
+        if self._pool is not None and self._background and wanted is None:
+            self._pool.limit = self.shared_workers
+        self._queue = BackgroundEvaluations(self._evaluate)
+
+    @property
+    def shared_workers(self) -> int:
+        """Workers while training goes on beside them: one core is the training's."""
+        if not (self._settings.enabled and self._background):
+            return 0
+        if self._settings.num_workers is not None:
+            return self._workers
+        return max(1, self._workers - 1)
+
+    def due(self, epoch: int) -> bool:
+        """Whether this epoch is evaluated."""
+        settings = self._settings
+        return bool(settings.enabled and epoch > settings.warmstart and epoch % settings.rate == 0)
+
+    def submit(self, epoch: int, step: int) -> None:
+        """Evaluate the candidate checkpoint of this epoch, now or as soon as the workers are free."""
+        request = Request(epoch, step, self._checkpoints.candidate(epoch))
+        if not self._background:
+            self._file(attempt(self._evaluate, request))
+            return
+        left_out = self._queue.request(request)
+        if left_out is not None:
+            left_out.checkpoint.unlink(missing_ok=True)
+            self._console.say(
+                f"evaluation of epoch {left_out.epoch} left out: that of epoch {self._queue.busy_with} still runs "
+                f"and epoch {epoch} is newer"
+            )
+
+    def collect(self, timeout_s: float = 0.0) -> None:
+        """File what has ended."""
+        outcome = self._queue.collect(timeout_s)
+        if outcome is not None:
+            self._file(outcome)
+
+    @property
+    def pending(self) -> set[int]:
+        """Epochs whose evaluation has not ended."""
+        return self._queue.pending
+
+    def training_is_over(self) -> None:
+        """Let evaluations have the training's core too."""
+        if self._pool is not None:
+            self._pool.limit = self._workers
+
+    def close(self) -> None:
+        """End the workers; an evaluation in progress is lost (a resumed run does it again)."""
+        if self._pool is not None:
+            self._pool.cancel()
+            while self._queue.pending:
+                self._queue.collect(timeout_s=0.5)
+            self._pool.close()
+
+    def _evaluate(self, request: Request) -> list[EvalResult]:
+        settings = self._settings
+        wants_video = self._experiment.render_video
+        results = []
+        for number, env_meta in enumerate(self._env_metas):
+            name = f"epoch_{request.epoch}" + (f"_{env_meta['env_name']}" if number else "")
+            results.append(
+                evaluate(
+                    request.checkpoint,
+                    env_meta,
+                    episodes=settings.n,
+                    horizon=settings.horizon,
+                    seed=settings.seed,
+                    workers=self._workers,
+                    terminate_on_success=settings.terminate_on_success,
+                    give_up_after=settings.give_up_after,
+                    video=self._folder.videos / f"{name}.mp4" if wants_video else None,
+                    video_episodes=VIDEO_EPISODES,
+                    video_skip=self._experiment.video_skip,
+                    pool=self._pool,
+                )
+            )
+        return results
+
+    def _file(self, outcome: Outcome) -> None:
+        """Log an evaluation, keep its checkpoint if it is a best one."""
+        epoch, candidate = outcome.request.epoch, outcome.request.checkpoint
+        if outcome.error == "cancelled":
+            return
+        if outcome.error is not None:
+            message = f"evaluation of epoch {epoch} failed: {outcome.error}"
+            self.failures.append(message)
+            self._console.say(f"error: {message}", always=True)
+            candidate.unlink(missing_ok=True)
+            return
+        self.latest[epoch] = outcome.results
+        self.wall_s += outcome.wall_s
+        numbers = rollout_numbers(outcome.results)
+        numbers["Timing/Rollout_s"] = round(outcome.wall_s, 3)
+        if "success" in self._on_record(outcome.request, numbers):
+            self.best_epoch = epoch
+        candidate.unlink(missing_ok=True)
+        for result in outcome.results:
+            self._console.say(f"epoch {epoch}: {describe(result)}")
+            for warning in result.warnings:
+                self._console.say(f"warning: {warning}")
+        if not self._experiment.keep_all_videos:
+            self._drop_videos({epoch, self.best_epoch})
+
+    def _drop_videos(self, keep: set[int | None]) -> None:
+        for path in self._folder.videos.glob("epoch_*.mp4"):
+            number = path.stem.split("_")[1]
+            if number.isdigit() and int(number) not in keep:
+                path.unlink(missing_ok=True)
+
+
+def rollout_numbers(results: Sequence[EvalResult]) -> dict[str, float]:
+    """Tags of an evaluation; with several environments the mean, and each under its name."""
+    numbers = {
+        "Rollout/Success_Rate": fmean(result.success_rate for result in results),
+        "Rollout/Return": fmean(result.mean_return for result in results),
+        "Rollout/Horizon": fmean(result.mean_length for result in results),
+    }
+    if len(results) == 1:
+        low, high = results[0].interval
+        numbers |= {
+            "Rollout/Success_Rate_Low": low,
+            "Rollout/Success_Rate_High": high,
+            "Rollout/Episodes": float(len(results[0].episodes)),
+        }
+    else:
+        for result in results:
+            numbers[f"Rollout/Success_Rate/{result.env_name}"] = result.success_rate
+            numbers[f"Rollout/Return/{result.env_name}"] = result.mean_return
+            numbers[f"Rollout/Horizon/{result.env_name}"] = result.mean_length
+    return numbers
+
+
+def describe(result: EvalResult) -> str:
+    """One line: Lift 48/50 succeed (96 %, 95 % interval 87 - 99 %), return 0.96, 41 steps, 12.3 s."""
+    low, high = result.interval
+    gave_up = f"; given up after {len(result.episodes)} failures" if result.gave_up else ""
+    return (
+        f"{result.env_name} {result.successes}/{len(result.episodes)} succeed ({100 * result.success_rate:.0f} %, "
+        f"95 % interval {100 * low:.0f} - {100 * high:.0f} %), return {result.mean_return:.3g}, "
+        f"{result.mean_length:.0f} steps, {duration(result.wall_s)}{gave_up}"
+    )

@@ -1,0 +1,332 @@
+"""The training loop: steps, ends of epochs, bad losses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from imitate.data import ShuffledBatches
+from imitate.errors import DatasetError
+from imitate.models.preprocess import Preprocess
+from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
+from imitate.train.background import Request
+from imitate.train.checkpoints import Checkpoints
+from imitate.train.console import Console, duration
+from imitate.train.errors import TrainingError
+from imitate.train.interrupts import Interrupt
+from imitate.train.loading import make_loader
+from imitate.train.logging import RunLogger
+from imitate.train.loss_guard import (
+    BadLoss,
+    LossGuard,
+    bad_input,
+    describe_batch,
+    weights_are_finite,
+)
+from imitate.train.metrics import EpochMeans, MetricsFile
+from imitate.train.rollouts import Rollouts
+from imitate.train.run_folder import RunFolder
+from imitate.train.seeding import rng_state, set_rng_state
+from imitate.train.setup import Setup
+from imitate.train.state import History, TrainState
+from imitate.train.validation import Validation
+
+MAX_ROLLBACKS = 3
+
+
+class Run:
+    """One run in its folder.
+
+    Args:
+        ckpt: the checkpoint to go on from; None begins.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        folder: RunFolder,
+        console: Console,
+        interrupt: Interrupt,
+        ckpt: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.setup, self.folder, self.console, self.interrupt = setup, folder, console, interrupt
+        self.config, self.algo = setup.config, setup.algo
+        self.state = TrainState()
+        self.history = History(self.config.experiment.early_stopping)
+        self.checkpoints = Checkpoints(folder, self.config.experiment.save, self._checkpoint)
+        self.rollouts = Rollouts(
+            self.config.experiment,
+            folder,
+            setup.env_metas,
+            self.checkpoints,
+            console,
+            self._record_rollout,
+        )
+        self._means = EpochMeans()
+        self._guard = LossGuard(setup.device)
+        self._batches: Iterator[Any] | None = None
+        self._validation = (
+            Validation(self.config, setup.valid_set, setup.device) if setup.valid_set else None
+        )
+        self._steps_per_epoch = int(self.config.experiment.epoch_every_n_steps or 1)
+        self._total_steps = self._steps_per_epoch * self.config.train.num_epochs
+        if ckpt is not None:
+            self._restore(ckpt)
+            set_rng_state(ckpt["train_state"]["rng"])
+            self.checkpoints.saved_elsewhere(self.state.step)
+        self.logger = RunLogger(folder, self.config, console, self.state.epoch)
+
+    # ---- the loop ---------------------------------------------------------------------------------
+
+    def loop(self) -> str:
+        """Train to the end; the run's status.
+
+        Raises:
+            TrainingError: the loss went bad, or a checkpoint could not be written.
+            DatasetError: the loss went bad because the data hold values that are not finite.
+        """
+        self._redo_lost_evaluation()
+        if self.config.train.on_bad_loss == "rollback":
+            self.checkpoints.write_last(self.state.step)
+        self.console.start_bar(self._total_steps, self.state.step)
+        while self.state.epoch < self.config.train.num_epochs:
+            if self.history.stop_reason is not None:
+                return f"stopped early: {self.history.stop_reason}"
+            bad = self._timed(self._steps)
+            if bad is not None:
+                self._go_back(bad)
+            elif self.interrupt.signal is not None:
+                if self.config.experiment.save.enabled:
+                    self.checkpoints.write_last(self.state.step)
+                return "interrupted"
+            else:
+                self._timed(self._end_epoch)
+                self._save_and_evaluate()
+        return "finished"
+
+    def wait_for_evaluations(self) -> None:
+        """Evaluate the last epoch if that has not been done, and wait for all evaluations."""
+        epoch = self.state.epoch
+        known = self.rollouts.pending | set(self.history.rollouts)
+        if self.config.experiment.rollout.enabled and epoch not in known and epoch > 0:
+            self.checkpoints.write_candidate(epoch, self.state.step)
+            self.rollouts.submit(epoch, self.state.step)
+        self.rollouts.training_is_over()
+        if self.rollouts.pending:
+            epochs = ", ".join(map(str, sorted(self.rollouts.pending)))
+            self.console.say(f"waiting for the evaluation of epoch {epochs}")
+        while self.rollouts.pending and self.interrupt.signal is None:
+            self.rollouts.collect(timeout_s=0.2)
+
+    def rollout_entry(self, epoch: int) -> dict[str, Any] | None:
+        """An evaluation of this run for results.json; None where the epoch has none."""
+        record = self.history.rollouts.get(epoch)
+        if record is None:
+            return None
+        entry: dict[str, Any] = {
+            "epoch": epoch,
+            "success_rate": record["Rollout/Success_Rate"],
+            "mean_return": record["Rollout/Return"],
+            "mean_length": record["Rollout/Horizon"],
+        }
+        if "Rollout/Success_Rate_Low" in record:
+            entry["success_rate_95"] = [
+                record["Rollout/Success_Rate_Low"],
+                record["Rollout/Success_Rate_High"],
+            ]
+            entry["episodes"] = int(record["Rollout/Episodes"])
+        for result in self.rollouts.latest.get(epoch, ()):
+            entry.setdefault("environments", []).append(result.to_dict())
+        return entry
+
+    def close(self) -> None:
+        """End workers, close files."""
+        self.console.close_bar()
+        self.rollouts.close()
+        self.logger.close()
+
+    def _timed(self, work: Any) -> Any:
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            return work()
+        finally:
+            self.state.wall_s += time.perf_counter() - wall
+            self.state.cpu_s += time.process_time() - cpu
+
+    def _steps(self) -> BadLoss | None:
+        """Updates up to the end of the epoch, or to a signal, or to a bad loss."""
+        algo, state, means, guard = self.algo, self.state, self._means, self._guard
+        epoch = state.epoch + 1
+        target = epoch * self._steps_per_epoch
+        batches = self._batches = self._batches or self._new_batches()
+        algo.set_train()
+        self._epoch_began, self._epoch_first, self._waited_s = time.perf_counter(), state.step, 0.0
+        while state.step < target and self.interrupt.signal is None:
+            asked = time.perf_counter()
+            raw = next(batches)
+            self._waited_s += time.perf_counter() - asked
+            info = algo.train_on_batch(algo.process_batch_for_training(raw), epoch)
+            means.add(info)
+            bad = guard.add(state.step, info, raw.get("index"))
+            if bad is not None:
+                return bad
+            state.step += 1
+            self.console.advance(state.step)
+        bad = guard.check()
+        if bad is None and not weights_are_finite(algo.nets):
+            bad = BadLoss(state.step - 1, float("nan"), "weights that are not finite", None)
+        return bad
+
+    def _new_batches(self) -> Iterator[Any]:
+        train, state = self.config.train, self.state
+        batches = ShuffledBatches(
+            len(self.setup.train_set),
+            train.batch_size,
+            train.seed,
+            start_batch=state.step + state.skipped_batches,
+        )
+        workers = 0 if train.data_on_device else train.num_data_workers
+        return iter(make_loader(self.setup.train_set, batches, workers, self.setup.device))
+
+    # ---- ends of epochs ---------------------------------------------------------------------------
+
+    def _end_epoch(self) -> None:
+        """Log the epoch's means and the validation."""
+        state, epoch = self.state, self.state.epoch + 1
+        seconds = time.perf_counter() - self._epoch_began
+        self.algo.on_epoch_end(epoch)
+        log = self.algo.log_info(self._means.means())
+        numbers = {f"Train/{key}": value for key, value in log.items()}
+        done = max(state.step - self._epoch_first, 1)
+        numbers |= {
+            "Timing/Steps_Per_s": round(done / max(seconds, 1e-9), 2),
+            "Timing/Epoch_s": round(seconds, 4),
+            "Timing/Data_Wait_s": round(self._waited_s, 4),
+        }
+        self._means = EpochMeans()
+        state.epoch = epoch
+        if self._validation is not None:
+            began = time.perf_counter()
+            numbers |= self._validation.run(self.algo, epoch)
+            numbers["Timing/Validation_s"] = round(time.perf_counter() - began, 4)
+        self._improved = self._record("epoch", epoch, state.step, numbers)
+        self._say_epoch(epoch, numbers)
+
+    def _save_and_evaluate(self) -> None:
+        checkpoints, epoch, step = self.checkpoints, self.state.epoch, self.state.step
+        save = self.config.experiment.save
+        is_last = epoch == self.config.train.num_epochs
+        best_valid = save.on_best_validation and "valid" in self._improved
+        periodic = checkpoints.epoch_is_due(epoch)
+        if save.enabled and (is_last or best_valid or periodic or checkpoints.last_is_due()):
+            checkpoints.write_last(step)
+        if periodic:
+            checkpoints.keep_epoch(epoch)
+        if best_valid:
+            checkpoints.keep_best(checkpoints.last, {"valid"})
+        if self.rollouts.due(epoch):
+            checkpoints.write_candidate(epoch, step)
+            self.rollouts.submit(epoch, step)
+        self.rollouts.collect()
+
+    def _record(self, kind: str, epoch: int, step: int, numbers: dict[str, float]) -> set[str]:
+        best = self.history.add({"kind": kind, "epoch": epoch, **numbers})
+        self.logger.record(kind, epoch, step, numbers)
+        return best
+
+    def _record_rollout(self, request: Request, numbers: dict[str, float]) -> set[str]:
+        # The best checkpoint first: a kill between the two repeats an evaluation, and loses nothing.
+        best = self.history.add({"kind": "rollout", "epoch": request.epoch, **numbers})
+        self.checkpoints.keep_best(request.checkpoint, best)
+        self.logger.record("rollout", request.epoch, request.step, numbers)
+        return best
+
+    def _say_epoch(self, epoch: int, numbers: Mapping[str, float]) -> None:
+        speed = numbers["Timing/Steps_Per_s"]
+        left = (self._total_steps - self.state.step) / max(speed, 1e-9)
+        valid = f", valid {numbers['Valid/Loss']:.4g}" if "Valid/Loss" in numbers else ""
+        loss = numbers.get("Train/Loss")
+        words = "" if loss is None else f"loss {loss:.4g}{valid}, "
+        self.console.words = f"epoch {epoch}, {words}".rstrip(", ")
+        self.console.note(
+            f"epoch {epoch}/{self.config.train.num_epochs}: {words}{speed:.0f} steps/s, {duration(left)} left"
+        )
+
+    # ---- checkpoints and ways back ----------------------------------------------------------------
+
+    def _checkpoint(self) -> dict[str, Any]:
+        return checkpoint_dict(
+            self.algo,
+            env_metadata=self.setup.env_metas[0],
+            shape_metadata=self.setup.shape_metadata,
+            train_state={
+                **self.state.to_dict(),
+                "means": self._means.state(),
+                "rng": rng_state(),
+            },
+            provenance=self.setup.provenance,
+        )
+
+    def _restore(self, ckpt: Mapping[str, Any]) -> None:
+        """Everything but the random generators as it was when the checkpoint was written."""
+        saved = ckpt["train_state"]
+        self.algo.preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(self.setup.device)
+        self.algo.deserialize(ckpt["model"])
+        self.state = TrainState.from_dict(saved)
+        self._means = EpochMeans()
+        self._means.load_state(saved["means"], self.setup.device)
+        self._guard.reset()
+        self._batches = None
+        metrics = MetricsFile(self.folder.metrics)
+        metrics.truncate(self.state.epoch)
+        self.history = History(self.config.experiment.early_stopping)
+        for record in metrics.read():
+            self.history.add(record)
+        if self.history.best_success is not None:
+            self.rollouts.best_epoch = self.history.best_success[-1]
+
+    def _redo_lost_evaluation(self) -> None:
+        """Evaluate again what a kill interrupted: the newest only."""
+        lost = self.checkpoints.candidates()
+        wanted = [
+            epoch
+            for epoch in lost
+            if epoch <= self.state.epoch and epoch not in self.history.rollouts
+        ][-1:]
+        for epoch in lost:
+            if epoch in wanted and self.config.experiment.rollout.enabled:
+                self.rollouts.submit(epoch, epoch * self._steps_per_epoch)
+            else:
+                self.checkpoints.candidate(epoch).unlink(missing_ok=True)
+
+    def _go_back(self, bad: BadLoss) -> None:
+        """After a bad loss: restore the last checkpoint and leave the bad batches out, or raise."""
+        culprit = None if bad.index is None else bad_input(self.setup.train_set, bad.index)
+        if culprit is not None:
+            paths = ", ".join(entry.path for entry in self.config.train.data or ())
+            raise DatasetError(
+                f"{paths}: {culprit}, which made the loss {bad.value} at step {bad.step}; "
+                "remove the demo or mend the file"
+            )
+        words = f"step {bad.step} (epoch {self.state.epoch + 1}): the loss is {bad.value:.4g}, {bad.reason}"
+        if bad.index is not None:
+            words += f"; its batch: {describe_batch(self.setup.train_set, bad.index)}"
+        before = self.state
+        last = self.checkpoints.last
+        if self.config.train.on_bad_loss != "rollback":
+            kept = f"{last} holds the last good weights" if last.is_file() else "no checkpoint yet"
+            raise TrainingError(
+                f"{words}. {kept}. Lower the learning rate, set train.max_grad_norm, or train.on_bad_loss=rollback"
+            )
+        if before.rollbacks >= MAX_ROLLBACKS:
+            raise TrainingError(f"{words}. Gone back {MAX_ROLLBACKS} times already; {last} is good")
+        self._restore(load_checkpoint(last))
+        self.state.rollbacks = before.rollbacks + 1
+        self.state.skipped_batches = bad.step + before.skipped_batches + 1 - self.state.step
+        self.state.wall_s, self.state.cpu_s = before.wall_s, before.cpu_s
+        self.console.say(
+            f"warning: {words}; went back to step {self.state.step}, these batches are left out "
+            f"({self.state.rollbacks} of {MAX_ROLLBACKS} times)",
+            always=True,
+        )

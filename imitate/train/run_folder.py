@@ -1,0 +1,190 @@
+"""The folder of one run: `<output_dir>/<name>/<timestamp>/`. Nothing in it is ever asked about or deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from imitate.errors import CheckpointError, ConfigError
+
+# In this order a run folder stands for one checkpoint.
+BEST_FIRST = ("best_success.pth", "best_return.pth", "best_valid.pth", "last.pth")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside one run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON line per epoch and per evaluation."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def results(self) -> Path:
+        """The run's outcome, written at its end."""
+        return self.path / "results.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def last(self) -> Path:
+        """The checkpoint to resume from."""
+        return self.checkpoints / "last.pth"
+
+    @property
+    def videos(self) -> Path:
+        """Folder of evaluation videos."""
+        return self.path / "videos"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of TensorBoard events."""
+        return self.path / "tb"
+
+    @property
+    def log(self) -> Path:
+        """What was said on the terminal."""
+        return self.path / "log.txt"
+
+    @property
+    def curve(self) -> Path:
+        """The learning-curve picture."""
+        return self.path / "learning_curve.png"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for one training process; the system frees it when the process dies."""
+        with (self.path / ".lock").open("w") as handle:
+            try:
+                import fcntl
+
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:  # no fcntl on Windows: unlocked
+                pass
+            except BlockingIOError:
+                raise ConfigError(
+                    f"{self.path}: another process is training in this run folder; wait for it or stop it first"
+                ) from None
+            yield
+
+
+def create_run_folder(output_dir: str | Path, name: str) -> RunFolder:
+    """Make a new run folder; two runs that start in the same second get two folders.
+
+    Raises:
+        ConfigError: the folder cannot be made there.
+    """
+    parent = Path(output_dir).expanduser() / name
+    stamp = datetime.now().strftime("%Y%m%d%H%M%S")
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1000):
+            folder = RunFolder(parent / (stamp if attempt == 0 else f"{stamp}_{attempt}"))
+            with contextlib.suppress(FileExistsError):
+                folder.path.mkdir()
+                folder.checkpoints.mkdir()
+                folder.videos.mkdir()
+                return folder
+    except OSError as error:
+        raise ConfigError(
+            f"train.output_dir: {parent} cannot be created ({error.strerror}); choose another with --output-dir"
+        ) from error
+    raise ConfigError(f"train.output_dir: {parent} holds 1000 runs of this second")
+
+
+def open_run_folder(path: str | Path) -> RunFolder:
+    """An existing run folder.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    folder = RunFolder(Path(path).expanduser())
+    if not folder.config.is_file():
+        raise CheckpointError(
+            f"{path}: not a run folder (no config.json in it); give <output_dir>/<name>/<timestamp>"
+        )
+    return folder
+
+
+def newest_run_folder(output_dir: str | Path, name: str) -> RunFolder:
+    """The run of this name that started last.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    parent = Path(output_dir).expanduser() / name
+    runs = [path for path in parent.glob("*") if (path / "config.json").is_file()]
+    if not runs:
+        raise CheckpointError(f"{parent}: no run to resume there; start one without --resume")
+    return RunFolder(max(runs, key=_start_order))
+
+
+def _start_order(path: Path) -> tuple[str, int]:
+    stamp, _, attempt = path.name.partition("_")
+    return stamp, int(attempt) if attempt.isdigit() else 0
+
+
+def find_checkpoint(agent: str | Path) -> Path:
+    """The checkpoint that a path stands for: itself, or the best (else the last) one of a run folder.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    path = Path(agent).expanduser()
+    if not path.is_dir():
+        if not path.is_file():
+            raise CheckpointError(f"{path}: no such checkpoint")
+        return path
+    for folder in (path / "checkpoints", path):
+        for name in BEST_FIRST:
+            if (folder / name).is_file():
+                return folder / name
+    raise CheckpointError(
+        f"{path}: holds no checkpoint (looked for {', '.join(BEST_FIRST)}); give a .pth file or a run folder"
+    )
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file in one go: readers see the old text or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON that every reader accepts: a number that is not finite becomes null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

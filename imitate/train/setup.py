@@ -1,0 +1,164 @@
+"""From a configuration to everything a run trains with."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from imitate.algo.algo import Algo, algo_factory
+from imitate.config import Config, located_data
+from imitate.config.readiness import check_trainable
+from imitate.data import DatasetFile, build_datasets, dataset_metadata
+from imitate.errors import CheckpointError, ConfigError
+from imitate.models.preprocess import Preprocess
+from imitate.policy.checkpoint import load_checkpoint
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The parts of a run, wired.
+
+    Attributes:
+        config: resolved: absolute data paths, numbers where the user wrote null.
+        env_metas: environments to evaluate in; the first is the one of the data.
+    """
+
+    config: Config
+    device: torch.device
+    train_set: Any
+    valid_set: Any
+    algo: Algo
+    env_metas: tuple[dict[str, Any], ...]
+    shape_metadata: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path | None) -> Config:
+    """Lay the command line over a configuration and make data paths absolute.
+
+    Raises:
+        ConfigError: no data are named, or a file is not there.
+    """
+    overrides: dict[str, Any] = {}
+    if output_dir is not None:
+        overrides["train.output_dir"] = str(output_dir)
+    if dataset is not None:
+        if not Path(dataset).expanduser().is_file():
+            raise ConfigError(f"{dataset}: there is no such demonstration file (--dataset)")
+        overrides["train.data"] = str(Path(dataset).expanduser().resolve())
+    config = config.with_overrides(overrides) if overrides else config
+    located = [entry.to_dict() for entry in located_data(config)]
+    config = config.with_overrides({"train.data": located})
+    check_trainable(config)
+    _check_rollback(config)
+    return config
+
+
+def _check_rollback(config: Config) -> None:
+    if config.train.on_bad_loss == "rollback" and not config.experiment.save.enabled:
+        raise ConfigError(
+            "train.on_bad_loss: 'rollback' needs checkpoints, but experiment.save.enabled is false: set it to true"
+        )
+
+
+def build(config: Config, device: torch.device) -> Setup:
+    """Load the data, fit the normalization on the training demos, build the algorithm."""
+    train_set, valid_set = build_datasets(config)
+    config = config.with_overrides(_numbers_for_null(config, train_set, valid_set))
+    env_meta, raw_shapes, action_dims, action_low, action_high = dataset_metadata(config)
+    modalities = {
+        **config.observation.modality_of("obs"),
+        **config.observation.modality_of("goal"),
+    }
+    preprocess = Preprocess.from_statistics(
+        {key: raw_shapes[key] for key in modalities},
+        modalities,
+        action_dims,
+        train_set.statistics(),
+        obs_normalization=config.train.obs_normalization,
+        action_config=dict(config.train.action_config.items()),
+    )
+    algo = algo_factory(
+        config.algo_name, config, preprocess.obs_shapes, preprocess.action_dim, device
+    )
+    algo.preprocess = preprocess.to(device)
+    if config.experiment.ckpt_path is not None:
+        _start_from(algo, config.experiment.ckpt_path)
+    if config.train.data_on_device:
+        train_set.to(device)
+    return Setup(
+        config=config,
+        device=device,
+        train_set=train_set,
+        valid_set=valid_set if config.experiment.validate else None,
+        algo=algo,
+        env_metas=_environments(config, env_meta),
+        shape_metadata={
+            "raw_shapes": {key: list(raw_shapes[key]) for key in modalities},
+            "action_dims": dict(action_dims),
+            "action_low": action_low,
+            "action_high": action_high,
+        },
+        provenance=_provenance(config),
+    )
+
+
+def _numbers_for_null(config: Config, train_set: Any, valid_set: Any) -> dict[str, Any]:
+    numbers: dict[str, Any] = {}
+    size = config.train.batch_size
+    if config.experiment.epoch_every_n_steps is None:
+        numbers["experiment.epoch_every_n_steps"] = max(1, len(train_set) // size)
+    if config.experiment.validation_epoch_every_n_steps is None and valid_set is not None:
+        numbers["experiment.validation_epoch_every_n_steps"] = max(1, -(-len(valid_set) // size))
+    return numbers
+
+
+def _start_from(algo: Algo, path: str) -> None:
+    ckpt = load_checkpoint(path)
+    try:
+        algo.deserialize(ckpt["model"], load_optimizers=False)
+    except (RuntimeError, KeyError) as error:
+        raise CheckpointError(
+            f"experiment.ckpt_path: the weights of {path} do not fit this configuration: "
+            f"{str(error).splitlines()[-1].strip()}"
+        ) from error
+
+
+def _environments(config: Config, env_meta: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    names = config.experiment.additional_envs or ()
+    return (dict(env_meta), *({**env_meta, "env_name": name} for name in names))
+
+
+def _provenance(config: Config) -> dict[str, Any]:
+    datasets = []
+    for entry in config.train.data or ():
+        with DatasetFile(entry.path) as file:
+            datasets.append({"path": entry.path, **file.fingerprint()})
+    return {"datasets": datasets, "git_commit": _git_commit(), "packages": package_versions()}
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that numbers depend on, where installed."""
+    versions = {}
+    for name in ("imitate", "torch", "numpy", "h5py", "gymnasium", "robosuite", "mujoco"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
+
+
+def _git_commit() -> str | None:
+    """Commit of the working directory, where it is a git checkout."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,0 +1,107 @@
+"""Where a run stands: what a checkpoint keeps beside weights, and what the metrics file tells again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class TrainState:
+    """Counters of a run.
+
+    Attributes:
+        step: updates done.
+        epoch: epochs completed.
+        skipped_batches: batches left out by rollbacks; update k learns from batch k + skipped_batches.
+        rollbacks: times the run went back to an earlier checkpoint.
+        wall_s, cpu_s: spent in training, evaluation in this process excluded.
+        evaluation_s: wall seconds of evaluations.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    skipped_batches: int = 0
+    rollbacks: int = 0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    evaluation_s: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> TrainState:
+        """From a checkpoint's train_state, which holds more."""
+        return cls(**{name: state[name] for name in cls.__dataclass_fields__ if name in state})
+
+
+@dataclass
+class History:
+    """Bests and early stopping, as a function of the records in `metrics.jsonl`, in their order.
+
+    A resumed run feeds the records again; so nothing of this needs to be in a checkpoint, and an evaluation that ended
+    after the last save is not forgotten.
+    """
+
+    early_stopping: Any
+    best_valid: tuple[float, int] | None = None
+    best_return: tuple[float, int] | None = None
+    best_success: tuple[float, float, int] | None = None
+    rollouts: dict[int, dict[str, Any]] = field(default_factory=dict)
+    last_epoch: dict[str, Any] = field(default_factory=dict)
+    _stall: int = 0
+    _reached: bool = False
+
+    def add(self, record: Mapping[str, Any]) -> set[str]:
+        """Take one record; which of "valid", "return", "success" it is the best of."""
+        if record.get("kind") == "rollout":
+            return self._add_rollout(record)
+        self.last_epoch = dict(record)
+        if record.get("Valid/Loss") is not None:
+            return self._add_valid(float(record["Valid/Loss"]), int(record["epoch"]))
+        return set()
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why training should end now, if it should."""
+        settings = self.early_stopping
+        if not settings.enabled:
+            return None
+        if self._reached:
+            return f"{settings.metric} reached the target {settings.target:g}"
+        if self._stall >= settings.patience:
+            return f"{settings.metric} has not improved for {self._stall} measurements"
+        return None
+
+    def _add_valid(self, loss: float, epoch: int) -> set[str]:
+        improved = self.best_valid is None or loss < self.best_valid[0]
+        if improved:
+            self.best_valid = (loss, epoch)
+        if self.early_stopping.metric == "valid_loss":
+            target = self.early_stopping.target
+            self._watch(improved, target is not None and loss <= target)
+        return {"valid"} if improved else set()
+
+    def _add_rollout(self, record: Mapping[str, Any]) -> set[str]:
+        epoch = int(record["epoch"])
+        rate, mean_return = float(record["Rollout/Success_Rate"]), float(record["Rollout/Return"])
+        self.rollouts[epoch] = dict(record)
+        best: set[str] = set()
+        if self.best_return is None or mean_return > self.best_return[0]:
+            self.best_return = (mean_return, epoch)
+            best.add("return")
+        rate_improved = self.best_success is None or rate > self.best_success[0]
+        if self.best_success is None or (rate, mean_return) > self.best_success[:2]:
+            self.best_success = (rate, mean_return, epoch)
+            best.add("success")
+        if self.early_stopping.metric == "success_rate":
+            target = self.early_stopping.target
+            self._watch(rate_improved, target is not None and rate >= target)
+        return best
+
+    def _watch(self, improved: bool, reached: bool) -> None:
+        self._stall = 0 if improved else self._stall + 1
+        self._reached = self._reached or reached

@@ -1,0 +1,128 @@
+"""What a run leaves at its end: results.json, a learning-curve picture, a table, three lines of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from imitate.train.console import duration
+from imitate.train.metrics import MetricsFile
+from imitate.train.run_folder import BEST_FIRST, RunFolder, to_json, write_text
+
+
+def write_results(folder: RunFolder, results: Mapping[str, Any]) -> None:
+    """Write results.json in one go."""
+    write_text(folder.results, to_json(results, indent=2) + "\n")
+
+
+def best_checkpoint(folder: RunFolder) -> Path | None:
+    """The run's best checkpoint, else its last, else None."""
+    for name in BEST_FIRST:
+        if (folder.checkpoints / name).is_file():
+            return folder.checkpoints / name
+    return None
+
+
+def summary_lines(results: Mapping[str, Any]) -> list[str]:
+    """The table, and how to use the policy."""
+    rows = [
+        ("run", results["run"]),
+        ("status", results["status"]),
+        ("algorithm", results["algo"]),
+        ("epochs, updates", f"{results['epoch']}, {results['step']}"),
+        (
+            "loss: train, valid",
+            f"{_number(results['train_loss'])}, {_number(results['valid_loss'])}",
+        ),
+    ]
+    for label, key in (("success, final", "final"), ("success, best", "best")):
+        if results.get(key):
+            rows.append((label, _success(results[key])))
+    times = results["times"]
+    rows += [
+        (
+            "training time",
+            f"{duration(times['train_wall_s'])} (CPU {duration(times['train_cpu_s'])})",
+        ),
+        ("evaluation time", duration(times["evaluation_wall_s"])),
+        ("checkpoint", results["checkpoint"] or "none"),
+    ]
+    width = max(len(label) for label, _ in rows)
+    rule = "-" * (width + 42)
+    lines = [rule, *(f"{label:<{width}}  {value}" for label, value in rows), rule]
+    if results["checkpoint"]:
+        lines += ["deploy:", *(f"    {line}" for line in deploy_lines(results["checkpoint"]))]
+    return lines
+
+
+def deploy_lines(checkpoint: str) -> list[str]:
+    """Python that acts with a checkpoint."""
+    return [
+        "from imitate import policy_from_checkpoint",
+        f"policy, _ = policy_from_checkpoint(ckpt_path={checkpoint!r}); policy.start_episode()",
+        "action = policy(obs)",
+    ]
+
+
+def _success(entry: Mapping[str, Any]) -> str:
+    text = f"{100 * entry['success_rate']:.0f} % (epoch {entry['epoch']}"
+    if entry.get("success_rate_95"):
+        low, high = entry["success_rate_95"]
+        text += (
+            f", {entry['episodes']} episodes, 95 % interval {100 * low:.0f} - {100 * high:.0f} %"
+        )
+    return text + f"), return {entry['mean_return']:.3g}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def draw_curves(folder: RunFolder) -> Path | None:
+    """Learning curves of `metrics.jsonl` as a picture; None where there is nothing to draw."""
+    records = MetricsFile(folder.metrics).read()
+    epochs = [record for record in records if record.get("kind") == "epoch"]
+    rollouts = [record for record in records if record.get("kind") == "rollout"]
+    if not epochs:
+        return None
+    # The object interface: nothing global is chosen, no window is opened.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    for tag, label in (("Train/Loss", "train"), ("Valid/Loss", "valid")):
+        _line(left, epochs, tag, label)
+    left.set(xlabel="epoch", ylabel="loss")
+    left.legend()
+    _success_curve(right, rollouts)
+    right.set(xlabel="epoch", ylabel="success rate", ylim=(-0.03, 1.03))
+    figure.suptitle(f"{folder.path.parent.name} / {folder.path.name}")
+    figure.savefig(folder.curve, dpi=110)
+    return folder.curve
+
+
+def _line(axes: Any, records: Sequence[Mapping[str, Any]], tag: str, label: str) -> None:
+    points = [(record["epoch"], record[tag]) for record in records if record.get(tag) is not None]
+    if points:
+        axes.plot(*zip(*points, strict=True), label=label)
+
+
+def _success_curve(axes: Any, rollouts: Sequence[Mapping[str, Any]]) -> None:
+    rollouts = sorted(rollouts, key=lambda record: record["epoch"])
+    if not rollouts:
+        axes.text(0.5, 0.5, "no evaluation", ha="center", transform=axes.transAxes)
+        return
+    x = [record["epoch"] for record in rollouts]
+    axes.plot(x, [record["Rollout/Success_Rate"] for record in rollouts], marker="o")
+    if all("Rollout/Success_Rate_Low" in record for record in rollouts):
+        axes.fill_between(
+            x,
+            [record["Rollout/Success_Rate_Low"] for record in rollouts],
+            [record["Rollout/Success_Rate_High"] for record in rollouts],
+            alpha=0.2,
+            label="95 % interval",
+        )
+        axes.legend()

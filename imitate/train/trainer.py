@@ -1,0 +1,208 @@
+"""Training: start or resume a run, train, evaluate, report."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from imitate.config import Config, load_config
+from imitate.errors import ConfigError
+from imitate.train.console import Console
+from imitate.train.devices import choose_device
+from imitate.train.errors import TrainingError
+from imitate.train.evaluation import available_cores
+from imitate.train.interrupts import caught_signals
+from imitate.train.logging import import_wandb
+from imitate.train.resume import check_same_data, last_state, resumed_config
+from imitate.train.run import Run
+from imitate.train.run_folder import (
+    RunFolder,
+    create_run_folder,
+    newest_run_folder,
+    open_run_folder,
+    write_text,
+)
+from imitate.train.seeding import seed_everything, torch_threads
+from imitate.train.setup import build, package_versions, resolve
+from imitate.train.summary import best_checkpoint, draw_curves, summary_lines, write_results
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        checkpoint: the best one, else the last.
+        exit_code: 0 finished; 1 an evaluation failed; 130, 143 interrupted.
+        results: the content of results.json.
+        summary: the same as a table for people, by line.
+    """
+
+    run_dir: Path
+    status: str
+    exit_code: int
+    checkpoint: Path | None
+    results: dict[str, Any]
+    summary: tuple[str, ...]
+
+
+def train(
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    *,
+    dataset: str | Path | None = None,
+    output_dir: str | Path | None = None,
+    resume: str | Path | bool | None = None,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+    stream: TextIO | None = None,
+) -> RunResult:
+    """Train as a configuration says.
+
+    Call it under `if __name__ == "__main__":`, because evaluation processes import the calling script.
+
+    Args:
+        config: a configuration, a path to one, a dict; needed unless `resume` is a run folder.
+        dataset: demonstration file, in place of `train.data`.
+        output_dir: in place of `train.output_dir`.
+        resume: a run folder to go on with; True takes the newest of this configuration's name.
+        overrides: `"a.b=value"`; in a resumed run those of `imitate.train.resume.CHANGEABLE` only.
+        quiet: say nothing but errors.
+        stream: where progress goes; stderr by default.
+
+    Raises:
+        UserError: something about the input must be mended.
+        TrainingError: training had to stop.
+    """
+    folder, config = _folder_and_config(config, dataset, output_dir, resume, overrides)
+    if config.experiment.logging.log_wandb:
+        import_wandb()
+    device, device_words = choose_device(config.train)
+    with ExitStack() as stack:
+        interrupt = stack.enter_context(caught_signals())
+        seed_everything(config.train.seed)
+        setup = build(config, device)
+        config = setup.config
+        resuming = folder is not None
+        if folder is None:
+            folder = create_run_folder(config.train.output_dir, config.experiment.name)
+        stack.enter_context(folder.locked())
+        log = folder.log if config.experiment.logging.terminal_output_to_txt else None
+        console = Console(stream, quiet=quiet, log=log)
+        console.say(f"run: {folder.path}")
+        console.say(device_words)
+        write_text(folder.config, config.to_json() + "\n")
+        ckpt = last_state(folder) if resuming else None
+        if ckpt is not None:
+            check_same_data(ckpt["provenance"]["datasets"], setup.provenance["datasets"])
+            console.say(
+                f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
+            )
+        with _full_disk_is_told(folder):
+            run = Run(setup, folder, console, interrupt, ckpt)
+            stack.callback(run.close)
+            threads = _threads(config, device, run.rollouts.shared_workers)
+            with torch_threads(threads):
+                status = run.loop()
+            console.close_bar()
+            if status != "interrupted":
+                run.wait_for_evaluations()
+            if interrupt.signal is not None:
+                status = "interrupted"
+            return _finish(run, status)
+
+
+def _folder_and_config(
+    config: Config | Mapping[str, Any] | str | Path | None,
+    dataset: str | Path | None,
+    output_dir: str | Path | None,
+    resume: str | Path | bool | None,
+    overrides: Sequence[str],
+) -> tuple[RunFolder | None, Config]:
+    """The run folder to go on with (None: a new run) and the resolved configuration."""
+    if not resume:
+        if config is None:
+            raise ConfigError("a new run needs a configuration: --config FILE")
+        return None, resolve(load_config(config, overrides), dataset, output_dir)
+    if dataset is not None:
+        raise ConfigError("a resumed run keeps its demonstrations: leave --dataset out")
+    if resume is True:
+        if config is None:
+            raise ConfigError(
+                "--resume without a run folder needs --config, to know the run's name"
+            )
+        wanted = load_config(config)
+        parent = output_dir if output_dir is not None else wanted.train.output_dir
+        folder = newest_run_folder(parent, wanted.experiment.name)
+    else:
+        folder = open_run_folder(resume)
+    return folder, resumed_config(folder, overrides)
+
+
+def _threads(config: Config, device: torch.device, shared_workers: int) -> int | None:
+    """Torch threads: as configured, else what the evaluation workers leave of the cores."""
+    if config.train.num_threads is not None:
+        return int(config.train.num_threads)
+    if device.type != "cpu" or shared_workers == 0:
+        return None
+    return min(torch.get_num_threads(), max(1, available_cores() - shared_workers))
+
+
+@contextmanager
+def _full_disk_is_told(folder: RunFolder) -> Iterator[None]:
+    """Turn an OSError about space into a TrainingError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise TrainingError(
+            f"{error.filename or folder.path}: {error.strerror}; checkpoints already written are intact. "
+            f"Make room, then: imitate train --resume {folder.path}"
+        ) from error
+
+
+def _finish(run: Run, status: str) -> RunResult:
+    """Write results.json and the picture; the outcome."""
+    folder, failures = run.folder, run.rollouts.failures
+    checkpoint = best_checkpoint(folder)
+    results = {
+        "run": str(folder.path),
+        "status": status,
+        "algo": type(run.algo).__name__,
+        "epoch": run.state.epoch,
+        "step": run.state.step,
+        "train_loss": run.history.last_epoch.get("Train/Loss"),
+        "valid_loss": run.history.last_epoch.get("Valid/Loss"),
+        "final": run.rollout_entry(run.state.epoch),
+        "best": None
+        if run.history.best_success is None
+        else run.rollout_entry(run.history.best_success[-1]),
+        "seeds": {
+            "train": run.config.train.seed,
+            "rollout": run.config.experiment.rollout.seed,
+        },
+        "times": {
+            "train_wall_s": round(run.state.wall_s, 3),
+            "train_cpu_s": round(run.state.cpu_s, 3),
+            "evaluation_wall_s": round(run.state.evaluation_s + run.rollouts.wall_s, 3),
+        },
+        "device": str(run.setup.device),
+        "torch_threads": torch.get_num_threads(),
+        "datasets": run.setup.provenance["datasets"],
+        "packages": package_versions(),
+        "checkpoint": None if checkpoint is None else str(checkpoint),
+        "evaluation_failures": failures,
+    }
+    write_results(folder, results)
+    draw_curves(folder)
+    lines = summary_lines(results)
+    if status == "interrupted":
+        lines.append(f"{run.interrupt.name}: to go on, imitate train --resume {folder.path}")
+    exit_code = run.interrupt.exit_code or (1 if failures else 0)
+    return RunResult(folder.path, status, exit_code, checkpoint, results, tuple(lines))
