@@ -20,28 +20,79 @@ USER_ERROR = 2
 INTERRUPTED = 130
 
 
+HELP = """From robot demonstrations to a deployed policy.
+
+The whole way, with a ready configuration:
+
+\b
+  imitate collect --env Lift --num 200 --workers 2 --out datasets/lift/scripted.hdf5
+  imitate train --config robosuite/lift/bc
+  imitate eval --agent runs/lift_bc/<time>/checkpoints/best.pth --episodes 50
+
+`imitate VERB --help` explains one verb.
+"""
+
+
 @dataclass(frozen=True)
 class Verb:
-    """Where a verb lives and what it does, in one line.
+    """Where a verb lives and what it does.
 
     Args:
         module: module of ``imitate.cli``.
         attribute: its function, or its ``typer.Typer`` where the verb has verbs of its own.
         summary: the line that ``imitate --help`` shows.
+        examples: command lines that its own help ends with.
     """
 
     module: str
     attribute: str
     summary: str
+    examples: tuple[str, ...]
 
 
 VERBS = {
-    "collect": Verb("collect", "command", "Record demonstrations of a scripted expert."),
-    "train": Verb("train", "command", "Train a policy on demonstrations."),
-    "eval": Verb("eval", "command", "Measure the success rate of a checkpoint, or compare two."),
-    "info": Verb("info", "command", "Show what an HDF5 file, a checkpoint or a run holds."),
-    "dataset": Verb("dataset", "app", "Check, split and play back demonstration files."),
-    "config": Verb("config", "app", "Show and check configurations, write their JSON schema."),
+    "collect": Verb(
+        "collect",
+        "command",
+        "Record demonstrations of a scripted expert.",
+        ("imitate collect --env Lift --num 200 --workers 2 --out datasets/lift/scripted.hdf5",),
+    ),
+    "train": Verb(
+        "train",
+        "command",
+        "Train a policy on demonstrations.",
+        (
+            "imitate train --config robosuite/lift/bc",
+            "imitate train --config bc/bc_rnn_gmm --dataset my.hdf5 --set train.batch_size=64",
+        ),
+    ),
+    "eval": Verb(
+        "eval",
+        "command",
+        "Measure the success rate of a checkpoint, or compare two.",
+        (
+            "imitate eval --agent best.pth --episodes 50 --workers 2 --video episodes.mp4",
+            "imitate eval --agent first.pth --agent second.pth --episodes 100",
+        ),
+    ),
+    "info": Verb(
+        "info",
+        "command",
+        "Show what an HDF5 file, a checkpoint or a run holds.",
+        ("imitate info datasets/lift/scripted.hdf5", "imitate info runs/lift_bc/<time> --json"),
+    ),
+    "dataset": Verb(
+        "dataset",
+        "app",
+        "Check, split and play back demonstration files.",
+        ("imitate dataset check my.hdf5",),
+    ),
+    "config": Verb(
+        "config",
+        "app",
+        "Show and check configurations, write their JSON schema.",
+        ("imitate config show robosuite/lift/bc --set train.batch_size=64",),
+    ),
 }
 
 
@@ -58,12 +109,14 @@ class _LazyVerb(TyperCommand):
 
     def _load(self) -> Any:
         target = getattr(import_module(f"imitate.cli.{self._verb.module}"), self._verb.attribute)
+        # A backspace alone on a line keeps the lines after it from being filled into a paragraph.
+        epilog = "\n".join(("\b", "Examples:", *(f"  {line}" for line in self._verb.examples)))
         holder = typer.Typer(rich_markup_mode=None, add_completion=False)
         if isinstance(target, typer.Typer):
-            holder.add_typer(target, name=self._name)
+            holder.add_typer(target, name=self._name, epilog=epilog)
             group: Any = typer.main.get_group(holder)
             return group.commands[self._name]
-        holder.command(self._name)(target)
+        holder.command(self._name, epilog=epilog)(target)
         return typer.main.get_command(holder)
 
 
@@ -100,6 +153,7 @@ class _Verbs(TyperGroup):
 app = typer.Typer(
     name="imitate",
     cls=_Verbs,
+    help=HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -120,17 +174,7 @@ def top(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """From robot demonstrations to a deployed policy.
-
-    The whole way, with a ready configuration:
-
-    \b
-      imitate collect --env Lift --num 200 --workers 2 --out datasets/lift/scripted.hdf5
-      imitate train --config robosuite/lift/bc
-      imitate eval --agent runs/lift_bc/<time>/checkpoints/best.pth --episodes 50
-
-    `imitate VERB --help` explains one verb.
-    """
+    """What stands before the verb."""
 
 
 def main() -> None:

@@ -32,7 +32,9 @@ def extra_verb(monkeypatch):
         module = types.ModuleType("imitate.cli.probe")
         module.command = function
         monkeypatch.setitem(sys.modules, "imitate.cli.probe", module)
-        monkeypatch.setitem(cli.VERBS, "probe", cli.Verb("probe", "command", "Only a test."))
+        monkeypatch.setitem(
+            cli.VERBS, "probe", cli.Verb("probe", "command", "Only a test.", ("imitate probe",))
+        )
 
     return add
 
