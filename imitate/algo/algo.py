@@ -16,6 +16,8 @@ under ``@register_algo_factory_func(algo_name, section=...)`` that picks the cla
 
 from __future__ import annotations
 
+import shutil
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -208,6 +210,14 @@ class Algo(ABC):
 
     def _compile(self) -> None:
         """Compile the networks in place; on CUDA with graphs, which pay for small networks."""
+        if self.device.type == "cpu" and not any(
+            map(shutil.which, ("c++", "g++", "clang++", "cl"))
+        ):
+            warnings.warn(
+                "train.compile needs a C++ compiler on the CPU and none was found; going on without it",
+                stacklevel=2,
+            )
+            return
         mode = "reduce-overhead" if self.device.type == "cuda" else "default"
         for net in self.nets.values():
             net.compile(mode=mode)
