@@ -52,7 +52,7 @@ class Section(BaseModel):
             if isinstance(out.get(name), Mapping):
                 default = field.get_default(call_default_factory=True)
                 if isinstance(default, Section):
-                    out[name] = merged(default.to_dict(), out[name])
+                    out[name] = merged(default.given(), out[name])
         return out
 
     def conflicts(self, config: Any) -> list[str]:
@@ -101,6 +101,10 @@ class Section(BaseModel):
         if key not in self:
             return default
         return self[key]
+
+    def given(self) -> dict[str, Any]:
+        """Like `to_dict`, but without the keys that were left to the class's defaults."""
+        return {key: _plain(self[key]) for key in self if key in self.model_fields_set}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars, as JSON has them: a new copy."""

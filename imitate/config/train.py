@@ -185,12 +185,12 @@ class TrainConfig(Section):
     def _hdf5_normalize_obs_means_mean_std(cls, data: Any) -> Any:
         if not isinstance(data, dict) or data.get("hdf5_normalize_obs") is not True:
             return data
-        wanted = data.get("obs_normalization", "mean_std")
-        if wanted != "mean_std":
+        other = data.get("obs_normalization", "mean_std")
+        if other != "mean_std":
+            found = "null" if other is None else repr(other)
             raise ValueError(
-                f"hdf5_normalize_obs true means obs_normalization 'mean_std', but "
-                f"obs_normalization is {wanted!r}: "
-                "remove one of the two"
+                "hdf5_normalize_obs true means obs_normalization 'mean_std', "
+                f"but obs_normalization is {found}: remove one"
             )
         return {**data, "obs_normalization": "mean_std"}
 

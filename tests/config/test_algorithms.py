@@ -1,0 +1,57 @@
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from imitate.config import OpenSection, algorithms
+from imitate.config.algorithms import available, find, register
+from imitate.errors import ConfigError
+
+
+def test_a_second_registration_is_refused():
+    entry = find("config_toy")
+    with pytest.raises(ConfigError, match="algorithm 'config_toy' is already registered by "):
+        register("config_toy", None, lambda section: (object, {}))
+    assert find("config_toy") is entry
+
+
+def test_without_a_section_the_subtree_is_open():
+    assert find("config_open").section is OpenSection
+
+
+def test_an_algorithm_is_imported_by_name_on_first_use():
+    assert find("bc").section.__module__ == "imitate.algo.bc"
+    assert "bc" in available()
+
+
+@pytest.mark.parametrize("name", ["bx", "algo", "../bc", "bc.x", "", "os"])
+def test_an_unknown_name(name):
+    with pytest.raises(
+        ConfigError, match="algo_name: no algorithm '.*', (did you mean|valid names)"
+    ):
+        find(name)
+
+
+def test_an_entry_point_of_another_package(monkeypatch, tmp_path):
+    (tmp_path / "config_test_plugin.py").write_text(
+        "from imitate.config.algorithms import register\n"
+        "register('config_plugin', None, lambda section: (dict, {'a': 1}))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [EntryPoint("config_plugin", "config_test_plugin", algorithms.ENTRY_POINTS)]
+
+    def entry_points(*, group, name=None):
+        return [p for p in points if p.group == group and name in (None, p.name)]
+
+    monkeypatch.setattr(algorithms, "entry_points", entry_points)
+    assert "config_plugin" in available()
+    assert find("config_plugin").to_class(None) == (dict, {"a": 1})
+
+
+def test_importing_the_configuration_imports_no_torch():
+    code = (
+        "import sys, imitate.config, imitate.config.schema, imitate.config.readiness\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0

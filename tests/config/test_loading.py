@@ -1,0 +1,168 @@
+import json
+
+import pytest
+
+from imitate.config import load_config
+from imitate.errors import ConfigError
+
+TOY = {"algo_name": "config_toy"}
+
+
+def problem(source, *overrides):
+    with pytest.raises(ConfigError) as error:
+        load_config(source, overrides)
+    return str(error.value)
+
+
+def test_a_path_a_text_a_dict_and_a_config_give_the_same(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(TOY))
+    config = load_config(TOY)
+    assert load_config(path) == load_config(str(path)) == config
+    assert load_config(' \n{"algo_name": "config_toy"}') == config
+    assert load_config(config, ["train.seed=9"]).train.seed == 9
+
+
+def test_the_source_is_not_changed():
+    tree = {**TOY, "$schema": "x", "train": {"data": [{"path": "a"}]}}
+    load_config(tree, ["train.data.0.path=b"])
+    assert tree == {**TOY, "$schema": "x", "train": {"data": [{"path": "a"}]}}
+
+
+def test_broken_json_names_file_line_and_column(tmp_path):
+    path = tmp_path / "broken.json"
+    path.write_text('{\n  "algo_name": "config_toy",\n  "train" {}\n}')
+    assert problem(path) == f"{path}: line 3, column 11: not JSON: Expecting ':' delimiter"
+
+
+def test_a_key_that_stands_twice_is_refused():
+    text = '{"algo_name": "config_toy", "train": {"seed": 1, "seed": 2}}'
+    assert problem(text) == "JSON text: key 'seed' stands twice in one object: remove one"
+
+
+def test_a_file_that_is_no_object(tmp_path):
+    path = tmp_path / "list.json"
+    path.write_text("[1]")
+    assert problem(path) == f"{path}: wanted a JSON object {{...}}, got a list"
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    path = tmp_path / "binary.json"
+    path.write_bytes(b"\x89HDF\xff\xfe")
+    assert problem(path).startswith(f"{path}: cannot be read as text: ")
+
+
+def test_a_file_that_does_not_exist_and_a_folder(tmp_path):
+    assert problem("robosuite/lift/bx.json") == (
+        "robosuite/lift/bx.json: there is no such file, nor a bundled configuration of that name, "
+        "did you mean 'robosuite/lift/bc'?"
+    )
+    assert problem(tmp_path).startswith(f"{tmp_path}: is a folder, nor a bundled configuration")
+
+
+def test_every_problem_has_its_line_and_the_file(tmp_path):
+    path = tmp_path / "bad.json"
+    path.write_text(
+        json.dumps(
+            {
+                **TOY,
+                "algo": {"widths": {"hiden": 1}},
+                "train": {"batch_siz": 1, "num_epochs": "3"},
+                "extra": 1,
+            }
+        )
+    )
+    assert sorted(problem(path).splitlines()) == [
+        f"{path}: algo.widths.hiden: unknown key, did you mean 'hidden'?",
+        f"{path}: extra: unknown key, did you mean 'meta'?",
+        f"{path}: train.batch_siz: unknown key, did you mean 'batch_size'?",
+        f'{path}: train.num_epochs: got "3", wanted an integer (Epochs of training)',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ({}, "algo_name: is missing (Name of the algorithm)"),
+        ({"algo_name": 3}, "algo_name: got 3, wanted a text (Name of the algorithm)"),
+        ({"algo_name": ""}, "algo_name: no algorithm '', valid names: "),
+        (
+            {"algo_name": "config_toi"},
+            "algo_name: no algorithm 'config_toi', did you mean 'config_toy'?",
+        ),
+        ({**TOY, "train": None}, "train: got null, wanted an object {...}"),
+        ({**TOY, "algo": []}, "algo: got [], wanted an object {...}"),
+        ({**TOY, "train": {"cuda": 1}}, "train.cuda: got 1, wanted true or false"),
+        (
+            {**TOY, "train": {"batch_size": 0}},
+            "train.batch_size: got 0, wanted a number greater than 0",
+        ),
+        ({**TOY, "train": {"batch_size": 1.5}}, "train.batch_size: got 1.5, wanted an integer"),
+        ({**TOY, "train": {"seed": 2**32}}, "wanted a number less than 4294967296"),
+        ({**TOY, "train": {"seed": -1}}, "train.seed: got -1, wanted a number of at least 0"),
+        ({**TOY, "train": {"max_grad_norm": float("nan")}}, "wanted a finite number or null"),
+        ({**TOY, "train": {"max_grad_norm": "1"}}, 'got "1", wanted a number or null'),
+        (
+            {**TOY, "train": {"action_keys": []}},
+            "train.action_keys: got [], wanted a list that is not empty",
+        ),
+        (
+            {**TOY, "train": {"action_keys": "actions"}},
+            'train.action_keys: got "actions", wanted a list',
+        ),
+        ({**TOY, "train": {"action_keys": ["a", 1]}}, "train.action_keys.1: got 1, wanted a text"),
+        (
+            {**TOY, "train": {"precision": "fp23"}},
+            "train.precision: got \"fp23\", wanted 'fp32', 'bf16' or 'auto', did you mean 'fp32'?",
+        ),
+        (
+            {**TOY, "train": {"hdf5_cache_mode": "none"}},
+            "train.hdf5_cache_mode: got \"none\", wanted 'all' or 'low_dim' or null",
+        ),
+        (
+            {**TOY, "train": {"device": "gpu"}},
+            'train.device: got "gpu", wanted another text or null (cpu, cuda,',
+        ),
+        (
+            {**TOY, "train": {"data": 3}},
+            "train.data: got 3, wanted a list or null (Demonstrations: a path, or",
+        ),
+        ({**TOY, "train": {"data": [3]}}, "train.data.0: got 3, wanted an object {...}"),
+        ({**TOY, "train": {"data": [{}]}}, "train.data.0.path: is missing (HDF5 file;"),
+        (
+            {**TOY, "train": {"data": [{"path": "a", "filterkey": "b"}]}},
+            "train.data.0.filterkey: unknown key, did you mean 'filter_key'?",
+        ),
+        (
+            {**TOY, "train": {"action_config": {"a": {"normalisation": None}}}},
+            "train.action_config.a.normalisation: unknown key, did you mean 'normalization'?",
+        ),
+        (
+            {**TOY, "observation": {"encoder": {"touch": {"core_clas": None}}}},
+            "observation.encoder.touch.core_clas: unknown key, did you mean 'core_class'?",
+        ),
+        (
+            {**TOY, "observation": {"encoder": {"rgb": {"obs_randomizer_class": 3}}}},
+            "observation.encoder.rgb.obs_randomizer_class: got 3, wanted a text or a list or null",
+        ),
+        (
+            {**TOY, "observation": {"modalities": {"obs": {"touch": "finger"}}}},
+            'observation.modalities.obs.touch: got "finger", wanted a list',
+        ),
+        (
+            {**TOY, "algo": {"optimizer": {"optimizer_type": "sgd"}}},
+            "algo.optimizer.optimizer_type: got \"sgd\", wanted 'adam' or 'adamw'",
+        ),
+        ({**TOY, "algo": {"widths": {"kwargs": {"a": {1}}}}}, "something JSON can hold, not a set"),
+    ],
+)
+def test_a_bad_value_is_told_in_one_line(tree, words):
+    text = problem(tree)
+    assert words in text
+    assert "\n" not in text
+
+
+def test_a_long_value_is_cut_short():
+    text = problem({**TOY, "train": {"seed": "x" * 500}})
+    assert '"' + "x" * 76 + "..." in text
+    assert "x" * 77 not in text
