@@ -2,7 +2,7 @@
 
     last.pth                 where to resume
     epoch_<n>.pth            every n epochs, or the listed ones; `experiment.save.keep_last` keeps the newest
-    best_success.pth, best_return.pth, best_valid.pth
+    best.pth, best_return.pth, best_valid.pth
     rollout_epoch_<n>.pth    waits for its evaluation, then goes
 
 A state is written once, as last.pth; the other names are hard links to it (copies where the file system has none).
@@ -120,7 +120,8 @@ class Checkpoints:
         }
         for kind in kinds:
             if self._save.enabled and wanted[kind]:
-                self.link(source, self._folder.checkpoints / f"best_{kind}.pth")
+                name = "best.pth" if kind == "success" else f"best_{kind}.pth"
+                self.link(source, self._folder.checkpoints / name)
 
     def link(self, source: Path, target: Path) -> None:
         """`target` becomes another name of `source`'s content, in one go.

@@ -15,7 +15,7 @@ from typing import Any
 from imitate.errors import CheckpointError, ConfigError
 
 # In this order a run folder stands for one checkpoint.
-BEST_FIRST = ("best_success.pth", "best_return.pth", "best_valid.pth", "last.pth")
+BEST_FIRST = ("best.pth", "best_return.pth", "best_valid.pth", "last.pth")
 
 
 @dataclass(frozen=True)

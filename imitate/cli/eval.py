@@ -1,0 +1,206 @@
+"""``imitate eval``: success rate of a checkpoint, or of two on the same initial states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from imitate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from imitate.functional.statistics import PairedComparison
+    from imitate.train.eval_result import EvalResult
+
+FAILED = 1
+
+
+class Mode(str, Enum):
+    """How episodes are played."""
+
+    auto = "auto"
+    processes = "processes"
+    vector = "vector"
+
+
+def command(
+    agent: Annotated[
+        list[Path],
+        typer.Option("--agent", "-a", help="Checkpoint or run folder; give it twice to compare."),
+    ],
+    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 50,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-w", min=1, help="Processes; one per core if left out."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Episode i starts from seed + i.")] = 0,
+    horizon: Annotated[
+        int | None,
+        typer.Option("--horizon", min=1, help="Longest episode; as trained if left out."),
+    ] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", help="Environment name in place of the checkpoint's.")
+    ] = None,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            "--mode", help="processes: a policy each; vector: lockstep with batched policy calls."
+        ),
+    ] = Mode.auto,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Where the policy runs; the CPU if left out.")
+    ] = None,
+    video: Annotated[Path | None, typer.Option("--video", help="mp4 to write.")] = None,
+    video_episodes: Annotated[
+        int, typer.Option("--video-episodes", min=1, max=16, help="Episodes shown side by side.")
+    ] = 9,
+    video_skip: Annotated[
+        int, typer.Option("--video-skip", min=1, help="A frame every so many steps.")
+    ] = 5,
+    json_: Annotated[
+        Path | None, typer.Option("--json", help="Write everything, per-episode seeds too.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Measure the success rate of a checkpoint, or compare two on the same seeds.
+
+    Exit codes: 0 done; 1 an episode could not be played; 2 something in the input must be mended.
+    """
+    if len(agent) > 2:
+        raise ConfigError(
+            f"--agent was given {len(agent)} times: give one checkpoint, or two to compare"
+        )
+
+    from imitate.train.errors import EvaluationError
+    from imitate.train.evaluation import default_workers, evaluate
+    from imitate.train.run_folder import find_checkpoint, to_json, write_text
+
+    paths = [find_checkpoint(path) for path in agent]
+    results = []
+    for number, path in enumerate(paths):
+        try:
+            with _Progress(episodes, quiet=quiet) as progress:
+                result = evaluate(
+                    path,
+                    _environment(path, env),
+                    episodes=episodes,
+                    horizon=horizon,
+                    seed=seed,
+                    workers=workers or default_workers(episodes),
+                    mode=mode.value,
+                    device=device,
+                    video=_numbered(video, number if len(paths) > 1 else None),
+                    video_episodes=video_episodes,
+                    video_skip=video_skip,
+                    on_episode=progress.add,
+                )
+        except EvaluationError as error:
+            typer.echo(f"error: {path}: {error}", err=True)
+            raise typer.Exit(FAILED) from None
+        results.append(result)
+    comparison = _compare(results)
+    for line in (*table(results), *comparison_lines(comparison)):
+        typer.echo(line)
+    if json_ is not None:
+        report: dict[str, Any] = {"evaluations": [result.to_dict() for result in results]}
+        if comparison is not None:
+            report["comparison"] = comparison._asdict()
+        json_.parent.mkdir(parents=True, exist_ok=True)
+        write_text(json_, to_json(report, indent=2) + "\n")
+    for warning in (warning for result in results for warning in result.warnings):
+        typer.echo(f"warning: {warning}", err=True)
+    if any(result.not_played for result in results):
+        raise typer.Exit(FAILED)
+
+
+def table(results: Sequence[EvalResult]) -> list[str]:
+    """Rows of numbers, a row per checkpoint."""
+    header = ("checkpoint", "env", "success", "95 % interval", "return", "steps", "seconds")
+    rows = [header]
+    for result in results:
+        low, high = result.interval
+        rows.append(
+            (
+                _short(result.checkpoint),
+                result.env_name,
+                f"{result.successes}/{len(result.episodes)} = {100 * result.success_rate:.1f} %",
+                f"{100 * low:.1f} - {100 * high:.1f} %",
+                f"{result.mean_return:.3g}",
+                f"{result.mean_length:.1f}",
+                f"{result.wall_s:.1f}",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    seeds = results[0].seeds
+    lines.append(f"seeds {seeds[0]} - {seeds[-1]}, horizon {results[0].horizon}")
+    lines += [f"video: {result.video}" for result in results if result.video]
+    return lines
+
+
+def comparison_lines(comparison: PairedComparison | None) -> list[str]:
+    """What two checkpoints on the same seeds say."""
+    if comparison is None:
+        return []
+    c = comparison
+    return [
+        f"paired on {c.n} seeds: first - second = {100 * c.difference:+.1f} % "
+        f"(95 % interval {100 * c.low:+.1f} to {100 * c.high:+.1f} %); "
+        f"only the first succeeds {c.only_first} times, only the second {c.only_second}; "
+        f"p = {c.p_value:.3g} (exact McNemar test)"
+    ]
+
+
+class _Progress:
+    """A bar of episodes with the successes so far, where a terminal can show one."""
+
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        from tqdm import tqdm
+
+        # disable=None: no bar where stderr is no terminal.
+        self._bar = tqdm(total=total, unit="episode", disable=True if quiet else None)
+        self._successes = 0
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.close()
+
+    def add(self, episode: Any) -> None:
+        self._successes += episode.success
+        self._bar.set_postfix_str(f"{self._successes} succeed", refresh=False)
+        self._bar.update()
+
+
+def _environment(path: Path, env: str | None) -> dict[str, Any] | None:
+    """The checkpoint's environment under another name; None leaves it as it is."""
+    if env is None:
+        return None
+    from imitate.policy.checkpoint import load_checkpoint
+
+    return {**load_checkpoint(path)["env_metadata"], "env_name": env}
+
+
+def _compare(results: Sequence[EvalResult]) -> PairedComparison | None:
+    if len(results) != 2:
+        return None
+    from imitate.functional.statistics import compare_paired
+
+    return compare_paired(results[0].success, results[1].success)
+
+
+def _numbered(video: Path | None, number: int | None) -> Path | None:
+    if video is None or number is None:
+        return video
+    return video.with_name(f"{video.stem}_{number + 1}{video.suffix}")
+
+
+def _short(checkpoint: str | None) -> str:
+    return "-" if checkpoint is None else "/".join(Path(checkpoint).parts[-3:])

@@ -1,0 +1,93 @@
+"""``imitate train``: a policy from demonstrations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imitate.errors import ConfigError
+
+FAILED = 1
+INTERRUPTED = 130
+
+
+def command(
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN]", help="With --resume: the run folder to go on with."),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option("--config", "-c", help="JSON file, or a name such as robosuite/lift/bc."),
+    ] = None,
+    dataset: Annotated[
+        Path | None, typer.Option("--dataset", "-d", help="HDF5 file, in place of train.data.")
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", "-o", help="In place of train.output_dir.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="In place of experiment.name.")] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with RUN, or with the newest run of the configuration's name."
+        ),
+    ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Another value for any key."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps (train.device).")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, help="In place of train.num_epochs.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print results.json instead of the table.")
+    ] = False,
+) -> None:
+    """Train a policy on demonstrations.
+
+    The run lies in OUTPUT_DIR/NAME/TIME: config.json, metrics.jsonl, results.json, learning_curve.png, checkpoints,
+    videos, TensorBoard files. Exit codes: 0 done; 1 training or an evaluation failed; 2 something in the input must
+    be mended; 130 or 143 interrupted, with a checkpoint to resume from.
+    """
+    if run is not None and not resume:
+        raise ConfigError(
+            f"{run}: to go on with a run, write --resume {run}; configurations take --config"
+        )
+    overrides = list(set_ or ())
+    for key, value in (
+        ("experiment.name", name),
+        ("train.device", device),
+        ("train.num_epochs", epochs),
+    ):
+        if value is not None:
+            overrides.append(f"{key}={value}")
+
+    from imitate.train.errors import TrainingError
+    from imitate.train.run_folder import to_json
+    from imitate.train.trainer import train
+
+    try:
+        result = train(
+            config,
+            dataset=dataset,
+            output_dir=output_dir,
+            resume=(run or True) if resume else None,
+            overrides=overrides,
+            quiet=quiet,
+        )
+    except TrainingError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(FAILED) from None
+    if json_:
+        typer.echo(to_json(result.results, indent=2))
+    else:
+        typer.echo("\n".join(result.summary))
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
