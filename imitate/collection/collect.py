@@ -94,7 +94,10 @@ def collect(
     levels: dict[str, list[str]] = {}
     with _Workers(workers) as pool:
         env_meta = pool.call(describe, plan)
-        with DatasetWriter(path, env_meta, overwrite=overwrite) as writer:
+        control_freq = env_meta.get("env_kwargs", {}).get("control_freq")
+        with DatasetWriter(
+            path, env_meta, overwrite=overwrite, control_freq=control_freq
+        ) as writer:
             for demo in pool.in_order(plan, num):
                 name = writer.append_episode(_episode(demo))
                 names.append(name)
@@ -122,6 +125,9 @@ def _count(report: CollectionReport, demo: Demonstration) -> None:
 def _episode(demo: Demonstration) -> Episode:
     timeouts = np.zeros(len(demo.actions), dtype=bool)
     timeouts[-1] = not demo.successes[-1]
+    with_noise = (
+        {"executed_actions": demo.executed} if demo.attrs["action_label"] == "expert" else {}
+    )
     return Episode(
         obs=demo.obs,
         next_obs=demo.next_obs,
@@ -131,6 +137,7 @@ def _episode(demo: Demonstration) -> Episode:
         timeouts=timeouts,
         states=demo.states,
         attrs=demo.attrs,
+        steps=with_noise,
     )
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from imitate.envs import make_env
-from imitate.envs.env import Array, Env, Obs
+from imitate.envs import Env, make_env
+from imitate.envs.env import Array, Obs
 from imitate.envs.experts import QUALITIES, Expert, Style, find_expert
 from imitate.errors import EnvError, UserError
 
@@ -63,6 +63,7 @@ class Demonstration:
     rewards: Array
     successes: Array
     states: Array
+    executed: Array
     attrs: dict[str, Any]
     quality: str
     attempts: int = 1
@@ -164,7 +165,11 @@ def _record(
     obs, _ = env.reset(seed=seed)
     start = env.get_state()
     frames: list[Obs] = [obs]
-    states, actions, rewards, successes = [start["states"]], [], [], []
+    states = [start["states"]]
+    actions: list[Array] = []
+    executed_actions: list[Array] = []
+    rewards: list[float] = []
+    successes: list[bool] = []
     stop = horizon
     while len(actions) < stop:
         wanted = np.clip(expert.act(obs), -1.0, 1.0)
@@ -173,6 +178,7 @@ def _record(
         if info["success"] and not any(successes):
             stop = min(horizon, len(actions) + 1 + plan.hold_steps)
         actions.append(executed if plan.label == "executed" else wanted)
+        executed_actions.append(executed)
         rewards.append(reward)
         successes.append(bool(info["success"]))
         frames.append(obs)
@@ -185,6 +191,7 @@ def _record(
         rewards=np.asarray(rewards),
         successes=np.asarray(successes),
         states=np.stack(states[:-1]),
+        executed=np.stack(executed_actions),
         attrs={
             "model_file": start["model"],
             "ep_meta": start["ep_meta"],

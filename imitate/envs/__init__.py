@@ -2,59 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from imitate.envs.env import Env
-from imitate.errors import EnvError
+from imitate.envs.make import make_env
+from imitate.envs.vector import make_vector_env
 
-__all__ = ["Env", "make_env"]
-
-_TYPES = {1: "robosuite", 2: "gymnasium"}
-
-
-def make_env(
-    env_meta: dict[str, Any],
-    *,
-    obs_keys: Sequence[str] | None = None,
-    render: bool = False,
-    camera_names: Sequence[str] | None = None,
-    camera_size: int | None = None,
-) -> Env:
-    """Make the environment that ``env_meta``, the ``env_args`` of a demonstration file, describes.
-
-    Args:
-        env_meta: ``env_name``, ``type`` (1 robosuite, 2 gymnasium), ``env_kwargs`` and, optionally, ``env_version``.
-        obs_keys: the observations to return; None returns all.
-        render: whether frames will be asked for.
-        camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.
-        camera_size: side of observed images in pixels.
-
-    Raises:
-        EnvError: the description cannot be used, or its simulator is not installed.
-    """
-    kind = env_meta.get("type")
-    if kind not in _TYPES:
-        known = ", ".join(f"{key} ({name})" for key, name in _TYPES.items())
-        raise EnvError(
-            f"env_args['type'] is {kind!r}; environments that can be made here have {known}; "
-            "for another simulator write a class with the members of imitate.envs.Env and pass it instead"
-        )
-    if "env_name" not in env_meta:
-        raise EnvError("env_args has no 'env_name'; write the environment's name there")
-    name, kwargs = str(env_meta["env_name"]), dict(env_meta.get("env_kwargs") or {})
-    if kind == 1:
-        from imitate.envs.robosuite_env import RobosuiteEnv
-
-        return RobosuiteEnv(
-            name,
-            kwargs,
-            env_version=env_meta.get("env_version"),
-            obs_keys=obs_keys,
-            render=render,
-            camera_names=camera_names,
-            camera_size=camera_size,
-        )
-    from imitate.envs.gymnasium_env import GymnasiumEnv
-
-    return GymnasiumEnv(name, kwargs, obs_keys=obs_keys, render=render)
+__all__ = ["Env", "make_env", "make_vector_env"]

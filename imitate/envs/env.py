@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]

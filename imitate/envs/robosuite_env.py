@@ -278,7 +278,7 @@ class RobosuiteEnv:
     # ------------------------------------------------------------------ the rest
 
     def serialize(self) -> dict[str, Any]:
-        """robomimic's ``env_args``."""
+        """The environment in the form of robomimic's ``env_args``."""
         return {
             "env_name": self.name,
             "env_version": self._version,

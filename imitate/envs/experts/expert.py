@@ -126,6 +126,19 @@ def yaw_of(quat: Array) -> float:
     return math.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
 
 
+def gripper_yaw(obs: Obs) -> float:
+    """How far a gripper that points down is turned about the vertical axis; the inverse of ``gripper_down``."""
+    x, y = obs["robot0_eef_quat"][:2]
+    return 2.0 * math.atan2(y, x)
+
+
+def square_yaw(quat: Array, near: float = 0.0) -> float:
+    """The yaw at which the fingers meet flat sides of a box with this orientation, nearest to ``near``."""
+    quarter = math.pi / 2
+    excess = (yaw_of(quat) - near + quarter / 2) % quarter - quarter / 2
+    return near + excess
+
+
 def rotation_error(wanted: Array, actual: Array) -> Array:
     """Rotation vector (3,) in the world's axes that turns ``actual`` into ``wanted``, both (x, y, z, w)."""
     ax, ay, az, aw = -actual[0], -actual[1], -actual[2], actual[3]

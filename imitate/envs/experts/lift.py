@@ -21,7 +21,7 @@ class LiftExpert(Expert):
     def act(self, obs: Obs) -> Array:
         """See the class."""
         width = opening(obs)
-        to_cube = obs["object"][:3] + self.style.grasp_offset_m - obs["robot0_eef_pos"]
+        to_cube: Array = obs["object"][:3] + self.style.grasp_offset_m - obs["robot0_eef_pos"]
         sideways, vertical = float(np.linalg.norm(to_cube[:2])), abs(float(to_cube[2]))
         reached = sideways < 0.013 and vertical < 0.013
         closing = width < 0.075 and sideways < 0.022 and vertical < 0.022

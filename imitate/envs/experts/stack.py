@@ -1,0 +1,71 @@
+"""Stack: put the red cube (A) on the green one (B)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from imitate.envs.env import Array, Obs
+from imitate.envs.experts.expert import CLOSE, OPEN, Expert, gripper_yaw, opening, square_yaw
+
+_TOUCHING_M = 0.062
+_HELD_M = 0.054
+_RESTING_M = 0.045  # between the centres when A lies on B: half of 4 cm and half of 5 cm
+_UP = np.array([0.0, 0.0, 1.0])
+
+
+class _View(NamedTuple):
+    """What the decisions are made from, in m."""
+
+    width: float
+    to_a: Array
+    a_to_b: Array  # horizontal (2,)
+    above_b: float  # centre of A over centre of B
+    gap: float  # horizontal distance of the centres
+    yaw: float  # of the gripper, flat against the cube it is at
+
+
+class StackExpert(Expert):
+    """Grasp A, carry it above B's top, come down, let go, rise."""
+
+    env_name = "Stack"
+    horizon = 300
+
+    def act(self, obs: Obs) -> Array:
+        """See the class."""
+        view = self._look(obs)
+        sideways, vertical = float(np.linalg.norm(view.to_a[:2])), abs(float(view.to_a[2]))
+        if view.gap < 0.012 and view.above_b < _RESTING_M + 0.005 and view.above_b > 0.03:
+            return self._let_go(obs, view)
+        if view.gap < 0.03 and 0.03 < view.above_b < _RESTING_M + 0.005 and view.width > 0.06:
+            return self.move(obs, 0.1 * _UP, OPEN, yaw=view.yaw)
+        reached = sideways < 0.012 and vertical < 0.012
+        closing = view.width < 0.075 and sideways < 0.022 and vertical < 0.022
+        if not (reached or closing):
+            return self.approach(obs, view.to_a, yaw=square_yaw(obs["object"][3:7]))
+        return self._carry(obs, view)
+
+    def _look(self, obs: Obs) -> _View:
+        a, b = obs["object"][0:3], obs["object"][7:10]
+        a_to_b = b[:2] - a[:2]
+        return _View(
+            width=opening(obs),
+            to_a=a + self.style.grasp_offset_m - obs["robot0_eef_pos"],
+            a_to_b=a_to_b,
+            above_b=float(a[2] - b[2]),
+            gap=float(np.linalg.norm(a_to_b)),
+            yaw=square_yaw(obs["object"][3:7], near=gripper_yaw(obs)),
+        )
+
+    def _carry(self, obs: Obs, view: _View) -> Array:
+        """Close, rise as the fingers meet the cube, go sideways as it clears B, sink as it comes over B."""
+        grip = float(np.clip((_TOUCHING_M - view.width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
+        lift = float(np.clip(3.0 * (view.gap - 0.005), 0.0, 0.035))
+        free = float(np.clip((view.above_b - 0.04) / 0.02, 0.0, 1.0)) if view.gap > 0.012 else 1.0
+        goal = np.array([*(free * view.a_to_b), _RESTING_M - 0.002 + lift - view.above_b])
+        return self.move(obs, (1.0 - grip) * view.to_a + grip * goal, CLOSE, yaw=view.yaw)
+
+    def _let_go(self, obs: Obs, view: _View) -> Array:
+        rise = float(np.clip((view.width - 0.05) / 0.02, 0.0, 1.0))
+        return self.move(obs, 0.1 * rise * _UP, OPEN, yaw=view.yaw)

@@ -1,0 +1,245 @@
+"""Any gymnasium environment behind the protocol.
+
+* Observations: a Box becomes ``{"flat": vector}``, or ``{"image": ...}`` for (H, W, 3) uint8; a Dict stays as it is;
+  Discrete becomes one-hot.
+* Actions: a Box is flattened, in its own range (no rescaling to [-1, 1]: data record what the environment takes).
+  Discrete(n) has ``action_dim`` n, limits 0 and 1, and takes either n scores, of which the largest counts
+  (one-hot in demonstrations), or one index, as a scalar or of shape (1,).
+* Success: ``info["success"]`` or ``info["is_success"]`` of the latest step; False where the environment says neither.
+* States: for MuJoCo environments (time, qpos, qvel).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from imitate.envs.env import Array, Obs
+from imitate.envs.rendering import prepare_gl
+from imitate.errors import EnvError, nearest
+
+ENV_TYPE = 2
+FLAT, IMAGE = "flat", "image"
+
+
+class GymnasiumEnv:
+    """A gymnasium environment, made by its registered name.
+
+    Args:
+        env_name: registered id, such as ``Pendulum-v1``; ``module:id`` imports the module first.
+        env_kwargs: arguments of ``gymnasium.make``.
+        obs_keys: the observations to return; None returns all.
+        render: whether ``render`` will be called.
+    """
+
+    def __init__(
+        self,
+        env_name: str,
+        env_kwargs: dict[str, Any] | None = None,
+        *,
+        obs_keys: Sequence[str] | None = None,
+        render: bool = False,
+    ) -> None:
+        self.name = env_name
+        self._kwargs = {
+            key: value for key, value in (env_kwargs or {}).items() if key != "render_mode"
+        }
+        self._can_render = render
+        self._obs_keys = list(obs_keys) if obs_keys is not None else None
+        self._env = self._make()
+        self.action_low, self.action_high = _action_limits(env_name, self._env.action_space)
+        self.action_dim = len(self.action_low)
+        self._info: dict[str, Any] = {}
+
+    def _make(self) -> Any:
+        try:
+            spec = gymnasium.spec(self.name)
+            if self._can_render and "mujoco" in str(spec.entry_point):
+                prepare_gl()
+            mode = "rgb_array" if self._can_render else None
+            return gymnasium.make(self.name, render_mode=mode, **copy.deepcopy(self._kwargs))
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise EnvError(f"{self.name}: {_first_line(error)}") from error
+        except (gymnasium.error.Error, ImportError) as error:
+            raise EnvError(
+                f"gymnasium has no environment '{self.name}' ({_first_line(error)}); "
+                + nearest(self.name, gymnasium.registry)[:200]
+            ) from error
+        except TypeError as error:
+            raise EnvError(
+                f"{self.name} refuses its env_kwargs: {_first_line(error)}; correct env_args['env_kwargs']"
+            ) from error
+
+    # ------------------------------------------------------------------ episodes
+
+    def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
+        """Start an episode."""
+        raw, info = self._env.reset(seed=seed)
+        self._info = dict(info)
+        return self._observe(raw), self._with_success()
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action."""
+        raw, reward, terminated, truncated, info = self._env.step(self._native_action(action))
+        self._info = dict(info)
+        return (
+            self._observe(raw),
+            float(reward),
+            bool(terminated),
+            bool(truncated),
+            self._with_success(),
+        )
+
+    def _native_action(self, action: Array) -> Any:
+        values = np.asarray(action, dtype=np.float64)
+        space = self._env.action_space
+        if isinstance(space, spaces.Discrete):
+            if values.size == 1 and self.action_dim > 1:
+                return int(space.start) + int(np.clip(round(values.item()), 0, self.action_dim - 1))
+            self._check_action(values)
+            return int(space.start) + int(values.argmax())
+        self._check_action(values)
+        return values.reshape(space.shape).astype(space.dtype)
+
+    def _check_action(self, values: Array) -> None:
+        if values.shape != (self.action_dim,):
+            raise EnvError(
+                f"{self.name}: the action has shape {values.shape}, the environment takes ({self.action_dim},); "
+                "is the policy trained for another environment?"
+            )
+
+    def _with_success(self) -> dict[str, Any]:
+        return {**self._info, "success": self.is_success()["task"]}
+
+    def is_success(self) -> dict[str, bool]:
+        """What the latest ``info`` says."""
+        for key in ("success", "is_success"):
+            if key in self._info:
+                return {"task": bool(self._info[key])}
+        return {"task": False}
+
+    # ------------------------------------------------------------------ observations
+
+    def _observe(self, raw: Any) -> Obs:
+        space = self._env.observation_space
+        if isinstance(space, spaces.Dict):
+            obs = {key: self._leaf(raw[key], leaf, key) for key, leaf in space.spaces.items()}
+        else:
+            key = IMAGE if _is_image(space) else FLAT
+            obs = {key: self._leaf(raw, space, key)}
+        if self._obs_keys is None:
+            return obs
+        missing = [key for key in self._obs_keys if key not in obs]
+        if missing:
+            raise EnvError(
+                f"{self.name}: the environment has no observation '{missing[0]}'; {nearest(missing[0], obs)}"
+            )
+        return {key: obs[key] for key in self._obs_keys}
+
+    def _leaf(self, value: Any, space: Any, key: str) -> Array:
+        if isinstance(space, spaces.Box):
+            return np.array(value) if _is_image(space) else np.array(value).reshape(-1)
+        if isinstance(space, spaces.Discrete):
+            return np.eye(int(space.n), dtype=np.float32)[int(value) - int(space.start)]
+        raise EnvError(
+            f"{self.name}: observation '{key}' is a {type(space).__name__}; Box, Discrete and a Dict of them are read; "
+            "wrap the environment, for example in gymnasium.wrappers.FlattenObservation"
+        )
+
+    # ------------------------------------------------------------------ states
+
+    def get_state(self) -> dict[str, Any]:
+        """``states``: (time, qpos, qvel). MuJoCo environments only."""
+        _, data = self._simulator()
+        return {"states": np.concatenate([[data.time], data.qpos, data.qvel])}
+
+    def reset_to(self, state: dict[str, Any]) -> Obs:
+        """Restore a state and start a new episode from it. MuJoCo environments only."""
+        self._simulator()
+        self.reset()
+        model, data = self._simulator()
+        states = np.asarray(state["states"], dtype=np.float64)
+        if states.shape != (1 + model.nq + model.nv,):
+            raise EnvError(
+                f"{self.name}: the recorded state has shape {states.shape}, "
+                f"the environment's is ({1 + model.nq + model.nv},); was it recorded in another environment?"
+            )
+        data.time = states[0]
+        data.qpos[:] = states[1 : 1 + model.nq]
+        data.qvel[:] = states[1 + model.nq :]
+        import mujoco
+
+        mujoco.mj_forward(model, data)
+        return self._observe(self._env.unwrapped._get_obs())
+
+    def _simulator(self) -> tuple[Any, Any]:
+        inner = self._env.unwrapped
+        model, data = getattr(inner, "model", None), getattr(inner, "data", None)
+        if not (hasattr(model, "nq") and hasattr(data, "qpos") and hasattr(inner, "_get_obs")):
+            raise EnvError(
+                f"{self.name}: its state can be neither read nor set, only MuJoCo environments' can; "
+                "play recorded actions back instead of states"
+            )
+        return model, data
+
+    # ------------------------------------------------------------------ the rest
+
+    def render(
+        self, *, height: int = 256, width: int = 256, camera_name: str | None = None
+    ) -> Array:
+        """One frame, brought to the wanted size by repeating or leaving out pixels."""
+        if not self._can_render:
+            raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
+        try:
+            frame = np.asarray(self._env.render())
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise EnvError(f"{self.name}: {_first_line(error)}") from error
+        rows = np.arange(height) * frame.shape[0] // height
+        columns = np.arange(width) * frame.shape[1] // width
+        return np.ascontiguousarray(frame[rows][:, columns], dtype=np.uint8)
+
+    def serialize(self) -> dict[str, Any]:
+        """``env_args`` of a demonstration file."""
+        return {
+            "env_name": self.name,
+            "env_version": gymnasium.__version__,
+            "type": ENV_TYPE,
+            "env_kwargs": copy.deepcopy(self._kwargs),
+        }
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+def _action_limits(name: str, space: Any) -> tuple[Array, Array]:
+    if isinstance(space, spaces.Discrete):
+        return np.zeros(int(space.n)), np.ones(int(space.n))
+    if isinstance(space, spaces.Box):
+        size = math.prod(space.shape)
+        return (
+            space.low.reshape(size).astype(np.float64),
+            space.high.reshape(size).astype(np.float64),
+        )
+    raise EnvError(
+        f"{name}: its actions are a {type(space).__name__}; Box and Discrete are supported"
+    )
+
+
+def _is_image(space: Any) -> bool:
+    return (
+        isinstance(space, spaces.Box)
+        and len(space.shape) == 3
+        and space.shape[-1] == 3
+        and space.dtype == np.uint8
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,161 @@
+"""Many copies of an environment in processes of their own, behind gymnasium's vector interface."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from imitate.envs.env import Array, Env, Obs
+from imitate.envs.make import make_env
+from imitate.errors import EnvError
+
+_WORKER_GONE = (EOFError, BrokenPipeError, ConnectionResetError)
+
+
+class AsGymnasium(gymnasium.Env[Obs, Array]):
+    """An ``Env`` as a ``gymnasium.Env``, with a Dict observation space read off its first observation.
+
+    Args:
+        env: the environment.
+        max_episode_steps: steps after which ``truncated`` is True; None leaves it to the environment.
+    """
+
+    def __init__(self, env: Env, max_episode_steps: int | None = None) -> None:
+        self.env = env
+        self._max_episode_steps = max_episode_steps
+        self._steps = 0
+        obs, _ = env.reset(seed=0)
+        self.observation_space = spaces.Dict(
+            {key: _space(np.asarray(value)) for key, value in obs.items()}
+        )
+        self.action_space = spaces.Box(
+            env.action_low.astype(np.float32), env.action_high.astype(np.float32), dtype=np.float32
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Obs, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        self._steps = 0
+        return self.env.reset(seed=seed)
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._steps += 1
+        if self._max_episode_steps is not None and self._steps >= self._max_episode_steps:
+            truncated = True
+        return obs, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """Free the simulator."""
+        self.env.close()
+
+
+class VectorEnv(AsyncVectorEnv):
+    """gymnasium's AsyncVectorEnv that says so when a worker process has died."""
+
+    def __init__(self, env_fns: Sequence[Any], name: str, **kwargs: Any) -> None:
+        self._name = name
+        super().__init__(env_fns, **kwargs)
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Reset all copies, or those in ``options["reset_mask"]``."""
+        try:
+            return super().reset(**kwargs)
+        except _WORKER_GONE as error:
+            raise self._gone() from error
+
+    def step(self, actions: Any) -> Any:
+        """Step all copies."""
+        try:
+            return super().step(actions)
+        except _WORKER_GONE as error:
+            raise self._gone() from error
+
+    def _gone(self) -> EnvError:
+        dead = [index for index, process in enumerate(self.processes) if not process.is_alive()]
+        self.close(terminate=True)
+        return EnvError(
+            f"{self._name}: the process of copy {dead or '?'} ended in the middle of a call (a crash of the simulator, "
+            "or out of memory); try fewer copies"
+        )
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """End the processes; without asking them when one of them is gone."""
+        if terminate or not all(process.is_alive() for process in self.processes):
+            for process in self.processes:
+                process.terminate()
+                process.join()
+            for pipe in self.parent_pipes:
+                if pipe is not None:
+                    pipe.close()
+            return
+        super().close_extras(timeout=timeout, terminate=terminate)
+
+
+def make_vector_env(
+    env_meta: dict[str, Any],
+    num_envs: int,
+    *,
+    obs_keys: Sequence[str] | None = None,
+    render: bool = False,
+    camera_names: Sequence[str] | None = None,
+    camera_size: int | None = None,
+    max_episode_steps: int | None = None,
+    autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+    context: str = "spawn",
+) -> VectorEnv:
+    """``num_envs`` copies of an environment, each in its own process.
+
+    Observations are a dict of (num_envs, ...) arrays; ``info["success"]`` is (num_envs,) bool. Reset with
+    ``seed=[...]`` for one seed per copy.
+
+    Args:
+        env_meta: as for ``make_env``.
+        num_envs: copies.
+        obs_keys: as for ``make_env``.
+        render: as for ``make_env``.
+        camera_names: as for ``make_env``.
+        camera_size: as for ``make_env``.
+        max_episode_steps: steps after which an episode is truncated.
+        autoreset_mode: gymnasium's; with ``DISABLED`` finished copies wait for ``options={"reset_mask": mask}``.
+        context: how processes start; ``spawn`` is safe beside threads and OpenGL.
+
+    Raises:
+        EnvError: from the constructor, ``reset`` and ``step``: the environment cannot be made, or a process died.
+    """
+    make = functools.partial(
+        _make_copy,
+        env_meta,
+        max_episode_steps=max_episode_steps,
+        obs_keys=obs_keys,
+        render=render,
+        camera_names=camera_names,
+        camera_size=camera_size,
+    )
+    return VectorEnv(
+        [make] * num_envs,
+        name=str(env_meta.get("env_name")),
+        context=context,
+        autoreset_mode=autoreset_mode,
+    )
+
+
+def _make_copy(
+    env_meta: dict[str, Any], max_episode_steps: int | None, **kwargs: Any
+) -> AsGymnasium:
+    return AsGymnasium(make_env(env_meta, **kwargs), max_episode_steps)
+
+
+def _space(value: Array) -> spaces.Box:
+    if value.dtype == np.uint8:
+        return spaces.Box(0, 255, value.shape, dtype=np.uint8)
+    return spaces.Box(-np.inf, np.inf, value.shape, dtype=value.dtype.type)
