@@ -1,0 +1,70 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from imitate.cli.config import app
+from imitate.config import load_config
+from imitate.config.schema import schema_text
+from imitate.errors import ConfigError
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_show_prints_the_whole_tree_with_overrides():
+    done = run("show", "robosuite/lift/bc", "--set", "train.batch_size=3", "--set", "train.seed=4")
+    assert done.exit_code == 0
+    tree = json.loads(done.stdout)
+    assert tree["train"]["batch_size"] == 3
+    assert tree["train"]["seed"] == 4
+    assert tree["train"]["frame_stack"] == 1
+    assert load_config(tree) == load_config(done.stdout)
+
+
+def test_show_of_a_bad_override_is_an_error_of_the_user():
+    done = run("show", "robosuite/lift/bc", "--set", "train.batchsize=3")
+    assert isinstance(done.exception, ConfigError)
+    assert "did you mean 'batch_size'?" in str(done.exception)
+
+
+def test_check_tells_of_every_file(tmp_path):
+    good, broken, untrainable = (tmp_path / name for name in ("good.json", "bad.json", "no.json"))
+    good.write_text('{"algo_name": "bc"}')
+    broken.write_text('{"algo_name": "bc", "train": {"sed": 1}}')
+    untrainable.write_text('{"algo_name": "bc", "experiment": {"validate": true}}')
+    done = run("check", str(good), str(broken), str(untrainable))
+    assert done.stdout == f"{good}: good\n"
+    assert isinstance(done.exception, ConfigError)
+    lines = str(done.exception).splitlines()
+    assert lines[0] == f"{broken}: train.sed: unknown key, did you mean 'seed'?"
+    assert lines[1].startswith(f"{untrainable}: train.hdf5_validation_filter_key: is null, but")
+    assert len(lines) == 2
+    assert run("check", str(good)).exit_code == 0
+
+
+def test_schema_writes_a_file_per_algorithm(tmp_path):
+    done = run("schema", "--out", str(tmp_path / "new" / "folder"))
+    assert done.exit_code == 0
+    assert (tmp_path / "new" / "folder" / "bc.json").read_text() == schema_text("bc")
+
+
+def test_schema_into_a_place_that_is_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    done = run("schema", "--out", str(tmp_path / "file"))
+    assert isinstance(done.exception, ConfigError)
+    assert "choose another --out" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "row"),
+    [
+        ([], "| `train.batch_size` | integer > 0 | `100` | Samples in a batch. |"),
+        (["bc"], '| `algo.rnn.rnn_type` | `"LSTM"` or `"GRU"` | `"LSTM"` |'),
+    ],
+)
+def test_keys_prints_the_table(arguments, row):
+    done = run("keys", *arguments)
+    assert done.exit_code == 0
+    assert row in done.stdout

@@ -1,0 +1,103 @@
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from imitate.config import load_config
+from imitate.config.library import bundled, folder, names
+from imitate.config.readiness import check_trainable
+
+ROOT = Path(__file__).parents[2]
+VARIANTS = ["bc", "bc_gaussian", "bc_gmm", "bc_rnn", "bc_rnn_gmm", "bc_vae"]
+
+
+def test_every_variant_has_a_template_and_a_configuration_per_task():
+    found = set(names())
+    assert {f"bc/{variant}" for variant in VARIANTS} <= found
+    for task in ("lift", "stack", "pick_place_can"):
+        assert {f"robosuite/{task}/{variant}" for variant in VARIANTS} <= found
+    assert not any(name.startswith("schema") for name in found)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_bundled_configuration_loads_and_can_be_trained(name):
+    config = load_config(folder() / f"{name}.json")
+    check_trainable(config)
+    assert load_config(config.to_json()) == config
+    assert config.experiment.name == name.removeprefix("robosuite/").replace("/", "_") or (
+        config.train.data is None
+    )
+
+
+@pytest.mark.parametrize("name", [n for n in names() if n.startswith("robosuite/")])
+def test_ready_configurations_have_the_settings_that_work(name):
+    config = load_config(name)
+    task = name.split("/")[1]
+    optimizer = config.algo.optim_params.policy
+    assert config.train.data[0].path == f"datasets/{task}/scripted.hdf5"
+    assert config.train.output_dir == "runs"
+    assert config.train.obs_normalization == "mean_std"
+    assert optimizer.learning_rate.scheduler_type == "cosine"
+    assert optimizer.learning_rate.warmup_steps > 0
+    horizons = {"lift": 150, "stack": 300, "pick_place_can": 400}
+    assert config.experiment.rollout.horizon == horizons[task]
+    if config.algo.rnn.enabled:
+        assert config.train.seq_length == config.algo.rnn.horizon
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "robosuite/lift/bc",
+        "robosuite/lift/bc.json",
+        "configs/robosuite/lift/bc.json",
+        "./configs/robosuite/lift/bc",
+    ],
+)
+def test_a_configuration_is_found_by_its_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert bundled(name) == folder() / "robosuite" / "lift" / "bc.json"
+    assert load_config(name).experiment.name == "lift_bc"
+
+
+@pytest.mark.parametrize("name", ["lift/bc", "schema/bc", "", "../configs/bc/bc", "/bc/bc"])
+def test_other_names_are_not_found(name):
+    assert bundled(name) is None
+
+
+def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):
+    (tmp_path / "robosuite" / "lift").mkdir(parents=True)
+    (tmp_path / "robosuite" / "lift" / "bc").write_text('{"algo_name": "config_toy"}')
+    monkeypatch.chdir(tmp_path)
+    assert load_config("robosuite/lift/bc").algo_name == "config_toy"
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_has_the_configurations(tmp_path):
+    source, site = tmp_path / "source", tmp_path / "site"
+    no_junk = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for part in ("imitate", "configs"):
+        shutil.copytree(ROOT / part, source / part, ignore=no_junk)
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    wheel = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)]
+    subprocess.run(wheel, check=True)
+    (built,) = tmp_path.glob("imitate-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(built)], check=True)
+    code = (
+        "import imitate.config.library as library; from imitate.config import load_config;"
+        "print(library.folder(), len(library.names()), load_config('robosuite/lift/bc').algo_name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(site / "imitate" / "configs"), str(len(names())), "bc"]
