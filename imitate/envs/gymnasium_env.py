@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -59,7 +60,10 @@ class GymnasiumEnv:
 
     def _make(self) -> Any:
         try:
-            spec = gymnasium.spec(self.name)
+            module, _, env_id = self.name.rpartition(":")
+            if module:
+                import_module(module)
+            spec = gymnasium.spec(env_id)
             if self._can_render and "mujoco" in str(spec.entry_point):
                 prepare_gl()
             mode = "rgb_array" if self._can_render else None
