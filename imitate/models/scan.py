@@ -1,0 +1,89 @@
+"""Encoder of laser scans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from imitate.errors import ConfigError, nearest
+from imitate.models.visual import Shape, make_linear, make_pool
+
+_PER_LAYER = ("out_channels", "kernel_size", "stride", "padding", "dilation")
+_DEFAULTS = {"out_channels": (32, 64, 64), "kernel_size": (8, 4, 2), "stride": (4, 2, 1)}
+
+
+class ScanCore(nn.Module):
+    """Convolutions over the beams of a scan, pooling, flatten, linear map.
+
+    Args:
+        input_shape: (C, L).
+        conv_kwargs: lists with one entry per layer: out_channels, kernel_size, stride, padding, dilation.
+        conv_activation: 'relu' or None.
+        pool_class: pooling over (C, L, 1), or None.
+        pool_kwargs: its arguments.
+        flatten: give a vector.
+        feature_dimension: size of that vector by a linear map; None for none.
+    """
+
+    def __init__(
+        self,
+        input_shape: Shape,
+        conv_kwargs: Mapping[str, Any] | None = None,
+        conv_activation: str | None = "relu",
+        pool_class: str | None = None,
+        pool_kwargs: Mapping[str, Any] | None = None,
+        flatten: bool = True,
+        feature_dimension: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone, shape = _convolutions(input_shape, conv_kwargs or {}, conv_activation)
+        self.pool: nn.Module | None = None
+        if pool_class is not None:
+            self.pool, shape = make_pool(pool_class, pool_kwargs, (*shape, 1))
+        self.flatten = flatten
+        self.linear, self.output_shape = make_linear(shape, flatten, feature_dimension)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, L)`` to ``(B, *output_shape)``."""
+        x = self.backbone(x)
+        if self.pool is not None:
+            x = self.pool(x.unsqueeze(-1))
+        if self.flatten:
+            x = x.flatten(1)
+        y: Tensor = self.linear(x)
+        return y
+
+
+def _convolutions(
+    input_shape: Shape, conv_kwargs: Mapping[str, Any], activation: str | None
+) -> tuple[nn.Sequential, Shape]:
+    """The layers, and the shape of their output."""
+    for name in conv_kwargs:
+        if name not in _PER_LAYER:
+            raise ConfigError(f"conv_kwargs: unknown key '{name}'; {nearest(name, _PER_LAYER)}")
+    if activation not in ("relu", None):
+        raise ConfigError(f"conv_activation: unknown '{activation}'; wanted 'relu' or null")
+    options = {**_DEFAULTS, **conv_kwargs}
+    if len({len(values) for values in options.values()}) != 1:
+        lengths = ", ".join(f"{name} {len(values)}" for name, values in options.items())
+        raise ConfigError(f"conv_kwargs: all lists want one entry per layer, got {lengths}")
+    channels, length = input_shape
+    layers: list[nn.Module] = []
+    for values in zip(*options.values(), strict=True):
+        layer = nn.Conv1d(channels, **dict(zip(options, values, strict=True)))
+        layers.append(layer)
+        if activation is not None:
+            layers.append(nn.ReLU())
+        channels, length = layer.out_channels, _length(layer, length)
+        if length < 1:
+            raise ConfigError(
+                f"conv_kwargs: a scan of {input_shape[1]} beams is too short for these layers"
+            )
+    return nn.Sequential(*layers), (channels, length)
+
+
+def _length(layer: nn.Conv1d, length: int) -> int:
+    padding, dilation = int(layer.padding[0]), layer.dilation[0]
+    return (length + 2 * padding - dilation * (layer.kernel_size[0] - 1) - 1) // layer.stride[0] + 1
