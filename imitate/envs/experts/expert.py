@@ -69,10 +69,12 @@ class Expert(ABC):
     Attributes:
         env_name: the robosuite task it solves.
         horizon: control steps after which an attempt counts as failed, for the slowest demonstrator.
+        pace: factor on the style's speed.
     """
 
     env_name: ClassVar[str]
     horizon: ClassVar[int]
+    pace: ClassVar[float] = 1.0
 
     def __init__(self, style: Style) -> None:
         self.style = style
@@ -81,9 +83,7 @@ class Expert(ABC):
     def act(self, obs: Obs) -> Array:
         """The action (7,) for an observation."""
 
-    def move(
-        self, obs: Obs, displacement: Array, gripper: float, *, yaw: float = 0.0, speed: float = 1.0
-    ) -> Array:
+    def move(self, obs: Obs, displacement: Array, gripper: float, *, yaw: float = 0.0) -> Array:
         """Head for a point ``displacement`` (3,) metres away with the gripper pointing down.
 
         Args:
@@ -91,10 +91,9 @@ class Expert(ABC):
             displacement: from the gripper to the target, in the world's axes.
             gripper: ``OPEN`` or ``CLOSE``.
             yaw: wanted turn about the vertical axis, rad; 0 is the posture of the initial state.
-            speed: fraction of the style's speed.
         """
         command = _POSITION_GAIN / METRES_PER_ACTION * np.asarray(displacement)
-        limit = self.style.speed * speed
+        limit = min(1.0, self.style.speed * self.pace)
         command *= min(1.0, limit / max(float(np.linalg.norm(command)), 1e-9))
         turn = rotation_error(gripper_down(yaw), obs["robot0_eef_quat"])
         rotation = np.clip(_ROTATION_GAIN / RADIANS_PER_ACTION * turn, -1.0, 1.0)

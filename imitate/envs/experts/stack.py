@@ -31,6 +31,7 @@ class StackExpert(Expert):
 
     env_name = "Stack"
     horizon = 300
+    pace = 1.3
 
     def act(self, obs: Obs) -> Array:
         """See the class."""

@@ -1,0 +1,72 @@
+"""PickPlaceCan: carry the can into its bin, the far corner on the right."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from imitate.envs.env import Array, Obs
+from imitate.envs.experts.expert import CLOSE, OPEN, Expert, opening
+
+_BIN_CENTRE = np.array([0.1975, 0.4025])
+_BIN_HALF = np.array(
+    [0.07, 0.09]
+)  # of the region in which the can is let go, inside the bin's walls
+_CARRY_M = 1.02  # height of the can's centre above the floor when it passes over the walls
+_LET_GO_M = 0.885
+_GRASP_ABOVE_CENTRE_M = 0.01
+_TOUCHING_M = 0.068
+_HELD_M = 0.062
+_UP = np.array([0.0, 0.0, 1.0])
+
+
+class _View(NamedTuple):
+    """What the decisions are made from, in m."""
+
+    can: Array
+    width: float
+    to_can: Array
+    to_bin: Array  # horizontal (2,)
+    in_bin: bool
+
+
+class PickPlaceCanExpert(Expert):
+    """Come down on the can, close, rise above the walls, go over the bin, sink, let go, rise."""
+
+    env_name = "PickPlaceCan"
+    horizon = 400
+    pace = 1.5
+
+    def act(self, obs: Obs) -> Array:
+        """See the class."""
+        view = self._look(obs)
+        if view.in_bin and view.can[2] < _LET_GO_M:
+            rise = float(np.clip((view.width - _HELD_M) / 0.012, 0.0, 1.0))
+            return self.move(obs, 0.15 * rise * _UP, OPEN)
+        sideways, vertical = float(np.linalg.norm(view.to_can[:2])), abs(float(view.to_can[2]))
+        reached = sideways < 0.012 and vertical < 0.015
+        closing = view.width < 0.075 and sideways < 0.022 and vertical < 0.03
+        if not (reached or closing):
+            return self.approach(obs, view.to_can)
+        return self._carry(obs, view)
+
+    def _look(self, obs: Obs) -> _View:
+        can: Array = obs["object"][7:10]
+        offset = self.style.grasp_offset_m + _GRASP_ABOVE_CENTRE_M * _UP
+        to_bin = _BIN_CENTRE - can[:2]
+        return _View(
+            can=can,
+            width=opening(obs),
+            to_can=can + offset - obs["robot0_eef_pos"],
+            to_bin=to_bin,
+            in_bin=bool((np.abs(to_bin) < _BIN_HALF).all()),
+        )
+
+    def _carry(self, obs: Obs, view: _View) -> Array:
+        """Close, rise as the fingers meet the can, go sideways as it clears the walls, sink over the bin."""
+        grip = float(np.clip((_TOUCHING_M - view.width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
+        height = _LET_GO_M - 0.02 if view.in_bin else _CARRY_M
+        free = float(np.clip((view.can[2] - (_CARRY_M - 0.06)) / 0.04, 0.0, 1.0))
+        goal = np.array([*(free * view.to_bin), height - view.can[2]])
+        return self.move(obs, (1.0 - grip) * view.to_can + grip * goal, CLOSE)
