@@ -1,0 +1,96 @@
+"""The schema check of a demonstration file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from imitate.data.faults import (
+    check_bounded,
+    check_finite,
+    check_length,
+    check_modality,
+    check_numeric,
+    check_shape,
+)
+from imitate.data.hdf5_format import DatasetFile
+from imitate.errors import DatasetError
+
+_CHUNK_BYTES = 64 * 2**20
+
+
+def check_dataset(
+    path: str | Path,
+    *,
+    filter_key: str | None = None,
+    modalities: Mapping[str, str] | None = None,
+    action_keys: Sequence[str] = ("actions",),
+    bounded_actions: bool = True,
+) -> None:
+    """Read a whole file and refuse the first fault.
+
+    Args:
+        path: the HDF5 file.
+        filter_key: check the demos of this mask; None: all.
+        modalities: modality per observation key that a policy wants; None: the keys of the first demo, any modality.
+        action_keys: arrays that are actions.
+        bounded_actions: whether actions must lie in [-1, 1].
+
+    Raises:
+        DatasetError: one line that names the file, the demo, the key and what to do.
+    """
+    with DatasetFile(path) as file:
+        _ = file.env_meta
+        for demos in file.filter_keys().values():
+            _ = demos
+        demos = file.demos(filter_key)
+        if not demos:
+            raise no_demos(file, filter_key)
+        for demo in demos:
+            _check_demo(file, demo, demos[0], modalities, action_keys, bounded_actions)
+
+
+def no_demos(file: DatasetFile, filter_key: str | None) -> DatasetError:
+    """The error for an empty selection."""
+    if filter_key is None:
+        return DatasetError(f"{file.path}: there is no demo under 'data': collect some first")
+    return DatasetError(
+        f"{file.path}: filter key '{filter_key}' selects no demo: name another filter key, or fill this one"
+    )
+
+
+def _check_demo(
+    file: DatasetFile,
+    demo: str,
+    first: str,
+    modalities: Mapping[str, str] | None,
+    action_keys: Sequence[str],
+    bounded_actions: bool,
+) -> None:
+    length = check_length(file, demo)
+    wanted = file.obs_keys(first) if modalities is None else list(modalities)
+    for key, modality in (modalities or {}).items():
+        check_modality(file, demo, key, modality)
+    steps = [key for key in ("rewards", "dones", "terminals", "timeouts") if file.has(demo, key)]
+    next_obs = [f"next_obs/{key}" for key in wanted] if file.obs_keys(first, "next_obs") else []
+    for key in (
+        *dict.fromkeys(("actions", *action_keys)),
+        *steps,
+        *(f"obs/{key}" for key in wanted),
+        *next_obs,
+    ):
+        check_numeric(file, demo, key)
+        step = file.shape(first, key)[1:] if file.has(first, key) else file.shape(demo, key)[1:]
+        check_shape(file, demo, key, length, step, f"demo '{first}'")
+        for start, stop in _chunks(file, demo, key):
+            values = file.read(demo, key, start, stop)
+            check_finite(values, file, demo, key, start)
+            if bounded_actions and key in action_keys:
+                check_bounded(values, file, demo, key)
+
+
+def _chunks(file: DatasetFile, demo: str, key: str) -> Iterator[tuple[int, int]]:
+    array = file.array(demo, key)
+    rows = max(1, _CHUNK_BYTES * len(array) // max(1, array.nbytes))
+    for start in range(0, len(array), rows):
+        yield start, min(len(array), start + rows)

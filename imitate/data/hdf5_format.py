@@ -1,0 +1,260 @@
+"""Reading of demonstration files in robomimic's HDF5 layout.
+
+/data                   attrs: total, env_args (JSON), imitate_format, control_freq
+  /<demo>               attrs: num_samples, success, model_file, ...
+    actions (T, A), rewards (T,), dones (T,), terminals (T,), timeouts (T,), states (T, S)
+    obs/<key> (T, ...), next_obs/<key> (T, ...)         images uint8 (T, H, W, C)
+/mask/<filter key>      names of demos
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from imitate.errors import DatasetError, nearest
+
+DAMAGED = "it is cut short or damaged; copy or collect it again"
+
+
+def natural_key(name: str) -> tuple[list[str | int], str]:
+    """Sorting key under which ``demo_2`` comes before ``demo_10``."""
+    parts = re.split(r"([0-9]+)", name)
+    return [int(part) if part.isascii() and part.isdigit() else part for part in parts], name
+
+
+class DatasetFile:
+    """A demonstration file, open for reading; also a context manager.
+
+    Args:
+        path: the HDF5 file.
+        swmr: open it such that a process that writes in HDF5's SWMR mode may go on.
+
+    Raises:
+        DatasetError: here and in every method: what is missing or damaged, in which file and demo.
+    """
+
+    def __init__(self, path: str | Path, *, swmr: bool = False) -> None:
+        self.path = Path(path).expanduser()
+        self._file = _open(self.path, swmr)
+        data = self._file.get("data")
+        if not isinstance(data, h5py.Group):
+            names = ", ".join(sorted(self._file)) or "nothing"
+            self.close()
+            raise DatasetError(
+                f"{self.path}: there is no group 'data' (found: {names}): "
+                "demonstrations belong in data/<demo>; write them with imitate.data.DatasetWriter"
+            )
+        self._data = data
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- demos -----------------------------------------------------------------------------------
+
+    def demos(self, filter_key: str | None = None) -> list[str]:
+        """Names of the demos, all or those of a mask, in natural order."""
+        with self._reading("data"):
+            names = list(self._data)
+        if filter_key is not None:
+            known = set(names)
+            names = self._masked(filter_key)
+            for name in names:
+                if name not in known:
+                    raise DatasetError(
+                        f"{self.path}: mask '{filter_key}' names demo '{name}', which is not in the file "
+                        f"({nearest(name, known)}): remove the name from the mask"
+                    )
+        return sorted(set(names), key=natural_key)
+
+    def filter_keys(self) -> dict[str, list[str]]:
+        """The masks: name -> demos."""
+        with self._reading("mask"):
+            masks = list(self._file["mask"]) if "mask" in self._file else []
+        return {name: sorted(self._masked(name), key=natural_key) for name in masks}
+
+    def _masked(self, filter_key: str) -> list[str]:
+        with self._reading("mask"):
+            masks = self._file.get("mask", {})
+            if filter_key not in masks:
+                raise DatasetError(
+                    f"{self.path}: there is no filter key '{filter_key}' under 'mask'; {nearest(filter_key, masks)}"
+                )
+            return [
+                name.decode() if isinstance(name, bytes) else str(name)
+                for name in np.ravel(masks[filter_key][()])
+            ]
+
+    def length(self, demo: str) -> int:
+        """Number of steps of a demo: that of its actions."""
+        group = self._group(demo)
+        if "actions" not in group:
+            raise DatasetError(
+                f"{self.path}: demo '{demo}' has no 'actions' (found: {', '.join(sorted(group)) or 'nothing'}): "
+                "remove the demo or write its actions"
+            )
+        return int(self._shape(demo, "actions")[0])
+
+    # ---- arrays ----------------------------------------------------------------------------------
+
+    def obs_keys(self, demo: str, group: str = "obs") -> list[str]:
+        """Observations of a demo, sorted; ``group`` is 'obs' or 'next_obs'."""
+        with self._reading(f"data/{demo}/{group}"):
+            found = self._group(demo).get(group)
+            return sorted(found) if isinstance(found, h5py.Group) else []
+
+    def has(self, demo: str, key: str) -> bool:
+        """Whether a demo has the array ``key``, such as 'rewards' or 'obs/object'."""
+        with self._reading(f"data/{demo}"):
+            return key in self._group(demo)
+
+    def array(self, demo: str, key: str) -> h5py.Dataset:
+        """The array, not yet read: for slices, shape and dtype."""
+        group = self._group(demo)
+        with self._reading(f"demo '{demo}', '{key}'"):
+            found = group.get(key)
+        if isinstance(found, h5py.Dataset) and found.shape:
+            return found
+        prefix, _, name = key.rpartition("/")
+        siblings = self.obs_keys(demo, prefix) if prefix else sorted(group)
+        place = f"'{prefix}/'" if prefix else "the demo"
+        raise DatasetError(
+            f"{self.path}: demo '{demo}' has no '{key}' ({place}: {nearest(name, siblings)}): "
+            "correct the key, or leave the demo out with a filter key"
+        )
+
+    def shape(self, demo: str, key: str) -> tuple[int, ...]:
+        """Shape ``(T, ...)`` of an array."""
+        return self._shape(demo, key)
+
+    def _shape(self, demo: str, key: str) -> tuple[int, ...]:
+        array = self.array(demo, key)
+        with self._reading(f"demo '{demo}', '{key}'"):
+            return tuple(array.shape)
+
+    def read(self, demo: str, key: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Steps ``start`` to ``stop`` of an array, all by default."""
+        array = self.array(demo, key)
+        with self._reading(f"demo '{demo}', '{key}'"):
+            values: NDArray[Any] = array[start:stop]
+        return values
+
+    # ---- metadata --------------------------------------------------------------------------------
+
+    @property
+    def env_meta(self) -> dict[str, Any]:
+        """The environment the demos come from: the attribute ``env_args``; {} if there is none."""
+        text = self._data.attrs.get("env_args")
+        if text is None:
+            return {}
+        try:
+            meta = json.loads(text)
+        except (TypeError, ValueError):
+            meta = None
+        if not isinstance(meta, dict):
+            raise DatasetError(
+                f"{self.path}: attribute 'env_args' of group 'data' is not a JSON object (begins {str(text)[:40]!r}): "
+                "write one with env_name, type, env_kwargs"
+            )
+        return meta
+
+    @property
+    def file_attrs(self) -> dict[str, Any]:
+        """Attributes of the group ``data``."""
+        with self._reading("data"):
+            return {name: _plain(value) for name, value in self._data.attrs.items()}
+
+    def attrs(self, demo: str) -> dict[str, Any]:
+        """Attributes of a demo."""
+        group = self._group(demo)
+        with self._reading(f"demo '{demo}'"):
+            return {name: _plain(value) for name, value in group.attrs.items()}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells this file's content from another's: size, counts, and a SHA-256 of names, lengths and actions."""
+        digest = hashlib.sha256(str(self._data.attrs.get("env_args")).encode())
+        demos = self.demos()
+        steps = 0
+        for demo in demos:
+            actions = np.ascontiguousarray(self.read(demo, "actions"))
+            steps += len(actions)
+            digest.update(f"{demo} {actions.shape} {actions.dtype}".encode())
+            digest.update(actions.tobytes())
+        return {
+            "size_bytes": self.path.stat().st_size,
+            "num_demos": len(demos),
+            "num_steps": steps,
+            "sha256": digest.hexdigest(),
+        }
+
+    # ---- access ----------------------------------------------------------------------------------
+
+    def _group(self, demo: str) -> h5py.Group:
+        with self._reading(f"demo '{demo}'"):
+            group = self._data.get(demo)
+        if not isinstance(group, h5py.Group):
+            raise DatasetError(
+                f"{self.path}: there is no demo '{demo}'; {nearest(demo, self._data)}"
+            )
+        return group
+
+    @contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, KeyError, ValueError) as error:
+            raise DatasetError(
+                f"{self.path}: {what} cannot be read: {DAMAGED} ({error})"
+            ) from error
+
+
+def _open(path: Path, swmr: bool) -> h5py.File:
+    if not path.exists():
+        raise DatasetError(
+            f"{path}: there is no such file: correct the path, or collect or download the data first"
+        )
+    if not path.is_file():
+        raise DatasetError(f"{path}: is a folder: name an HDF5 file in it")
+    try:
+        return h5py.File(path, "r", swmr=swmr)
+    except PermissionError as error:
+        raise DatasetError(f"{path}: may not be read: change its permissions") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        with path.open("rb") as file:
+            is_hdf5 = file.read(8) == b"\x89HDF\r\n\x1a\n"
+        if is_hdf5:
+            raise DatasetError(f"{path}: {DAMAGED} ({reason})") from error
+        raise DatasetError(
+            f"{path}: is not an HDF5 file: name a demonstration file (.hdf5)"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as text, number, bool or array."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return value.item() if isinstance(value, np.generic) else value

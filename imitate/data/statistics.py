@@ -1,0 +1,80 @@
+"""Mean, standard deviation and range of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class KeyStats:
+    """Statistics of one key over all steps, float64, shaped like one step; images per channel, in [0, 1].
+
+    Attributes:
+        mean: average.
+        std: population standard deviation (divided by n).
+        min: smallest value.
+        max: largest value.
+    """
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    min: NDArray[np.float64]
+    max: NDArray[np.float64]
+
+
+def statistics_of(chunks: Iterable[NDArray[Any]]) -> KeyStats:
+    """Statistics over the first axis of arrays that come one after another, in float64, without holding them.
+
+    Chunks are merged by mean and sum of squared differences (Chan, Golub, LeVeque 1983), which does not cancel as the
+    difference of two sums of squares does.
+
+    Args:
+        chunks: (n, ...) each, at least one row in all.
+    """
+    count = 0
+    mean = squares = low = high = np.zeros(())
+    for chunk in chunks:
+        values = chunk.astype(np.float64)
+        n = len(values)
+        chunk_mean = values.mean(axis=0)
+        chunk_squares = ((values - chunk_mean) ** 2).sum(axis=0)
+        chunk_low, chunk_high = values.min(axis=0), values.max(axis=0)
+        if count == 0:
+            mean, squares, low, high = chunk_mean, chunk_squares, chunk_low, chunk_high
+        else:
+            delta = chunk_mean - mean
+            mean = mean + delta * (n / (count + n))
+            squares = squares + chunk_squares + delta**2 * (count * n / (count + n))
+            low, high = np.minimum(low, chunk_low), np.maximum(high, chunk_high)
+        count += n
+    return KeyStats(mean, np.sqrt(squares / count), low, high)
+
+
+class StatsOnDemand(Mapping[str, KeyStats]):
+    """Statistics per key, each computed when first asked for.
+
+    Args:
+        keys: the keys there are.
+        compute: statistics of one key.
+    """
+
+    def __init__(self, keys: Iterable[str], compute: Callable[[str], KeyStats]) -> None:
+        self._compute = compute
+        self._known: dict[str, KeyStats | None] = dict.fromkeys(keys)
+
+    def __getitem__(self, key: str) -> KeyStats:
+        known = self._known[key]
+        if known is None:
+            known = self._known[key] = self._compute(key)
+        return known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)

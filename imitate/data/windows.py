@@ -1,0 +1,81 @@
+"""From sample numbers to rows of the store: windows that never leave their demo."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+
+
+class WindowRows(NamedTuple):
+    """Rows of a batch of windows.
+
+    Attributes:
+        rows: (B, T); steps outside the demo repeat its first or last row.
+        real: (B, T) whether the step lies in the demo.
+        demo: (B,) number of the demo.
+        last: (B, 1) last row of the demo.
+    """
+
+    rows: Rows
+    real: NDArray[np.bool_]
+    demo: Rows
+    last: Rows
+
+
+class Windows:
+    """All windows of a set of demos: one per step, ``frame_stack - 1`` rows before it and ``seq_length`` from it on.
+
+    Args:
+        demo_start: (number of demos,) first row of each demo.
+        demo_end: the row after its last.
+        frame_stack: observations up to and including the window's step.
+        seq_length: steps from the window's step on.
+        pad_frame_stack: keep windows that reach before the demo.
+        pad_seq_length: keep windows that reach beyond its end.
+    """
+
+    def __init__(
+        self,
+        demo_start: Rows,
+        demo_end: Rows,
+        frame_stack: int = 1,
+        seq_length: int = 1,
+        pad_frame_stack: bool = True,
+        pad_seq_length: bool = True,
+    ) -> None:
+        self._start, self._end = demo_start, demo_end
+        self._offsets = np.arange(1 - frame_stack, seq_length)
+        skipped = 0 if pad_frame_stack else frame_stack - 1
+        tail = 0 if pad_seq_length else seq_length - 1
+        self._all_steps = skipped == 0 and tail == 0
+        counts = np.maximum(demo_end - demo_start - skipped - tail, 0)
+        self._first = demo_start + skipped
+        self._window_end = np.cumsum(counts)
+        self._window_start = self._window_end - counts
+
+    def __len__(self) -> int:
+        return int(self._window_end[-1])
+
+    @property
+    def length(self) -> int:
+        """T, steps in a window."""
+        return len(self._offsets)
+
+    def steps(self, index: Rows) -> tuple[Rows, Rows]:
+        """Demo (B,) and row (B,) of the step that each window belongs to."""
+        demo = self._window_end.searchsorted(index, side="right")
+        if self._all_steps:
+            return demo, index
+        return demo, index - self._window_start[demo] + self._first[demo]
+
+    def rows(self, index: Rows) -> WindowRows:
+        """Rows of the windows ``index`` (B,)."""
+        demo, step = self.steps(index)
+        wanted = step[:, None] + self._offsets
+        last = (self._end[demo] - 1)[:, None]
+        rows = np.maximum(np.minimum(wanted, last), self._start[demo][:, None])
+        return WindowRows(rows, rows == wanted, demo, last)
