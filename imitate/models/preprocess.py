@@ -111,13 +111,11 @@ class Preprocess(nn.Module):
             for key, shape in self.raw_shapes.items()
         }
         self.action_dims = dict(action_dims)
-        self.normalizes_obs = bool(obs_affine)
-        self.normalizes_actions = bool(action_affine)
         # One pair of buffers for all observation keys: an entry per value, or per channel of an image.
         self._ranges = _ranges({key: self._affine_size(key) for key in self.raw_shapes})
         self._register("offset", "scale", self._ranges, obs_affine or {})
         self._register("action_offset", "action_scale", _ranges(action_dims), action_affine or {})
-        self._plans: dict[tuple[str, ...] | None, _Plan] = {}
+        self._refresh()
 
     # ---- constructors ---------------------------------------------------------------------------
 
@@ -239,7 +237,7 @@ class Preprocess(nn.Module):
 
     def _plan(self, keys: tuple[str, ...] | None) -> _Plan:
         plan = self._plans.get(keys)
-        if plan is not None and plan.offset.device == self.offset.device:
+        if plan is not None:
             return plan
         chosen = tuple(self.raw_shapes) if keys is None else keys
         for key in chosen:
@@ -302,12 +300,7 @@ class Preprocess(nn.Module):
             }
             for key, (start, stop) in _ranges(self.action_dims).items()
         }
-        return {
-            "obs": obs,
-            "actions": actions,
-            "normalizes_obs": self.normalizes_obs,
-            "normalizes_actions": self.normalizes_actions,
-        }
+        return {"obs": obs, "actions": actions}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
@@ -317,8 +310,8 @@ class Preprocess(nn.Module):
             {key: entry["raw_shape"] for key, entry in obs.items()},
             {key: entry["modality"] for key, entry in obs.items()},
             {key: entry["dim"] for key, entry in actions.items()},
-            _affine_of(obs) if saved["normalizes_obs"] else None,
-            _affine_of(actions) if saved["normalizes_actions"] else None,
+            _affine_of(obs),
+            _affine_of(actions),
         )
 
     # ---- buffers ---------------------------------------------------------------------------------
@@ -352,6 +345,21 @@ class Preprocess(nn.Module):
         self.register_buffer(offset_name, offset)
         self.register_buffer(scale_name, scale)
 
+    def _refresh(self) -> None:
+        """What is derived from the buffers; to be called whenever they change."""
+        self._plans: dict[tuple[str, ...] | None, _Plan] = {}
+        self.normalizes_obs = not _is_identity(self.offset, self.scale)
+        self.normalizes_actions = not _is_identity(self.action_offset, self.action_scale)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self._refresh()
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._refresh()
+
     @staticmethod
     def _affine_dict(offset: Tensor, scale: Tensor, start: int, stop: int) -> dict[str, Tensor]:
         return {
@@ -367,6 +375,10 @@ def _ranges(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
         ranges[key] = (start, start + size)
         start += size
     return ranges
+
+
+def _is_identity(offset: Tensor, scale: Tensor) -> bool:
+    return bool((offset == 0).all()) and bool((scale == 1).all())
 
 
 def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.device) -> Tensor:
