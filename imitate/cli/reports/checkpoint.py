@@ -1,0 +1,101 @@
+"""A checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
+from imitate.config import load_config
+from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
+
+
+def describe(path: Path) -> Report:
+    """What was trained, on what, how far, and with which settings other than the defaults."""
+    ckpt = load_checkpoint(path)
+    algo = algo_from_checkpoint(ckpt)
+    defaults = load_config({"algo_name": ckpt["algo_name"]}).to_dict()
+    shapes, env, state = ckpt["shape_metadata"], ckpt["env_metadata"], ckpt.get("train_state", {})
+    return {
+        "kind": "checkpoint",
+        "path": str(path),
+        "size_mb": path.stat().st_size / 1e6,
+        "algo": ckpt["algo_name"],
+        "variant": type(algo).__name__,
+        "parameters": sum(p.numel() for p in algo.nets.parameters()),
+        "epoch": state.get("epoch"),
+        "step": state.get("step"),
+        "train_cpu_s": state.get("cpu_s"),
+        "env_name": env.get("env_name"),
+        "env_type": env.get("type"),
+        "env_version": env.get("env_version"),
+        "robots": env.get("env_kwargs", {}).get("robots"),
+        "obs_shapes": shapes["all_shapes"],
+        "action_dim": shapes["ac_dim"],
+        "action_low": shapes.get("action_low"),
+        "action_high": shapes.get("action_high"),
+        "normalizes_obs": ckpt["preprocess"].get("normalizes_obs"),
+        "normalizes_actions": ckpt["preprocess"].get("normalizes_actions"),
+        "changed_settings": dict(_differences(defaults, json.loads(ckpt["config"]))),
+        "versions": ckpt.get("versions", {}),
+        "provenance": ckpt.get("provenance", {}),
+    }
+
+
+def _differences(
+    default: Mapping[str, Any], value: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Keys whose value is not the default's, as dotted paths."""
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        other = default.get(key)
+        if isinstance(item, Mapping) and isinstance(other, Mapping):
+            yield from _differences(other, item, f"{name}.")
+        elif item != other and name != "algo_name":
+            yield name, item
+
+
+def lay_out(report: Report) -> Iterator[str]:
+    """The report, for a person."""
+    yield from pairs(
+        [
+            ("file", f"{report['path']} ({report['size_mb']:.1f} MB)"),
+            ("algorithm", f"{report['algo']} ({report['variant']})"),
+            ("parameters", f"{report['parameters']:,}"),
+            ("trained", f"epoch {report['epoch']}, {report['step']} updates"),
+            ("environment", environment_words(report)),
+            ("actions", f"{report['action_dim']}, {_limits(report)}"),
+            ("normalizes", _normalization_words(report)),
+            ("versions", ", ".join(f"{k} {v}" for k, v in report["versions"].items())),
+            ("git commit", report["provenance"].get("git_commit") or "none"),
+        ]
+    )
+    for entry in report["provenance"].get("datasets", ()):
+        yield (
+            f"trained on     {entry.get('path')}: {entry.get('num_demos')} demos, "
+            f"{entry.get('num_steps')} steps, sha256 {str(entry.get('sha256'))[:12]}"
+        )
+    yield ""
+    yield from table(
+        ("observation", "shape"),
+        [(key, shape_words(shape)) for key, shape in report["obs_shapes"].items()],
+    )
+    yield ""
+    yield from table(
+        ("setting, other than the default", "value"),
+        [(key, json.dumps(value)) for key, value in report["changed_settings"].items()],
+    )
+
+
+def _limits(report: Report) -> str:
+    low, high = report["action_low"], report["action_high"]
+    if low is None or high is None:
+        return "not clipped"
+    return f"clipped to [{min(low):g}, {max(high):g}]"
+
+
+def _normalization_words(report: Report) -> str:
+    what = [name for name in ("obs", "actions") if report[f"normalizes_{name}"]]
+    return " and ".join(what) or "nothing"

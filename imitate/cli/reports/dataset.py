@@ -1,0 +1,134 @@
+"""A demonstration file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
+from imitate.data import DatasetFile
+
+
+def describe(path: Path) -> Report:
+    """Demos, lengths, keys, masks, environment, actions and success of a demonstration file."""
+    with DatasetFile(path) as file:
+        demos = file.demos()
+        lengths = np.array([file.length(demo) for demo in demos], dtype=np.int64)
+        env, attrs = file.env_meta, file.file_attrs
+        return {
+            "kind": "dataset",
+            "path": str(path),
+            "size_mb": path.stat().st_size / 1e6,
+            "demos": len(demos),
+            "steps": int(lengths.sum()),
+            "length": {
+                "mean": float(lengths.mean()),
+                "min": int(lengths.min()),
+                "max": int(lengths.max()),
+            }
+            if demos
+            else None,
+            "env_name": env.get("env_name"),
+            "env_type": env.get("type"),
+            "env_version": env.get("env_version"),
+            "robots": env.get("env_kwargs", {}).get("robots"),
+            "control_freq": attrs.get("control_freq")
+            or env.get("env_kwargs", {}).get("control_freq"),
+            "success": _successes(file, demos),
+            "actions": _action_range(file, demos),
+            "filter_keys": {name: len(names) for name, names in file.filter_keys().items()},
+            "keys": _keys(file, demos),
+        }
+
+
+def _keys(file: DatasetFile, demos: Sequence[str]) -> list[Report]:
+    """Each array below a demo: shape of one step, dtype, and in how many demos it is so."""
+    found: dict[str, dict[tuple[tuple[int, ...], str], int]] = {}
+    for demo in demos:
+        for name in file.keys(demo):
+            array = file.array(demo, name)
+            form = (tuple(array.shape[1:]), str(array.dtype))
+            forms = found.setdefault(name, {})
+            forms[form] = forms.get(form, 0) + 1
+    return [
+        {"key": name, "shape": list(shape), "dtype": dtype, "demos": count}
+        for name, forms in sorted(found.items())
+        for (shape, dtype), count in forms.items()
+    ]
+
+
+def _action_range(file: DatasetFile, demos: Sequence[str]) -> Report | None:
+    if not demos:
+        return None
+    arrays = [file.read(demo, "actions") for demo in demos]
+    if len({array.shape[1:] for array in arrays}) > 1 or not any(map(len, arrays)):
+        return None
+    actions = np.concatenate(arrays)
+    low, high = actions.min(axis=0), actions.max(axis=0)
+    return {
+        "low": np.atleast_1d(low).tolist(),
+        "high": np.atleast_1d(high).tolist(),
+        "within_1": bool(np.abs(actions).max() <= 1.0),
+    }
+
+
+def _successes(file: DatasetFile, demos: Sequence[str]) -> Report | None:
+    """How many demos solve their task: by their attribute, else by whether a reward was given."""
+    flags = [file.attrs(demo).get("success") for demo in demos]
+    if demos and all(flag is not None for flag in flags):
+        return {"demos": sum(map(bool, flags)), "of": len(demos), "by": "success"}
+    if demos and all(file.has(demo, "rewards") for demo in demos):
+        rewarded = sum(bool((file.read(demo, "rewards") > 0).any()) for demo in demos)
+        return {"demos": rewarded, "of": len(demos), "by": "rewards"}
+    return None
+
+
+def lay_out(report: Report) -> Iterator[str]:
+    """The report, for a person."""
+    length, success = report["length"], report["success"]
+    rows = [
+        ("file", f"{report['path']} ({report['size_mb']:.1f} MB)"),
+        ("demos", f"{report['demos']}, {report['steps']} steps"),
+    ]
+    if length:
+        rows.append(("length", f"{length['mean']:.1f} ({length['min']} - {length['max']})"))
+    if success:
+        rate = 100 * success["demos"] / success["of"]
+        rows.append(
+            ("success", f"{success['demos']} of {success['of']} ({rate:.0f} %), by {success['by']}")
+        )
+    rows += [
+        ("environment", environment_words(report)),
+        (
+            "control rate",
+            "not said" if not report["control_freq"] else f"{report['control_freq']} Hz",
+        ),
+    ]
+    masks = report["filter_keys"]
+    rows.append(
+        ("filter keys", ", ".join(f"{name} ({count})" for name, count in masks.items()) or "none")
+    )
+    yield from pairs(rows)
+    yield ""
+    yield from table(
+        ("key", "one step", "type", "demos"),
+        [
+            (entry["key"], shape_words(entry["shape"]), entry["dtype"], str(entry["demos"]))
+            for entry in report["keys"]
+        ],
+    )
+    if report["actions"]:
+        yield ""
+        yield from _action_lines(report["actions"])
+
+
+def _action_lines(actions: Report) -> Iterator[str]:
+    rows = [
+        (str(i), f"{low:+.3f}", f"{high:+.3f}")
+        for i, (low, high) in enumerate(zip(actions["low"], actions["high"], strict=True))
+    ]
+    yield from table(("action", "lowest", "highest"), rows)
+    if not actions["within_1"]:
+        yield "actions leave [-1, 1]: set train.action_config.actions.normalization to min_max"

@@ -1,0 +1,49 @@
+"""Lines that a person reads: pairs, tables, words for values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Report = dict[str, Any]
+
+
+def pairs(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Lines of labels and values."""
+    for label, value in rows:
+        yield f"{label:<14} {value}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A header and rows, in columns as wide as their widest cell."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    for line in lines:
+        yield "  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip()
+
+
+def environment_words(report: Report) -> str:
+    """Task, simulator, its version and the robots."""
+    if not report["env_name"]:
+        return "not said"
+    kind = {1: "robosuite", 2: "gymnasium", 3: "iGibson", 4: "real robot"}.get(report["env_type"])
+    robots = report["robots"]
+    if isinstance(robots, list):
+        robots = ", ".join(robots)
+    details = " ".join(filter(None, (kind, report["env_version"], robots)))
+    return f"{report['env_name']} ({details})" if details else str(report["env_name"])
+
+
+def shape_words(shape: Sequence[int]) -> str:
+    """A shape, such as ``84 x 84 x 3``."""
+    return " x ".join(map(str, shape)) or "number"
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; a dash for None."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def percent(value: float | None) -> str:
+    """Whole percent; a dash for None."""
+    return "-" if value is None else f"{100 * value:.0f} %"

@@ -1,0 +1,109 @@
+"""A run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from imitate.cli.reports.layout import Report, number, pairs, percent, table
+from imitate.errors import UserError
+from imitate.train.metrics import MetricsFile
+from imitate.train.run_folder import RunFolder
+
+_CURVE_POINTS = 8
+
+
+def describe(path: Path) -> Report:
+    """How far a run is, its best evaluation, its checkpoints, and points of its curve."""
+    folder = RunFolder(path)
+    config = _read_json(folder.config)
+    results = _read_json(folder.results) if folder.results.is_file() else {}
+    records = MetricsFile(folder.metrics).read()
+    epochs = [record for record in records if record.get("kind") == "epoch"]
+    rollouts = {r["epoch"]: r for r in records if r.get("kind") == "rollout"}
+    train = config.get("train", {})
+    return {
+        "kind": "run",
+        "path": str(path),
+        "name": config.get("experiment", {}).get("name"),
+        "algo": results.get("algo") or config.get("algo_name"),
+        "status": results.get("status", "unfinished"),
+        "epoch": epochs[-1]["epoch"] if epochs else 0,
+        "num_epochs": train.get("num_epochs"),
+        "best": results.get("best") or _best(rollouts),
+        "data": train.get("data"),
+        "times": results.get("times", {}),
+        "checkpoints": sorted(p.name for p in folder.checkpoints.glob("*.pth")),
+        "curve": [
+            {
+                "epoch": record["epoch"],
+                "loss": record.get("Train/Loss"),
+                "valid_loss": record.get("Valid/Loss"),
+                "success_rate": rollouts.get(record["epoch"], {}).get("Rollout/Success_Rate"),
+            }
+            for record in _spread(epochs, set(rollouts))
+        ],
+    }
+
+
+def _read_json(path: Path) -> Report:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: holds no JSON object, so this is not a run folder")
+    return value
+
+
+def _best(rollouts: Mapping[int, Mapping[str, Any]]) -> Report | None:
+    if not rollouts:
+        return None
+    epoch = max(rollouts, key=lambda e: (rollouts[e].get("Rollout/Success_Rate") or 0.0, e))
+    return {"epoch": epoch, "success_rate": rollouts[epoch].get("Rollout/Success_Rate")}
+
+
+def _spread(records: Sequence[Report], keep: set[int]) -> list[Report]:
+    """The evaluated epochs, the last one and some between, evenly spread."""
+    stride = max(1, len(records) // _CURVE_POINTS)
+    return [
+        record
+        for i, record in enumerate(records)
+        if i % stride == 0 or i == len(records) - 1 or record["epoch"] in keep
+    ]
+
+
+def lay_out(report: Report) -> Iterator[str]:
+    """The report, for a person."""
+    rows = [
+        ("run", report["path"]),
+        ("name", f"{report['name']} ({report['algo']})"),
+        ("status", f"{report['status']}, epoch {report['epoch']} of {report['num_epochs']}"),
+    ]
+    if report["best"]:
+        best = report["best"]
+        rows.append(("best", f"{percent(best['success_rate'])} in epoch {best['epoch']}"))
+    times = report["times"]
+    if times:
+        words = f"{times['train_wall_s']:.0f} s (CPU {times['train_cpu_s']:.0f} s)"
+        rows.append(("training", f"{words}, evaluation {times['evaluation_wall_s']:.0f} s"))
+    rows.append(("checkpoints", ", ".join(report["checkpoints"]) or "none yet"))
+    if report["status"] != "finished":
+        rows.append(("to go on", f"imitate train --resume {report['path']}"))
+    yield from pairs(rows)
+    if report["curve"]:
+        yield ""
+        yield from table(
+            ("epoch", "loss", "valid loss", "success"),
+            [
+                (
+                    str(point["epoch"]),
+                    number(point["loss"]),
+                    number(point["valid_loss"]),
+                    percent(point["success_rate"]),
+                )
+                for point in report["curve"]
+            ],
+        )

@@ -1,0 +1,263 @@
+"""imitate info: HDF5 files, checkpoints, run folders, and everything else."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from imitate.algo.algo import algo_factory
+from imitate.cli.main import app
+from imitate.config import load_config
+from imitate.data import DatasetWriter, Episode
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+
+ENV = {
+    "env_name": "Lift",
+    "env_version": "1.5.2",
+    "type": 1,
+    "env_kwargs": {"robots": ["Panda"], "control_freq": 20},
+}
+
+
+def info(*args):
+    return CliRunner().invoke(app, ["info", *map(str, args)])
+
+
+def report_of(path):
+    done = info(path, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def episode(steps, success, action=0.5):
+    return Episode(
+        obs={"object": np.zeros((steps, 10)), "robot0_eef_pos": np.zeros((steps, 3))},
+        actions=np.full((steps, 7), action),
+        rewards=np.zeros(steps),
+        terminals=np.zeros(steps, dtype=bool),
+        timeouts=np.zeros(steps, dtype=bool),
+        attrs={"success": success},
+    )
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    path = tmp_path / "demos.hdf5"
+    with DatasetWriter(path, ENV) as writer:
+        for steps, success, action in ((4, True, 0.5), (6, True, -0.25), (11, False, 0.0)):
+            writer.append_episode(episode(steps, success, action))
+        writer.add_filter_key("train", ["demo_0", "demo_1"])
+    return path
+
+
+# ---- demonstrations ------------------------------------------------------------------------------
+
+
+def test_dataset_numbers(dataset):
+    report = report_of(dataset)
+    assert report["kind"] == "dataset"
+    assert (report["demos"], report["steps"]) == (3, 21)
+    assert report["length"] == {"mean": 7.0, "min": 4, "max": 11}
+    assert report["success"] == {"demos": 2, "of": 3, "by": "success"}
+    assert report["filter_keys"] == {"train": 2}
+    assert (report["env_name"], report["env_version"]) == ("Lift", "1.5.2")
+    assert report["control_freq"] == 20
+    assert report["actions"]["low"] == [-0.25] * 7
+    assert report["actions"]["high"] == [0.5] * 7
+    assert report["actions"]["within_1"] is True
+    keys = {entry["key"]: entry for entry in report["keys"]}
+    assert keys["obs/object"]["shape"] == [10]
+    assert keys["obs/object"]["demos"] == 3
+    assert keys["actions"]["shape"] == [7]
+
+
+def test_dataset_for_a_person(dataset):
+    text = info(dataset).stdout
+    assert "3, 21 steps" in text
+    assert "7.0 (4 - 11)" in text
+    assert "2 of 3 (67 %), by success" in text
+    assert "Lift (robosuite 1.5.2 Panda)" in text
+    assert "20 Hz" in text
+    assert "train (2)" in text
+    assert any(line.split()[:2] == ["obs/object", "10"] for line in text.splitlines())
+
+
+def test_a_key_that_some_demos_lack_or_shape_otherwise_shows_in_the_counts(dataset):
+    with h5py.File(dataset, "a") as file:
+        del file["data/demo_2/obs/object"]
+        del file["data/demo_1/obs/robot0_eef_pos"]
+        file["data/demo_1/obs/robot0_eef_pos"] = np.zeros((6, 4), dtype=np.float32)
+    rows = [
+        (entry["key"], entry["shape"], entry["demos"])
+        for entry in report_of(dataset)["keys"]
+        if entry["key"].startswith("obs/")
+    ]
+    assert ("obs/object", [10], 2) in rows
+    assert ("obs/robot0_eef_pos", [3], 2) in rows
+    assert ("obs/robot0_eef_pos", [4], 1) in rows
+
+
+def test_success_by_rewards_where_no_demo_says_so(dataset):
+    with h5py.File(dataset, "a") as file:
+        for demo in file["data"].values():
+            del demo.attrs["success"]
+        file["data/demo_0/rewards"][-1] = 1.0
+    assert report_of(dataset)["success"] == {"demos": 1, "of": 3, "by": "rewards"}
+
+
+def test_actions_outside_the_unit_box_are_said(tmp_path):
+    path = tmp_path / "wide.hdf5"
+    with h5py.File(path, "w") as file:
+        file["data/demo_0/actions"] = np.array([[0.0, 3.0], [-2.0, 1.0]])
+    report = report_of(path)
+    assert report["actions"] == {"low": [-2.0, 1.0], "high": [0.0, 3.0], "within_1": False}
+    assert "actions leave [-1, 1]" in info(path).stdout
+    assert report["env_name"] is None
+
+
+def test_a_file_without_demos(tmp_path):
+    path = tmp_path / "empty.hdf5"
+    with h5py.File(path, "w") as file:
+        file.create_group("data")
+    report = report_of(path)
+    assert (report["demos"], report["length"], report["success"]) == (0, None, None)
+    assert "0, 0 steps" in info(path).stdout
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    config = load_config(
+        {
+            "algo_name": "bc",
+            "train": {"batch_size": 7},
+            "algo": {"actor_layer_dims": [8], "gaussian": {"enabled": True}},
+            "observation": {"modalities": {"obs": {"low_dim": ["object"]}}},
+        }
+    )
+    algo = algo_factory("bc", config, {"object": (10,)}, 7, torch.device("cpu"))
+    ckpt = checkpoint_dict(
+        algo,
+        env_metadata=ENV,
+        shape_metadata={"action_low": [-1.0] * 7, "action_high": [1.0] * 7},
+        train_state={"epoch": 3, "step": 300},
+        provenance={"datasets": [{"path": "a.hdf5", "num_demos": 2, "num_steps": 10}]},
+    )
+    path = tmp_path / "model.pth"
+    save_checkpoint(ckpt, path)
+    return path
+
+
+def test_checkpoint_numbers(checkpoint):
+    report = report_of(checkpoint)
+    assert report["kind"] == "checkpoint"
+    assert (report["algo"], report["variant"]) == ("bc", "BC_Gaussian")
+    # 10 -> 8 hidden, then mean and std of 7 actions: 8 * 11 + 2 * 7 * 9.
+    assert report["parameters"] == 88 + 126
+    assert (report["epoch"], report["step"]) == (3, 300)
+    assert report["obs_shapes"] == {"object": [10]}
+    assert report["action_dim"] == 7
+    changed = report["changed_settings"]
+    assert changed["train.batch_size"] == 7
+    assert changed["algo.gaussian.enabled"] is True
+    assert changed["algo.actor_layer_dims"] == [8]
+    assert "train.seed" not in changed
+    assert "algo_name" not in changed
+
+
+def test_checkpoint_for_a_person(checkpoint):
+    text = info(checkpoint).stdout
+    assert "bc (BC_Gaussian)" in text
+    assert "epoch 3, 300 updates" in text
+    assert "clipped to [-1, 1]" in text
+    assert "a.hdf5: 2 demos, 10 steps" in text
+    assert any(line.split() == ["train.batch_size", "7"] for line in text.splitlines())
+
+
+# ---- runs ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    folder = tmp_path / "20260101000000"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "last.pth").write_bytes(b"")
+    config = {
+        "algo_name": "bc",
+        "experiment": {"name": "lift_bc"},
+        "train": {"num_epochs": 40, "data": None},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    lines = []
+    for epoch in range(1, 21):
+        lines.append({"kind": "epoch", "epoch": epoch, "step": epoch, "Train/Loss": 1 / epoch})
+        if epoch in (7, 19):
+            rate = 0.5 if epoch == 7 else 0.25
+            lines.append({"kind": "rollout", "epoch": epoch, "Rollout/Success_Rate": rate})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_an_unfinished_run(run_folder):
+    report = report_of(run_folder)
+    assert (report["kind"], report["status"]) == ("run", "unfinished")
+    assert (report["epoch"], report["num_epochs"]) == (20, 40)
+    assert report["best"] == {"epoch": 7, "success_rate": 0.5}
+    assert report["checkpoints"] == ["last.pth"]
+    # Every second epoch of 20, the last one, and those with an evaluation.
+    assert [p["epoch"] for p in report["curve"]] == [1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 20]
+    assert report["curve"][3]["success_rate"] == 0.5
+    assert report["curve"][-1]["loss"] == 0.05
+
+
+def test_an_unfinished_run_for_a_person(run_folder):
+    text = info(run_folder).stdout
+    assert "unfinished, epoch 20 of 40" in text
+    assert "50 % in epoch 7" in text
+    assert f"imitate train --resume {run_folder}" in text
+
+
+def test_a_finished_run(run_folder):
+    results = {
+        "algo": "BC",
+        "status": "finished",
+        "best": {"epoch": 7, "success_rate": 0.5},
+        "times": {"train_wall_s": 12.0, "train_cpu_s": 11.0, "evaluation_wall_s": 30.0},
+    }
+    (run_folder / "results.json").write_text(json.dumps(results))
+    text = info(run_folder).stdout
+    assert "12 s (CPU 11 s), evaluation 30 s" in text
+    assert "--resume" not in text
+
+
+# ---- everything else -----------------------------------------------------------------------------
+
+
+def test_what_is_none_of_these_is_said_in_one_line(tmp_path, run_folder):
+    text = tmp_path / "notes.txt"
+    text.write_text("hello")
+    broken = tmp_path / "broken.pth"
+    broken.write_bytes(b"\x00" * 100)
+    cut = tmp_path / "cut.hdf5"
+    cut.write_bytes(b"\x89HDF\r\n\x1a\n" + b"\x00" * 20)
+    (run_folder / "config.json").write_text("{")
+    empty = tmp_path / "folder"
+    empty.mkdir()
+    for path, words in (
+        (tmp_path / "absent", "no such file"),
+        (text, "neither an HDF5 file nor a checkpoint"),
+        (broken, "not a checkpoint"),
+        (cut, "cut short or damaged"),
+        (empty, "not a run"),
+        (run_folder, "config.json"),
+    ):
+        done = info(path)
+        assert done.exit_code == 2, path
+        assert done.stderr.startswith(f"error: {path}")
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1
