@@ -1,0 +1,158 @@
+"""Optimizers, schedules and the gradient step."""
+
+import pytest
+import torch
+from torch import nn
+
+from imitate.config import OptimizerConfig
+from imitate.models.optim import apply_gradients, make_optimizer, make_scheduler
+
+
+def config(**learning_rate):
+    return OptimizerConfig.model_validate({"learning_rate": {"initial": 0.01, **learning_rate}})
+
+
+def weight(*values):
+    return nn.Parameter(torch.tensor(values))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reference"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
+)
+def test_three_steps_are_torchs(kind, reference):
+    section = OptimizerConfig.model_validate(
+        {
+            "optimizer_type": kind,
+            "learning_rate": {"initial": 0.05},
+            "regularization": {"L2": 0.1},
+        }
+    )
+    p, q = weight(1.0, -2.0, 3.0), weight(1.0, -2.0, 3.0)
+    ours = make_optimizer([p], section, "cpu")
+    theirs = reference([q], lr=0.05, weight_decay=0.1, foreach=False)
+    for _ in range(3):
+        apply_gradients((p**4).sum(), [p], ours)
+        theirs.zero_grad()
+        (q**4).sum().backward()
+        theirs.step()
+    torch.testing.assert_close(p, q)
+    assert not torch.allclose(p, torch.tensor([1.0, -2.0, 3.0]))
+
+
+def test_first_step_of_adam_by_hand():
+    # Whatever the gradient, Adam's first step is the learning rate.
+    p = weight(1.0, 1.0)
+    apply_gradients(
+        (p * torch.tensor([3.0, -0.1])).sum(), [p], make_optimizer([p], config(), "cpu")
+    )
+    torch.testing.assert_close(p.detach(), torch.tensor([0.99, 1.01]), atol=1e-6, rtol=0)
+
+
+def test_fused_on_the_cpu_and_frozen_weights_left_out():
+    frozen = weight(1.0)
+    frozen.requires_grad_(False)
+    optimizer = make_optimizer([weight(1.0), frozen], config(), "cpu")
+    assert optimizer.defaults["fused"]
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("max_norm", "factor"), [(None, 1.0), (10.0, 1.0), (5.0, 1.0), (1.0, 0.2), (0.05, 0.01)]
+)
+def test_norm_and_clipping_by_hand(max_norm, factor):
+    # Gradients (3, 0) and (4): norm 5 over both weights.
+    p, q = weight(0.0, 0.0), weight(0.0)
+    optimizer = torch.optim.SGD([p, q], lr=1.0)
+    loss = (p * torch.tensor([3.0, 0.0])).sum() + 4.0 * q.sum()
+    norm = apply_gradients(loss, [p, q], optimizer, max_norm)
+    assert norm.item() == pytest.approx(5.0)
+    assert not norm.requires_grad
+    torch.testing.assert_close(p.detach(), torch.tensor([-3.0 * factor, 0.0]))
+    torch.testing.assert_close(q.detach(), torch.tensor([-4.0 * factor]))
+
+
+def test_gradients_do_not_add_up_and_weights_without_one_stay():
+    p, unused = weight(1.0), weight(7.0)
+    optimizer = torch.optim.SGD([p, unused], lr=0.5)
+    for _ in range(2):
+        norm = apply_gradients(2.0 * p.sum(), [p, unused], optimizer, 100.0)
+        assert norm.item() == 2.0
+    assert p.item() == -1.0
+    assert unused.item() == 7.0
+
+
+def test_clipping_is_torchs():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    other = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    other.load_state_dict(net.state_dict())
+    x = torch.randn(5, 4)
+    ours = torch.optim.SGD(net.parameters(), lr=0.1)
+    theirs = torch.optim.SGD(other.parameters(), lr=0.1)
+    norm = apply_gradients(net(x).square().sum(), net.parameters(), ours, 0.5)
+    other(x).square().sum().backward()
+    expected = nn.utils.clip_grad_norm_(other.parameters(), 0.5)
+    theirs.step()
+    torch.testing.assert_close(norm, expected)
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+
+
+def rates(section, steps, steps_per_epoch=2, num_epochs=4):
+    optimizer = torch.optim.SGD([weight(1.0)], lr=section.learning_rate.initial)
+    scheduler = make_scheduler(optimizer, section, steps_per_epoch, num_epochs)
+    seen = []
+    for _ in range(steps):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+def test_learning_rates_by_hand():
+    assert rates(config(), 3) == pytest.approx([0.01] * 3)
+    multistep = config(scheduler_type="multistep", epoch_schedule=[1, 2], decay_factor=0.1)
+    assert rates(multistep, 6) == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
+    linear = config(scheduler_type="linear", epoch_schedule=[2], decay_factor=0.2)
+    assert rates(linear, 6) == pytest.approx([0.01, 0.008, 0.006, 0.004, 0.002, 0.002])
+    held = config(
+        scheduler_type="linear", epoch_schedule=[2], decay_factor=0.2, step_every_batch=False
+    )
+    assert rates(held, 6) == pytest.approx([0.01, 0.01, 0.006, 0.006, 0.002, 0.002])
+    # 2 steps of warm-up, then half a cosine over the other 6 of 2 x 4.
+    cosine = config(scheduler_type="cosine", warmup_steps=2)
+    got = rates(cosine, 9)
+    assert got[:3] == pytest.approx([0.0, 0.005, 0.01])
+    assert got[5] == pytest.approx(0.005)
+    assert got[8] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_scheduler_resumes_where_it_was():
+    section = config(scheduler_type="cosine", warmup_steps=3)
+    optimizer = torch.optim.SGD([weight(1.0)], lr=0.01)
+    scheduler = make_scheduler(optimizer, section, 5, 2)
+    for _ in range(6):
+        optimizer.step()
+        scheduler.step()
+    again_optimizer = torch.optim.SGD([weight(1.0)], lr=0.01)
+    again = make_scheduler(again_optimizer, section, 5, 2)
+    again.load_state_dict(scheduler.state_dict())
+    again_optimizer.load_state_dict(optimizer.state_dict())
+    again_optimizer.step()
+    again.step()
+    optimizer.step()
+    scheduler.step()
+    assert again_optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
+    assert 0 < optimizer.param_groups[0]["lr"] < 0.01
+
+
+def test_channels_last_weights_step_like_others():
+    torch.manual_seed(0)
+    p = nn.Parameter(torch.randn(4, 3, 5, 5))
+    q = nn.Parameter(p.detach().clone().to(memory_format=torch.channels_last))
+    target = torch.randn(4, 3, 5, 5)
+    for parameter in (p, q):
+        optimizer = make_optimizer([parameter], config(), "cpu")
+        for _ in range(3):
+            apply_gradients(((parameter - target) ** 2).sum(), [parameter], optimizer)
+    torch.testing.assert_close(p, q)

@@ -1,0 +1,320 @@
+"""Preprocess: layout, normalization by hand, errors, saving, property round trips."""
+
+import io
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from imitate.config import load_config
+from imitate.errors import ConfigError, UserError
+from imitate.models.preprocess import Preprocess, processed_shape, raw_shape_of
+
+
+class Stats(NamedTuple):
+    mean: np.ndarray
+    std: np.ndarray
+    min: np.ndarray
+    max: np.ndarray
+
+
+def stats(mean, std, low, high):
+    return Stats(*(np.asarray(x, dtype=np.float64) for x in (mean, std, low, high)))
+
+
+RAW_SHAPES = {"pos": (3,), "gripper": (1,), "camera": (4, 6, 3), "lidar": (5, 2), "pose": (2, 2)}
+MODALITIES = {
+    "pos": "low_dim",
+    "gripper": "low_dim",
+    "camera": "rgb",
+    "lidar": "scan",
+    "pose": "low_dim",
+}
+STATISTICS = {
+    "obs": {
+        "pos": stats([1, 2, 3], [2, 0.001, 4], [-1, 2, 0], [3, 2, 10]),
+        "gripper": stats([0.5], [0.25], [0], [1]),
+        "camera": stats([0.5, 0.25, 0], [0.5, 0.25, 1], [0, 0, 0], [1, 0.5, 0]),
+        "lidar": stats(np.zeros((2, 5)), np.full((2, 5), 2.0), np.zeros((2, 5)), np.ones((2, 5))),
+        "pose": stats([[1, 0], [0, 1]], np.full((2, 2), 2.0), -np.ones((2, 2)), np.ones((2, 2))),
+    },
+    "actions": {
+        "arm": stats([1, 0], [2, 1e-7], [-1, 0], [3, 0]),
+        "hand": stats([0.5], [0.5], [0], [1]),
+    },
+}
+ACTION_DIMS = {"hand": 1, "arm": 2}
+
+
+def raw_obs(*batch):
+    rng = np.random.default_rng(0)
+    return {
+        "pos": rng.normal(size=(*batch, 3)),
+        "gripper": rng.normal(size=(*batch, 1)).astype(np.float32),
+        "camera": rng.integers(0, 256, size=(*batch, 4, 6, 3), dtype=np.uint8),
+        "lidar": rng.normal(size=(*batch, 5, 2)),
+        "pose": rng.normal(size=(*batch, 2, 2)),
+    }
+
+
+def fitted(obs_normalization=None, **action_modes):
+    return Preprocess.from_statistics(
+        RAW_SHAPES,
+        MODALITIES,
+        ACTION_DIMS,
+        STATISTICS,
+        obs_normalization,
+        {key: {"normalization": mode} for key, mode in action_modes.items()},
+    )
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_layout(batch):
+    raw = raw_obs(*batch)
+    obs = Preprocess.layout_only(RAW_SHAPES, MODALITIES, ACTION_DIMS).prepare_obs(raw)
+    assert {key: tuple(value.shape) for key, value in obs.items()} == {
+        "pos": (*batch, 3),
+        "gripper": (*batch, 1),
+        "camera": (*batch, 3, 4, 6),
+        "lidar": (*batch, 2, 5),
+        "pose": (*batch, 2, 2),
+    }
+    assert {value.dtype for value in obs.values()} == {torch.float32}
+    np.testing.assert_array_equal(obs["pos"], raw["pos"].astype(np.float32))
+    np.testing.assert_array_equal(
+        obs["lidar"], np.swapaxes(raw["lidar"], -1, -2).astype(np.float32)
+    )
+    camera = np.moveaxis(raw["camera"], -1, -3).astype(np.float32) / np.float32(255)
+    np.testing.assert_array_equal(obs["camera"], camera)
+
+
+def test_float_images_are_taken_as_they_are():
+    preprocess = Preprocess.layout_only({"d": (2, 2, 1)}, {"d": "depth"}, {})
+    depth = np.array([[[0.5], [1.0]], [[0.25], [3.0]]], dtype=np.float32)
+    assert preprocess.prepare_obs({"d": depth})["d"].tolist() == [[[0.5, 1.0], [0.25, 3.0]]]
+
+
+def test_tensors_and_arrays_give_the_same():
+    preprocess, raw = fitted("mean_std"), raw_obs(2, 3)
+    from_arrays = preprocess.prepare_obs(raw)
+    from_tensors = preprocess.prepare_obs({k: torch.as_tensor(v) for k, v in raw.items()})
+    mixed = preprocess.prepare_obs({**raw, "pos": torch.as_tensor(raw["pos"])})
+    for key, value in from_arrays.items():
+        torch.testing.assert_close(from_tensors[key], value, atol=1e-6, rtol=0)
+        torch.testing.assert_close(mixed[key], value, atol=1e-6, rtol=0)
+
+
+def test_raw_values_are_not_changed():
+    preprocess = Preprocess.from_statistics(
+        {"gripper": (1,)}, MODALITIES, {}, STATISTICS, "mean_std", {}
+    )
+    raw = {"gripper": torch.ones(4, 1)}
+    preprocess.prepare_obs(raw)["gripper"].add_(5.0)
+    assert raw["gripper"].tolist() == [[1.0]] * 4
+
+
+def test_mean_std_by_hand():
+    raw = raw_obs(1)
+    raw["pos"] = np.array([[5.0, 2.02, -1.0]])
+    raw["camera"][:] = 255
+    obs = fitted("mean_std").prepare_obs(raw)
+    # (5 - 1) / 2; (2.02 - 2) / 0.01, the floor, not 0.001; (-1 - 3) / 4.
+    torch.testing.assert_close(obs["pos"], torch.tensor([[2.0, 2.0, -1.0]]), atol=1e-4, rtol=0)
+    # Channels: (1 - 0.5) / 0.5, (1 - 0.25) / 0.25, (1 - 0) / 1.
+    assert obs["camera"][0, :, 3, 5].tolist() == [1.0, 3.0, 1.0]
+    np.testing.assert_allclose(obs["lidar"], np.swapaxes(raw["lidar"], -1, -2) / 2, atol=1e-6)
+    np.testing.assert_allclose(obs["pose"], (raw["pose"] - np.eye(2)) / 2, atol=1e-6)
+
+
+def test_min_max_by_hand():
+    raw = raw_obs(1)
+    raw["pos"] = np.array([[3.0, 2.5, 0.0]])
+    obs = fitted("min_max").prepare_obs(raw)
+    # Ends are +-1; the second dimension is constant: shifted by 2, not scaled.
+    assert obs["pos"].tolist() == [[1.0, 0.5, -1.0]]
+
+
+def test_actions_by_hand():
+    preprocess = fitted(arm="min_max", hand="gaussian")
+    assert preprocess.action_dim == 3
+    # hand: (1 - 0.5) / 0.5. arm: 3 is the end, 0.999999; the other is constant, shifted by 0.
+    normalized = preprocess.normalize_actions(torch.tensor([[1.0, 3.0, 0.7]], dtype=torch.float64))
+    assert normalized.dtype == torch.float32
+    torch.testing.assert_close(normalized, torch.tensor([[1.0, 0.999999, 0.7]]), atol=1e-7, rtol=0)
+    raw = preprocess.unnormalize_actions(torch.tensor([[-1.0, -0.999999, 0.2]]))
+    torch.testing.assert_close(raw, torch.tensor([[0.0, -1.0, 0.2]]), atol=1e-6, rtol=0)
+
+
+def test_gaussian_actions_with_no_spread_are_only_shifted():
+    preprocess = fitted(arm="gaussian")
+    normalized = preprocess.normalize_actions(torch.tensor([9.0, 5.0, 0.3]))
+    torch.testing.assert_close(normalized, torch.tensor([9.0, 2.0, 0.3]))
+
+
+def test_actions_without_normalization_are_themselves():
+    preprocess, actions = fitted(), torch.randn(2, 3)
+    assert preprocess.normalize_actions(actions) is actions
+    assert preprocess.unnormalize_actions(actions) is actions
+
+
+def test_configuration_sections_are_understood():
+    config = load_config(
+        {"algo_name": "bc", "train": {"action_config": {"actions": {"normalization": "min_max"}}}}
+    )
+    preprocess = Preprocess.from_statistics(
+        {}, {}, {"actions": 2}, {"obs": {}, "actions": {"actions": STATISTICS["actions"]["arm"]}},
+        config.train.obs_normalization, config.train.action_config,
+    )  # fmt: skip
+    assert preprocess.normalize_actions(torch.tensor([3.0, 0.0]))[0].item() == pytest.approx(
+        0.999999
+    )
+
+
+def test_a_choice_of_keys():
+    preprocess, raw = fitted("mean_std"), raw_obs(2)
+    everything = preprocess.prepare_obs(raw)
+    chosen = preprocess.prepare_obs({k: raw[k] for k in ("pos", "camera")}, ["pos", "camera"])
+    assert set(chosen) == {"pos", "camera"}
+    for key, value in chosen.items():
+        assert torch.equal(value, everything[key])
+    with pytest.raises(UserError, match="unknown observation 'poss'; did you mean 'pos'"):
+        preprocess.prepare_obs(raw, ["poss"])
+
+
+def test_other_keys_are_ignored():
+    obs = fitted().prepare_obs({**raw_obs(2), "noise": np.zeros(3)})
+    assert set(obs) == set(RAW_SHAPES)
+
+
+def test_a_missing_key_is_named():
+    raw = raw_obs(2)
+    del raw["lidar"]
+    with pytest.raises(UserError, match="observation 'lidar' is missing.*got pos, gripper"):
+        fitted().prepare_obs(raw)
+
+
+@pytest.mark.parametrize(
+    ("key", "shape"), [("pos", (2, 4)), ("camera", (2, 3, 4, 6)), ("pose", (2, 4)), ("pos", ())]
+)
+def test_a_wrong_shape_is_named(key, shape):
+    with pytest.raises(UserError, match=f"observation '{key}' has shape .*{MODALITIES[key]}"):
+        fitted().prepare_obs({**raw_obs(2), key: np.zeros(shape)})
+
+
+@pytest.mark.parametrize(
+    ("modality", "shape", "message"),
+    [
+        ("rgb", (84, 84), "wants 3 dimensions"),
+        ("scan", (32,), "wants 2 dimensions"),
+        ("rbg", (84, 84, 3), "did you mean 'rgb'"),
+    ],
+)
+def test_a_shape_that_does_not_fit_the_modality_is_refused(modality, shape, message):
+    with pytest.raises(ConfigError, match=message):
+        Preprocess.layout_only({"x": shape}, {"x": modality}, {})
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"obs_normalization": "min_mx"}, "train.obs_normalization.*did you mean 'min_max'"),
+        ({"arm": "gausian"}, "train.action_config.arm.normalization.*did you mean 'gaussian'"),
+    ],
+)
+def test_an_unknown_normalization_is_refused(kwargs, message):
+    with pytest.raises(ConfigError, match=message):
+        fitted(**kwargs)
+
+
+def test_statistics_of_another_size_are_refused():
+    with pytest.raises(UserError, match="'pos' has 2 values; wanted 3"):
+        Preprocess({"pos": (3,)}, {"pos": "low_dim"}, {}, {"pos": (torch.zeros(2), torch.ones(2))})
+
+
+def test_shapes_of_networks_and_of_files():
+    assert processed_shape((84, 96, 3), "rgb") == (3, 84, 96)
+    assert processed_shape((32, 2), "scan") == (2, 32)
+    assert processed_shape((7,), "low_dim") == (7,)
+    assert raw_shape_of((3, 84, 96), "rgb") == (84, 96, 3)
+    assert raw_shape_of((2, 32), "scan") == (32, 2)
+    preprocess = Preprocess.layout_only_from_processed(
+        {"camera": (3, 4, 6), "pos": (3,)}, MODALITIES, {}
+    )
+    assert preprocess.raw_shapes == {"camera": (4, 6, 3), "pos": (3,)}
+    assert preprocess.obs_shapes == {"camera": (3, 4, 6), "pos": (3,)}
+
+
+@pytest.mark.parametrize("obs_normalization", [None, "mean_std", "min_max"])
+def test_saved_and_loaded_without_pickle(obs_normalization):
+    preprocess = fitted(obs_normalization, arm="min_max")
+    file = io.BytesIO()
+    torch.save(preprocess.to_dict(), file)
+    file.seek(0)
+    loaded = Preprocess.from_dict(torch.load(file, weights_only=True))
+    raw = raw_obs(2)
+    for key, value in preprocess.prepare_obs(raw).items():
+        assert torch.equal(loaded.prepare_obs(raw)[key], value)
+    actions = torch.randn(2, 3)
+    assert torch.equal(loaded.normalize_actions(actions), preprocess.normalize_actions(actions))
+    assert list(loaded.action_dims) == ["hand", "arm"]
+    assert loaded.raw_shapes == preprocess.raw_shapes
+    assert loaded.modalities == preprocess.modalities
+
+
+def test_state_dict_replaces_the_normalization():
+    plain, normalizing, raw = fitted(), fitted("mean_std", arm="min_max"), raw_obs(2)
+    plain.prepare_obs(raw)
+    plain.load_state_dict(normalizing.state_dict())
+    for key, value in normalizing.prepare_obs(raw).items():
+        assert torch.equal(plain.prepare_obs(raw)[key], value)
+    assert plain.normalizes_actions
+
+
+def test_two_preprocesses_stay_themselves():
+    one, other, raw = fitted("mean_std"), fitted("min_max"), raw_obs(2)
+    before = one.prepare_obs(raw)["pos"].clone()
+    other.prepare_obs(raw)
+    assert torch.equal(one.prepare_obs(raw)["pos"], before)
+    assert not torch.equal(other.prepare_obs(raw)["pos"], before)
+
+
+finite = st.floats(-100, 100, width=32)
+vectors = hnp.arrays(np.float64, st.tuples(st.integers(1, 20), st.integers(1, 6)), elements=finite)
+
+
+def statistics_of(data):
+    return Stats(data.mean(0), data.std(0), data.min(0), data.max(0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(vectors, st.sampled_from(["min_max", "gaussian", None]))
+def test_normalized_actions_come_back(data, mode):
+    dim = data.shape[1]
+    preprocess = Preprocess.from_statistics(
+        {}, {}, {"a": dim}, {"obs": {}, "actions": {"a": statistics_of(data)}},
+        None, {"a": {"normalization": mode}},
+    )  # fmt: skip
+    normalized = preprocess.normalize_actions(torch.from_numpy(data))
+    back = preprocess.unnormalize_actions(normalized)
+    np.testing.assert_allclose(back, data, atol=1e-4)
+    if mode == "min_max":
+        assert normalized.abs().max() <= 1.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(vectors, st.sampled_from(["mean_std", "min_max"]))
+def test_normalized_observations_are_bounded_and_affine(data, mode):
+    preprocess = Preprocess.from_statistics(
+        {"x": (data.shape[1],)}, {"x": "low_dim"}, {}, {"obs": {"x": statistics_of(data)}}, mode
+    )
+    x = preprocess.prepare_obs({"x": data})["x"]
+    assert torch.isfinite(x).all()
+    if mode == "min_max":
+        assert x.abs().max() <= 1.0 + 1e-4
+    # Order is kept in each dimension.
+    order = np.argsort(data, axis=0, kind="stable")
+    assert (np.diff(np.take_along_axis(x.numpy(), order, 0), axis=0) >= 0).all()
