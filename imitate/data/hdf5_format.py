@@ -126,6 +126,18 @@ class DatasetFile:
             found = self._group(demo).get(group)
             return sorted(found) if isinstance(found, h5py.Group) else []
 
+    def keys(self, demo: str) -> list[str]:
+        """Paths of all arrays of a demo, sorted: 'actions', 'obs/object', ..."""
+        found: list[str] = []
+
+        def note(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset):
+                found.append(name)
+
+        with self._reading(f"demo '{demo}'"):
+            self._group(demo).visititems(note)
+        return sorted(found)
+
     def has(self, demo: str, key: str) -> bool:
         """Whether a demo has the array ``key``, such as 'rewards' or 'obs/object'."""
         with self._reading(f"data/{demo}"):
