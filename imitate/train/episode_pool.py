@@ -56,9 +56,11 @@ class EpisodePool:
         self._cancelled.set()
 
     def close(self) -> None:
-        """End every worker, in the middle of an episode too."""
+        """End every worker."""
         for worker in self._workers:
-            worker.stop()
+            worker.hang_up()
+        for worker in self._workers:
+            worker.stop(patience_s=3.0)
         self._workers.clear()
 
     def run(
@@ -91,8 +93,8 @@ class EpisodePool:
                     if episode is None:
                         self._workers.remove(worker)
                         deaths[index] = deaths.get(index, 0) + 1
+                        check_alive(deaths, results, worker.exit_code)
                         if deaths[index] == 1:
-                            check_alive(deaths, results, worker.exit_code)
                             todo.appendleft(index)
                             continue
                         episode = failed_episode(
@@ -150,7 +152,7 @@ class EpisodePool:
 
 def check_alive(deaths: dict[int, int], results: dict[int, Episode], exit_code: int | None) -> None:
     """Raise EvaluationError when processes die and no episode was ever played: nothing is wrong with an episode."""
-    if len(deaths) >= 3 and all(episode.error for episode in results.values()):
+    if sum(deaths.values()) >= 4 and all(episode.error for episode in results.values()):
         raise EvaluationError(
             f"every evaluation process died (the last with exit code {exit_code}); a script that trains or evaluates "
             'must do so under `if __name__ == "__main__":`, because the processes import it'
@@ -198,10 +200,14 @@ class _Worker:
             raise EvaluationError(answer)
         return answer
 
-    def stop(self) -> None:
-        """Hang up; a process in the middle of something is terminated."""
+    def hang_up(self) -> None:
+        """Let an idle process end by itself."""
         self.connection.close()
-        self._process.join(timeout=0.2)
+
+    def stop(self, patience_s: float = 0.0) -> None:
+        """Hang up; a process that has not ended after so many seconds is terminated."""
+        self.hang_up()
+        self._process.join(timeout=patience_s)
         if self._process.is_alive():
             self._process.terminate()
             self._process.join(timeout=5)

@@ -159,7 +159,9 @@ class Run:
         algo, state, means, guard = self.algo, self.state, self._means, self._guard
         epoch = state.epoch + 1
         target = epoch * self._steps_per_epoch
-        batches = self._batches = self._batches or self._new_batches()
+        if self._batches is None:
+            self._batches = self._new_batches()
+        batches = self._batches
         algo.set_train()
         self._epoch_began, self._epoch_first, self._waited_s = time.perf_counter(), state.step, 0.0
         while state.step < target and self.interrupt.signal is None:
@@ -185,6 +187,8 @@ class Run:
             train.batch_size,
             train.seed,
             start_batch=state.step + state.skipped_batches,
+            drop_last=train.compile,  # compiled code is for one shape
+            weights=self.setup.train_set.sample_weights,
         )
         workers = 0 if train.data_on_device else train.num_data_workers
         return iter(make_loader(self.setup.train_set, batches, workers, self.setup.device))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from imitate.algo.algo import Algo, algo_factory
 from imitate.config import Config, located_data
 from imitate.config.readiness import check_trainable
+from imitate.config.section import merged
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
 from imitate.errors import CheckpointError, ConfigError
 from imitate.models.preprocess import Preprocess
@@ -70,9 +70,10 @@ def _check_rollback(config: Config) -> None:
 
 def build(config: Config, device: torch.device) -> Setup:
     """Load the data, fit the normalization on the training demos, build the algorithm."""
+    train_set: Any
     train_set, valid_set = build_datasets(config)
     config = config.with_overrides(_numbers_for_null(config, train_set, valid_set))
-    env_meta, raw_shapes, action_dims, action_low, action_high = dataset_metadata(config)
+    _, raw_shapes, action_dims, action_low, action_high = dataset_metadata(config)
     modalities = {
         **config.observation.modality_of("obs"),
         **config.observation.modality_of("goal"),
@@ -99,7 +100,7 @@ def build(config: Config, device: torch.device) -> Setup:
         train_set=train_set,
         valid_set=valid_set if config.experiment.validate else None,
         algo=algo,
-        env_metas=_environments(config, env_meta),
+        env_metas=_environments(config),
         shape_metadata={
             "raw_shapes": {key: list(raw_shapes[key]) for key in modalities},
             "action_dims": dict(action_dims),
@@ -131,9 +132,17 @@ def _start_from(algo: Algo, path: str) -> None:
         ) from error
 
 
-def _environments(config: Config, env_meta: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    names = config.experiment.additional_envs or ()
-    return (dict(env_meta), *({**env_meta, "env_name": name} for name in names))
+def _environments(config: Config) -> tuple[dict[str, Any], ...]:
+    """Environments to evaluate in: those of the files with `eval`, with the configuration's changes laid over."""
+    experiment = config.experiment
+    metas: list[dict[str, Any]] = []
+    entries = config.train.data or ()
+    for entry in [entry for entry in entries if entry.eval] or entries[:1]:
+        with DatasetFile(entry.path) as file:
+            meta = merged(file.env_meta, experiment.env_meta_update_dict.to_dict())
+        names = [experiment.env or meta.get("env_name"), *(experiment.additional_envs or ())]
+        metas += [{**meta, "env_name": name} for name in names]
+    return tuple(meta for number, meta in enumerate(metas) if meta not in metas[:number])
 
 
 def _provenance(config: Config) -> dict[str, Any]:

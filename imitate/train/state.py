@@ -94,7 +94,8 @@ class History:
             self.best_return = (mean_return, epoch)
             best.add("return")
         rate_improved = self.best_success is None or rate > self.best_success[0]
-        if self.best_success is None or (rate, mean_return) > self.best_success[:2]:
+        # Among equals the later one, which has learned for longer.
+        if self.best_success is None or (rate, mean_return) >= self.best_success[:2]:
             self.best_success = (rate, mean_return, epoch)
             best.add("success")
         if self.early_stopping.metric == "success_rate":

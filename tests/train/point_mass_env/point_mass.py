@@ -1,0 +1,71 @@
+"""A point that is pushed to a goal in the plane; importable by worker processes as ``point_mass:PointMass-v0``."""
+
+import os
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class PointMass(gymnasium.Env):
+    """Position += 0.1 * action; success within 0.05 of the goal, reward 1 there.
+
+    Args:
+        action_dim: size of an action; only the first two move the point.
+        die_at: reset seeds at which the process ends without a word.
+        die_once_file: with ``die_at``: die only while this file does not exist, and make it.
+        raise_at: reset seeds at which reset raises.
+        impossible_at: reset seeds whose goal is out of reach.
+        step_s: seconds a step takes.
+    """
+
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(
+        self,
+        render_mode=None,
+        action_dim=2,
+        die_at=(),
+        die_once_file=None,
+        raise_at=(),
+        impossible_at=(),
+        step_s=0.0,
+    ):
+        self.render_mode = render_mode
+        self.die_at, self.die_once_file = set(die_at), die_once_file
+        self.raise_at, self.impossible_at, self.step_s = set(raise_at), set(impossible_at), step_s
+        box = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.observation_space = spaces.Dict({"goal": box, "pos": box})
+        self.action_space = spaces.Box(-1.0, 1.0, (action_dim,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed in self.die_at and not (self.die_once_file and os.path.exists(self.die_once_file)):
+            if self.die_once_file:
+                open(self.die_once_file, "w").close()
+            os._exit(7)
+        if seed in self.raise_at:
+            raise RuntimeError("the simulator is unstable")
+        self.pos, self.goal = self.np_random.uniform(-0.5, 0.5, (2, 2))
+        if seed in self.impossible_at:
+            self.goal = np.array([1e6, 1e6])
+        return self._obs(), {}
+
+    def step(self, action):
+        time.sleep(self.step_s)
+        self.pos = self.pos + 0.1 * np.clip(np.asarray(action)[:2], -1, 1)
+        success = bool(np.linalg.norm(self.pos - self.goal) < 0.05)
+        return self._obs(), float(success), False, False, {"success": success}
+
+    def render(self):
+        frame = np.zeros((64, 64, 3), np.uint8)
+        x, y = np.clip((self.pos + 1) * 32, 0, 63).astype(int)
+        frame[y, x] = 255
+        return frame
+
+    def _obs(self):
+        return {"goal": self.goal.copy(), "pos": self.pos.copy()}
+
+
+gymnasium.register("PointMass-v0", entry_point=PointMass)
