@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from imitate.errors import ConfigError
+from imitate.models.layout import Shape
 from imitate.models.options import chosen, relevant
 from imitate.models.randomizers import CropRandomizer, GaussianNoiseRandomizer, Randomizer
 from imitate.models.scan import ScanCore
-from imitate.models.visual import Shape, VisualCore
+from imitate.models.visual import VisualCore
 
 CORES: dict[str, Any] = {"VisualCore": VisualCore, "ScanCore": ScanCore}
 RANDOMIZERS: dict[str, Any] = {

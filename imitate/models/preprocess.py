@@ -4,62 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from imitate.errors import ConfigError, UserError, nearest
-from imitate.functional import normalization
-
-Shape = tuple[int, ...]
-Affine = tuple[Tensor, Tensor]
-"""Offset and scale: ``normalized = (raw - offset) / scale``."""
-
-IMAGE_MODALITIES = ("rgb", "depth")
-_RAW_DIMS = {"rgb": 3, "depth": 3, "scan": 2}
-_MODALITIES = ("low_dim", *_RAW_DIMS)
-
-
-class Stats(Protocol):
-    """Statistics of one key, arrays shaped like one step (images: per channel, in [0, 1])."""
-
-    mean: ArrayLike
-    std: ArrayLike
-    min: ArrayLike
-    max: ArrayLike
-
-
-def processed_shape(raw_shape: Sequence[int], modality: str, key: str = "") -> Shape:
-    """Shape of one step inside networks: images (H, W, C) to (C, H, W), scans (L, C) to (C, L)."""
-    return _moved(raw_shape, modality, key, (-1, 0))
-
-
-def raw_shape_of(processed: Sequence[int], modality: str, key: str = "") -> Shape:
-    """The inverse of :func:`processed_shape`."""
-    return _moved(processed, modality, key, (0, -1))
-
-
-def _moved(shape: Sequence[int], modality: str, key: str, axes: tuple[int, int]) -> Shape:
-    if modality not in _MODALITIES:
-        raise ConfigError(
-            f"observation '{key}': unknown modality '{modality}'; {nearest(modality, _MODALITIES)}"
-        )
-    wanted = _RAW_DIMS.get(modality, len(shape))
-    if len(shape) != wanted:
-        raise ConfigError(
-            f"observation '{key}' has shape {tuple(shape)}, but modality '{modality}' wants "
-            f"{wanted} dimensions; list it under the modality that fits"
-        )
-    if modality == "low_dim":
-        return tuple(shape)
-    source, destination = axes
-    rest = list(shape)
-    rest.insert(destination if destination == 0 else len(rest) - 1, rest.pop(source))
-    return tuple(rest)
+from imitate.errors import UserError, nearest
+from imitate.models.fitting import Affine, Stats, fit_actions, fit_obs
+from imitate.models.layout import IMAGE_MODALITIES, Shape, processed_shape, raw_shape_of
 
 
 class _Plan(NamedTuple):
@@ -163,14 +117,14 @@ class Preprocess(nn.Module):
         """
         obs_affine: dict[str, Affine] = {}
         if obs_normalization is not None:
-            fit = _rule(_OBS_RULES, obs_normalization, "train.obs_normalization")
-            obs_affine = {key: fit(*_tensors(statistics["obs"][key])) for key in raw_shapes}
+            obs_affine = {
+                key: fit_obs(obs_normalization, statistics["obs"][key]) for key in raw_shapes
+            }
         action_affine: dict[str, Affine] = {}
         for key in action_dims:
             mode = (action_config or {}).get(key, {}).get("normalization", None)
             if mode is not None:
-                fit = _rule(_ACTION_RULES, mode, f"train.action_config.{key}.normalization")
-                action_affine[key] = fit(*_tensors(statistics["actions"][key]))
+                action_affine[key] = fit_actions(mode, statistics["actions"][key], key)
         return cls(raw_shapes, modalities, action_dims, obs_affine, action_affine)
 
     # ---- observations ----------------------------------------------------------------------------
@@ -394,33 +348,3 @@ def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.devic
 
 def _affine_of(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Affine]:
     return {key: (entry["offset"], entry["scale"]) for key, entry in entries.items()}
-
-
-def _tensors(stats: Stats) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    mean, std, low, high = (
-        torch.as_tensor(np.asarray(value, dtype=np.float64))
-        for value in (stats.mean, stats.std, stats.min, stats.max)
-    )
-    return mean, std, low, high
-
-
-class _Rule(Protocol):
-    def __call__(self, mean: Tensor, std: Tensor, low: Tensor, high: Tensor, /) -> Affine: ...
-
-
-_OBS_RULES: Mapping[str, _Rule] = {
-    "mean_std": lambda mean, std, low, high: normalization.mean_std_with_floor(mean, std),
-    "min_max": lambda mean, std, low, high: normalization.min_max(low, high),
-}
-_ACTION_RULES: Mapping[str, _Rule] = {
-    "min_max": lambda mean, std, low, high: normalization.min_max(
-        low, high, normalization.ACTION_LIMIT
-    ),
-    "gaussian": lambda mean, std, low, high: normalization.mean_std_unless_constant(mean, std),
-}
-
-
-def _rule(rules: Mapping[str, _Rule], name: str, key: str) -> _Rule:
-    if name not in rules:
-        raise ConfigError(f"{key}: unknown normalization '{name}'; {nearest(name, rules)}")
-    return rules[name]

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from imitate.errors import ConfigError
-from imitate.models.visual import Shape, with_coordinates
+from imitate.models.layout import Shape
+from imitate.models.visual import with_coordinates
 
 
 class Randomizer(nn.Module, ABC):

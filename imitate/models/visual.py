@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from imitate.errors import ConfigError
+from imitate.models.layout import Shape
 from imitate.models.options import chosen, relevant
-
-Shape = tuple[int, ...]
 
 
 class CoordConv2d(nn.Conv2d):
