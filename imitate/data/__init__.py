@@ -12,24 +12,26 @@ _HOMES = {
     "DataSource": "imitate.data.store",
     "DatasetFile": "imitate.data.hdf5_format",
     "DatasetWriter": "imitate.data.writer",
-    "Episode": "imitate.data.writer",
+    "Episode": "imitate.data.episode",
     "KeyStats": "imitate.data.statistics",
     "SequenceDataset": "imitate.data.sequence_dataset",
     "ShuffledBatches": "imitate.data.sampling",
     "build_datasets": "imitate.data.build",
     "check_dataset": "imitate.data.check",
     "dataset_metadata": "imitate.data.build",
+    "finish_partial": "imitate.data.writer",
 }
 
 if TYPE_CHECKING:
     from imitate.data.build import build_datasets, dataset_metadata
     from imitate.data.check import check_dataset
+    from imitate.data.episode import Episode
     from imitate.data.hdf5_format import DatasetFile
     from imitate.data.sampling import ShuffledBatches
     from imitate.data.sequence_dataset import SequenceDataset
     from imitate.data.statistics import KeyStats
     from imitate.data.store import DataSource
-    from imitate.data.writer import DatasetWriter, Episode
+    from imitate.data.writer import DatasetWriter, finish_partial
 
 __all__ = [
     "DataSource",
@@ -42,6 +44,7 @@ __all__ = [
     "build_datasets",
     "check_dataset",
     "dataset_metadata",
+    "finish_partial",
 ]
 
 

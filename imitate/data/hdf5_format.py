@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from imitate.data.journal import is_being_written, roll_back
 from imitate.errors import DatasetError, nearest
 
 DAMAGED = "it is cut short or damaged; copy or collect it again"
@@ -250,6 +251,8 @@ def _open(path: Path, swmr: bool) -> h5py.File:
         )
     if not path.is_file():
         raise DatasetError(f"{path}: is a folder: name an HDF5 file in it")
+    if path.suffix == ".partial" and not is_being_written(path):
+        roll_back(path)  # to the last whole episode of a writer that died
     try:
         return h5py.File(path, "r", swmr=swmr)
     except PermissionError as error:

@@ -3,60 +3,39 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from typing_extensions import Self
 
+from imitate.data.episode import Episode, arrays_of, attrs_of, stacked
+from imitate.data.hdf5_format import DatasetFile
+from imitate.data.journal import JournaledFile, is_being_written
 from imitate.errors import DatasetError, nearest
 
 FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Episode:
-    """One demonstration of T steps: ``obs[t]`` is seen, ``actions[t]`` taken, ``next_obs[t]`` the result.
-
-    Attributes:
-        obs: (T, ...) per key; images uint8 (T, H, W, C).
-        actions: (T, A).
-        rewards: (T,).
-        terminals: (T,) the task ended at this step.
-        timeouts: (T,) the clock ended at this step; nobody knows what would have followed.
-        next_obs: as ``obs``, or None.
-        states: (T, S) simulator states, or None.
-        attrs: of the demo: ``success``, ``model_file``, ``language``, ``task_id`` ...
-        steps: further (T, ...) arrays, such as ``interventions``.
-    """
-
-    obs: Mapping[str, ArrayLike]
-    actions: ArrayLike
-    rewards: ArrayLike
-    terminals: ArrayLike
-    timeouts: ArrayLike
-    next_obs: Mapping[str, ArrayLike] | None = None
-    states: ArrayLike | None = None
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-    steps: Mapping[str, ArrayLike] = field(default_factory=dict)
+_log = logging.getLogger(__name__)
 
 
 class DatasetWriter:
     """Writes a demonstration file; a context manager.
 
-    Until :meth:`close` everything lies in ``<path>.partial``; each finished episode is safe there. Leaving the context
-    with an exception keeps the partial file and makes no final one.
+    Until :meth:`close` everything lies in ``<path>.partial``, where each finished episode is safe: a process that dies,
+    at whatever moment, loses the running episode only, and so does a full disk. Leaving the context with an exception
+    keeps the partial file; :func:`finish_partial` makes a file of it.
 
     Args:
         path: the HDF5 file to make.
         env_meta: the environment, as :func:`imitate.envs.make_env` takes it; written as JSON.
-        overwrite: replace an existing file, at the moment of closing.
+        overwrite: replace an existing file, at the moment of closing, and a partial one, now.
         control_freq: actions per second, if known.
         compress: gzip the observations: smaller, slower to read.
 
@@ -74,22 +53,26 @@ class DatasetWriter:
         compress: bool = False,
     ) -> None:
         self.path = Path(path).expanduser()
-        self.partial = self.path.with_name(self.path.name + ".partial")
-        if self.path.exists() and not overwrite:
-            raise DatasetError(
-                f"{self.path}: exists already: choose another name, or pass overwrite=True"
-            )
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.partial = partial_of(self.path)
+        _check_free(self.path, self.partial, overwrite)
         self._compression = "gzip" if compress else None
-        self._file: h5py.File | None = h5py.File(self.partial, "w")
-        self._data = self._file.create_group("data")
-        self._data.attrs["env_args"] = json.dumps(dict(env_meta))
-        self._data.attrs["imitate_format"] = FORMAT_VERSION
-        self._data.attrs["total"] = 0
-        if control_freq is not None:
-            self._data.attrs["control_freq"] = float(control_freq)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._journal = JournaledFile(self.partial)
+        except OSError as error:
+            raise DatasetError(
+                f"{self.path}: cannot be written ({error.strerror}): choose another folder"
+            ) from error
+        self._file: h5py.File | None = h5py.File(self._journal, "w")
         self._names: list[str] = []
         self._running: dict[str, list[Any]] | None = None
+        with self._saved() as file:
+            data = file.create_group("data")
+            data.attrs["env_args"] = json.dumps(dict(env_meta))
+            data.attrs["imitate_format"] = FORMAT_VERSION
+            data.attrs["total"] = 0
+            if control_freq is not None:
+                data.attrs["control_freq"] = float(control_freq)
 
     # ---- whole episodes --------------------------------------------------------------------------
 
@@ -106,19 +89,22 @@ class DatasetWriter:
         name = f"demo_{len(self._names)}" if name is None else name
         if name in self._names:
             raise DatasetError(f"{self.path}: there is a demo '{name}' already: give another name")
-        arrays = _arrays(episode, f"{self.path}: demo '{name}'")
-        file = self._open_file()
-        group = self._data.create_group(name)
-        for key, value in arrays.items():
-            compression = self._compression if key.startswith(("obs/", "next_obs/")) else None
-            group.create_dataset(key, data=value, compression=compression)
-        length = len(arrays["actions"])
-        group.attrs["num_samples"] = length
-        for key, attr in episode.attrs.items():
-            group.attrs[key] = json.dumps(attr) if isinstance(attr, Mapping) else attr
-        self._data.attrs["total"] = int(self._data.attrs["total"]) + length
+        where = f"{self.path}: demo '{name}'"
+        if not name or "/" in name or name == ".":
+            raise DatasetError(
+                f"{where}: a name has at least one letter and no '/': give another name"
+            )
+        arrays, attrs = arrays_of(episode, where), attrs_of(episode, where)
+        with self._saved() as file:
+            data = file["data"]
+            group = data.create_group(name)
+            for key, value in arrays.items():
+                compression = self._compression if key.startswith(("obs/", "next_obs/")) else None
+                group.create_dataset(key, data=value, compression=compression)
+            length = len(arrays["actions"])
+            group.attrs.update({"num_samples": length, **attrs})
+            data.attrs["total"] = int(data.attrs["total"]) + length
         self._names.append(name)
-        file.flush()
         return name
 
     def add_filter_key(self, name: str, demos: Iterable[str]) -> None:
@@ -129,14 +115,13 @@ class DatasetWriter:
                 raise DatasetError(
                     f"{self.path}: filter key '{name}': there is no demo '{demo}'; {nearest(demo, self._names)}"
                 )
-        file = self._open_file()
-        masks = file.require_group("mask")
-        if name in masks:
-            del masks[name]
-        masks.create_dataset(
-            name, data=np.array([demo.encode() for demo in chosen], dtype=np.bytes_)
-        )
-        file.flush()
+        with self._saved() as file:
+            masks = file.require_group("mask")
+            if name in masks:
+                del masks[name]
+            masks.create_dataset(
+                name, data=np.array([demo.encode() for demo in chosen], dtype=np.bytes_)
+            )
 
     # ---- step by step ----------------------------------------------------------------------------
 
@@ -195,7 +180,7 @@ class DatasetWriter:
             raise DatasetError(
                 f"{self.path}: finish_episode() without a step: call start_episode() and append() first"
             )
-        arrays = {key: _stacked(values, f"{self.path}: '{key}'") for key, values in running.items()}
+        arrays = {key: stacked(values, f"{self.path}: '{key}'") for key, values in running.items()}
         if not arrays["terminals"][-1]:
             arrays["timeouts"][-1] = True
         given = {} if success is None else {"success": bool(success)}
@@ -224,14 +209,15 @@ class DatasetWriter:
         """Finish: the partial file becomes the final one. Without an episode: an error, and nothing is left."""
         if self._file is None:
             return
-        self._file.close()
-        self._file = None
         if not self._names:
-            self.partial.unlink()
+            self._abandon()
             raise DatasetError(f"{self.path}: no episode was written: there is nothing to save")
-        _sync(self.partial)
+        with self._saved() as file:
+            file.close()
+        self._file = None
+        self._journal.close()
         os.replace(self.partial, self.path)
-        _sync(self.path.parent)
+        _sync_folder(self.path.parent)
 
     def __enter__(self) -> Self:
         return self
@@ -245,67 +231,97 @@ class DatasetWriter:
         if kind is None:
             self.close()
         elif self._file is not None:
-            self._file.close()
-            self._file = None
-            if not self._names:
-                self.partial.unlink()
+            self._abandon()
 
-    def _open_file(self) -> h5py.File:
+    @contextmanager
+    def _saved(self) -> Iterator[h5py.File]:
+        """Changes to the file that are all on disk at the end, or none."""
         if self._file is None:
             raise DatasetError(
                 f"{self.path}: the writer is closed: make a new one with another path"
             )
-        return self._file
+        try:
+            yield self._file
+            if self._file:
+                self._file.flush()
+            self._journal.commit()
+        except BaseException as error:
+            self._abandon()
+            if isinstance(error, OSError):
+                saved = (
+                    f"; the {len(self._names)} episodes before are safe in {self.partial}"
+                    if self._names
+                    else ""
+                )
+                raise DatasetError(
+                    f"{self.path}: cannot be written ({error.strerror or error}){saved}: make room on the disk"
+                ) from error
+            raise
+
+    def _abandon(self) -> None:
+        """Close, keeping what was saved; nothing if there was nothing."""
+        self._journal.stop()
+        with suppress(Exception):
+            if self._file is not None:
+                self._file.close()
+        self._file = None
+        self._journal.close(roll_back=True)
+        if self._names:
+            _log.warning("%d episodes are kept in %s", len(self._names), self.partial)
+        else:
+            self.partial.unlink()
 
 
-def _arrays(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
-    """Everything of an episode under its name in the file, checked."""
-    given: dict[str, Any] = {
-        "actions": episode.actions,
-        "rewards": episode.rewards,
-        "terminals": episode.terminals,
-        "timeouts": episode.timeouts,
-        **episode.steps,
-        **{f"obs/{key}": value for key, value in episode.obs.items()},
-        **{f"next_obs/{key}": value for key, value in (episode.next_obs or {}).items()},
-    }
-    if episode.states is not None:
-        given["states"] = episode.states
-    arrays = {key: np.asarray(value) for key, value in given.items()}
-    if arrays["actions"].ndim != 2 or len(arrays["actions"]) == 0:
+def partial_of(path: Path) -> Path:
+    """Where the data of an unfinished file lie."""
+    return path.with_name(path.name + ".partial")
+
+
+def finish_partial(path: str | Path) -> int:
+    """Make the file of an interrupted :class:`DatasetWriter` from its partial file.
+
+    Args:
+        path: the file that was to be written, without ``.partial``.
+
+    Returns:
+        the number of episodes in it.
+
+    Raises:
+        DatasetError: there is no partial file, it is still being written or holds no episode, or ``path`` exists.
+    """
+    path = Path(path).expanduser()
+    partial = partial_of(path)
+    if path.exists():
+        raise DatasetError(f"{path}: exists already: rename or remove it first")
+    if is_being_written(partial):
+        raise DatasetError(f"{partial}: another process is writing it: wait for it or stop it")
+    with DatasetFile(partial) as file:
+        count = len(file.demos())
+    if count == 0:
+        raise DatasetError(f"{partial}: holds no episode: remove it")
+    os.replace(partial, path)
+    _sync_folder(path.parent)
+    return count
+
+
+def _check_free(path: Path, partial: Path, overwrite: bool) -> None:
+    if is_being_written(partial):
         raise DatasetError(
-            f"{where}: 'actions' has shape {arrays['actions'].shape}; wanted (T, A) with T at least 1"
+            f"{path}: another process is writing it: wait for it or choose another name"
         )
-    length = len(arrays["actions"])
-    for key, value in arrays.items():
-        if value.dtype == object or value.dtype.kind in "US":
-            raise DatasetError(
-                f"{where}: '{key}' is not an array of numbers: stack its steps into one (T, ...) array"
-            )
-        if value.ndim == 0 or len(value) != length:
-            raise DatasetError(
-                f"{where}: '{key}' has shape {value.shape}, but 'actions' has {length} steps: give both for each step"
-            )
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise DatasetError(f"{where}: '{key}' holds NaN or inf: mend or discard the episode")
-    arrays["rewards"] = arrays["rewards"].astype(np.float32).reshape(length)
-    for key in ("terminals", "timeouts"):
-        arrays[key] = arrays[key].astype(bool).astype(np.uint8).reshape(length)
-    # Readers that know `dones` alone stop bootstrapping there, which is right at terminals only.
-    arrays["dones"] = arrays["terminals"]
-    return arrays
-
-
-def _stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
-    shapes = {value.shape for value in values}
-    if len(shapes) > 1:
+    if overwrite:
+        return
+    if path.exists():
+        raise DatasetError(f"{path}: exists already: choose another name, or pass overwrite=True")
+    if partial.exists():
         raise DatasetError(
-            f"{where}: its steps have the shapes {sorted(shapes)}: give the same shape at each step"
+            f"{partial}: is left from an interrupted recording: make a file of it with "
+            f"imitate.data.finish_partial('{path}'), or replace it with overwrite=True"
         )
-    return np.stack(values)
 
 
-def _sync(path: Path) -> None:
+def _sync_folder(path: Path) -> None:
+    """Make a renaming in the folder survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,0 +1,108 @@
+"""One demonstration, and its form in the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from imitate.errors import DatasetError
+
+_MAX_ATTR_BYTES = 60_000  # HDF5 holds 64 KiB; texts may be longer
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One demonstration of T steps: ``obs[t]`` is seen, ``actions[t]`` taken, ``next_obs[t]`` the result.
+
+    Attributes:
+        obs: (T, ...) per key; images uint8 (T, H, W, C).
+        actions: (T, A).
+        rewards: (T,).
+        terminals: (T,) the task ended at this step.
+        timeouts: (T,) the clock ended at this step; nobody knows what would have followed.
+        next_obs: as ``obs``, or None.
+        states: (T, S) simulator states, or None.
+        attrs: of the demo: ``success``, ``model_file``, ``language``, ``task_id`` ...
+        steps: further (T, ...) arrays, such as ``interventions``.
+    """
+
+    obs: Mapping[str, ArrayLike]
+    actions: ArrayLike
+    rewards: ArrayLike
+    terminals: ArrayLike
+    timeouts: ArrayLike
+    next_obs: Mapping[str, ArrayLike] | None = None
+    states: ArrayLike | None = None
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    steps: Mapping[str, ArrayLike] = field(default_factory=dict)
+
+
+def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
+    """Everything of an episode under its name in the file, checked."""
+    given: dict[str, Any] = {
+        "actions": episode.actions,
+        "rewards": episode.rewards,
+        "terminals": episode.terminals,
+        "timeouts": episode.timeouts,
+        **episode.steps,
+        **{f"obs/{key}": value for key, value in episode.obs.items()},
+        **{f"next_obs/{key}": value for key, value in (episode.next_obs or {}).items()},
+    }
+    if episode.states is not None:
+        given["states"] = episode.states
+    arrays = {key: np.asarray(value) for key, value in given.items()}
+    if arrays["actions"].ndim != 2 or len(arrays["actions"]) == 0:
+        raise DatasetError(
+            f"{where}: 'actions' has shape {arrays['actions'].shape}; wanted (T, A) with T at least 1"
+        )
+    length = len(arrays["actions"])
+    for key, value in arrays.items():
+        if value.dtype == object or value.dtype.kind in "US":
+            raise DatasetError(
+                f"{where}: '{key}' is not an array of numbers: stack its steps into one (T, ...) array"
+            )
+        if value.ndim == 0 or len(value) != length:
+            raise DatasetError(
+                f"{where}: '{key}' has shape {value.shape}, but 'actions' has {length} steps: give both for each step"
+            )
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise DatasetError(f"{where}: '{key}' holds NaN or inf: mend or discard the episode")
+    arrays["rewards"] = arrays["rewards"].astype(np.float32).reshape(length)
+    for key in ("terminals", "timeouts"):
+        arrays[key] = arrays[key].astype(bool).astype(np.uint8).reshape(length)
+    # Readers that know `dones` alone stop bootstrapping there, which is right at terminals only.
+    arrays["dones"] = arrays["terminals"]
+    return arrays
+
+
+def attrs_of(episode: Episode, where: str) -> dict[str, Any]:
+    """Attributes as HDF5 holds them: text, numbers and small arrays; all else as JSON."""
+    kept = {}
+    for key, value in episode.attrs.items():
+        if not isinstance(value, str | bool | int | float | np.generic | np.ndarray):
+            try:
+                value = json.dumps(value)
+            except (TypeError, ValueError) as error:
+                raise DatasetError(
+                    f"{where}: attribute '{key}' is a {type(value).__name__}: give text, a number, or what JSON holds"
+                ) from error
+        if isinstance(value, np.ndarray) and value.nbytes > _MAX_ATTR_BYTES:
+            raise DatasetError(
+                f"{where}: attribute '{key}' has {value.nbytes} bytes: give a step array, or at most {_MAX_ATTR_BYTES}"
+            )
+        kept[key] = value
+    return kept
+
+
+def stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
+    shapes = {value.shape for value in values}
+    if len(shapes) > 1:
+        raise DatasetError(
+            f"{where}: its steps have the shapes {sorted(shapes)}: give the same shape at each step"
+        )
+    return np.stack(values)
