@@ -268,7 +268,7 @@ class Algo(ABC):
         Returns:
             detached scalars on the device, not yet synchronized; see :meth:`log_info`.
         """
-        with torch.set_grad_enabled(not validate), self.autocast():
+        with torch.set_grad_enabled(not validate):
             loss, info = self._loss(batch)
             if validate:
                 info |= self._validation_info(batch)
@@ -288,7 +288,10 @@ class Algo(ABC):
         return norm
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Context in which losses are computed: bf16 where ``train.precision`` says so."""
+        """Context for the wide layers of a network: bf16 where ``train.precision`` says so.
+
+        Heads and losses stay outside: a likelihood in bf16 is worth nothing.
+        """
         enabled = self._autocast_dtype is not torch.float32
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
 

@@ -4,11 +4,11 @@ Variants and losses as studied by Mandlekar et al., "What Matters in Learning fr
 Robot Manipulation", CoRL 2021 (arXiv:2108.03298). With a = the demonstrated action and f = the network:
 
     BC           l2 |f(s) - a|^2 + l1 smooth_l1(f(s), a) + cos (1 - cos(f(s), a))        -> BC._loss
-    BC_Gaussian  -log N(a; mean(s), std(s))                                              -> nll_loss
-    BC_GMM       -log sum_k w_k(s) N(a; mean_k(s), std_k(s))                             -> nll_loss
+    BC_Gaussian  -log N(a; mean(s), std(s))                                              -> BC._nll_loss
+    BC_GMM       -log sum_k w_k(s) N(a; mean_k(s), std_k(s))                             -> BC._nll_loss
     BC_VAE       |decode(z, s) - a|^2 + kl_weight KL(q(z|a, s) || p(z|s)), z ~ q         -> BC_VAE._loss
     BC_RNN       BC at every step of a window, with an LSTM or GRU over the window       -> BC._loss
-    BC_RNN_GMM   the mixture at every step of a window                                   -> nll_loss
+    BC_RNN_GMM   the mixture at every step of a window                                   -> BC._nll_loss
 
 Departures from robomimic: padded steps are left out of the loss where the batch has a ``pad_mask``; the validation
 loss of stochastic policies uses the learned noise, not the low one of acting, which made it meaningless; several
@@ -170,7 +170,12 @@ class BCConfig(Section):
 
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
-        train, problems = config.train, []
+        train = config.train
+        problems: list[str] = []
+        if not (self.loss.l2_weight or self.loss.l1_weight or self.loss.cos_weight):
+            problems.append(
+                "algo.loss: all weights are 0, so nothing would be learned: set l2_weight to 1"
+            )
         if self.rnn.enabled and train.frame_stack > 1:
             problems.append(
                 f"train.frame_stack is {train.frame_stack}, but a recurrent policy remembers by itself: set it to 1"
@@ -240,23 +245,30 @@ class BC(Algo):
             "actions": batch["actions"][:, last],
         }
 
+    def _features(self, batch: Batch) -> Tensor:
+        """What the head sees, float32."""
+        features: Tensor
+        with self.autocast():
+            features, _ = self.policy(batch["obs"], batch["goal_obs"])
+        return features.float()
+
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         actions, mask = batch["actions"], batch.get("pad_mask")
-        features, _ = self.policy(batch["obs"], batch["goal_obs"])
-        predicted = self.policy.head(features).mean
+        predicted = self.policy.head(self._features(batch)).mean
         weights = self.algo_config.loss
         l2 = masked_mean((predicted - actions).square().mean(-1), mask)
         l1 = masked_mean(
             nn.functional.smooth_l1_loss(predicted, actions, reduction="none").mean(-1), mask
         )
         cos = masked_mean(cosine_loss(predicted[..., :3], actions[..., :3]), mask)
-        loss = weights.l2_weight * l2 + weights.l1_weight * l1 + weights.cos_weight * cos
+        terms = ((weights.l2_weight, l2), (weights.l1_weight, l1), (weights.cos_weight, cos))
+        # Terms without weight are only reported: they have no part in the backward pass.
+        loss = torch.stack([weight * term for weight, term in terms if weight > 0]).sum()
         return loss, {"Loss": loss, "L2_Loss": l2, "L1_Loss": l1, "Cosine_Loss": cos}
 
     def _validation_info(self, batch: Batch) -> Info:
         """Mean absolute error of the action that the policy would take, normalized units."""
-        features, _ = self.policy(batch["obs"], batch["goal_obs"])
-        error = (self.policy.head.act(features) - batch["actions"]).abs().mean(-1)
+        error = (self.policy.head.act(self._features(batch)) - batch["actions"]).abs().mean(-1)
         return {"Action_Error": masked_mean(error, batch.get("pad_mask"))}
 
     def _act(
@@ -271,15 +283,14 @@ class BC(Algo):
         features, _ = self.policy(obs, goal)
         return PolicyStep(self.policy.head.act(features, explore, generator), state, {})
 
+    def _nll_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Mean negative log-likelihood of the demonstrated actions, padded steps left out."""
+        log_prob = self.policy.head(self._features(batch)).log_prob(batch["actions"])
+        mean = masked_mean(log_prob, batch.get("pad_mask"))
+        return -mean, {"Loss": -mean, "Log_Likelihood": mean}
 
-class _StochasticBC(BC):
-    """Maximum likelihood in place of regression."""
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        return nll_loss(self.policy, batch)
-
-
-class BC_Gaussian(_StochasticBC):  # noqa: N801 - the name users know
+class BC_Gaussian(BC):  # noqa: N801 - the name users know
     """Diagonal Gaussian policy."""
 
     def _create_head(self, input_dim: int) -> ActionHead:
@@ -294,12 +305,18 @@ class BC_Gaussian(_StochasticBC):  # noqa: N801 - the name users know
             low_noise_eval=config.low_noise_eval,
         )
 
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        return self._nll_loss(batch)
 
-class BC_GMM(_StochasticBC):  # noqa: N801
+
+class BC_GMM(BC):  # noqa: N801
     """Mixture of Gaussians policy."""
 
     def _create_head(self, input_dim: int) -> ActionHead:
         return gmm_head(self.algo_config.gmm, input_dim, self.ac_dim)
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        return self._nll_loss(batch)
 
 
 class BC_RNN(BC):  # noqa: N801
@@ -366,7 +383,7 @@ class BC_RNN_GMM(BC_RNN):  # noqa: N801
         return gmm_head(self.algo_config.gmm, input_dim, self.ac_dim)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        return nll_loss(self.policy, batch)
+        return self._nll_loss(batch)
 
 
 class BC_VAE(BC):  # noqa: N801
@@ -428,10 +445,3 @@ def gmm_head(config: GMMConfig, input_dim: int, ac_dim: int) -> GMMHead:
         std_activation=config.std_activation,
         low_noise_eval=config.low_noise_eval,
     )
-
-
-def nll_loss(policy: Actor, batch: Batch) -> tuple[Tensor, Info]:
-    """Mean negative log-likelihood of the demonstrated actions, padded steps left out."""
-    features, _ = policy(batch["obs"], batch["goal_obs"])
-    log_prob = masked_mean(policy.head(features).log_prob(batch["actions"]), batch.get("pad_mask"))
-    return -log_prob, {"Loss": -log_prob, "Log_Likelihood": log_prob}

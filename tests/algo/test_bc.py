@@ -47,7 +47,7 @@ class FixedActor(torch.nn.Module):
         self.head = lambda features: self
 
     def forward(self, obs, goal=None, state=None):
-        return None, None
+        return self.mean, None
 
 
 @pytest.mark.parametrize(
