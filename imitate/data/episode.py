@@ -43,7 +43,11 @@ class Episode:
 
 
 def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
-    """Everything of an episode under its name in the file, checked."""
+    """Everything of an episode under its name in the file.
+
+    Raises:
+        DatasetError: not numbers, lengths that disagree, NaN or infinity.
+    """
     given: dict[str, Any] = {
         "actions": episode.actions,
         "rewards": episode.rewards,
@@ -55,33 +59,49 @@ def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
     }
     if episode.states is not None:
         given["states"] = episode.states
-    arrays = {key: np.asarray(value) for key, value in given.items()}
+    arrays = {key: _array(value, f"{where}: '{key}'") for key, value in given.items()}
     if arrays["actions"].ndim != 2 or len(arrays["actions"]) == 0:
         raise DatasetError(
             f"{where}: 'actions' has shape {arrays['actions'].shape}; wanted (T, A) with T at least 1"
         )
     length = len(arrays["actions"])
     for key, value in arrays.items():
-        if value.dtype == object or value.dtype.kind in "US":
-            raise DatasetError(
-                f"{where}: '{key}' is not an array of numbers: stack its steps into one (T, ...) array"
-            )
         if value.ndim == 0 or len(value) != length:
             raise DatasetError(
                 f"{where}: '{key}' has shape {value.shape}, but 'actions' has {length} steps: give both for each step"
             )
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise DatasetError(f"{where}: '{key}' holds NaN or inf: mend or discard the episode")
-    arrays["rewards"] = arrays["rewards"].astype(np.float32).reshape(length)
+    for key in ("rewards", "terminals", "timeouts"):
+        if arrays[key].size != length:
+            raise DatasetError(f"{where}: '{key}' has shape {arrays[key].shape}: wanted (T,)")
+        arrays[key] = arrays[key].reshape(length)
+    arrays["rewards"] = arrays["rewards"].astype(np.float32)
     for key in ("terminals", "timeouts"):
-        arrays[key] = arrays[key].astype(bool).astype(np.uint8).reshape(length)
+        arrays[key] = arrays[key].astype(bool).astype(np.uint8)
     # Readers that know `dones` alone stop bootstrapping there, which is right at terminals only.
     arrays["dones"] = arrays["terminals"]
     return arrays
 
 
+def _array(value: ArrayLike, where: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "fiub":
+        raise DatasetError(
+            f"{where} is not an array of numbers: stack its steps into one (T, ...) array"
+        )
+    return array
+
+
 def attrs_of(episode: Episode, where: str) -> dict[str, Any]:
-    """Attributes as HDF5 holds them: text, numbers and small arrays; all else as JSON."""
+    """Attributes as HDF5 holds them: text, numbers and small arrays; all else as JSON text.
+
+    Raises:
+        DatasetError: neither, or too large.
+    """
     kept = {}
     for key, value in episode.attrs.items():
         if not isinstance(value, str | bool | int | float | np.generic | np.ndarray):
@@ -100,6 +120,11 @@ def attrs_of(episode: Episode, where: str) -> dict[str, Any]:
 
 
 def stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
+    """The steps of one key as (T, ...).
+
+    Raises:
+        DatasetError: their shapes differ.
+    """
     shapes = {value.shape for value in values}
     if len(shapes) > 1:
         raise DatasetError(

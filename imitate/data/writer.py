@@ -13,7 +13,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
 from imitate.data.episode import Episode, arrays_of, attrs_of, stacked
@@ -65,6 +65,7 @@ class DatasetWriter:
             ) from error
         self._file: h5py.File | None = h5py.File(self._journal, "w")
         self._names: list[str] = []
+        self._layout: dict[str, tuple[int, ...]] = {}
         self._running: dict[str, list[Any]] | None = None
         with self._saved() as file:
             data = file.create_group("data")
@@ -95,6 +96,7 @@ class DatasetWriter:
                 f"{where}: a name has at least one letter and no '/': give another name"
             )
         arrays, attrs = arrays_of(episode, where), attrs_of(episode, where)
+        self._check_alike(arrays, where)
         with self._saved() as file:
             data = file["data"]
             group = data.create_group(name)
@@ -105,7 +107,26 @@ class DatasetWriter:
             group.attrs.update({"num_samples": length, **attrs})
             data.attrs["total"] = int(data.attrs["total"]) + length
         self._names.append(name)
+        self._layout = self._layout or {key: value.shape[1:] for key, value in arrays.items()}
         return name
+
+    def _check_alike(self, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
+        """All episodes of a file have the same arrays."""
+        for key, step in self._layout.items():
+            if key not in arrays:
+                raise DatasetError(
+                    f"{where}: '{key}' is missing, which demo '{self._names[0]}' has: give it in each episode"
+                )
+            if arrays[key].shape[1:] != step:
+                raise DatasetError(
+                    f"{where}: a step of '{key}' has shape {arrays[key].shape[1:]}, but {step} in demo "
+                    f"'{self._names[0]}': give the same shape in each episode"
+                )
+        for key in arrays:
+            if self._layout and key not in self._layout:
+                raise DatasetError(
+                    f"{where}: '{key}' is new, demo '{self._names[0]}' lacks it: give it in each episode or in none"
+                )
 
     def add_filter_key(self, name: str, demos: Iterable[str]) -> None:
         """Write a mask: the demos that ``filter_key=name`` selects. Replaces one of the same name."""

@@ -1,0 +1,295 @@
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from imitate.data import DatasetFile, DatasetWriter, Episode, finish_partial
+from imitate.errors import DatasetError
+
+META = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": "Panda"}}
+
+
+def episode(length=3, **changes):
+    values = {
+        "obs": {"x": np.arange(length * 2, dtype=np.float64).reshape(length, 2)},
+        "actions": np.full((length, 2), 0.5),
+        "rewards": np.arange(length),
+        "terminals": [False] * (length - 1) + [True],
+        "timeouts": [False] * length,
+    }
+    return Episode(**{**values, **changes})
+
+
+def test_layout_in_the_file(tmp_path):
+    path = tmp_path / "a.hdf5"
+    with DatasetWriter(path, META, control_freq=20) as writer:
+        first = writer.append_episode(
+            episode(3, states=np.ones((3, 4)), attrs={"success": True, "ep_meta": {"a": 1}})
+        )
+        second = writer.append_episode(episode(2, states=np.zeros((2, 4))), name="my demo")
+        writer.add_filter_key("train", [second])
+    assert (first, second) == ("demo_0", "my demo")
+    with h5py.File(path) as file:
+        assert json.loads(file["data"].attrs["env_args"]) == META
+        assert file["data"].attrs["total"] == 5
+        assert file["data"].attrs["imitate_format"] == 1
+        assert file["data"].attrs["control_freq"] == 20.0
+        demo = file["data/demo_0"]
+        assert demo.attrs["num_samples"] == 3
+        assert demo.attrs["success"]
+        assert json.loads(demo.attrs["ep_meta"]) == {"a": 1}
+        assert demo["actions"].shape == (3, 2)
+        np.testing.assert_array_equal(demo["obs/x"][()], [[0, 1], [2, 3], [4, 5]])
+        np.testing.assert_array_equal(demo["rewards"][()], [0, 1, 2])
+        np.testing.assert_array_equal(demo["terminals"][()], [0, 0, 1])
+        np.testing.assert_array_equal(demo["dones"][()], [0, 0, 1])
+        np.testing.assert_array_equal(demo["timeouts"][()], [0, 0, 0])
+        assert demo["states"].shape == (3, 4)
+        assert file["mask/train"][()].tolist() == [b"my demo"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.hdf5"]
+
+
+def test_step_by_step(tmp_path):
+    path = tmp_path / "a.hdf5"
+    with DatasetWriter(path, META) as writer:
+        writer.start_episode()
+        writer.append(obs={"x": [9.0]}, action=[0.0])
+        writer.discard_episode()
+        writer.start_episode()
+        for step in range(3):
+            writer.append(
+                obs={"x": [float(step)], "image": np.full((2, 2, 3), step, dtype=np.uint8)},
+                action=[0.1 * step],
+                reward=step,
+                state=[step, step],
+                interventions=step == 1,
+            )
+        assert writer.finish_episode(success=False, language="lift it") == "demo_0"
+    with DatasetFile(path) as file:
+        assert file.demos() == ["demo_0"]
+        assert file.read("demo_0", "obs/x").tolist() == [[0.0], [1.0], [2.0]]
+        assert file.read("demo_0", "obs/image").dtype == np.uint8
+        assert file.read("demo_0", "terminals").tolist() == [0, 0, 0]
+        assert file.read("demo_0", "timeouts").tolist() == [0, 0, 1]
+        assert file.read("demo_0", "interventions").tolist() == [False, True, False]
+        assert file.attrs("demo_0") == {"num_samples": 3, "success": False, "language": "lift it"}
+
+
+def test_compressed_observations_read_back_equal(tmp_path):
+    image = np.zeros((3, 32, 32, 3), dtype=np.uint8)
+    with DatasetWriter(tmp_path / "a.hdf5", META, compress=True) as writer:
+        writer.append_episode(episode(3, obs={"image": image}))
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        stored = file["data/demo_0/obs/image"]
+        assert stored.compression == "gzip"
+        assert stored.id.get_storage_size() < image.nbytes / 10
+        np.testing.assert_array_equal(stored[()], image)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"actions": np.ones(3)}, ["'actions'", "(3,)", "(T, A)"]),
+        ({"actions": np.ones((0, 2))}, ["'actions'", "at least 1"]),
+        ({"rewards": [1.0, 2.0]}, ["'rewards'", "3 steps"]),
+        ({"rewards": np.ones((3, 2))}, ["'rewards'", "wanted (T,)"]),
+        ({"obs": {"x": np.ones((4, 1))}}, ["'obs/x'", "3 steps"]),
+        ({"obs": {"x": [[1.0], [np.nan], [1.0]]}}, ["'obs/x'", "NaN"]),
+        ({"actions": [[0.0], [np.inf], [0.0]]}, ["'actions'", "inf"]),
+        ({"obs": {"x": [[1.0], [1.0, 2.0], [1.0]]}}, ["'obs/x'", "not an array of numbers"]),
+        ({"obs": {"x": ["a", "b", "c"]}}, ["'obs/x'", "not an array of numbers"]),
+        ({"attrs": {"env": object()}}, ["'env'", "object"]),
+        ({"attrs": {"big": np.zeros(10_000)}}, ["'big'", "80000 bytes"]),
+    ],
+)
+def test_a_malformed_episode_is_refused_and_the_file_goes_on(tmp_path, changes, words):
+    with DatasetWriter(tmp_path / "a.hdf5", META) as writer:
+        with pytest.raises(DatasetError) as error:
+            writer.append_episode(episode(3, **changes))
+        assert all(word in str(error.value) for word in [*words, "demo_0", "a.hdf5"])
+        writer.append_episode(episode(3))
+    with DatasetFile(tmp_path / "a.hdf5") as file:
+        assert file.demos() == ["demo_0"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"obs": {"y": np.ones((3, 2))}}, "'obs/x' is missing"),
+        ({"obs": {"x": np.ones((3, 2)), "y": np.ones((3, 2))}}, "'obs/y' is new"),
+        ({"obs": {"x": np.ones((3, 5))}}, "has shape (5,), but (2,) in demo 'demo_0'"),
+    ],
+)
+def test_episodes_have_the_same_arrays(tmp_path, changes, words):
+    with DatasetWriter(tmp_path / "a.hdf5", META) as writer:
+        writer.append_episode(episode(3))
+        with pytest.raises(DatasetError, match="demo_1") as error:
+            writer.append_episode(episode(3, **changes))
+    assert words in str(error.value)
+
+
+def test_names_are_given_once_and_have_no_slash(tmp_path):
+    with DatasetWriter(tmp_path / "a.hdf5", META) as writer:
+        writer.append_episode(episode(), name="a")
+        for name, words in (("a", "already"), ("b/c", "no '/'"), ("", "at least one letter")):
+            with pytest.raises(DatasetError, match=words):
+                writer.append_episode(episode(), name=name)
+        with pytest.raises(DatasetError, match="no demo 'aa'; did you mean 'a'"):
+            writer.add_filter_key("train", ["aa"])
+
+
+def test_without_an_episode_nothing_is_left(tmp_path):
+    with pytest.raises(DatasetError, match="no episode was written"):
+        DatasetWriter(tmp_path / "a.hdf5", META).close()
+    with pytest.raises(KeyboardInterrupt), DatasetWriter(tmp_path / "b.hdf5", META):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_file_stays_until_the_new_one_is_complete(tmp_path):
+    path = tmp_path / "a.hdf5"
+    with DatasetWriter(path, META) as writer:
+        writer.append_episode(episode(3))
+    before = path.read_bytes()
+    with pytest.raises(DatasetError, match="exists already"):
+        DatasetWriter(path, META)
+    with (
+        pytest.raises(ValueError, match="stop"),
+        DatasetWriter(path, META, overwrite=True) as writer,
+    ):
+        writer.append_episode(episode(5))
+        assert path.read_bytes() == before
+        raise ValueError("stop")
+    assert path.read_bytes() == before
+    with DatasetWriter(path, META, overwrite=True) as writer:
+        writer.append_episode(episode(5))
+    with DatasetFile(path) as file:
+        assert file.length("demo_0") == 5
+
+
+def test_an_interrupted_recording_is_not_lost(tmp_path):
+    path = tmp_path / "a.hdf5"
+    with pytest.raises(KeyboardInterrupt), DatasetWriter(path, META) as writer:
+        writer.append_episode(episode(3))
+        writer.start_episode()
+        raise KeyboardInterrupt
+    assert not path.exists()
+    with DatasetFile(writer.partial) as file:
+        assert file.demos() == ["demo_0"]
+    with pytest.raises(DatasetError, match="finish_partial"):
+        DatasetWriter(path, META)
+    assert finish_partial(path) == 1
+    with DatasetFile(path) as file:
+        assert file.length("demo_0") == 3
+    assert [p.name for p in tmp_path.iterdir()] == ["a.hdf5"]
+
+
+def test_two_writers_do_not_share_a_file(tmp_path):
+    with DatasetWriter(tmp_path / "a.hdf5", META) as writer:
+        writer.append_episode(episode())
+        with pytest.raises(DatasetError, match="another process is writing"):
+            DatasetWriter(tmp_path / "a.hdf5", META, overwrite=True)
+        with pytest.raises(DatasetError, match="another process is writing"):
+            finish_partial(tmp_path / "a.hdf5")
+        with DatasetFile(writer.partial) as file:
+            assert file.demos() == ["demo_0"]
+
+
+def test_a_closed_writer_says_so(tmp_path):
+    with DatasetWriter(tmp_path / "a.hdf5", META) as writer:
+        writer.append_episode(episode())
+    with pytest.raises(DatasetError, match="the writer is closed"):
+        writer.append_episode(episode())
+    with pytest.raises(DatasetError, match="start_episode"):
+        writer.append(obs={}, action=[0.0])
+    with pytest.raises(DatasetError, match="without a step"):
+        writer.finish_episode()
+
+
+ENDLESS = textwrap.dedent(
+    """
+    import sys
+    import numpy as np
+    from imitate.data import DatasetWriter, Episode
+
+    with DatasetWriter(sys.argv[1], {"env_name": "Lift", "type": 1, "env_kwargs": {}}) as writer:
+        for number in range(int(sys.argv[2])):
+            writer.append_episode(
+                Episode(
+                    obs={f"k{k}": np.full((20, 30), number, dtype=np.float64) for k in range(6)},
+                    actions=np.zeros((20, 7)), rewards=np.zeros(20), terminals=np.zeros(20), timeouts=np.zeros(20),
+                    attrs={"model_file": "x" * 100_000},
+                )
+            )
+            print(number + 1, flush=True)
+    """
+)
+
+
+@pytest.mark.parametrize("milliseconds", [0, 3, 7, 12, 20, 31, 45, 60])
+def test_kill_9_loses_the_running_episode_at_most(tmp_path, milliseconds):
+    path = tmp_path / "a.hdf5"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, str(path), "1000000"], stdout=subprocess.PIPE, text=True
+    )
+    process.stdout.readline()
+    time.sleep(milliseconds / 1000)
+    os.kill(process.pid, signal.SIGKILL)
+    reported = [1, *map(int, process.stdout.read().split())][-1]
+    process.wait()
+    process.stdout.close()
+    assert not path.exists()
+    count = finish_partial(path)
+    assert reported <= count <= reported + 1
+    with DatasetFile(path) as file:
+        assert file.file_attrs["total"] == 20 * count
+        for number, demo in enumerate(file.demos()):
+            assert file.length(demo) == 20
+            assert np.all(file.read(demo, "obs/k5") == number)
+
+
+def test_a_full_disk_loses_the_running_episode_only(tmp_path):
+    path = tmp_path / "a.hdf5"
+    limit = 1_000_000  # a file that may not grow beyond stands for a full disk
+
+    def limited():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    done = subprocess.run(
+        [sys.executable, "-c", ENDLESS, str(path), "1000"],
+        capture_output=True,
+        text=True,
+        preexec_fn=limited,
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    reported = int(done.stdout.split()[-1])
+    assert reported >= 3
+    assert f"{path}: cannot be written (File too large)" in last
+    assert f"the {reported} episodes before are safe in {path}.partial: make room" in last
+    assert not path.exists()
+    assert finish_partial(path) == reported
+    with DatasetFile(path) as file:
+        assert np.all(file.read(f"demo_{reported - 1}", "obs/k5") == reported - 1)
+
+
+def test_a_disk_that_is_full_from_the_start_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with DatasetWriter(tmp_path / "ok.hdf5", META) as writer:
+        writer.append_episode(episode())
+    writer = DatasetWriter(tmp_path / "a.hdf5", META)
+    monkeypatch.setattr("imitate.data.journal._write_all", full)
+    with pytest.raises(DatasetError, match="No space left on device"):
+        writer.append_episode(episode())
+    assert [p.name for p in tmp_path.iterdir()] == ["ok.hdf5"]
