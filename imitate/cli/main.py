@@ -180,3 +180,7 @@ def top(
 def main() -> None:
     """Entry point of the console command."""
     app(prog_name="imitate")
+
+
+if __name__ == "__main__":
+    main()

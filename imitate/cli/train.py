@@ -16,7 +16,7 @@ INTERRUPTED = 130
 def command(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="With --resume: the run folder to go on with."),
+        typer.Argument(metavar="RUN", help="With --resume: the run folder to go on with."),
     ] = None,
     config: Annotated[
         str | None,

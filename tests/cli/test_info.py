@@ -85,6 +85,19 @@ def test_dataset_for_a_person(dataset):
     assert any(line.split()[:2] == ["obs/object", "10"] for line in text.splitlines())
 
 
+def test_next_observations_get_lines_of_their_own_only_where_they_differ(dataset):
+    with h5py.File(dataset, "a") as file:
+        for name, demo in file["data"].items():
+            demo["next_obs/object"] = demo["obs/object"][()]
+            if name != "demo_1":
+                demo["next_obs/robot0_eef_pos"] = demo["obs/robot0_eef_pos"][()]
+    lines = info(dataset).stdout.splitlines()
+    assert "next_obs/...   as obs/..." in lines
+    assert [line.split() for line in lines if line.startswith("next_obs/r")] == [
+        ["next_obs/robot0_eef_pos", "3", "float64", "2"]
+    ]
+
+
 def test_a_key_that_some_demos_lack_or_shape_otherwise_shows_in_the_counts(dataset):
     with h5py.File(dataset, "a") as file:
         del file["data/demo_2/obs/object"]

@@ -112,16 +112,22 @@ def lay_out(report: Report) -> Iterator[str]:
     )
     yield from pairs(rows)
     yield ""
+    entries = [e for e in report["keys"] if not _repeats_obs(e, report["keys"])]
     yield from table(
         ("key", "one step", "type", "demos"),
-        [
-            (entry["key"], shape_words(entry["shape"]), entry["dtype"], str(entry["demos"]))
-            for entry in report["keys"]
-        ],
+        [(e["key"], shape_words(e["shape"]), e["dtype"], str(e["demos"])) for e in entries],
     )
+    if len(entries) < len(report["keys"]):
+        yield "next_obs/...   as obs/..."
     if report["actions"]:
         yield ""
         yield from _action_lines(report["actions"])
+
+
+def _repeats_obs(entry: Report, entries: Sequence[Report]) -> bool:
+    """Whether a next observation has the form of its observation in as many demos."""
+    group, _, name = entry["key"].partition("/")
+    return group == "next_obs" and {**entry, "key": f"obs/{name}"} in entries
 
 
 def _action_lines(actions: Report) -> Iterator[str]:
