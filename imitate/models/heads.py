@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from imitate.functional.sampling import draw_class, draw_normal, pick_class
+
 LOW_NOISE_STD = 1e-4
 """Standard deviation that ``low_noise_eval`` acts with."""
 
@@ -83,8 +85,7 @@ class Gaussian(ActionDistribution):
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """One normal draw."""
-        with torch.no_grad():
-            return torch.normal(self._mean, self.stds, generator=generator)
+        return draw_normal(self._mean, self.stds, generator)
 
 
 class GaussianMixture(ActionDistribution):
@@ -108,7 +109,7 @@ class GaussianMixture(ActionDistribution):
 
     def mode_mean(self) -> Tensor:
         """``(*B, A)`` mean of the most likely mode."""
-        return _pick_mode(self.means, self.logits.argmax(-1))
+        return pick_class(self.means, self.logits.argmax(-1))
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """``(*B, A) -> (*B,)``."""
@@ -117,13 +118,8 @@ class GaussianMixture(ActionDistribution):
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draws modes, then normals for all modes, then selects, as torch's MixtureSameFamily."""
-        with torch.no_grad():
-            weights = self.logits.softmax(-1)
-            mode = torch.multinomial(
-                weights.reshape(-1, weights.shape[-1]), 1, replacement=True, generator=generator
-            )
-            draws = torch.normal(self.means, self.stds, generator=generator)
-            return _pick_mode(draws, mode.view(weights.shape[:-1]))
+        mode = draw_class(self.logits, generator)
+        return pick_class(draw_normal(self.means, self.stds, generator), mode)
 
 
 class TanhDistribution(ActionDistribution):
@@ -323,9 +319,3 @@ class GMMHead(ActionHead):
 
 def _normal_log_prob(x: Tensor, mean: Tensor, stds: Tensor) -> Tensor:
     return (-0.5 * ((x - mean) / stds).square() - stds.log() - _LOG_SQRT_TWO_PI).sum(-1)
-
-
-def _pick_mode(values: Tensor, mode: Tensor) -> Tensor:
-    """``(*B, M, A)`` and indices ``(*B)`` to ``(*B, A)``."""
-    index = mode[..., None, None].expand(*mode.shape, 1, values.shape[-1])
-    return values.gather(-2, index).squeeze(-2)

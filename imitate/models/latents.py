@@ -20,6 +20,7 @@ from imitate.functional.losses import (
     gaussian_kl_to_standard,
     gaussian_log_prob,
 )
+from imitate.functional.sampling import draw_class, pick_class
 from imitate.models.mlp import MultiHeadMLP
 
 Params = dict[str, Tensor]
@@ -199,9 +200,8 @@ class GMMLatent(GaussianLatent):
 
     def _draw(self, condition: Tensor, generator: torch.Generator | None) -> Tensor:
         params = self.prior(condition)
-        mode = _draw_class(self._log_weights(params), generator)
-        index = mode[..., None, None].expand(*mode.shape, 1, self.size)
-        mean, logvar = (params[name].gather(-2, index).squeeze(-2) for name in ("mean", "logvar"))
+        mode = draw_class(self._log_weights(params), generator)
+        mean, logvar = pick_class(params["mean"], mode), pick_class(params["logvar"], mode)
         return _reparameterize(mean, logvar, generator)
 
     def _log_weights(self, params: Params) -> Tensor:
@@ -257,7 +257,7 @@ class CategoricalLatent(Latent):
     def sample_prior(self, condition: Tensor, generator: torch.Generator | None) -> Tensor:
         """One draw per variable."""
         logits = self._prior_logits(condition)
-        return _one_hot(_draw_class(logits, generator), logits).flatten(-2)
+        return _one_hot(draw_class(logits, generator), logits).flatten(-2)
 
     def kl(self, posterior: Params, z: Tensor, condition: Tensor) -> Tensor:
         """Closed form, summed over the variables."""
@@ -283,11 +283,3 @@ def _reparameterize(mean: Tensor, logvar: Tensor, generator: torch.Generator | N
     std = (0.5 * logvar).clamp(*_LOGSTD_LIMITS).exp()
     noise = torch.empty_like(std).normal_(generator=generator)
     return noise * std + mean
-
-
-def _draw_class(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """``(*B, C)`` to one class index ``(*B)`` each."""
-    weights = logits.softmax(-1)
-    flat = weights.reshape(-1, weights.shape[-1])
-    drawn = torch.multinomial(flat, 1, replacement=True, generator=generator)
-    return drawn.view(weights.shape[:-1])

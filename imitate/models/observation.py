@@ -50,9 +50,12 @@ class ObservationEncoder(nn.Module):
             self.output_dim += math.prod(shape) if net is None else net.output_dim
             if net is not None:
                 self.nets[_module_name(key)] = net
+        self._vectors_only = not self.nets and all(len(s) == 1 for s in self.obs_shapes.values())
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         """``(*B, ...)`` per key to ``(*B, output_dim)``."""
+        if self._vectors_only:
+            return torch.cat([obs[key] for key in self.obs_shapes], dim=-1)
         features = []
         for key, shape in self.obs_shapes.items():
             value = obs[key]
