@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from imitate.errors import UserError, nearest
+from imitate.errors import ConfigError, UserError, nearest
 from imitate.models.fitting import Affine, Stats, fit_actions, fit_obs
 from imitate.models.layout import IMAGE_MODALITIES, Shape, processed_shape, raw_shape_of
 
@@ -122,7 +122,13 @@ class Preprocess(nn.Module):
             }
         action_affine: dict[str, Affine] = {}
         for key in action_dims:
-            mode = (action_config or {}).get(key, {}).get("normalization", None)
+            section = (action_config or {}).get(key, {})
+            if section.get("format", None) is not None:
+                raise ConfigError(
+                    f"train.action_config.{key}.format is '{section.get('format')}', but rotations are not converted; "
+                    "store the rotations that the robot takes and set format to null"
+                )
+            mode = section.get("normalization", None)
             if mode is not None:
                 action_affine[key] = fit_actions(mode, statistics["actions"][key], key)
         return cls(raw_shapes, modalities, action_dims, obs_affine, action_affine)

@@ -231,6 +231,13 @@ def test_an_unknown_normalization_is_refused(kwargs, message):
         fitted(**kwargs)
 
 
+def test_a_rotation_format_is_refused_rather_than_ignored():
+    with pytest.raises(ConfigError, match="train.action_config.arm.format is 'rot_6d'"):
+        Preprocess.from_statistics(
+            {}, {}, {"arm": 2}, STATISTICS, None, {"arm": {"format": "rot_6d"}}
+        )
+
+
 def test_statistics_of_another_size_are_refused():
     with pytest.raises(UserError, match="'pos' has 2 values; wanted 3"):
         Preprocess({"pos": (3,)}, {"pos": "low_dim"}, {}, {"pos": (torch.zeros(2), torch.ones(2))})
