@@ -69,6 +69,12 @@ class RunFolder:
         """The learning-curve picture."""
         return self.path / "learning_curve.png"
 
+    def clear_leftovers(self) -> None:
+        """Remove what a kill left half-written."""
+        for pattern in (".*.partial", ".*.link", ".metrics.jsonl.*", ".config.json.*"):
+            for path in (*self.path.glob(pattern), *self.checkpoints.glob(pattern)):
+                path.unlink(missing_ok=True)
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for one training process; the system frees it when the process dies."""

@@ -20,7 +20,7 @@ class PointMass(gymnasium.Env):
         step_s: seconds a step takes.
     """
 
-    metadata = {"render_modes": ["rgb_array"]}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(
         self,

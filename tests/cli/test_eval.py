@@ -1,0 +1,93 @@
+"""`imitate eval`: numbers, comparison, exit codes."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from imitate.cli import eval as verb
+from imitate.errors import CheckpointError, ConfigError, EnvError
+
+FOLDER = Path(__file__).parents[1] / "train"
+spec = importlib.util.spec_from_file_location("train_conftest", FOLDER / "conftest.py")
+ground = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(ground)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(ground.ENV_FOLDER))
+
+
+@pytest.fixture
+def run():
+    app = typer.Typer()
+    app.command()(verb.command)
+
+    def invoke(*arguments):
+        return CliRunner().invoke(app, [str(a) for a in arguments])
+
+    return invoke
+
+
+def test_a_table_and_a_report_with_seeds(run, tmp_path):
+    agent = ground.write_expert(tmp_path / "a.pth")
+    report = tmp_path / "out" / "r.json"
+    result = run("--agent", agent, "--episodes", 3, "--seed", 7, "--workers", 1, "--json", report)
+    assert result.exit_code == 0, result.output
+    assert "3/3 = 100.0 %" in result.stdout
+    assert "43.8 - 100.0 %" in result.stdout
+    assert "seeds 7 - 9, horizon 30" in result.stdout
+    (evaluation,) = json.loads(report.read_text())["evaluations"]
+    assert evaluation["success_rate"] == 1.0
+    assert [episode["seed"] for episode in evaluation["per_episode"]] == [7, 8, 9]
+    assert evaluation["checkpoint"] == str(agent)
+
+
+def test_two_checkpoints_on_the_same_seeds(run, tmp_path):
+    first = ground.write_expert(tmp_path / "a.pth")
+    second = ground.write_expert(tmp_path / "b.pth", gain=0.0)
+    report = tmp_path / "r.json"
+    arguments = ("--agent", first, "--agent", second, "--workers", 1, "--horizon", 25)
+    result = run(*arguments, "--episodes", 4, "--json", report)
+    assert result.exit_code == 0, result.output
+    assert "paired on 4 seeds: first - second = +100.0 %" in result.stdout
+    assert "only the first succeeds 4 times, only the second 0; p = 0.125" in result.stdout
+    data = json.loads(report.read_text())
+    assert data["comparison"]["difference"] == 1.0
+    assert [e["horizon"] for e in data["evaluations"]] == [25, 25]
+
+
+def test_user_errors(run, tmp_path):
+    agent = ground.write_expert(tmp_path / "a.pth", ground.env_meta(action_dim=3))
+    assert isinstance(run("--agent", tmp_path / "none.pth").exception, CheckpointError)
+    result = run("--agent", agent, "--episodes", 1, "--workers", 1)
+    assert isinstance(result.exception, EnvError)
+    assert "takes actions of 3 numbers, the checkpoint gives 2" in str(result.exception)
+    other = run("--agent", agent, "--episodes", 1, "--workers", 1, "--env", "point_mass:Nothing-v0")
+    assert isinstance(other.exception, EnvError)
+    three = run("--agent", agent, "--agent", agent, "--agent", agent)
+    assert isinstance(three.exception, ConfigError)
+
+
+def test_an_episode_that_cannot_be_played_is_exit_code_1(run, tmp_path):
+    agent = ground.write_expert(tmp_path / "a.pth", ground.env_meta(raise_at=[1]))
+    result = run("--agent", agent, "--episodes", 3, "--workers", 1)
+    assert result.exit_code == 1
+    assert "2/3" in result.stdout
+    assert "warning: episode 1 (seed 1) could not be played" in result.stderr
+    nothing = run("--agent", agent, "--episodes", 1, "--workers", 1, "--seed", 1)
+    assert nothing.exit_code == 1
+    assert "no episode could be played" in nothing.stderr
+
+
+def test_a_video_for_each_checkpoint(run, tmp_path):
+    agent = ground.write_expert(tmp_path / "a.pth")
+    arguments = ("--agent", agent, "--agent", agent, "--episodes", 1, "--workers", 1)
+    result = run(*arguments, "--video", tmp_path / "v.mp4", "--video-episodes", 1)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "v_1.mp4").stat().st_size > 0
+    assert (tmp_path / "v_2.mp4").stat().st_size > 0

@@ -1,0 +1,54 @@
+import io
+
+import pytest
+
+from imitate.train.console import Console, duration
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.04, "0.0 s"), (59.0, "59.0 s"), (125.4, "2 min 05 s"), (7800, "2 h 10 min")],
+)
+def test_durations(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_without_a_terminal_there_are_lines(tmp_path):
+    stream, log = io.StringIO(), tmp_path / "log.txt"
+    console = Console(stream, log=log)
+    console.start_bar(10, 0)
+    console.advance(5)
+    console.say("hello")
+    console.note("epoch 1")
+    console.close_bar()
+    assert stream.getvalue() == log.read_text() == "hello\nepoch 1\n"
+
+
+def test_on_a_terminal_a_bar_takes_the_place_of_the_epochs(tmp_path):
+    stream, log = Terminal(), tmp_path / "log.txt"
+    console = Console(stream, log=log)
+    console.start_bar(10, 2)
+    console.words = "epoch 1, loss 0.5"
+    console.advance(5)
+    console.note("epoch 1")
+    console.say("hello")
+    console.close_bar()
+    assert "5/10" in stream.getvalue()
+    assert "loss 0.5" in stream.getvalue()
+    assert "hello\n" in stream.getvalue()
+    assert "epoch 1\n" not in stream.getvalue()
+    assert log.read_text() == "epoch 1\nhello\n"
+
+
+def test_quiet_says_errors_only():
+    stream = Terminal()
+    console = Console(stream, quiet=True)
+    console.start_bar(10, 0)
+    console.say("hello")
+    console.say("error", always=True)
+    assert stream.getvalue() == "error\n"

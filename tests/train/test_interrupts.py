@@ -1,0 +1,33 @@
+import os
+import signal
+import threading
+
+import pytest
+
+from imitate.train.interrupts import caught_signals
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_first_signal_is_a_flag_the_second_an_exception(number, code):
+    before = signal.getsignal(number)
+    with caught_signals() as interrupt:
+        assert (interrupt.signal, interrupt.exit_code) == (None, 0)
+        os.kill(os.getpid(), number)
+        assert interrupt.exit_code == code
+        assert interrupt.name == number.name
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_in_another_thread_nothing_is_caught():
+    seen = []
+
+    def work():
+        with caught_signals() as interrupt:
+            seen.append(interrupt.exit_code)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [0]

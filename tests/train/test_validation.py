@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+import torch
+
+from imitate.config import load_config
+from imitate.data import SequenceDataset, build_datasets
+from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
+from imitate.train.validation import Validation, action_error
+
+from .conftest import config_dict, write_expert
+
+
+@pytest.fixture
+def algo(tmp_path):
+    return algo_from_checkpoint(load_checkpoint(write_expert(tmp_path / "expert.pth")))
+
+
+def test_action_error_is_the_mean_distance_to_the_demonstrated_action(algo, demos):
+    dataset = SequenceDataset(demos, ["goal", "pos"])
+    batch = dataset[np.arange(len(dataset))]
+    obs, actions = batch["obs"], batch["actions"][:, 0]
+    predicted = torch.tanh(4 * (obs["goal"] - obs["pos"])[:, 0])
+    expected = (predicted - actions).abs().mean()
+    assert action_error(algo, batch, 1) == pytest.approx(float(expected), rel=1e-5)
+    assert 0.01 < float(expected) < 0.2
+
+
+def test_padded_steps_and_history_do_not_count(algo, demos):
+    dataset = SequenceDataset(demos, ["goal", "pos"], seq_length=4, get_pad_mask=True)
+    last = dataset[np.array([14])]  # the last step of demo_0, three steps of padding
+    single = SequenceDataset(demos, ["goal", "pos"])[np.array([14])]
+    assert action_error(algo, last, 1) == pytest.approx(action_error(algo, single, 1))
+
+
+def test_an_action_of_another_size_has_no_error(algo, demos):
+    batch = SequenceDataset(demos, ["goal", "pos"])[np.arange(3)]
+    batch["actions"] = torch.zeros(3, 1, 5)
+    assert action_error(algo, batch, 1) is None
+
+
+def test_the_same_numbers_each_time_and_no_trace(demos, algo):
+    config = load_config(
+        config_dict(
+            demos,
+            experiment={"validate": True, "validation_epoch_every_n_steps": 3},
+            train={"hdf5_filter_key": "train", "hdf5_validation_filter_key": "valid"},
+        )
+    )
+    train_set, valid_set = build_datasets(config)
+    assert (len(train_set), len(valid_set)) == (150, 30)
+    validation = Validation(config, valid_set, torch.device("cpu"))
+    before = {name: weight.clone() for name, weight in algo.nets.state_dict().items()}
+    torch.manual_seed(0)
+    first, second = validation.run(algo, 1), validation.run(algo, 2)
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    assert after == torch.rand(1)
+    assert first == second
+    assert first["Valid/Loss"] > 0
+    assert not any("lr" in key for key in first)
+    assert algo.nets.training
+    assert all(torch.equal(weight, before[name]) for name, weight in algo.nets.state_dict().items())
