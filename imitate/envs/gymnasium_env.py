@@ -150,7 +150,9 @@ class GymnasiumEnv:
         if isinstance(space, spaces.Box):
             return np.array(value) if _is_image(space) else np.array(value).reshape(-1)
         if isinstance(space, spaces.Discrete):
-            return np.eye(int(space.n), dtype=np.float32)[int(value) - int(space.start)]
+            one_hot = np.zeros(int(space.n), dtype=np.float32)
+            one_hot[int(value) - int(space.start)] = 1.0
+            return one_hot
         raise EnvError(
             f"{self.name}: observation '{key}' is a {type(space).__name__}; Box, Discrete and a Dict of them are read; "
             "wrap the environment, for example in gymnasium.wrappers.FlattenObservation"

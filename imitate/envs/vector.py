@@ -18,7 +18,7 @@ from imitate.errors import EnvError
 _WORKER_GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
-class AsGymnasium(gymnasium.Env[Obs, Array]):
+class AsGymnasium(gymnasium.Env[Any, Array]):
     """An ``Env`` as a ``gymnasium.Env``, with a Dict observation space read off its first observation.
 
     Args:

@@ -12,6 +12,7 @@ from imitate.envs.experts.expert import CLOSE, OPEN, Expert, gripper_yaw, openin
 _TOUCHING_M = 0.062
 _HELD_M = 0.054
 _RESTING_M = 0.045  # between the centres when A lies on B: half of 4 cm and half of 5 cm
+_ALIGNED_M = 0.012  # distance of the centres at which A comes down
 _UP = np.array([0.0, 0.0, 1.0])
 
 
@@ -37,7 +38,7 @@ class StackExpert(Expert):
         """See the class."""
         view = self._look(obs)
         sideways, vertical = float(np.linalg.norm(view.to_a[:2])), abs(float(view.to_a[2]))
-        if view.gap < 0.012 and view.above_b < _RESTING_M + 0.005 and view.above_b > 0.03:
+        if view.gap < _ALIGNED_M + 0.003 and 0.03 < view.above_b < _RESTING_M + 0.005:
             return self._let_go(obs, view)
         if view.gap < 0.03 and 0.03 < view.above_b < _RESTING_M + 0.005 and view.width > 0.06:
             return self.move(obs, 0.1 * _UP, OPEN, yaw=view.yaw)
@@ -62,9 +63,11 @@ class StackExpert(Expert):
     def _carry(self, obs: Obs, view: _View) -> Array:
         """Close, rise as the fingers meet the cube, go sideways as it clears B, sink as it comes over B."""
         grip = float(np.clip((_TOUCHING_M - view.width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
-        lift = float(np.clip(3.0 * (view.gap - 0.005), 0.0, 0.035))
-        free = float(np.clip((view.above_b - 0.04) / 0.02, 0.0, 1.0)) if view.gap > 0.012 else 1.0
-        goal = np.array([*(free * view.a_to_b), _RESTING_M - 0.002 + lift - view.above_b])
+        lift = float(np.clip(3.0 * (view.gap - _ALIGNED_M), 0.0, 0.03))
+        free = (
+            float(np.clip((view.above_b - 0.04) / 0.02, 0.0, 1.0)) if view.gap > _ALIGNED_M else 1.0
+        )
+        goal = np.array([*(free * view.a_to_b), _RESTING_M - 0.015 + 1.5 * lift - view.above_b])
         return self.move(obs, (1.0 - grip) * view.to_a + grip * goal, CLOSE, yaw=view.yaw)
 
     def _let_go(self, obs: Obs, view: _View) -> Array:

@@ -1,0 +1,83 @@
+"""``imitate dataset``: look at demonstration files."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tqdm import tqdm
+
+from imitate.collection.playback import PlaybackReport
+from imitate.collection.playback import playback as play
+
+app = typer.Typer(help="Look at demonstration files.", no_args_is_help=True)
+
+
+class Source(str, Enum):
+    """What is played."""
+
+    states = "states"
+    actions = "actions"
+    obs_images = "obs-images"
+
+
+@app.callback()
+def dataset() -> None:
+    """Look at demonstration files."""
+
+
+@app.command()
+def playback(
+    file: Annotated[Path, typer.Argument(help="HDF5 file of demonstrations.")],
+    video: Annotated[Path, typer.Option("--video", help="The .mp4 to write.")],
+    demos: Annotated[
+        str | None,
+        typer.Option(
+            "--demos", help="How many of the first, or names: demo_3,demo_7. All by default."
+        ),
+    ] = None,
+    by: Annotated[
+        Source,
+        typer.Option(
+            "--by",
+            help="states: as recorded; actions: played again, with the divergence; obs-images: as observed.",
+        ),
+    ] = Source.states,
+    camera: Annotated[
+        str | None,
+        typer.Option("--camera", help="Camera; agentview or the first observed by default."),
+    ] = None,
+    size: Annotated[int, typer.Option("--size", min=2, help="Side of a frame in pixels.")] = 256,
+    skip: Annotated[int, typer.Option("--skip", min=1, help="One frame in so many steps.")] = 2,
+) -> None:
+    """Show demonstrations as a video."""
+    with tqdm(desc="playback", unit="demo") as bar:
+        report = play(
+            file,
+            video,
+            demos=_wanted(demos),
+            by=by.value,
+            camera=camera,
+            size=size,
+            skip=skip,
+            on_demo=lambda _: bar.update(),
+        )
+    typer.echo(_summary(report))
+
+
+def _wanted(demos: str | None) -> int | list[str] | None:
+    if demos is None:
+        return None
+    return int(demos) if demos.isdigit() else [name.strip() for name in demos.split(",")]
+
+
+def _summary(report: PlaybackReport) -> str:
+    lines = [f"{report.video}: {report.frames} frames"]
+    for demo, divergence in report.divergence.items():
+        outcome = "solved" if report.success[demo] else "not solved"
+        lines.append(
+            f"  {demo}: {outcome}, largest difference from the recorded states {divergence:.2g}"
+        )
+    return "\n".join(lines)
