@@ -20,6 +20,12 @@ def _load(name):
 demo_files = _load("demo_files")
 
 
+@pytest.fixture(scope="session")
+def make_demo_file():
+    """`make_demo_file` of demo_files.py, for tests that choose the folder themselves."""
+    return demo_files.make_demo_file
+
+
 @pytest.fixture
 def demo_file(tmp_path):
     """Writes a demonstration file into the test's folder: see `make_demo_file` in demo_files.py for its arguments."""

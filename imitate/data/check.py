@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def _check_demo(
 
 
 def _chunks(file: DatasetFile, demo: str, key: str) -> Iterator[tuple[int, int]]:
-    array = file.array(demo, key)
-    rows = max(1, _CHUNK_BYTES * len(array) // max(1, array.nbytes))
-    for start in range(0, len(array), rows):
-        yield start, min(len(array), start + rows)
+    shape = file.shape(demo, key)
+    step_bytes = math.prod(shape[1:]) * file.dtype(demo, key).itemsize
+    rows = max(1, _CHUNK_BYTES // max(1, step_bytes))
+    for start in range(0, shape[0], rows):
+        yield start, min(shape[0], start + rows)

@@ -52,7 +52,7 @@ def check_shape(
 
 def check_numeric(file: DatasetFile, demo: str, key: str) -> None:
     """The array ``key`` holds numbers."""
-    dtype = file.array(demo, key).dtype
+    dtype = file.dtype(demo, key)
     if dtype.kind not in "fiub":
         raise DatasetError(
             f"{file.path}: demo '{demo}': '{key}' holds {dtype}, not numbers: write it as float32 or uint8"
@@ -93,12 +93,11 @@ def check_bounded(values: NDArray[Any], file: DatasetFile, demo: str, key: str) 
 
 def check_modality(file: DatasetFile, demo: str, key: str, modality: str) -> None:
     """The observation ``key`` looks like its modality."""
-    array = file.array(demo, f"obs/{key}")
-    step = tuple(array.shape[1:])
-    is_image = len(step) >= 3 or (array.dtype == np.uint8 and len(step) >= 2)
+    step, dtype = file.shape(demo, f"obs/{key}")[1:], file.dtype(demo, f"obs/{key}")
+    is_image = len(step) >= 3 or (dtype == np.uint8 and len(step) >= 2)
     if modality == "low_dim" and is_image:
         raise DatasetError(
-            f"{file.path}: demo '{demo}': 'obs/{key}' is an image (shape {step}, {array.dtype}) but declared low_dim: "
+            f"{file.path}: demo '{demo}': 'obs/{key}' is an image (shape {step}, {dtype}) but declared low_dim: "
             "list it under observation.modalities.obs.rgb (or depth)"
         )
     if modality in IMAGE_MODALITIES and len(step) != 3:

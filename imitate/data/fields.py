@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,11 +63,10 @@ def _step(file: DatasetFile, demo: str, key: str) -> tuple[tuple[int, ...], np.d
     if key in SCALARS:
         return (), np.dtype(np.float32)
     check_numeric(file, demo, key)
-    array = file.array(demo, key)
-    shape = tuple(array.shape[1:])
+    shape = file.shape(demo, key)[1:]
     if not shape and not key.startswith(("obs/", "next_obs/")):
         shape = (1,)  # an action such as a gripper's, written as (T,)
-    return shape, array.dtype
+    return shape, file.dtype(demo, key)
 
 
 def read_steps(file: DatasetFile, demo: str, field: Field, start: int, stop: int) -> NDArray[Any]:
@@ -84,20 +83,26 @@ def _scalars(file: DatasetFile, demo: str, key: str, start: int, stop: int) -> N
     ``dones`` and ``terminals`` stand for each other; without both nothing ends. ``timeouts`` default to the last step
     where that is not terminal. Missing rewards are 0.
     """
-    stand_in: Mapping[str, str] = {"dones": "terminals", "terminals": "dones"}
-    for name in (key, stand_in.get(key, key)):
-        if file.has(demo, name):
-            values = file.read(demo, name, start, stop)
-            if values.size != stop - start:
-                raise DatasetError(
-                    f"{file.path}: demo '{demo}': '{name}' has shape {file.shape(demo, name)}: wanted (T,), one number "
-                    "per step"
-                )
-            return values.reshape(stop - start)
+    source = scalar_source(file, demo, key)
+    if source is not None:
+        values = file.read(demo, source, start, stop)
+        if values.size != stop - start:
+            raise DatasetError(
+                f"{file.path}: demo '{demo}': '{source}' has shape {file.shape(demo, source)}: wanted (T,), one number "
+                "per step"
+            )
+        return values.reshape(stop - start)
     values = np.zeros(stop - start, dtype=np.float32)
     if key == "timeouts" and stop == file.length(demo):
         values[-1] = float(not _scalars(file, demo, "terminals", stop - 1, stop)[0])
     return values
+
+
+def scalar_source(file: DatasetFile, demo: str, key: str) -> str | None:
+    """The array that a key of :data:`SCALARS` is read from; None if it has to be made up."""
+    stand_in = {"dones": "terminals", "terminals": "dones"}
+    names = (key, stand_in.get(key, key))
+    return next((name for name in names if file.has(demo, name)), None)
 
 
 def check_step_key(file: DatasetFile, demo: str, key: str) -> None:

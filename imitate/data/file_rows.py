@@ -82,7 +82,8 @@ class FileRows:
                 self._arrays.popitem(last=False)
         else:
             self._arrays.move_to_end((demo, field.key))
-        values: NDArray[Any] = array[start:stop]
+        with self._file(demo).reading(f"demo '{self._demos[demo].name}', '{field.key}'"):
+            values: NDArray[Any] = array[start:stop]
         return values.reshape(stop - start, *field.shape)
 
     def _file(self, demo: int) -> DatasetFile:

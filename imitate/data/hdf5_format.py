@@ -49,9 +49,10 @@ class DatasetFile:
     def __init__(self, path: str | Path, *, swmr: bool = False) -> None:
         self.path = Path(path).expanduser()
         self._file = _open(self.path, swmr)
-        data = self._file.get("data")
-        if not isinstance(data, h5py.Group):
+        with self.reading("data"):
+            data = self._file.get("data")
             names = ", ".join(sorted(self._file)) or "nothing"
+        if not isinstance(data, h5py.Group):
             self.close()
             raise DatasetError(
                 f"{self.path}: there is no group 'data' (found: {names}): "
@@ -78,7 +79,7 @@ class DatasetFile:
 
     def demos(self, filter_key: str | None = None) -> list[str]:
         """Names of the demos, all or those of a mask, in natural order."""
-        with self._reading("data"):
+        with self.reading("data"):
             names = list(self._data)
         if filter_key is not None:
             known = set(names)
@@ -93,12 +94,12 @@ class DatasetFile:
 
     def filter_keys(self) -> dict[str, list[str]]:
         """The masks: name -> demos."""
-        with self._reading("mask"):
+        with self.reading("mask"):
             masks = list(self._file["mask"]) if "mask" in self._file else []
         return {name: sorted(self._masked(name), key=natural_key) for name in masks}
 
     def _masked(self, filter_key: str) -> list[str]:
-        with self._reading("mask"):
+        with self.reading("mask"):
             masks = self._file.get("mask", {})
             if filter_key not in masks:
                 raise DatasetError(
@@ -111,19 +112,20 @@ class DatasetFile:
 
     def length(self, demo: str) -> int:
         """Number of steps of a demo: that of its actions."""
-        group = self._group(demo)
-        if "actions" not in group:
+        with self.reading(f"demo '{demo}'"):
+            found = sorted(self._group(demo))
+        if "actions" not in found:
             raise DatasetError(
-                f"{self.path}: demo '{demo}' has no 'actions' (found: {', '.join(sorted(group)) or 'nothing'}): "
+                f"{self.path}: demo '{demo}' has no 'actions' (found: {', '.join(found) or 'nothing'}): "
                 "remove the demo or write its actions"
             )
-        return int(self._shape(demo, "actions")[0])
+        return self.shape(demo, "actions")[0]
 
     # ---- arrays ----------------------------------------------------------------------------------
 
     def obs_keys(self, demo: str, group: str = "obs") -> list[str]:
         """Observations of a demo, sorted; ``group`` is 'obs' or 'next_obs'."""
-        with self._reading(f"data/{demo}/{group}"):
+        with self.reading(f"data/{demo}/{group}"):
             found = self._group(demo).get(group)
             return sorted(found) if isinstance(found, h5py.Group) else []
 
@@ -135,24 +137,24 @@ class DatasetFile:
             if isinstance(item, h5py.Dataset):
                 found.append(name)
 
-        with self._reading(f"demo '{demo}'"):
+        with self.reading(f"demo '{demo}'"):
             self._group(demo).visititems(note)
         return sorted(found)
 
     def has(self, demo: str, key: str) -> bool:
         """Whether a demo has the array ``key``, such as 'rewards' or 'obs/object'."""
-        with self._reading(f"data/{demo}"):
+        with self.reading(f"data/{demo}"):
             return key in self._group(demo)
 
     def array(self, demo: str, key: str) -> h5py.Dataset:
-        """The array, not yet read: for slices, shape and dtype."""
-        group = self._group(demo)
-        with self._reading(f"demo '{demo}', '{key}'"):
+        """The array, not yet read; what is done with it belongs inside :meth:`reading`."""
+        with self.reading(f"demo '{demo}', '{key}'"):
+            group = self._group(demo)
             found = group.get(key)
-        if isinstance(found, h5py.Dataset) and found.shape:
-            return found
-        prefix, _, name = key.rpartition("/")
-        siblings = self.obs_keys(demo, prefix) if prefix else sorted(group)
+            if isinstance(found, h5py.Dataset) and found.shape:
+                return found
+            prefix, _, name = key.rpartition("/")
+            siblings = self.obs_keys(demo, prefix) if prefix else sorted(group)
         place = f"'{prefix}/'" if prefix else "the demo"
         raise DatasetError(
             f"{self.path}: demo '{demo}' has no '{key}' ({place}: {nearest(name, siblings)}): "
@@ -161,17 +163,20 @@ class DatasetFile:
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
         """Shape ``(T, ...)`` of an array."""
-        return self._shape(demo, key)
-
-    def _shape(self, demo: str, key: str) -> tuple[int, ...]:
         array = self.array(demo, key)
-        with self._reading(f"demo '{demo}', '{key}'"):
-            return tuple(array.shape)
+        with self.reading(f"demo '{demo}', '{key}'"):
+            return tuple(int(size) for size in array.shape)
+
+    def dtype(self, demo: str, key: str) -> np.dtype[Any]:
+        """Type of an array's values."""
+        array = self.array(demo, key)
+        with self.reading(f"demo '{demo}', '{key}'"):
+            return np.dtype(array.dtype)
 
     def read(self, demo: str, key: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Steps ``start`` to ``stop`` of an array, all by default."""
         array = self.array(demo, key)
-        with self._reading(f"demo '{demo}', '{key}'"):
+        with self.reading(f"demo '{demo}', '{key}'"):
             values: NDArray[Any] = array[start:stop]
         return values
 
@@ -180,7 +185,8 @@ class DatasetFile:
     @property
     def env_meta(self) -> dict[str, Any]:
         """The environment the demos come from: the attribute ``env_args``; {} if there is none."""
-        text = self._data.attrs.get("env_args")
+        with self.reading("data"):
+            text = self._data.attrs.get("env_args")
         if text is None:
             return {}
         try:
@@ -197,18 +203,18 @@ class DatasetFile:
     @property
     def file_attrs(self) -> dict[str, Any]:
         """Attributes of the group ``data``."""
-        with self._reading("data"):
+        with self.reading("data"):
             return {name: _plain(value) for name, value in self._data.attrs.items()}
 
     def attrs(self, demo: str) -> dict[str, Any]:
         """Attributes of a demo."""
         group = self._group(demo)
-        with self._reading(f"demo '{demo}'"):
+        with self.reading(f"demo '{demo}'"):
             return {name: _plain(value) for name, value in group.attrs.items()}
 
     def fingerprint(self) -> dict[str, Any]:
         """What tells this file's content from another's: size, counts, and a SHA-256 of names, lengths and actions."""
-        digest = hashlib.sha256(str(self._data.attrs.get("env_args")).encode())
+        digest = hashlib.sha256(str(self.file_attrs.get("env_args")).encode())
         demos = self.demos()
         steps = 0
         for demo in demos:
@@ -226,19 +232,26 @@ class DatasetFile:
     # ---- access ----------------------------------------------------------------------------------
 
     def _group(self, demo: str) -> h5py.Group:
-        with self._reading(f"demo '{demo}'"):
+        with self.reading(f"demo '{demo}'"):
             group = self._data.get(demo)
-        if not isinstance(group, h5py.Group):
-            raise DatasetError(
-                f"{self.path}: there is no demo '{demo}'; {nearest(demo, self._data)}"
-            )
-        return group
+            if isinstance(group, h5py.Group):
+                return group
+            names = list(self._data)
+        raise DatasetError(f"{self.path}: there is no demo '{demo}'; {nearest(demo, names)}")
 
     @contextmanager
-    def _reading(self, what: str) -> Iterator[None]:
+    def reading(self, what: str) -> Iterator[None]:
+        """Turn whatever h5py raises at damaged data into a DatasetError; ``what`` says what was read."""
         try:
             yield
-        except (OSError, RuntimeError, KeyError, ValueError) as error:
+        except (
+            OSError,
+            RuntimeError,
+            LookupError,
+            ValueError,
+            TypeError,
+            ArithmeticError,
+        ) as error:
             raise DatasetError(
                 f"{self.path}: {what} cannot be read: {DAMAGED} ({error})"
             ) from error
@@ -254,7 +267,7 @@ def _open(path: Path, swmr: bool) -> h5py.File:
     if path.suffix == ".partial" and not is_being_written(path):
         roll_back(path)  # to the last whole episode of a writer that died
     try:
-        return h5py.File(path, "r", swmr=swmr)
+        return _open_either_way(path, swmr)
     except PermissionError as error:
         raise DatasetError(f"{path}: may not be read: change its permissions") from error
     except (OSError, RuntimeError, ValueError) as error:
@@ -266,6 +279,18 @@ def _open(path: Path, swmr: bool) -> h5py.File:
         raise DatasetError(
             f"{path}: is not an HDF5 file: name a demonstration file (.hdf5)"
         ) from error
+
+
+def _open_either_way(path: Path, swmr: bool) -> h5py.File:
+    try:
+        return h5py.File(path, "r", swmr=swmr)
+    except PermissionError:
+        raise
+    except (OSError, ValueError) as error:
+        # A process can open one file in one way only, and it may have it open already.
+        if "SWMR" not in str(error):
+            raise
+        return h5py.File(path, "r", swmr=not swmr)
 
 
 def _plain(value: Any) -> Any:

@@ -13,8 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.data.check import no_demos
-from imitate.data.faults import check_bounded, check_finite, check_length, check_shape
-from imitate.data.fields import SCALARS, Field, check_step_key, lay_out, read_steps
+from imitate.data.faults import (
+    check_bounded,
+    check_finite,
+    check_length,
+    check_numeric,
+    check_shape,
+)
+from imitate.data.fields import SCALARS, Field, check_step_key, lay_out, read_steps, scalar_source
 from imitate.data.file_rows import FileRows
 from imitate.data.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
@@ -193,13 +199,15 @@ class Store:
         first = self.demos[0]
         words = f"demo '{first.name}'" + ("" if demo.source == 0 else f" of {self.sources[0].path}")
         for key, field in self.fields.items():
-            if key not in SCALARS:
-                _check_field(file, demo, field, words)
+            _check_field(file, demo, field, words)
             if field.columns is None and key not in self.apart:
                 continue
             values = read_steps(file, demo.name, field, 0, demo.length)
             if field.dtype == np.float32:
-                values = values.astype(np.float32, copy=False)
+                with np.errstate(
+                    over="ignore"
+                ):  # what is too large becomes inf, which is refused next
+                    values = values.astype(np.float32, copy=False)
             check_finite(values, file, demo.name, key)
             if key in bounded:
                 check_bounded(values, file, demo.name, key)
@@ -224,11 +232,19 @@ def _demos(files: Sequence[DatasetFile], sources: Sequence[DataSource]) -> Itera
 
 
 def _check_field(file: DatasetFile, demo: Demo, field: Field, first: str) -> None:
+    if field.key in SCALARS:
+        source = scalar_source(file, demo.name, field.key)
+        if source is not None:
+            step = file.shape(demo.name, source)[1:]
+            check_numeric(file, demo.name, source)
+            check_shape(file, demo.name, source, demo.length, step, first)
+        return
     if not field.key.startswith(("obs/", "next_obs/")):
         check_step_key(file, demo.name, field.key)
     one_number = field.shape == (1,) and len(file.shape(demo.name, field.key)) == 1
     check_shape(file, demo.name, field.key, demo.length, () if one_number else field.shape, first)
-    dtype = file.array(demo.name, field.key).dtype
+    check_numeric(file, demo.name, field.key)
+    dtype = file.dtype(demo.name, field.key)
     if field.columns is None and (dtype == np.uint8) != (field.dtype == np.uint8):
         raise DatasetError(
             f"{file.path}: demo '{demo.name}': '{field.key}' is {dtype}, but {field.dtype} in {first}: write both alike"

@@ -1,0 +1,407 @@
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Subset, default_collate
+
+from imitate import SequenceDataset
+from imitate.data import DatasetFile, ShuffledBatches
+from imitate.errors import ConfigError, DatasetError
+
+KEYS = ("robot0_eef_pos", "object")
+CACHE_MODES = ("all", "low_dim", None)
+
+
+def naive_window(path, index, obs_keys, frame_stack, seq_length):
+    """Sample ``index`` of all-padded windows, read step by step from the file."""
+    with h5py.File(path) as file:
+        for name in sorted(file["data"], key=lambda name: int(name[5:])):
+            demo = file["data"][name]
+            length = len(demo["actions"])
+            if index < length:
+                break
+            index -= length
+        steps = range(index - frame_stack + 1, index + seq_length)
+        at = [min(max(step, 0), length - 1) for step in steps]
+        return {
+            "obs": {key: [demo["obs"][key][i] for i in at] for key in obs_keys},
+            "next_obs": {key: [demo["next_obs"][key][i] for i in at] for key in obs_keys},
+            "goal_obs": {key: demo["next_obs"][key][length - 1] for key in obs_keys},
+            "actions": [demo["actions"][i] for i in at],
+            "rewards": [demo["rewards"][i] for i in at],
+            "dones": [demo["dones"][i] for i in at],
+            "pad_mask": [0 <= step < length for step in steps],
+        }
+
+
+def assert_same(got, wanted):
+    for key, value in wanted.items():
+        if isinstance(value, dict):
+            assert set(got[key]) == set(value)
+            assert_same(got[key], value)
+        else:
+            array = np.asarray(value)
+            array = array.astype(np.float32) if array.dtype.kind == "f" else array
+            np.testing.assert_array_equal(got[key].numpy(), array, err_msg=key)
+
+
+def assert_equal_batches(one, two):
+    assert list(one) == list(two)
+    for key in one:
+        if isinstance(one[key], dict):
+            assert_equal_batches(one[key], two[key])
+        else:
+            assert one[key].dtype == two[key].dtype
+            assert torch.equal(one[key], two[key]), key
+
+
+@pytest.mark.parametrize("cache_mode", CACHE_MODES)
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    frame_stack=st.integers(1, 3),
+    seq_length=st.integers(1, 4),
+)
+@settings(max_examples=8, deadline=None)
+def test_samples_equal_a_naive_reader(
+    make_demo_file, tmp_path_factory, cache_mode, lengths, frame_stack, seq_length
+):
+    path = tmp_path_factory.mktemp("naive") / "demos.hdf5"
+    make_demo_file(
+        path, len(lengths), lengths, obs_dims={"robot0_eef_pos": 3, "object": 2}, image=True
+    )
+    keys = (*KEYS, "agentview_image")
+    dataset = SequenceDataset(
+        path,
+        keys,
+        frame_stack=frame_stack,
+        seq_length=seq_length,
+        get_pad_mask=True,
+        goal_mode="last",
+        hdf5_cache_mode=cache_mode,
+        load_next_obs=True,
+    )
+    assert len(dataset) == sum(lengths)
+    batch = dataset[list(range(len(dataset)))]
+    for index in range(len(dataset)):
+        wanted = naive_window(path, index, keys, frame_stack, seq_length)
+        assert_same(dataset[index], wanted)
+        one = {
+            key: {k: v[index] for k, v in value.items()}
+            if isinstance(value, dict)
+            else value[index]
+            for key, value in batch.items()
+        }
+        assert_same(one, wanted)
+
+
+def test_shapes_and_types_of_a_batch(demo_file):
+    dataset = SequenceDataset(
+        demo_file(image=True),
+        ("object", "agentview_image"),
+        frame_stack=2,
+        seq_length=3,
+        goal_mode="last",
+    )
+    batch = dataset[[0, 5, 40]]
+    shapes = {
+        key: {k: (tuple(v.shape), v.dtype) for k, v in value.items()}
+        if isinstance(value, dict)
+        else (tuple(value.shape), value.dtype)
+        for key, value in batch.items()
+    }
+    assert shapes == {
+        "obs": {
+            "object": ((3, 4, 10), torch.float32),
+            "agentview_image": ((3, 4, 8, 6, 3), torch.uint8),
+        },
+        "rewards": ((3, 4), torch.float32),
+        "dones": ((3, 4), torch.float32),
+        "actions": ((3, 4, 7), torch.float32),
+        "goal_obs": {
+            "object": ((3, 10), torch.float32),
+            "agentview_image": ((3, 8, 6, 3), torch.uint8),
+        },
+        "index": ((3,), torch.int64),
+    }
+    assert dataset.obs_shapes == {"object": (10,), "agentview_image": (8, 6, 3)}
+    assert dataset.action_dims == {"actions": 7}
+    assert dataset.demos == ["demo_0", "demo_1", "demo_2", "demo_3"]
+    assert dataset.demo_of(13) == ("demo_1", 1)
+
+
+def test_robomimics_positional_order_and_its_form_of_sample(demo_file):
+    dataset = SequenceDataset(
+        demo_file(), KEYS, ("actions",), ("actions", "rewards", "dones"), None, 1, 10
+    )
+    sample = dataset[3]
+    assert sample["obs"]["object"].shape == (10, 10)
+    assert sample["actions"].shape == (10, 7)
+    assert int(sample["index"]) == 3
+    assert torch.equal(dataset[-1]["actions"], dataset[len(dataset) - 1]["actions"])
+    for index in (len(dataset), -len(dataset) - 1):
+        with pytest.raises(IndexError):
+            dataset[index]
+
+
+# ---- DataLoader ---------------------------------------------------------------------------------
+
+
+def test_a_plain_loader_gives_whole_batches(demo_file):
+    dataset = SequenceDataset(demo_file(), KEYS, seq_length=2)
+    batches = list(DataLoader(dataset, batch_size=20, shuffle=True))
+    assert [len(batch["index"]) for batch in batches] == [20, 20, 8]
+    assert sorted(torch.cat([batch["index"] for batch in batches]).tolist()) == list(range(48))
+    for batch in batches:
+        assert_equal_batches(batch, dataset[batch["index"]])
+        singly = default_collate([dataset[int(i)] for i in batch["index"]])
+        assert torch.equal(singly["obs"]["object"], batch["obs"]["object"])
+
+
+def test_a_subset_and_an_exact_sampler_go_through_the_loader(demo_file):
+    dataset = SequenceDataset(demo_file(), KEYS)
+    part = next(iter(DataLoader(Subset(dataset, [7, 3]), batch_size=2)))
+    assert part["index"].tolist() == [7, 3]
+    sampler = ShuffledBatches(len(dataset), 10, seed=3, start_batch=2)
+    got = next(iter(DataLoader(dataset, batch_sampler=sampler)))
+    assert got["index"].tolist() == next(iter(sampler)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("context", "cache_mode", "workers"),
+    [("fork", "all", 2), ("fork", "low_dim", 2), ("fork", None, 2), ("spawn", "low_dim", 1)],
+)
+def test_workers_give_the_same_batches(demo_file, context, cache_mode, workers):
+    dataset = SequenceDataset(
+        demo_file(image=True),
+        ("object", "agentview_image"),
+        seq_length=3,
+        hdf5_cache_mode=cache_mode,
+    )
+    alone = list(DataLoader(dataset, batch_size=16))  # the parent's file handles are open now
+    with_workers = list(
+        DataLoader(dataset, batch_size=16, num_workers=workers, multiprocessing_context=context)
+    )
+    assert len(alone) == len(with_workers) == 3
+    for one, two in zip(alone, with_workers, strict=True):
+        assert_equal_batches(one, two)
+
+
+@pytest.mark.parametrize("cache_mode", CACHE_MODES)
+def test_a_pickled_dataset_works(demo_file, cache_mode):
+    dataset = SequenceDataset(
+        demo_file(image=True), ("object", "agentview_image"), hdf5_cache_mode=cache_mode
+    )
+    before = dataset[[1, 40]]
+    assert_equal_batches(pickle.loads(pickle.dumps(dataset))[[1, 40]], before)
+
+
+# ---- memory -------------------------------------------------------------------------------------
+
+
+def test_all_is_held_once(demo_file):
+    path = demo_file(num_demos=20, length=50, image=True)
+    dataset = SequenceDataset(path, (*KEYS, "agentview_image"), frame_stack=4, seq_length=10)
+    held = 20 * 50 * (4 * (3 + 10 + 7 + 1 + 1) + 8 * 6 * 3)
+    assert dataset.store.num_bytes == held
+    low_dim = SequenceDataset(path, (*KEYS, "agentview_image"), hdf5_cache_mode="low_dim")
+    assert low_dim.store.num_bytes == 20 * 50 * 4 * (3 + 10 + 7 + 1 + 1)
+    assert SequenceDataset(path, KEYS, hdf5_cache_mode=None).store.num_bytes == 0
+
+
+def test_moving_to_a_device_needs_the_data_in_memory(demo_file):
+    path = demo_file(image=True)
+    dataset = SequenceDataset(path, KEYS)
+    assert dataset.to("cpu") is dataset
+    moved = SequenceDataset(path, KEYS).to("meta")
+    assert moved[[0, 1]]["obs"]["object"].device.type == "meta"
+    with pytest.raises(DatasetError, match="hdf5_cache_mode to 'all'"):
+        SequenceDataset(path, ("agentview_image",), hdf5_cache_mode="low_dim").to("meta")
+
+
+# ---- keys ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache_mode", CACHE_MODES)
+def test_action_keys_of_any_depth_are_joined_in_their_order_and_cached(demo_file, cache_mode):
+    path = demo_file(num_demos=2, length=5)
+    with h5py.File(path, "a") as file:
+        for number, demo in enumerate(file["data"].values()):
+            steps = np.arange(5.0) + 10 * number
+            demo["action_dict/gripper"] = steps / 100
+            demo["action/eef_pos"] = np.stack([steps, -steps], axis=1) / 100
+    dataset = SequenceDataset(
+        path,
+        KEYS,
+        action_keys=("action_dict/gripper", "action/eef_pos"),
+        hdf5_cache_mode=cache_mode,
+    )
+    assert dataset.action_dims == {"action_dict/gripper": 1, "action/eef_pos": 2}
+    batch = dataset[[1, 7]]
+    np.testing.assert_allclose(
+        batch["actions"][:, 0].numpy(), [[0.01, 0.01, -0.01], [0.12, 0.12, -0.12]], atol=1e-7
+    )
+    np.testing.assert_allclose(
+        batch["action_dict/gripper"].numpy(), [[[0.01]], [[0.12]]], atol=1e-7
+    )
+    assert batch["action/eef_pos"].shape == (2, 1, 2)
+
+
+def test_the_action_is_that_of_the_action_keys_alone(demo_file):
+    path = demo_file(num_demos=1, length=4)
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/actions_abs"] = np.full((4, 3), 7.0)
+    batch = SequenceDataset(path, KEYS, action_keys=("actions_abs",))[[0]]
+    assert batch["actions"].tolist() == [[[7.0, 7.0, 7.0]]]
+
+
+@pytest.mark.parametrize("cache_mode", CACHE_MODES)
+def test_missing_rewards_and_dones_are_zeros_per_step(demo_file, cache_mode):
+    path = demo_file(num_demos=2, length=4)
+    with h5py.File(path, "a") as file:
+        for demo in file["data"].values():
+            for key in ("rewards", "dones", "terminals", "timeouts"):
+                del demo[key]
+    dataset = SequenceDataset(
+        path,
+        KEYS,
+        dataset_keys=("actions", "rewards", "dones", "terminals", "timeouts"),
+        seq_length=2,
+        hdf5_cache_mode=cache_mode,
+    )
+    batch = dataset[[0, 2, 3]]
+    assert batch["rewards"].tolist() == [[0, 0]] * 3
+    assert batch["dones"].tolist() == [[0, 0]] * 3
+    assert batch["terminals"].tolist() == [[0, 0]] * 3
+    assert batch["timeouts"].tolist() == [[0, 0], [0, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("cache_mode", CACHE_MODES)
+def test_dones_alone_are_terminals_and_the_rest_ends_by_timeout(demo_file, cache_mode):
+    path = demo_file(num_demos=2, length=3)
+    with h5py.File(path, "a") as file:
+        for demo in file["data"].values():
+            del demo["terminals"], demo["timeouts"]
+        file["data/demo_1/dones"][:] = 0
+    dataset = SequenceDataset(
+        path, KEYS, dataset_keys=("terminals", "timeouts", "dones"), hdf5_cache_mode=cache_mode
+    )
+    batch = dataset[list(range(6))]
+    assert batch["terminals"].flatten().tolist() == [0, 0, 1, 0, 0, 0]
+    assert batch["dones"].flatten().tolist() == [0, 0, 1, 0, 0, 0]
+    assert batch["timeouts"].flatten().tolist() == [0, 0, 0, 0, 0, 1]
+
+
+def test_rewards_written_as_a_column_come_out_flat(demo_file):
+    path = demo_file(num_demos=1, length=3)
+    with h5py.File(path, "a") as file:
+        del file["data/demo_0/rewards"]
+        file["data/demo_0/rewards"] = [[1.0], [2.0], [3.0]]
+    assert SequenceDataset(path, KEYS)[[0, 2]]["rewards"].tolist() == [[1.0], [3.0]]
+
+
+@pytest.mark.parametrize("cache_mode", CACHE_MODES)
+def test_next_obs_that_the_file_lacks_is_the_following_one(demo_file, cache_mode):
+    path = demo_file(num_demos=2, length=4, image=True, next_obs=False)
+    dataset = SequenceDataset(
+        path,
+        ("object", "agentview_image"),
+        frame_stack=2,
+        seq_length=2,
+        load_next_obs=True,
+        goal_mode="last",
+        hdf5_cache_mode=cache_mode,
+    )
+    with DatasetFile(path) as file:
+        for key in ("object", "agentview_image"):
+            stored = torch.from_numpy(file.read("demo_1", f"obs/{key}"))
+            stored = stored if key == "agentview_image" else stored.float()
+            batch = dataset[[4, 7]]  # the first and the last step of demo_1
+            assert torch.equal(batch["next_obs"][key][0], stored[[1, 1, 2]])
+            assert torch.equal(batch["next_obs"][key][1], stored[[3, 3, 3]])
+            assert torch.equal(batch["goal_obs"][key][0], stored[3])
+
+
+def test_the_goal_comes_without_next_obs_in_the_batch(demo_file):
+    path = demo_file(num_demos=2, length=4)
+    batch = SequenceDataset(path, KEYS, goal_mode="last")[[0, 3]]
+    assert "next_obs" not in batch
+    with DatasetFile(path) as file:
+        wanted = file.read("demo_0", "next_obs/object")[-1].astype(np.float32)
+    np.testing.assert_array_equal(batch["goal_obs"]["object"].numpy(), [wanted, wanted])
+
+
+# ---- selection ----------------------------------------------------------------------------------
+
+
+def test_filter_key_and_demo_limit(demo_file):
+    path = demo_file(num_demos=12, length=3, filter_keys={"few": [11, 2, 7]})
+    assert SequenceDataset(path, KEYS, filter_by_attribute="few").demos == [
+        "demo_2",
+        "demo_7",
+        "demo_11",
+    ]
+    limited = SequenceDataset(path, KEYS, filter_by_attribute="few", demo_limit=2)
+    assert limited.demos == ["demo_2", "demo_7"]
+    assert len(limited) == 6
+
+
+def test_windows_too_long_for_every_demo_are_an_error(demo_file):
+    with pytest.raises(DatasetError, match="no demo has the 9 steps of a window"):
+        SequenceDataset(demo_file(length=8), KEYS, seq_length=9, pad_seq_length=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"hdf5_cache_mode": "lowdim"}, "did you mean 'low_dim'"),
+        ({"goal_mode": "lst"}, "did you mean 'last'"),
+        ({"seq_length": 0}, "1 or more"),
+        ({"action_keys": ()}, "action_keys is empty"),
+    ],
+)
+def test_impossible_arguments_say_what_is_possible(demo_file, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        SequenceDataset(demo_file(), KEYS, **arguments)
+
+
+# ---- statistics ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache_mode", CACHE_MODES)
+def test_statistics_are_those_of_numpy_over_all_steps(demo_file, cache_mode):
+    path = demo_file(num_demos=3, length=[4, 9, 2], image=True)
+    dataset = SequenceDataset(
+        path,
+        ("object", "agentview_image"),
+        seq_length=5,
+        hdf5_cache_mode=cache_mode,
+        hdf5_normalize_obs=True,
+    )
+    with DatasetFile(path) as file:
+        values = {
+            key: np.concatenate([file.read(demo, key) for demo in file.demos()])
+            for key in ("obs/object", "obs/agentview_image", "actions")
+        }
+    stats = dataset.statistics()
+    for got, value in (
+        (stats["obs"]["object"], values["obs/object"].astype(np.float32).astype(np.float64)),
+        (stats["actions"]["actions"], values["actions"].astype(np.float32).astype(np.float64)),
+        (stats["obs"]["agentview_image"], values["obs/agentview_image"].reshape(-1, 3) / 255.0),
+    ):
+        np.testing.assert_allclose(got.mean, value.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(got.std, value.std(0), rtol=1e-10)
+        np.testing.assert_allclose(got.min, value.min(0), rtol=1e-12)
+        np.testing.assert_allclose(got.max, value.max(0), rtol=1e-12)
+        assert got.mean.dtype == np.float64
+
+
+def test_values_stay_raw_when_statistics_are_wanted(demo_file):
+    path = demo_file()
+    plain, normalized = (
+        SequenceDataset(path, KEYS, hdf5_normalize_obs=wanted)[[0, 9]] for wanted in (False, True)
+    )
+    assert_equal_batches(plain, normalized)
