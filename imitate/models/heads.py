@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from imitate.functional.sampling import draw_class, draw_normal, pick_class
+from imitate.models.mlp import FullPrecisionLinear
 
 LOW_NOISE_STD = 1e-4
 """Standard deviation that ``low_noise_eval`` acts with."""
@@ -169,7 +170,7 @@ class DeterministicHead(ActionHead):
 
     def __init__(self, input_dim: int, ac_dim: int) -> None:
         super().__init__()
-        self.action = nn.Linear(input_dim, ac_dim)
+        self.action = FullPrecisionLinear(input_dim, ac_dim)
 
     def forward(self, features: Tensor, *, low_noise: bool = False) -> Deterministic:
         """``low_noise`` changes nothing."""
@@ -216,8 +217,8 @@ class GaussianHead(ActionHead):
         init_last_fc_weight: float | None = None,
     ) -> None:
         super().__init__()
-        self.mean = nn.Linear(input_dim, ac_dim)
-        self.scale = None if fixed_std else nn.Linear(input_dim, ac_dim)
+        self.mean = FullPrecisionLinear(input_dim, ac_dim)
+        self.scale = None if fixed_std else FullPrecisionLinear(input_dim, ac_dim)
         self.init_std = init_std
         self.std_limits = (min_std, max_std)
         self.std_activation = std_activation
@@ -283,9 +284,9 @@ class GMMHead(ActionHead):
         use_tanh: bool = False,
     ) -> None:
         super().__init__()
-        self.mean = nn.Linear(input_dim, num_modes * ac_dim)
-        self.scale = nn.Linear(input_dim, num_modes * ac_dim)
-        self.logits = nn.Linear(input_dim, num_modes)
+        self.mean = FullPrecisionLinear(input_dim, num_modes * ac_dim)
+        self.scale = FullPrecisionLinear(input_dim, num_modes * ac_dim)
+        self.logits = FullPrecisionLinear(input_dim, num_modes)
         self.shape = (num_modes, ac_dim)
         self.min_std = min_std
         self.std_activation = std_activation

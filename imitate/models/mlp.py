@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 
@@ -35,6 +36,15 @@ class MLP(nn.Module):
         return x
 
 
+class FullPrecisionLinear(nn.Linear):
+    """A linear map whose result is float32 under autocast too: densities are not for 8 bits of mantissa."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(*B, in_features) -> (*B, out_features)``."""
+        y = super().forward(x)
+        return y.float() if y.dtype in (torch.bfloat16, torch.float16) else y
+
+
 class MultiHeadMLP(nn.Module):
     """An :class:`MLP` and one linear head for each named output."""
 
@@ -44,7 +54,10 @@ class MultiHeadMLP(nn.Module):
         super().__init__()
         self.mlp = MLP(input_dim, layer_dims)
         self.heads = nn.ModuleDict(
-            {name: nn.Linear(self.mlp.output_dim, size) for name, size in output_dims.items()}
+            {
+                name: FullPrecisionLinear(self.mlp.output_dim, size)
+                for name, size in output_dims.items()
+            }
         )
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:

@@ -277,3 +277,15 @@ def test_every_weight_gets_a_gradient(head):
     (-head(torch.randn(5, 4)).log_prob(torch.rand(5, 2)).mean()).backward()
     for name, p in head.named_parameters():
         assert p.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("head", [DeterministicHead(8, 2), GaussianHead(8, 2), GMMHead(8, 2)])
+def test_distributions_are_float32_under_autocast(head):
+    features = torch.randn(50, 8)
+    expected = head(features).mean
+    with torch.autocast("cpu", torch.bfloat16):
+        dist = head(features)
+        assert dist.mean.dtype == torch.float32
+        assert head.act(features).dtype == torch.float32
+        assert dist.log_prob(torch.zeros(50, 2)).dtype == torch.float32
+    torch.testing.assert_close(dist.mean, expected, atol=0.02, rtol=0)

@@ -90,5 +90,7 @@ def test_single_step_under_autocast(kind):
     with torch.no_grad():
         expected, _ = rnn(x)
         with torch.autocast("cpu", torch.bfloat16):
-            y, _ = rnn(x.bfloat16())
+            y, state = rnn(x.bfloat16())
+            again, _ = rnn(x.bfloat16(), {k: torch.zeros(3, 2, 9) for k in state})
+    torch.testing.assert_close(again.float(), y.float(), atol=0.01, rtol=0)
     torch.testing.assert_close(y.float(), expected, atol=0.02, rtol=0)

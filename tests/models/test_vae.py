@@ -161,3 +161,10 @@ def test_temperature():
 def test_impossible_combinations_are_refused(vae, message):
     with pytest.raises(ConfigError, match=message):
         VAE.from_config(C, A, section(**vae))
+
+
+def test_losses_are_float32_under_autocast():
+    vae = VAE(C, A, GaussianLatent(3), (8,), (8,))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = vae(torch.rand(B, A), torch.randn(B, C))
+    assert out.kl.dtype == out.reconstruction_loss.dtype == out.latent.dtype == torch.float32
