@@ -1,0 +1,111 @@
+"""Speed and memory beside robomimic's, as tables and as JSON.
+
+    python -m benchmarks                                  all but the long one
+    python -m benchmarks loader train_step --json out.json
+    python -m benchmarks time_to_success                  the long one
+    python -m benchmarks --peer-python PEER/bin/python --peer-source ROBOMIMIC
+
+The peer is robomimic in an environment of its own: torch (of our version), numpy<2, h5py, psutil, tqdm, termcolor,
+and robomimic itself, by `pip install --no-deps robomimic` or as a checkout given by --peer-source. Without
+--peer-python its recorded figures stand in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from datetime import datetime, timezone
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import imitate
+from benchmarks.bench import Bench
+from benchmarks.demos import find_or_make, words
+from benchmarks.peer import Peer
+from benchmarks.row import Row, table
+
+SUBJECTS = ("loader", "train_step", "policy_latency", "memory", "evaluation")
+LONG = ("time_to_success",)
+
+
+def main() -> int:
+    """Run the named benchmarks; 1 if a wanted number was missed."""
+    args = _arguments()
+    report: dict[str, Any] = {"machine": _machine()}
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        data = find_or_make(Path(folder), args.data)
+        with Peer(args.peer_python, args.peer_source, data) as peer:
+            report |= {"data": words(data), "peer": peer.words, "subjects": {}}
+            for label in ("machine", "data", "peer"):
+                print(f"{label}: {report[label]}")
+            for name in args.names or SUBJECTS:
+                rows: list[Row] = import_module(f"benchmarks.{name}").run(
+                    Bench(data, peer, Path(folder))
+                )
+                print(f"\n{table(name, rows)}", flush=True)
+                report["subjects"][name] = [row.to_dict() for row in rows]
+                missed += sum(row.met is False for row in rows)
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"\n{missed} wanted number(s) missed" if missed else "\nevery wanted number was reached")
+    return 1 if missed else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "names", nargs="*", choices=[*SUBJECTS, *LONG, []], help=", ".join([*SUBJECTS, *LONG])
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="demonstrations in place of datasets/lift/scripted.hdf5",
+    )
+    parser.add_argument(
+        "--peer-python", type=Path, metavar="PATH", help="interpreter of the peer's environment"
+    )
+    parser.add_argument(
+        "--peer-source",
+        type=Path,
+        metavar="PATH",
+        help="robomimic's checkout, if not installed there",
+    )
+    return parser.parse_args()
+
+
+def _machine() -> dict[str, Any]:
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        cpu = names[0].split(":", 1)[1].strip() if names else cpu
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "load": [round(value, 2) for value in os.getloadavg()]
+        if hasattr(os, "getloadavg")
+        else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "imitate": imitate.__version__,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""What every benchmark is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peer import Peer
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The surroundings of a run.
+
+    Args:
+        data: demonstrations to measure on.
+        peer: robomimic.
+        folder: for files that go when the run ends.
+    """
+
+    data: Path
+    peer: Peer
+    folder: Path

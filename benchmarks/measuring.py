@@ -1,0 +1,80 @@
+"""How long things take, on a machine that others use too.
+
+Each contestant runs for a moment, then the next, in several rounds, so that what else the machine does falls on all of
+them alike; the median round counts. CPU seconds decide, and wall seconds stand beside them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+ROUNDS = 7
+Contestant = Callable[[int], "Spent"]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What some iterations cost, in seconds."""
+
+    cpu_s: float
+    wall_s: float
+
+
+def timed(iterate: Callable[[int], None]) -> Contestant:
+    """A contestant from a function that does ``n`` iterations."""
+
+    def run(n: int) -> Spent:
+        cpu, wall = time.process_time(), time.perf_counter()
+        iterate(n)
+        return Spent(time.process_time() - cpu, time.perf_counter() - wall)
+
+    return run
+
+
+def compare(
+    contestants: Mapping[str, Contestant], n: Mapping[str, int] | int, rounds: int = ROUNDS
+) -> dict[str, Spent]:
+    """Cost of one iteration of each contestant: the median over rounds in turn.
+
+    Args:
+        contestants: by name.
+        n: iterations a round, for all or by name.
+        rounds: the first one warms up and is not counted.
+    """
+    counts = {name: n if isinstance(n, int) else n[name] for name in contestants}
+    spent: dict[str, list[Spent]] = {name: [] for name in contestants}
+    for number in range(rounds + 1):
+        for name, run in contestants.items():
+            one = run(counts[name])
+            if number > 0:
+                spent[name].append(one)
+    return {
+        name: Spent(
+            statistics.median(s.cpu_s for s in costs) / counts[name],
+            statistics.median(s.wall_s for s in costs) / counts[name],
+        )
+        for name, costs in spent.items()
+    }
+
+
+def percentiles(call: Callable[[], object], calls: int, warm_up: int = 50) -> dict[str, float]:
+    """p50 and p99 of a call in milliseconds: CPU of this thread, and wall."""
+    cpu, wall = [], []
+    for number in range(warm_up + calls):
+        c, w = time.thread_time_ns(), time.perf_counter_ns()
+        call()
+        c, w = time.thread_time_ns() - c, time.perf_counter_ns() - w
+        if number >= warm_up:
+            cpu.append(c / 1e6)
+            wall.append(w / 1e6)
+    cpu.sort()
+    wall.sort()
+    return {
+        "cpu_p50_ms": cpu[len(cpu) // 2],
+        "cpu_p99_ms": cpu[int(len(cpu) * 0.99)],
+        "wall_p50_ms": wall[len(wall) // 2],
+        "wall_p99_ms": wall[int(len(wall) * 0.99)],
+    }

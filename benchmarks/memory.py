@@ -1,0 +1,83 @@
+"""Memory of a dataset beside its raw bytes, and of a whole low-dim training. Linux only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.bench import Bench
+from benchmarks.demos import ACTION_DIM, OBS_DIMS, OBS_KEYS, made_up
+from benchmarks.row import Row
+
+IMAGES = ("agentview_image", "robot0_eye_in_hand_image")
+
+_GROWTH = """
+import sys
+from pathlib import Path
+from imitate.data import SequenceDataset
+import torch
+
+def rss():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def load(path):
+    dataset = SequenceDataset(path, sys.argv[3].split(","), seq_length=10, load_next_obs=False)
+    dataset.__getitems__(list(range(16)))
+    return dataset
+
+small = load(sys.argv[1])    # so that code and libraries are in memory already
+before = rss()
+kept = load(sys.argv[2])
+print(rss() - before)
+"""
+
+
+def run(bench: Bench) -> list[Row]:
+    """Growth of resident memory by loading, and the peak of ``imitate train``."""
+    rows = []
+    for name, lengths, images in (
+        ("low-dim, 400,000 steps", [400] * 1000, ()),
+        ("two cameras 84x84, 4,000 steps", [40] * 100, IMAGES),
+    ):
+        path = made_up(bench.folder / "memory.hdf5", lengths, images)
+        small = made_up(bench.folder / "small.hdf5", [40], images)
+        per_step = 4 * (sum(OBS_DIMS.values()) + ACTION_DIM + 2) + len(images) * 84 * 84 * 3
+        raw = per_step * sum(lengths)
+        growth = _growth(small, path, (*OBS_KEYS, *images))
+        note = f"{growth / 1e6:.1f} MB for {raw / 1e6:.1f} MB, windows of 10 steps"
+        rows.append(
+            Row(
+                f"dataset, {name}: times raw bytes", growth / raw, "x", 1.1, at_most=True, note=note
+            )
+        )
+    peak = _training_peak(bench)
+    rows.append(Row("training of BC on Lift, peak", peak / 1e6, "MB", 700, at_most=True))
+    return rows
+
+
+def _growth(small: Path, path: Path, keys: tuple[str, ...]) -> int:
+    command = [sys.executable, "-c", _GROWTH, str(small), str(path), ",".join(keys)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _training_peak(bench: Bench) -> int:
+    """Peak resident bytes of the process of ``imitate train``."""
+    command = [
+        sys.executable,
+        "-m",
+        "imitate.cli.main",
+        "train",
+        "--config",
+        "robosuite/lift/bc",
+        "--quiet",
+    ]
+    command += ["--dataset", str(bench.data), "--output-dir", str(bench.folder / "runs")]
+    command += ["--epochs", "2", "--set", "experiment.rollout.enabled=false"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise RuntimeError(f"imitate train ended with {process.returncode}")
+    return usage.ru_maxrss * 1024

@@ -1,0 +1,102 @@
+"""robomimic beside us: live, in a process of another interpreter, or as recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.measuring import Contestant, Spent
+
+RECORDED = Path(__file__).with_name("peer_recorded.json")
+
+
+class Peer:
+    """robomimic's cases.
+
+    Args:
+        python: interpreter that has robomimic (with torch); None uses the recorded figures.
+        source: robomimic's source folder, where it is not installed.
+        data: the demonstrations.
+    """
+
+    def __init__(self, python: Path | None, source: Path | None, data: Path) -> None:
+        recorded = json.loads(RECORDED.read_text())
+        self._figures: dict[str, float] = recorded["figures"]
+        self.words = f"recorded figures of robomimic {recorded['version']} ({recorded['machine']})"
+        self._process: subprocess.Popen[str] | None = None
+        if python is None:
+            return
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if source is not None:
+            environ["PYTHONPATH"] = str(source)
+        script = Path(__file__).with_name("peer_robomimic.py")
+        self._process = subprocess.Popen(
+            [str(python), str(script), str(data)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environ,
+        )
+        hello = self._read()
+        self.words = f"robomimic {hello['robomimic']} with torch {hello['torch']}, same run"
+
+    @property
+    def live(self) -> bool:
+        """Whether it runs beside us."""
+        return self._process is not None
+
+    @property
+    def source(self) -> str:
+        """For the table."""
+        return "same run" if self.live else "recorded"
+
+    def contestants(self, case: str) -> dict[str, Contestant]:
+        """``{"peer": ...}`` to compare with, or nothing where it does not run."""
+        return {"peer": lambda n: Spent(**self.ask(case, n))} if self.live else {}
+
+    def per_s(self, case: str, spent: dict[str, Spent]) -> float:
+        """Its iterations per CPU second: measured, or recorded."""
+        return 1.0 / spent["peer"].cpu_s if "peer" in spent else self._figures[case]
+
+    def figure(self, case: str) -> float:
+        """A recorded figure."""
+        return self._figures[case]
+
+    def ask(self, case: str, n: int) -> dict[str, float]:
+        """Have it do ``n`` iterations of a case."""
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"case": case, "n": n}) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(
+                f"the peer ended with exit code {self._process.wait()}; run it by hand to see why"
+            )
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End its process."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait(timeout=60)
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,222 @@
+"""Runs robomimic's loader, training step and policy call, for an interpreter that has robomimic and not imitate.
+
+    python benchmarks/peer_robomimic.py DEMOS.hdf5
+
+Reads a JSON line {"case": ..., "n": ...} from standard input, does n iterations of the case, answers with a JSON line
+{"cpu_s": ..., "wall_s": ...}, or with percentiles for a policy call. Packages that robomimic imports and low-dim
+behavior cloning never calls are replaced by empty ones where they are not installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from measuring import percentiles  # noqa: E402 - this file runs by itself, outside of the package
+
+STAND_INS = (
+    "torchvision",
+    "diffusers",
+    "transformers",
+    "huggingface_hub",
+    "egl_probe",
+    "tensorboardX",
+    "imageio",
+)
+OBS_KEYS = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object")
+DATASET_KEYS = ("actions", "rewards", "dones")
+BATCH_SIZE = 100
+
+
+class _Empty(types.ModuleType):
+    __path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name.split(".")[0] in self.names:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return _Empty(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+sys.meta_path.append(_StandIns({n for n in STAND_INS if importlib.util.find_spec(n) is None}))
+
+
+def make_dataset(path: str, seq_length: int) -> Any:
+    """robomimic's dataset at its fastest: every sample cached."""
+    from robomimic.utils.dataset import SequenceDataset
+
+    arguments = {
+        "hdf5_path": path,
+        "obs_keys": OBS_KEYS,
+        "dataset_keys": DATASET_KEYS,
+        "action_keys": ("actions",),
+        "action_config": {"actions": {"normalization": None}},
+        "seq_length": seq_length,
+        "hdf5_cache_mode": "all",
+        "load_next_obs": False,
+    }
+    known = inspect.signature(SequenceDataset.__init__).parameters
+    return SequenceDataset(**{key: value for key, value in arguments.items() if key in known})
+
+
+def make_config(recurrent: bool) -> Any:
+    """Its template of BC, or of BC-RNN-GMM."""
+    from robomimic.config import config_factory
+
+    config = config_factory("bc")
+    with config.values_unlocked():
+        config.observation.modalities.obs.low_dim = list(OBS_KEYS)
+        config.train.batch_size = BATCH_SIZE
+        if recurrent:
+            config.train.seq_length = 10
+            config.algo.rnn.enabled = True
+            config.algo.gmm.enabled = True
+            config.algo.actor_layer_dims = ()
+    return config
+
+
+def make_model(path: str, recurrent: bool) -> Any:
+    """An algorithm on the CPU."""
+    import h5py
+    import robomimic.utils.obs_utils as obs_utils
+    import torch
+    from robomimic.algo import algo_factory
+
+    config = make_config(recurrent)
+    obs_utils.initialize_obs_utils_with_config(config)
+    with h5py.File(path, "r") as file:
+        demo = file["data"][next(iter(file["data"]))]
+        shapes = {key: list(demo["obs"][key].shape[1:]) for key in sorted(OBS_KEYS)}
+        action_dim = demo["actions"].shape[1]
+    torch.manual_seed(0)
+    return algo_factory("bc", config, shapes, action_dim, torch.device("cpu"))
+
+
+class Batches:
+    """An endless iterator over its DataLoader."""
+
+    def __init__(self, dataset: Any) -> None:
+        from torch.utils.data import DataLoader
+
+        self.loader = DataLoader(
+            dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=0, drop_last=True
+        )
+        self.iterator = iter(self.loader)
+
+    def __next__(self) -> Any:
+        try:
+            return next(self.iterator)
+        except StopIteration:
+            self.iterator = iter(self.loader)
+            return next(self.iterator)
+
+
+def loader_case(path: str, seq_length: int) -> Callable[[int], dict[str, float]]:
+    """Batches, and nothing done with them."""
+    batches = Batches(make_dataset(path, seq_length))
+
+    def iterate(n: int) -> None:
+        for _ in range(n):
+            next(batches)
+
+    return lambda n: spent(iterate, n)
+
+
+def step_case(path: str, recurrent: bool) -> Callable[[int], dict[str, float]]:
+    """Training steps, as its run_epoch does them."""
+    model = make_model(path, recurrent)
+    batches = Batches(make_dataset(path, 10 if recurrent else 1))
+    # Steps that older versions lack.
+    postprocess = getattr(
+        model, "postprocess_batch_for_training", lambda batch, obs_normalization_stats: batch
+    )
+    after_step = getattr(model, "on_gradient_step", lambda: None)
+    model.set_train()
+
+    def iterate(n: int) -> None:
+        for _ in range(n):
+            batch = model.process_batch_for_training(next(batches))
+            batch = postprocess(batch, obs_normalization_stats=None)
+            model.log_info(model.train_on_batch(batch, 1))
+            after_step()
+
+    return lambda n: spent(iterate, n)
+
+
+def call_case(path: str, recurrent: bool) -> Callable[[int], dict[str, float]]:
+    """Policy calls on one observation."""
+    import h5py
+    from robomimic.algo import RolloutPolicy
+
+    policy = RolloutPolicy(make_model(path, recurrent))
+    with h5py.File(path, "r") as file:
+        demo = file["data"][next(iter(file["data"]))]
+        ob = {key: demo["obs"][key][0] for key in OBS_KEYS}
+    policy.start_episode()
+    return lambda n: percentiles(lambda: policy(ob), n)
+
+
+def spent(iterate: Callable[[int], None], n: int) -> dict[str, float]:
+    """Cost of n iterations."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    iterate(n)
+    return {"cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall}
+
+
+CASES: dict[str, Callable[[str], Callable[[int], dict[str, float]]]] = {
+    "loader_seq1": lambda path: loader_case(path, 1),
+    "loader_seq10": lambda path: loader_case(path, 10),
+    "step_bc": lambda path: step_case(path, recurrent=False),
+    "step_bc_rnn_gmm": lambda path: step_case(path, recurrent=True),
+    "call_bc": lambda path: call_case(path, recurrent=False),
+    "call_bc_rnn_gmm": lambda path: call_case(path, recurrent=True),
+}
+
+
+def serve(path: str) -> None:
+    """Answer requests until standard input ends. What robomimic prints goes to standard error."""
+    answers = sys.stdout
+    ready: dict[str, Callable[[int], dict[str, float]]] = {}
+    with contextlib.redirect_stdout(sys.stderr):
+        import robomimic
+        import torch
+
+        torch.set_num_threads(1)
+        hello = {"robomimic": robomimic.__version__, "torch": torch.__version__}
+        print(json.dumps(hello), file=answers, flush=True)
+        for line in sys.stdin:
+            request = json.loads(line)
+            case = request["case"]
+            if case not in ready:
+                ready[case] = CASES[case](path)
+            print(json.dumps(ready[case](request["n"])), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

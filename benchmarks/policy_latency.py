@@ -1,0 +1,70 @@
+"""One call of RolloutPolicy on one thread, from a raw observation to an action."""
+
+from __future__ import annotations
+
+import statistics
+
+import torch
+
+from benchmarks.bench import Bench
+from benchmarks.demos import OBS_KEYS
+from benchmarks.measuring import percentiles
+from benchmarks.row import Row
+from benchmarks.trained import make_setup
+from imitate.data import DatasetFile
+from imitate.policy.rollout_policy import RolloutPolicy
+
+CALLS = {"bc": 1000, "bc_rnn_gmm": 300}
+WANTED_MS = {"bc": 0.15, "bc_rnn_gmm": 1.5}
+ROUNDS = 5
+
+
+def run(bench: Bench) -> list[Row]:
+    """p50 and p99 in CPU milliseconds, the median of rounds in turn with robomimic's."""
+    torch.set_num_threads(1)
+    return [row for name in CALLS for row in _rows(name, bench)]
+
+
+def _rows(name: str, bench: Bench) -> list[Row]:
+    setup = make_setup(bench.data, recurrent=name == "bc_rnn_gmm")
+    policy = RolloutPolicy(
+        setup.algo, setup.shape_metadata["action_low"], setup.shape_metadata["action_high"]
+    )
+    with DatasetFile(bench.data) as file:
+        demo = file.demos()[0]
+        ob = {key: file.read(demo, f"obs/{key}")[0] for key in OBS_KEYS}
+    policy.start_episode()
+    ours, peers = [], []
+    for _ in range(ROUNDS):
+        ours.append(percentiles(lambda: policy(ob), CALLS[name]))
+        if bench.peer.live:
+            peers.append(bench.peer.ask(f"call_{name}", CALLS[name]))
+
+    def median(figures: list[dict[str, float]], key: str) -> float:
+        return statistics.median(figure[key] for figure in figures)
+
+    peer_p50 = median(peers, "cpu_p50_ms") if peers else bench.peer.figure(f"call_{name}")
+    peer_p99 = median(peers, "cpu_p99_ms") if peers else None
+    wall = f"wall p50 {median(ours, 'wall_p50_ms'):.3g}, p99 {median(ours, 'wall_p99_ms'):.3g}"
+    source = bench.peer.source
+    return [
+        Row(
+            f"{name} p50",
+            median(ours, "cpu_p50_ms"),
+            "CPU ms",
+            WANTED_MS[name],
+            True,
+            peer_p50,
+            source,
+            wall,
+        ),
+        Row(
+            f"{name} p99",
+            median(ours, "cpu_p99_ms"),
+            "CPU ms",
+            None,
+            True,
+            peer_p99,
+            source if peers else "",
+        ),
+    ]

@@ -1,0 +1,72 @@
+"""One line of a benchmark's table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measurement.
+
+    Args:
+        name: what was measured.
+        value, unit: the number.
+        target: smallest (or, with ``at_most``, largest) value wanted; None where nothing is wanted.
+        at_most: whether smaller is better.
+        peer: robomimic's number in the same unit.
+        peer_source: "same run", or where a recorded one comes from.
+        note: what else to know.
+    """
+
+    name: str
+    value: float
+    unit: str
+    target: float | None = None
+    at_most: bool = False
+    peer: float | None = None
+    peer_source: str = ""
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target was met."""
+        if self.target is None:
+            return None
+        return self.value <= self.target if self.at_most else self.value >= self.target
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "met": self.met}
+
+
+def table(subject: str, rows: Sequence[Row]) -> str:
+    """A Markdown table, in columns."""
+    header = (subject, "value", "unit", "wanted", "met", "robomimic", "note")
+    cells = [header] + [
+        (
+            row.name,
+            _number(row.value),
+            row.unit,
+            "" if row.target is None else f"{'<=' if row.at_most else '>='} {_number(row.target)}",
+            "" if row.met is None else "yes" if row.met else "NO",
+            "" if row.peer is None else f"{_number(row.peer)} ({row.peer_source})",
+            row.note,
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
+    lines = [
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
+        for line in cells
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,0 +1,127 @@
+"""Training steps on one thread: ours as ``imitate train`` does them, a bare loop, robomimic's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.bench import Bench
+from benchmarks.demos import OBS_KEYS
+from benchmarks.measuring import Contestant, Spent, compare, timed
+from benchmarks.row import Row
+from benchmarks.trained import BATCH_SIZE, batches_of, make_setup
+from imitate.data import DatasetFile
+from imitate.train.loss_guard import LossGuard
+from imitate.train.metrics import EpochMeans
+
+STEPS = {"bc": 60, "bc_rnn_gmm": 12}
+
+
+def run(bench: Bench) -> list[Row]:
+    """Steps per CPU second, fp32 and, where the CPU has it, bf16."""
+    torch.set_num_threads(1)
+    precisions = ("fp32", "bf16") if _has_bf16() else ("fp32",)
+    return [row for name in STEPS for row in _rows(name, precisions, bench)]
+
+
+def _rows(name: str, precisions: tuple[str, ...], bench: Bench) -> list[Row]:
+    recurrent = name == "bc_rnn_gmm"
+    contestants: dict[str, Contestant] = {}
+    for precision in precisions:
+        contestants[f"ours {precision}"] = _ours(bench, precision, recurrent=recurrent)
+        if not recurrent:
+            contestants[f"bare {precision}"] = _bare(bench, precision)
+    contestants["data"] = _data_alone(bench, recurrent=recurrent)
+    contestants |= bench.peer.contestants(f"step_{name}")
+    spent = compare(contestants, STEPS[name])
+    peer = bench.peer.per_s(f"step_{name}", spent)
+    rows = []
+    for precision in precisions:
+        rows += _precision_rows(name, precision, spent, peer, bench)
+    waiting = 100 * spent["data"].cpu_s / min(spent[f"ours {p}"].cpu_s for p in precisions)
+    rows.append(Row(f"{name}: data, part of the fastest step", waiting, "%", 2.0, at_most=True))
+    return rows
+
+
+def _precision_rows(
+    name: str, precision: str, spent: dict[str, Spent], peer: float, bench: Bench
+) -> list[Row]:
+    wanted = {("bc", "fp32"): 1.6, ("bc", "bf16"): 3.5, ("bc_rnn_gmm", "fp32"): 1.15}
+    ours = 1 / spent[f"ours {precision}"].cpu_s
+    note = f"wall {1 / spent[f'ours {precision}'].wall_s:.0f}/s"
+    rows = [
+        Row(f"{name} {precision}", ours, "steps/CPU s", None, False, peer, bench.peer.source, note),
+        Row(
+            f"{name} {precision}: times robomimic's fp32",
+            ours / peer,
+            "x",
+            wanted.get((name, precision), 1.0),
+        ),
+    ]
+    if f"bare {precision}" in spent:
+        share = ours * spent[f"bare {precision}"].cpu_s
+        rows.append(Row(f"{name} {precision}: of a bare loop's steps/s", share, "x", 0.9))
+    return rows
+
+
+def _ours(bench: Bench, precision: str, *, recurrent: bool) -> Contestant:
+    setup = make_setup(bench.data, recurrent=recurrent, precision=precision)
+    algo, batches = setup.algo, batches_of(setup)
+    means, guard = EpochMeans(), LossGuard(setup.device)
+    algo.set_train()
+
+    def iterate(n: int) -> None:
+        for step in range(n):
+            raw = next(batches)
+            info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
+            means.add(info)
+            guard.add(step, info, raw.get("index"))
+
+    return timed(iterate)
+
+
+def _data_alone(bench: Bench, *, recurrent: bool) -> Contestant:
+    batches = batches_of(make_setup(bench.data, recurrent=recurrent))
+
+    def iterate(n: int) -> None:
+        for _ in range(n):
+            next(batches)
+
+    return timed(iterate)
+
+
+def _bare(bench: Bench, precision: str) -> Contestant:
+    """What a person would write for this network and no other: nothing is checked, logged or normalized."""
+    obs, actions = _contiguous(bench)
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(obs.shape[1], 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
+        nn.Linear(1024, actions.shape[1]), nn.Tanh(),
+    )  # fmt: skip
+    optimizer = torch.optim.Adam(net.parameters(), 1e-4, fused=True)
+
+    def iterate(n: int) -> None:
+        order = torch.randint(len(obs), (n, BATCH_SIZE))
+        for index in order:
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                prediction = net(obs[index])
+            loss = nn.functional.mse_loss(prediction.float(), actions[index])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    return timed(iterate)
+
+
+def _contiguous(bench: Bench) -> tuple[Tensor, Tensor]:
+    with DatasetFile(bench.data) as file:
+        demos = file.demos()
+        obs = [[torch.as_tensor(file.read(d, f"obs/{k}")) for k in OBS_KEYS] for d in demos]
+        actions = [torch.as_tensor(file.read(d, "actions")) for d in demos]
+    return torch.cat([torch.cat(keys, 1) for keys in obs]).float(), torch.cat(actions).float()
+
+
+def _has_bf16() -> bool:
+    """Whether the CPU computes in bf16 (older torch cannot tell; then it is taken for one that does not)."""
+    capability = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capability.get("avx512_bf16") or capability.get("amx_bf16"))
