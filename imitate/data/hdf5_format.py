@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -33,6 +33,12 @@ def natural_key(name: str) -> tuple[list[str | int], str]:
     """Sorting key under which ``demo_2`` comes before ``demo_10``."""
     parts = re.split(r"([0-9]+)", name)
     return [int(part) if part.isascii() and part.isdigit() else part for part in parts], name
+
+
+class _Array(NamedTuple):
+    values: h5py.Dataset
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 class DatasetFile:
@@ -59,6 +65,9 @@ class DatasetFile:
                 "demonstrations belong in data/<demo>; write them with imitate.data.DatasetWriter"
             )
         self._data = data
+        # The demo in hand and its arrays: opening one takes HDF5 longer than reading it.
+        self._demo: tuple[str, h5py.Group] | None = None
+        self._arrays: dict[str, _Array] = {}
 
     def close(self) -> None:
         """Close the file."""
@@ -143,39 +152,25 @@ class DatasetFile:
 
     def has(self, demo: str, key: str) -> bool:
         """Whether a demo has the array ``key``, such as 'rewards' or 'obs/object'."""
-        with self.reading(f"data/{demo}"):
-            return key in self._group(demo)
+        with self.reading(f"demo '{demo}'"):
+            group = self._group(demo)
+            return key in self._arrays or key in group
 
     def array(self, demo: str, key: str) -> h5py.Dataset:
         """The array, not yet read; what is done with it belongs inside :meth:`reading`."""
-        with self.reading(f"demo '{demo}', '{key}'"):
-            group = self._group(demo)
-            found = group.get(key)
-            if isinstance(found, h5py.Dataset) and found.shape:
-                return found
-            prefix, _, name = key.rpartition("/")
-            siblings = self.obs_keys(demo, prefix) if prefix else sorted(group)
-        place = f"'{prefix}/'" if prefix else "the demo"
-        raise DatasetError(
-            f"{self.path}: demo '{demo}' has no '{key}' ({place}: {nearest(name, siblings)}): "
-            "correct the key, or leave the demo out with a filter key"
-        )
+        return self._array(demo, key).values
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
         """Shape ``(T, ...)`` of an array."""
-        array = self.array(demo, key)
-        with self.reading(f"demo '{demo}', '{key}'"):
-            return tuple(int(size) for size in array.shape)
+        return self._array(demo, key).shape
 
     def dtype(self, demo: str, key: str) -> np.dtype[Any]:
         """Type of an array's values."""
-        array = self.array(demo, key)
-        with self.reading(f"demo '{demo}', '{key}'"):
-            return np.dtype(array.dtype)
+        return self._array(demo, key).dtype
 
     def read(self, demo: str, key: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Steps ``start`` to ``stop`` of an array, all by default."""
-        array = self.array(demo, key)
+        array = self._array(demo, key).values
         with self.reading(f"demo '{demo}', '{key}'"):
             values: NDArray[Any] = array[start:stop]
         return values
@@ -232,12 +227,34 @@ class DatasetFile:
     # ---- access ----------------------------------------------------------------------------------
 
     def _group(self, demo: str) -> h5py.Group:
+        if self._demo is not None and self._demo[0] == demo:
+            return self._demo[1]
         with self.reading(f"demo '{demo}'"):
             group = self._data.get(demo)
             if isinstance(group, h5py.Group):
+                self._demo = demo, group
+                self._arrays = {}
                 return group
             names = list(self._data)
         raise DatasetError(f"{self.path}: there is no demo '{demo}'; {nearest(demo, names)}")
+
+    def _array(self, demo: str, key: str) -> _Array:
+        group = self._group(demo)
+        if key in self._arrays:
+            return self._arrays[key]
+        with self.reading(f"demo '{demo}', '{key}'"):
+            found = group.get(key)
+            if isinstance(found, h5py.Dataset) and found.shape:
+                array = _Array(found, tuple(map(int, found.shape)), np.dtype(found.dtype))
+                self._arrays[key] = array
+                return array
+            prefix, _, name = key.rpartition("/")
+            siblings = self.obs_keys(demo, prefix) if prefix else sorted(group)
+        place = f"'{prefix}/'" if prefix else "the demo"
+        raise DatasetError(
+            f"{self.path}: demo '{demo}' has no '{key}' ({place}: {nearest(name, siblings)}): "
+            "correct the key, or leave the demo out with a filter key"
+        )
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
