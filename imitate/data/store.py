@@ -257,7 +257,7 @@ def _empty(count: int, field: Field) -> Tensor:
 
 def _take(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
     if values.device.type == "cpu":
-        # numpy's gather of rows takes half the time of torch's.
-        return torch.from_numpy(values.numpy().take(rows, axis=0))
+        # numpy's gather of rows takes half the time of torch's, and a third without a check of each row's number.
+        return torch.from_numpy(values.numpy().take(rows, axis=0, mode="clip"))
     index: Any = torch.from_numpy(rows).to(values.device, non_blocking=True)
     return values.index_select(0, index)

@@ -15,15 +15,21 @@ class WindowRows(NamedTuple):
 
     Attributes:
         rows: (B, T); steps outside the demo repeat its first or last row.
-        real: (B, T) whether the step lies in the demo.
+        wanted: (B, T) the same without regard to the demo's ends.
         demo: (B,) number of the demo.
         last: (B, 1) last row of the demo.
     """
 
     rows: Rows
-    real: NDArray[np.bool_]
+    wanted: Rows
     demo: Rows
     last: Rows
+
+    @property
+    def real(self) -> NDArray[np.bool_]:
+        """(B, T) whether the step lies in the demo."""
+        real: NDArray[np.bool_] = self.rows == self.wanted
+        return real
 
 
 class Windows:
@@ -47,15 +53,16 @@ class Windows:
         pad_frame_stack: bool = True,
         pad_seq_length: bool = True,
     ) -> None:
-        self._start, self._end = demo_start, demo_end
+        self._start, self._end, self._last = demo_start, demo_end, demo_end - 1
         self._offsets = np.arange(1 - frame_stack, seq_length)
         skipped = 0 if pad_frame_stack else frame_stack - 1
         tail = 0 if pad_seq_length else seq_length - 1
         self._all_steps = skipped == 0 and tail == 0
         counts = np.maximum(demo_end - demo_start - skipped - tail, 0)
         self._first = demo_start + skipped
-        self._window_end = np.cumsum(counts)
-        self._window_start = self._window_end - counts
+        ends = np.cumsum(counts)
+        self._window_start = ends - counts
+        self._window_end = ends.astype(np.uint64)
 
     def __len__(self) -> int:
         return int(self._window_end[-1])
@@ -66,8 +73,15 @@ class Windows:
         return len(self._offsets)
 
     def steps(self, index: Rows) -> tuple[Rows, Rows]:
-        """Demo (B,) and row (B,) of the step that each window belongs to."""
-        demo = self._window_end.searchsorted(index, side="right")
+        """Demo (B,) and row (B,) of the step that each window belongs to.
+
+        Raises:
+            IndexError: there is no such window.
+        """
+        # As unsigned numbers negative ones are too large, and one comparison finds both.
+        demo: Rows = self._window_end.searchsorted(index.view(np.uint64), side="right")
+        if demo.size and demo.max() == len(self._end):
+            raise IndexError(f"samples {index.min()} to {index.max()} of {len(self)}")
         if self._all_steps:
             return demo, index
         return demo, index - self._window_start[demo] + self._first[demo]
@@ -76,6 +90,10 @@ class Windows:
         """Rows of the windows ``index`` (B,)."""
         demo, step = self.steps(index)
         wanted = step[:, None] + self._offsets
-        last = (self._end[demo] - 1)[:, None]
-        rows = np.maximum(np.minimum(wanted, last), self._start[demo][:, None])
-        return WindowRows(rows, rows == wanted, demo, last)
+        last = self._last[demo][:, None]
+        rows = wanted
+        if self._offsets[-1] > 0:
+            rows = np.minimum(rows, last)
+        if self._offsets[0] < 0:
+            rows = np.maximum(rows, self._start[demo][:, None])
+        return WindowRows(rows, wanted, demo, last)

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,3 +65,10 @@ def test_windows_that_need_padding_are_dropped():
         np.array([0, 3]), np.array([3, 5]), 2, 2, pad_frame_stack=False, pad_seq_length=False
     )
     np.testing.assert_array_equal(windows.rows(np.arange(len(windows))).rows, [[0, 1, 2]])
+
+
+@pytest.mark.parametrize("index", [[-1], [0, 5], [2, -7]])
+def test_a_window_that_is_not_there_is_an_error(index):
+    windows = Windows(np.array([0, 3]), np.array([3, 5]))
+    with pytest.raises(IndexError, match="of 5"):
+        windows.rows(np.array(index))
