@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ class LossGuard:
 
     def __init__(self, device: torch.device) -> None:
         self._block = 1 if device.type == "cpu" else BLOCK
-        self._waiting: list[tuple[int, Tensor, Any]] = []
+        self._waiting: list[tuple[int, list[Any], list[Any], Any]] = []
         self.reset()
 
     def reset(self) -> None:
@@ -58,28 +58,29 @@ class LossGuard:
         losses = [value for key, value in info.items() if "loss" in key.lower()]
         if not losses:
             return None
-        total = losses[0] if len(losses) == 1 else torch.stack([x.float() for x in losses]).max()
-        # A sum with x * 0 is NaN where x is inf or NaN, and as it was otherwise.
-        for key, value in info.items():
-            if "loss" in key.lower() or "grad_norm" in key.lower():
-                total = total + value * 0
-        self._waiting.append((step, total, index))
+        norms = [value for key, value in info.items() if "grad_norm" in key.lower()]
+        self._waiting.append((step, losses, norms, index))
         return self.check() if len(self._waiting) >= self._block else None
 
     def check(self) -> BadLoss | None:
         """Read what waits (one transfer); to be called before every save."""
-        if not self._waiting:
-            return None
         waiting, self._waiting = self._waiting, []
-        if len(waiting) == 1:
-            values = [float(waiting[0][1])]
-        else:
-            values = torch.stack([value for _, value, _ in waiting]).tolist()
-        for (step, _, index), value in zip(waiting, values, strict=True):
-            reason = self._judge(value)
+        numbers = self._read([x for _, losses, norms, _ in waiting for x in (*losses, *norms)])
+        for step, losses, norms, index in waiting:
+            values = [next(numbers) for _ in losses]
+            loss = next((x for x in values if not math.isfinite(x)), max(values))
+            rest = [next(numbers) for _ in norms]
+            if not all(map(math.isfinite, rest)):
+                return BadLoss(step, loss, "with a gradient that is not finite", index)
+            reason = self._judge(loss)
             if reason is not None:
-                return BadLoss(step, value, reason, index)
+                return BadLoss(step, loss, reason, index)
         return None
+
+    def _read(self, values: list[Any]) -> Iterator[float]:
+        if self._block == 1 or not values:
+            return iter([float(value) for value in values])
+        return iter(torch.stack([torch.as_tensor(value).float() for value in values]).tolist())
 
     def _judge(self, value: float) -> str | None:
         if not math.isfinite(value):

@@ -39,7 +39,7 @@ def test_a_table_and_a_report_with_seeds(run, tmp_path):
     result = run("--agent", agent, "--episodes", 3, "--seed", 7, "--workers", 1, "--json", report)
     assert result.exit_code == 0, result.output
     assert "3/3 = 100.0 %" in result.stdout
-    assert "43.8 - 100.0 %" in result.stdout
+    assert "43.9 - 100.0 %" in result.stdout
     assert "seeds 7 - 9, horizon 30" in result.stdout
     (evaluation,) = json.loads(report.read_text())["evaluations"]
     assert evaluation["success_rate"] == 1.0

@@ -10,6 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from imitate.cli.main import app
 
 FOLDER = Path(__file__).parents[1] / "train"
 spec = importlib.util.spec_from_file_location("train_conftest", FOLDER / "conftest.py")
@@ -108,13 +111,14 @@ def test_ctrl_c_says_how_to_go_on(config, tmp_path):
         (("--config", "config.json", "--device", "tpu"), "train.device"),
     ],
 )
-def test_user_errors_are_one_line_and_exit_code_2(config, tmp_path, arguments, words):
+def test_user_errors_are_one_line_and_exit_code_2(config, tmp_path, monkeypatch, arguments, words):
     config()
-    code, out, err = run("train", *arguments, cwd=tmp_path)
-    assert code == 2
-    assert words in err
-    assert out == ""
-    assert len(err.strip().splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["train", *arguments])
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
 
 
