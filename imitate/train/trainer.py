@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import torch
 
 from imitate.config import Config, load_config
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, UserError
 from imitate.train.console import Console
 from imitate.train.devices import choose_device
 from imitate.train.errors import TrainingError
@@ -97,6 +97,8 @@ def train(
         console = Console(stream, quiet=quiet, log=log)
         console.say(f"run: {folder.path}")
         console.say(device_words)
+        if config.experiment.render:
+            console.say("experiment.render: no window is opened; look at the videos instead")
         write_text(folder.config, config.to_json() + "\n")
         ckpt = last_state(folder) if resuming else None
         if ckpt is not None:
@@ -108,7 +110,8 @@ def train(
             run = Run(setup, folder, console, interrupt, ckpt)
             stack.callback(run.close)
             threads = _threads(config, device, run.rollouts.shared_workers)
-            with torch_threads(threads):
+            with torch_threads(threads), _failure_is_written(run):
+                console.say(f"torch threads: {torch.get_num_threads()}")
                 status = run.loop()
             console.close_bar()
             if status != "interrupted":
@@ -166,6 +169,17 @@ def _full_disk_is_told(folder: RunFolder) -> Iterator[None]:
             f"{error.filename or folder.path}: {error.strerror}; checkpoints already written are intact. "
             f"Make room, then: imitate train --resume {folder.path}"
         ) from error
+
+
+@contextmanager
+def _failure_is_written(run: Run) -> Iterator[None]:
+    """A run that had to stop leaves results.json and the picture too, as far as the disk allows."""
+    try:
+        yield
+    except (TrainingError, UserError) as error:
+        with suppress(OSError):
+            _finish(run, f"failed: {error}")
+        raise
 
 
 def _finish(run: Run, status: str) -> RunResult:

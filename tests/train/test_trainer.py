@@ -241,6 +241,48 @@ def test_a_failed_evaluation_is_told_and_training_goes_on(run, demos):
     assert "evaluation of epoch 1 failed" in run.said
 
 
+def test_several_environments(run):
+    result = run(
+        experiment={
+            "rollout": {"enabled": True, "num_workers": 0},
+            "additional_envs": ["point_mass:PointMassFar-v0"],
+        },
+        train={"num_epochs": 1},
+    )
+    (record,) = (
+        r for r in MetricsFile(result.run_dir / "metrics.jsonl").read() if r["kind"] == "rollout"
+    )
+    assert record["Rollout/Horizon/point_mass:PointMassFar-v0"] == 30.0
+    rates = [record[f"Rollout/Success_Rate/point_mass:PointMass{x}-v0"] for x in ("", "Far")]
+    assert record["Rollout/Success_Rate"] == sum(rates) / 2
+    names = [e["env"] for e in result.results["final"]["environments"]]
+    assert names == ["point_mass:PointMass-v0", "point_mass:PointMassFar-v0"]
+
+
+def test_an_evaluation_that_a_signal_cut_is_done_after_the_resume(run, demos, monkeypatch):
+    demos.unlink()
+    write_demos(demos, meta=env_meta(step_s=0.5))
+    rollout = {"enabled": True, "rate": 2, "n": 1, "horizon": 8}
+    advance = Console.advance
+
+    def interrupted(self, done):
+        if done == 45:
+            os.kill(os.getpid(), signal.SIGINT)
+        advance(self, done)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Console, "advance", interrupted)
+        cut = run(experiment={"rollout": rollout})
+    assert cut.exit_code == 130
+    waiting = cut.run_dir / "checkpoints" / "rollout_epoch_2.pth"
+    assert waiting.is_file()
+    resumed = run(resume=cut.run_dir, overrides=["experiment.rollout.horizon=1"])
+    assert resumed.exit_code == 0
+    records = MetricsFile(cut.run_dir / "metrics.jsonl").read()
+    assert [r["epoch"] for r in records if r["kind"] == "rollout"] == [2, 3]
+    assert not waiting.exists()
+
+
 def test_early_stopping_at_the_target(run):
     result = run(
         experiment={
@@ -254,7 +296,7 @@ def test_early_stopping_at_the_target(run):
     assert result.exit_code == 0
 
 
-def test_a_loss_that_turns_nan_stops_before_it_is_saved(run, monkeypatch):
+def test_a_loss_that_turns_nan_stops_before_it_is_saved(run, monkeypatch, tmp_path):
     train_on_batch = BC.train_on_batch
 
     def poisoned(self, batch, epoch, validate=False):
@@ -273,6 +315,8 @@ def test_a_loss_that_turns_nan_stops_before_it_is_saved(run, monkeypatch):
         match=r"step 29 \(epoch 2\): the loss is nan, not finite; its batch: demo_0 st",
     ):
         run()
+    (results,) = tmp_path.glob("runs/point/*/results.json")
+    assert json.loads(results.read_text())["status"].startswith("failed: step 29")
     monkeypatch.setattr(imitate.train.checkpoints, "SAVING_SHARE", 1e9)
     rolled = run(train={"on_bad_loss": "rollback"})
     assert "went back to step 20" in run.said

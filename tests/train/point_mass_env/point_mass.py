@@ -18,6 +18,7 @@ class PointMass(gymnasium.Env):
         raise_at: reset seeds at which reset raises.
         impossible_at: reset seeds whose goal is out of reach.
         step_s: seconds a step takes.
+        out_of_reach: the goal is, at every seed.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -31,10 +32,12 @@ class PointMass(gymnasium.Env):
         raise_at=(),
         impossible_at=(),
         step_s=0.0,
+        out_of_reach=False,
     ):
         self.render_mode = render_mode
         self.die_at, self.die_once_file = set(die_at), die_once_file
         self.raise_at, self.impossible_at, self.step_s = set(raise_at), set(impossible_at), step_s
+        self.out_of_reach = out_of_reach
         box = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.observation_space = spaces.Dict({"goal": box, "pos": box})
         self.action_space = spaces.Box(-1.0, 1.0, (action_dim,), np.float32)
@@ -48,7 +51,7 @@ class PointMass(gymnasium.Env):
         if seed in self.raise_at:
             raise RuntimeError("the simulator is unstable")
         self.pos, self.goal = self.np_random.uniform(-0.5, 0.5, (2, 2))
-        if seed in self.impossible_at:
+        if self.out_of_reach or seed in self.impossible_at:
             self.goal = np.array([1e6, 1e6])
         return self._obs(), {}
 
@@ -69,3 +72,4 @@ class PointMass(gymnasium.Env):
 
 
 gymnasium.register("PointMass-v0", entry_point=PointMass)
+gymnasium.register("PointMassFar-v0", entry_point=PointMass, kwargs={"out_of_reach": True})
