@@ -84,8 +84,8 @@ VERBS = {
     "dataset": Verb(
         "dataset",
         "app",
-        "Check, split and play back demonstration files.",
-        ("imitate dataset check my.hdf5",),
+        "Look at demonstration files.",
+        ("imitate dataset playback datasets/lift/scripted.hdf5 --demos 5 --video demos.mp4",),
     ),
     "config": Verb(
         "config",
