@@ -1,4 +1,6 @@
 import pickle
+import subprocess
+import sys
 
 import h5py
 import numpy as np
@@ -405,3 +407,65 @@ def test_values_stay_raw_when_statistics_are_wanted(demo_file):
         SequenceDataset(path, KEYS, hdf5_normalize_obs=wanted)[[0, 9]] for wanted in (False, True)
     )
     assert_equal_batches(plain, normalized)
+
+
+# ---- files that others wrote --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["gzip", "chunked", "float32", "big endian", "bool dones"])
+def test_any_layout_in_the_file_reads_alike(demo_file, form):
+    path = demo_file(num_demos=3, length=7, image=True)
+    keys = ("object", "agentview_image")
+    before = SequenceDataset(path, keys, seq_length=3)[[0, 5, 9, 20]]
+    options = {"gzip": {"compression": "gzip"}, "chunked": {"chunks": True}}.get(form, {})
+    types = {"float32": "<f4", "big endian": ">f8"}
+    with h5py.File(path, "a") as file:
+        for demo in file["data"].values():
+            for key in ("obs/object", "obs/agentview_image", "actions"):
+                values = demo[key][()]
+                del demo[key]
+                if values.dtype.kind == "f" and form in types:
+                    values = values.astype(types[form])
+                demo.create_dataset(key, data=values, **options)
+            if form == "bool dones":
+                dones = demo["dones"][()].astype(bool)
+                del demo["dones"]
+                demo["dones"] = dones
+    for cache_mode in CACHE_MODES:
+        after = SequenceDataset(path, keys, seq_length=3, hdf5_cache_mode=cache_mode)[[0, 5, 9, 20]]
+        assert_equal_batches(before, after)
+
+
+def test_a_file_cut_short_while_it_is_read_is_noticed(demo_file):
+    path = demo_file(num_demos=3, length=7)
+    dataset = SequenceDataset(path, KEYS, hdf5_cache_mode=None)
+    dataset[[0]]
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 4)
+    with pytest.raises(DatasetError, match="cut short or damaged"):
+        dataset[list(range(21))]
+
+
+@pytest.mark.slow
+def test_memory_stays_near_the_raw_bytes(make_demo_file, tmp_path):
+    """Growth of the peak by loading, in a process of its own."""
+    small = make_demo_file(tmp_path / "small.hdf5", num_demos=1, length=10, obs_dims={"x": 100})
+    path = make_demo_file(tmp_path / "large.hdf5", num_demos=20, length=5000, obs_dims={"x": 100})
+    raw = 20 * 5000 * 4 * (100 + 7 + 1 + 1)
+    script = """
+import resource, sys
+from imitate import SequenceDataset
+SequenceDataset(sys.argv[1], ["x"], seq_length=10)[[0, 1]]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+dataset = SequenceDataset(sys.argv[2], ["x"], seq_length=10)
+dataset[[0, 1]]
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(small), str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # On top of the store: one demo's array in float64 and float32 while it is read, and HDF5's own.
+    assert int(done.stdout) * 1024 <= 1.1 * raw + 12 * 5000 * 100 + 3e6

@@ -1,0 +1,113 @@
+"""Batches per second through a standard DataLoader: ours, a bare gather, robomimic's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from benchmarks.bench import Bench
+from benchmarks.demos import OBS_KEYS, made_up
+from benchmarks.measuring import Contestant, Spent, compare, timed
+from benchmarks.row import Row
+from imitate.data import SequenceDataset, ShuffledBatches
+
+BATCH_SIZE = 100
+IMAGE_BATCH_SIZE = 16
+IMAGES = ("agentview_image", "robot0_eye_in_hand_image")
+
+
+def run(bench: Bench) -> list[Row]:
+    """Low-dim as in Lift with sequences of 1 and 10, each cache mode, and images."""
+    torch.set_num_threads(1)
+    return [*_low_dim(bench, 1), *_low_dim(bench, 10), *_from_the_file(bench), *_images(bench)]
+
+
+def _low_dim(bench: Bench, seq_length: int) -> list[Row]:
+    dataset = SequenceDataset(bench.data, OBS_KEYS, seq_length=seq_length)
+    case = f"loader_seq{seq_length}"
+    contestants = {
+        "training": _batches(lambda: _exact_loader(dataset, BATCH_SIZE)),
+        "plain": _batches(lambda: DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True)),
+        "bare": _bare(dataset, seq_length),
+        **bench.peer.contestants(case),
+    }
+    counts = {"training": 3000, "plain": 3000, "bare": 3000, "peer": 150}
+    spent = compare(contestants, {name: counts[name] for name in contestants})
+    peer = bench.peer.per_s(case, spent)
+    name = f"low-dim, sequence {seq_length}"
+    wanted = 10_000 if seq_length == 10 else None
+    return [
+        _row(f"{name}, exact shuffling", spent["training"], wanted, peer, bench.peer.source),
+        _row(f"{name}, shuffle=True", spent["plain"], wanted, peer, bench.peer.source),
+        _row(f"{name}, bare gather of the seven arrays", spent["bare"]),
+    ]
+
+
+def _from_the_file(bench: Bench) -> list[Row]:
+    dataset = SequenceDataset(bench.data, OBS_KEYS, seq_length=10, hdf5_cache_mode=None)
+    contestants = {"none": _batches(lambda: _exact_loader(dataset, BATCH_SIZE))}
+    return [_row("low-dim, sequence 10, nothing in RAM", compare(contestants, 20)["none"])]
+
+
+def _images(bench: Bench) -> list[Row]:
+    path: Path = made_up(bench.folder / "images.hdf5", [40] * 50, IMAGES)
+    contestants = {}
+    for mode in ("all", "low_dim"):
+        dataset = SequenceDataset(path, (*OBS_KEYS, *IMAGES), seq_length=10, hdf5_cache_mode=mode)
+        contestants[mode] = _batches(lambda d=dataset: _exact_loader(d, IMAGE_BATCH_SIZE))
+    spent = compare(contestants, {"all": 150, "low_dim": 30})
+    name = f"two cameras 84x84, sequence 10, batch {IMAGE_BATCH_SIZE}"
+    return [
+        _row(f"{name}, all in RAM", spent["all"]),
+        _row(f"{name}, images in the file", spent["low_dim"]),
+    ]
+
+
+def _exact_loader(dataset: SequenceDataset, batch_size: int) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_sampler=ShuffledBatches(len(dataset), batch_size, seed=0))
+
+
+def _batches(make_loader: Callable[[], DataLoader[Any]]) -> Contestant:
+    batches = _endless(make_loader())
+
+    def iterate(n: int) -> None:
+        for _ in range(n):
+            next(batches)
+
+    return timed(iterate)
+
+
+def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def _bare(dataset: SequenceDataset, seq_length: int) -> Contestant:
+    """One index per array from contiguous tensors, without a DataLoader and without regard to where demos end."""
+    everything = dataset[list(range(len(dataset)))]
+    arrays = [everything["obs"][key][:, 0].contiguous() for key in OBS_KEYS]
+    arrays += [everything[key][:, 0].contiguous() for key in ("actions", "rewards", "dones")]
+    offsets = torch.arange(seq_length)
+
+    def iterate(n: int) -> None:
+        for start in torch.randint(0, len(dataset) - seq_length, (n, BATCH_SIZE)):
+            rows = (start[:, None] + offsets).flatten()
+            for array in arrays:
+                array.index_select(0, rows)
+
+    return timed(iterate)
+
+
+def _row(
+    name: str,
+    spent: Spent,
+    wanted: float | None = None,
+    peer: float | None = None,
+    source: str = "",
+) -> Row:
+    note = f"wall {1 / spent.wall_s:,.0f}/s"
+    return Row(name, 1 / spent.cpu_s, "batches/CPU s", wanted, False, peer, source, note)
