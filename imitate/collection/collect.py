@@ -20,7 +20,7 @@ import numpy as np
 
 from imitate.collection.demonstrate import Demonstration, Plan, demonstrate, describe
 from imitate.data import DatasetWriter, Episode
-from imitate.errors import EnvError
+from imitate.errors import DatasetError, EnvError
 
 VALID_FRACTION = 0.1
 _MAX_CRASHES = 3
@@ -87,7 +87,12 @@ def collect(
 
     Raises:
         EnvError: no such expert or environment, or the simulator keeps crashing.
+        DatasetError: the file exists.
     """
+    if Path(path).exists() and not overwrite:
+        raise DatasetError(
+            f"{path}: exists already; choose another name, or replace it with --overwrite"
+        )
     report = CollectionReport(path=str(path))
     started = time.monotonic()
     names: list[str] = []

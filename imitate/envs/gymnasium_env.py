@@ -66,8 +66,8 @@ class GymnasiumEnv:
             spec = gymnasium.spec(env_id)
             if self._can_render and "mujoco" in str(spec.entry_point):
                 prepare_gl()
-            mode = "rgb_array" if self._can_render else None
-            return gymnasium.make(self.name, render_mode=mode, **copy.deepcopy(self._kwargs))
+            mode = {"render_mode": "rgb_array"} if self._can_render else {}
+            return gymnasium.make(self.name, **mode, **copy.deepcopy(self._kwargs))
         except gymnasium.error.DependencyNotInstalled as error:
             raise EnvError(f"{self.name}: {_first_line(error)}") from error
         except (gymnasium.error.Error, ImportError) as error:

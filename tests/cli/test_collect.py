@@ -1,0 +1,50 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from imitate.cli.main import app
+from imitate.data import DatasetFile
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.robosuite
+def test_one_demonstration_and_its_summary(tmp_path):
+    path = tmp_path / "lift.hdf5"
+    done = run(
+        "collect",
+        "--env",
+        "Lift",
+        "--num",
+        "1",
+        "--seed",
+        "4",
+        "--out",
+        str(path),
+        "--hold",
+        "2",
+        "--json",
+    )
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout.strip().splitlines()[-1])
+    assert (report["demos"], report["solved"], report["success_rate"]) == (1, 1, 1.0)
+    with DatasetFile(path) as file:
+        assert file.length("demo_0") == report["steps"]
+        assert file.read("demo_0", "terminals").sum() == 3
+        assert file.filter_keys() == {"train": ["demo_0"]}
+
+
+def test_unknown_task_is_a_users_error(tmp_path):
+    done = run("collect", "--env", "Lft", "--out", str(tmp_path / "x.hdf5"))
+    assert done.exit_code == 2
+    assert "no scripted expert for 'Lft'; did you mean 'Lift'?" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_out_of_range(tmp_path):
+    for bad in (("--num", "0"), ("--workers", "0"), ("--noise", "-1"), ("--quality", "poor")):
+        done = run("collect", "--env", "Lift", "--out", str(tmp_path / "x.hdf5"), *bad)
+        assert done.exit_code == 2, bad

@@ -1,0 +1,101 @@
+import math
+
+import numpy as np
+import pytest
+
+from imitate.envs.experts import QUALITIES, Style, find_expert
+from imitate.envs.experts.expert import (
+    gripper_down,
+    gripper_yaw,
+    opening,
+    rotation_error,
+    square_yaw,
+    yaw_of,
+)
+from imitate.envs.experts.lift import LiftExpert
+from imitate.errors import EnvError
+
+HALF = math.sqrt(0.5)
+PLAIN = Style(speed=0.6, hover_m=0.08, grasp_offset_m=np.zeros(3), detour_m=np.zeros(2))
+
+
+def observation(eef=(0.0, 0.0, 1.0), cube=(0.0, 0.0, 0.82), width=0.08, quat=(1.0, 0.0, 0.0, 0.0)):
+    return {
+        "robot0_eef_pos": np.array(eef),
+        "robot0_eef_quat": np.array(quat),
+        "robot0_gripper_qpos": np.array([width / 2, -width / 2]),
+        "object": np.array([*cube, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]),
+    }
+
+
+def test_rotation_error_is_the_short_turn_in_world_axes():
+    identity = np.array([0.0, 0.0, 0.0, 1.0])
+    quarter_about_z = np.array([0.0, 0.0, HALF, HALF])
+    np.testing.assert_allclose(
+        rotation_error(quarter_about_z, identity), [0, 0, math.pi / 2], atol=1e-12
+    )
+    np.testing.assert_allclose(
+        rotation_error(identity, quarter_about_z), [0, 0, -math.pi / 2], atol=1e-12
+    )
+    np.testing.assert_allclose(
+        rotation_error(quarter_about_z, -identity), [0, 0, math.pi / 2], atol=1e-12
+    )
+    np.testing.assert_allclose(rotation_error(identity, identity), np.zeros(3), atol=1e-12)
+    # from pointing down to pointing down with a turn of 0.3 about the vertical
+    np.testing.assert_allclose(
+        rotation_error(gripper_down(0.3), gripper_down(0.0)), [0, 0, 0.3], atol=1e-12
+    )
+
+
+def test_yaws():
+    assert yaw_of(np.array([0.0, 0.0, math.sin(0.2), math.cos(0.2)])) == pytest.approx(0.4)
+    assert gripper_yaw({"robot0_eef_quat": gripper_down(-0.7)}) == pytest.approx(-0.7)
+    box = np.array([0.0, 0.0, math.sin(0.5), math.cos(0.5)])  # turned by 1 rad
+    assert square_yaw(box) == pytest.approx(1.0 - math.pi / 2)
+    assert square_yaw(box, near=0.9) == pytest.approx(1.0)
+
+
+def test_opening_is_the_distance_of_the_fingers():
+    assert opening(observation(width=0.043)) == pytest.approx(0.043)
+
+
+def test_motion_is_limited_by_the_style_and_keeps_its_direction():
+    expert = LiftExpert(PLAIN)
+    action = expert.move(observation(), np.array([0.3, 0.4, 0.0]), -1.0)
+    np.testing.assert_allclose(action, [0.36, 0.48, 0, 0, 0, 0, -1.0], atol=1e-12)
+    near = expert.move(observation(), np.array([0.001, 0.0, 0.0]), 1.0)
+    np.testing.assert_allclose(near, [0.03, 0, 0, 0, 0, 0, 1.0], atol=1e-12)  # 1.5 * 1 mm / 5 cm
+
+
+def test_choices_follow_from_the_observation_alone():
+    expert = LiftExpert(PLAIN)
+    far = observation(eef=(0.1, 0.0, 0.95))
+    ready = observation(eef=(0.0, 0.0, 0.825))
+    held = observation(eef=(0.0, 0.0, 0.82), width=0.043)
+    closed_elsewhere = observation(eef=(0.1, 0.0, 0.95), width=0.0)
+    first = [expert.act(obs) for obs in (far, ready, held, closed_elsewhere)]
+    again = [expert.act(obs) for obs in (closed_elsewhere, held, ready, far)][::-1]
+    np.testing.assert_array_equal(first, again)
+    assert first[0][0] < 0  # goes towards the cube
+    assert [action[6] for action in first] == [-1.0, 1.0, 1.0, -1.0]
+    assert first[2][2] > 0.5  # the held cube is raised
+
+
+def test_worse_demonstrators_are_slower_and_less_exact():
+    draws = {
+        quality: [Style.sample(np.random.default_rng(seed), quality) for seed in range(50)]
+        for quality in QUALITIES
+    }
+    speed = [np.mean([style.speed for style in draws[quality]]) for quality in QUALITIES]
+    offset = [
+        np.mean([np.abs(style.grasp_offset_m).mean() for style in draws[quality]])
+        for quality in QUALITIES
+    ]
+    assert speed[0] > speed[1] > speed[2]
+    assert offset[0] < offset[1] < offset[2]
+    assert draws["better"][0] != draws["better"][1]
+
+
+def test_a_task_without_expert():
+    with pytest.raises(EnvError, match="no scripted expert for 'Stck'; did you mean 'Stack'"):
+        find_expert("Stck")

@@ -1,0 +1,34 @@
+"""The experts in the simulator they are written for."""
+
+import numpy as np
+import pytest
+
+from imitate.envs import make_env
+from imitate.envs.experts import QUALITIES, Style, find_expert
+
+pytestmark = pytest.mark.robosuite
+
+
+@pytest.mark.parametrize(
+    ("task", "seeds", "limit"),
+    [
+        ("Lift", (0, 1, 2), 60),
+        pytest.param("Stack", (0, 1, 2), 170, marks=pytest.mark.slow),
+        pytest.param("PickPlaceCan", (0,), 200, marks=pytest.mark.slow),
+    ],
+)
+def test_expert_solves_its_task(task, seeds, limit):
+    env = make_env({"env_name": task, "type": 1})
+    for seed in seeds:
+        expert = find_expert(task)(Style.sample(np.random.default_rng(seed), QUALITIES[0]))
+        obs, _ = env.reset(seed=seed)
+        success = False
+        for _ in range(limit):
+            action = expert.act(obs)
+            assert action.shape == (7,)
+            obs, *_, info = env.step(np.clip(action, -1.0, 1.0))
+            success = success or info["success"]
+            if success:
+                break
+        assert success, f"seed {seed}"
+    env.close()

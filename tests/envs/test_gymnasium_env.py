@@ -1,0 +1,152 @@
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from imitate.envs import Env
+from imitate.envs.gymnasium_env import GymnasiumEnv
+from imitate.errors import EnvError
+
+
+class Goal(gymnasium.Env):
+    """Dict observations, an image, an index among three, and success on the second step."""
+
+    observation_space = spaces.Dict(
+        {
+            "place": spaces.Box(-1.0, 1.0, (2, 2)),
+            "image": spaces.Box(0, 255, (4, 4, 3), dtype=np.uint8),
+            "mode": spaces.Discrete(3, start=1),
+        }
+    )
+    action_space = spaces.Discrete(3, start=5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.steps += 1
+        done = self.steps == 2
+        return self._obs(), float(action), done, False, {"is_success": done}
+
+    def _obs(self):
+        return {
+            "place": np.full((2, 2), 0.5, np.float32),
+            "image": np.full((4, 4, 3), 7, np.uint8),
+            "mode": np.int64(3),
+        }
+
+
+class Tupled(Goal):
+    observation_space = spaces.Tuple((spaces.Discrete(2),))
+
+    def _obs(self):
+        return (np.int64(1),)
+
+
+gymnasium.register("ImitateGoal-v0", entry_point=Goal)
+gymnasium.register("ImitateTupled-v0", entry_point=Tupled)
+
+
+def test_box_is_flat_and_the_clock_truncates():
+    env = GymnasiumEnv("Pendulum-v1")
+    assert isinstance(env, Env)
+    first, _ = env.reset(seed=1)
+    assert first["flat"].shape == (3,)
+    assert (env.reset(seed=1)[0]["flat"] == first["flat"]).all()
+    assert (env.reset(seed=2)[0]["flat"] != first["flat"]).any()
+    assert (env.action_dim, env.action_low.tolist(), env.action_high.tolist()) == (1, [-2.0], [2.0])
+    for step in range(200):
+        _, reward, terminated, truncated, info = env.step(np.array([0.5]))
+        assert (terminated, truncated) == (False, step == 199)
+    assert reward < 0
+    assert info["success"] is False
+    env.close()
+
+
+def test_discrete_actions_by_index_or_by_score():
+    env = GymnasiumEnv("CartPole-v1")
+    assert (env.action_dim, env.action_low.tolist(), env.action_high.tolist()) == (
+        2,
+        [0.0, 0.0],
+        [1.0, 1.0],
+    )
+    outcomes = []
+    for action in (np.array([0.1, 0.9]), np.array([1.0]), np.float64(1.0)):
+        env.reset(seed=0)
+        outcomes.append(env.step(action)[0]["flat"])
+    env.reset(seed=0)
+    left = env.step(np.array([1.0, 0.0]))[0]["flat"]
+    assert (outcomes[0] == outcomes[1]).all()
+    assert (outcomes[0] == outcomes[2]).all()
+    assert outcomes[0][1] > left[1]  # pushed to the right, the cart's velocity is larger
+    with pytest.raises(EnvError, match=r"shape \(3,\)"):
+        env.step(np.zeros(3))
+    env.close()
+
+
+def test_dict_image_and_discrete_observations():
+    env = GymnasiumEnv("ImitateGoal-v0")
+    obs, info = env.reset(seed=0)
+    assert obs["place"].tolist() == [0.5, 0.5, 0.5, 0.5]
+    assert (obs["image"].shape, obs["image"].dtype) == ((4, 4, 3), np.uint8)
+    assert obs["mode"].tolist() == [0.0, 0.0, 1.0]
+    assert info["success"] is False
+    assert env.step(np.array([0.0, 0.0, 1.0]))[1] == 7.0  # the third action counts from 5
+    assert env.is_success() == {"task": False}
+    _, _, terminated, _, info = env.step(np.array([0.0]))
+    assert (terminated, info["success"], env.is_success()) == (True, True, {"task": True})
+    env.reset()
+    assert env.is_success() == {"task": False}
+    env.close()
+
+
+def test_states_of_mujoco_environments():
+    env = GymnasiumEnv("InvertedPendulum-v5")
+    env.reset(seed=0)
+    state = env.get_state()
+    assert state["states"].shape == (5,)
+    recorded = [env.step(np.array([0.3]))[0]["flat"] for _ in range(3)]
+    middle = env.get_state()
+    env.reset(seed=1)
+    env.reset_to(state)
+    replayed = [env.step(np.array([0.3]))[0]["flat"] for _ in range(3)]
+    np.testing.assert_allclose(replayed, recorded, atol=1e-10)
+    np.testing.assert_allclose(env.reset_to(middle)["flat"], recorded[-1], atol=1e-10)
+    with pytest.raises(EnvError, match=r"shape \(2,\).*\(5,\)"):
+        env.reset_to({"states": np.zeros(2)})
+    env.close()
+
+
+def test_states_of_others_are_refused():
+    env = GymnasiumEnv("Pendulum-v1")
+    env.reset(seed=0)
+    with pytest.raises(EnvError, match="only MuJoCo"):
+        env.get_state()
+    with pytest.raises(EnvError, match="only MuJoCo"):
+        env.reset_to({"states": np.zeros(3)})
+    env.close()
+
+
+def test_errors_say_what_to_do():
+    with pytest.raises(EnvError, match="did you mean 'Pendulum-v1'"):
+        GymnasiumEnv("Pendulm-v1")
+    with pytest.raises(EnvError, match="no_such_argument"):
+        GymnasiumEnv("Pendulum-v1", {"no_such_argument": 1})
+    with pytest.raises(EnvError, match="did you mean 'flat'"):
+        GymnasiumEnv("Pendulum-v1", obs_keys=["flt"]).reset(seed=0)
+    with pytest.raises(EnvError, match="render=True"):
+        GymnasiumEnv("Pendulum-v1").render()
+    with pytest.raises(EnvError, match="Tuple.*FlattenObservation"):
+        GymnasiumEnv("ImitateTupled-v0").reset(seed=0)
+
+
+@pytest.mark.render
+def test_frames_have_the_wanted_size():
+    env = GymnasiumEnv("InvertedPendulum-v5", render=True)
+    env.reset(seed=0)
+    frame = env.render(height=40, width=60)
+    assert (frame.shape, frame.dtype) == ((40, 60, 3), np.uint8)
+    assert frame.std() > 5
+    env.close()
