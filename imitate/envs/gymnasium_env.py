@@ -66,7 +66,7 @@ class GymnasiumEnv:
             spec = gymnasium.spec(env_id)
             if self._can_render and "mujoco" in str(spec.entry_point):
                 prepare_gl()
-            mode = {"render_mode": "rgb_array"} if self._can_render else {}
+            mode: dict[str, Any] = {"render_mode": "rgb_array"} if self._can_render else {}
             return gymnasium.make(self.name, **mode, **copy.deepcopy(self._kwargs))
         except gymnasium.error.DependencyNotInstalled as error:
             raise EnvError(f"{self.name}: {_first_line(error)}") from error

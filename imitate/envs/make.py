@@ -36,7 +36,7 @@ def make_env(
         known = ", ".join(f"{key} ({name})" for key, name in _TYPES.items())
         raise EnvError(
             f"env_args['type'] is {kind!r}; environments that can be made here have {known}; "
-            "for another simulator write a class with the members of imitate.envs.Env and pass it instead"
+            "register another simulator's with gymnasium and write type 2 and env_name 'its_module:Its-id-v0'"
         )
     if "env_name" not in env_meta:
         raise EnvError("env_args has no 'env_name'; write the environment's name there")

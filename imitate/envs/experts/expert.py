@@ -93,11 +93,14 @@ class Expert(ABC):
             yaw: wanted turn about the vertical axis, rad; 0 is the posture of the initial state.
         """
         command = _POSITION_GAIN / METRES_PER_ACTION * np.asarray(displacement)
-        limit = min(1.0, self.style.speed * self.pace)
-        command *= min(1.0, limit / max(float(np.linalg.norm(command)), 1e-9))
+        command = self.limited(command, min(1.0, self.style.speed * self.pace))
         turn = rotation_error(gripper_down(yaw), obs["robot0_eef_quat"])
         rotation = np.clip(_ROTATION_GAIN / RADIANS_PER_ACTION * turn, -1.0, 1.0)
         return np.concatenate([command, rotation, [gripper]])
+
+    def limited(self, command: Array, limit: float) -> Array:
+        """The translation (3,) no faster than ``limit``, straight to its target."""
+        return command * min(1.0, limit / max(float(np.linalg.norm(command)), 1e-9))
 
     def approach(self, obs: Obs, to_object: Array, *, yaw: float = 0.0) -> Array:
         """Come down on an object inside a funnel: the further away sideways, the higher."""

@@ -48,6 +48,11 @@ class StackExpert(Expert):
             return self.approach(obs, view.to_a, yaw=square_yaw(obs["object"][3:7]))
         return self._carry(obs, view)
 
+    def limited(self, command: Array, limit: float) -> Array:
+        """Sideways and vertical motion limited apart: on a long way sideways the height is kept all the same."""
+        sideways = min(1.0, limit / max(float(np.linalg.norm(command[:2])), 1e-9))
+        return np.array([*(sideways * command[:2]), float(np.clip(command[2], -limit, limit))])
+
     def _look(self, obs: Obs) -> _View:
         a, b = obs["object"][0:3], obs["object"][7:10]
         a_to_b = b[:2] - a[:2]
