@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from imitate.config import Config, DatasetConfig, located_data
 from imitate.data.faults import ACTION_LIMIT, check_modality
@@ -38,7 +39,9 @@ def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | N
             _check_observations(file, train_source, config)
             if config.experiment.validate:
                 _check_apart(file, train_source, valid_source)
-    train_set = _sequence_dataset(_weighted(train_sources, config), config)
+    train_set = _sequence_dataset(train_sources, config)
+    if config.train.normalize_weights_by_ds_size and len(entries) > 1:
+        train_set.sample_weights = _weights_by_size(train_set)
     if not config.experiment.validate:
         return train_set, None
     return train_set, _sequence_dataset(valid_sources, config)
@@ -94,22 +97,14 @@ def _train_source(entry: DatasetConfig, config: Config) -> DataSource:
     return DataSource(Path(entry.path), filter_key, entry.demo_limit, entry.weight)
 
 
-def _weighted(sources: list[DataSource], config: Config) -> list[DataSource]:
-    """Sources whose weights are per sample."""
-    if not config.train.normalize_weights_by_ds_size or len(sources) == 1:
-        return sources
-    weighted = []
-    for source in sources:
-        with DatasetFile(source.path) as file:
-            size = sum(
-                file.length(demo) for demo in file.demos(source.filter_key)[: source.demo_limit]
-            )
-        weighted.append(
-            DataSource(
-                source.path, source.filter_key, source.demo_limit, source.weight / max(1, size)
-            )
-        )
-    return weighted
+def _weights_by_size(dataset: SequenceDataset) -> NDArray[np.float64]:
+    """Weight per sample such that a file's share of a batch is its weight."""
+    source = dataset.source_of_samples()
+    sizes = np.bincount(source, minlength=len(dataset.sources))
+    weights: NDArray[np.float64] = np.array([s.weight for s in dataset.sources]) / np.maximum(
+        sizes, 1
+    )
+    return weights[source]
 
 
 def _check_observations(file: DatasetFile, source: DataSource, config: Config) -> None:

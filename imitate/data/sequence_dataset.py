@@ -330,13 +330,14 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
         return statistics_of(chunks())
 
+    def source_of_samples(self) -> NDArray[np.int64]:
+        """Number of the file that each sample is from: (len,)."""
+        demo, _ = self._windows.steps(np.arange(len(self)))
+        return np.array([demo.source for demo in self.store.demos])[demo]
+
     def _weights(self) -> NDArray[np.float64] | None:
         weights = np.array([source.weight for source in self.sources])
-        if np.all(weights == weights[0]):
-            return None
-        of_demo = np.array([weights[demo.source] for demo in self.store.demos])
-        demo, _ = self._windows.steps(np.arange(len(self)))
-        return of_demo[demo]
+        return None if np.all(weights == weights[0]) else weights[self.source_of_samples()]
 
     def to(self, device: torch.device | str) -> Self:
         """Move the data to a device, where batches are then gathered. In place."""

@@ -114,6 +114,22 @@ def test_several_files_in_every_cache_mode(demo_file, cache_mode):
     np.testing.assert_array_equal(train_set[20]["obs"]["object"][0].numpy(), wanted)
 
 
+def test_several_files_share_their_statistics(demo_file):
+    paths = [demo_file(f"{i}.hdf5", num_demos=2, length=3 + i, seed=i) for i in range(2)]
+    train_set, _ = build_datasets(
+        make_config([entry(path) for path in paths], hdf5_normalize_obs=True)
+    )
+    values = []
+    for path in paths:
+        with h5py.File(path) as file:
+            values += [demo["obs/object"][()].astype(np.float32) for demo in file["data"].values()]
+    np.testing.assert_allclose(
+        train_set.statistics()["obs"]["object"].mean,
+        np.concatenate(values).astype(np.float64).mean(0),
+        rtol=1e-12,
+    )
+
+
 def test_weights_per_sample_and_per_file(demo_file):
     one = demo_file("one.hdf5", num_demos=1, length=2)
     two = demo_file("two.hdf5", num_demos=1, length=3)
@@ -122,6 +138,10 @@ def test_weights_per_sample_and_per_file(demo_file):
     np.testing.assert_allclose(train_set.sample_weights, [2, 2, 6, 6, 6])
     by_size, _ = build_datasets(make_config(data, normalize_weights_by_ds_size=True))
     np.testing.assert_allclose(by_size.sample_weights, [1, 1, 2, 2, 2])
+    dropped, _ = build_datasets(
+        make_config(data, normalize_weights_by_ds_size=True, seq_length=2, pad_seq_length=False)
+    )
+    np.testing.assert_allclose(dropped.sample_weights, [2, 3, 3])
 
 
 def test_equal_weights_of_files_by_size_mean_equal_shares(demo_file):

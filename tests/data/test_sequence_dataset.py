@@ -401,6 +401,24 @@ def test_statistics_are_those_of_numpy_over_all_steps(demo_file, cache_mode):
         assert got.mean.dtype == np.float64
 
 
+@pytest.mark.parametrize("cache_mode", CACHE_MODES)
+def test_depth_images_and_scans_keep_their_shape_and_have_statistics(demo_file, cache_mode):
+    path = demo_file(num_demos=2, length=4)
+    random = np.random.default_rng(0)
+    depth, scan = random.random((8, 3, 2, 1)), random.random((8, 5, 2))
+    with h5py.File(path, "a") as file:
+        for number, demo in enumerate(file["data"].values()):
+            steps = slice(4 * number, 4 * number + 4)
+            demo["obs/depth"], demo["obs/scan"] = depth[steps].astype(np.float32), scan[steps]
+    dataset = SequenceDataset(path, ("depth", "scan"), seq_length=2, hdf5_cache_mode=cache_mode)
+    batch = dataset[[0, 7]]
+    np.testing.assert_array_equal(batch["obs"]["depth"][0].numpy(), depth[:2].astype(np.float32))
+    np.testing.assert_array_equal(batch["obs"]["scan"][1].numpy(), scan[[7, 7]].astype(np.float32))
+    stats = dataset.statistics()["obs"]
+    np.testing.assert_allclose(stats["depth"].mean, [depth.mean()], rtol=1e-6)
+    np.testing.assert_allclose(stats["scan"].max, scan.max(0), rtol=1e-6)
+
+
 def test_values_stay_raw_when_statistics_are_wanted(demo_file):
     path = demo_file()
     plain, normalized = (
