@@ -143,6 +143,8 @@ class Run:
     def close(self) -> None:
         """End workers, close files."""
         self.console.close_bar()
+        # Now, not at some garbage collection, which leaves the reading processes waiting for seconds.
+        self._batches = None
         self.rollouts.close()
         self.logger.close()
 

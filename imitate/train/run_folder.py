@@ -82,10 +82,11 @@ class RunFolder:
             try:
                 import fcntl
 
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Not flock: forked processes that read data would hold it when the trainer is killed.
+                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except ImportError:  # no fcntl on Windows: unlocked
                 pass
-            except BlockingIOError:
+            except (BlockingIOError, PermissionError):
                 raise ConfigError(
                     f"{self.path}: another process is training in this run folder; wait for it or stop it first"
                 ) from None

@@ -1,6 +1,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -70,13 +72,24 @@ def test_leftovers_of_a_kill_go_and_nothing_else(tmp_path):
     ]
 
 
-def test_a_lock_is_exclusive_and_freed(tmp_path):
-    folder = RunFolder(tmp_path)
+def test_a_lock_is_for_one_process_and_ends_with_it(tmp_path):
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time; from pathlib import Path; from imitate.train.run_folder import RunFolder\n"
+            "with RunFolder(Path(sys.argv[1])).locked(): print('held', flush=True); time.sleep(60)",
+            tmp_path,
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout.readline() == b"held\n"
     with (
-        folder.locked(),
         pytest.raises(ConfigError, match="another process is training"),
-        folder.locked(),
+        RunFolder(tmp_path).locked(),
     ):
         pass
-    with folder.locked():
+    holder.kill()
+    holder.communicate()
+    with RunFolder(tmp_path).locked():
         pass
