@@ -51,7 +51,7 @@ def command(
         ),
     ] = Mode.auto,
     device: Annotated[
-        str | None, typer.Option("--device", help="Where the policy runs; the CPU if left out.")
+        str | None, typer.Option("--device", help="cpu, cuda; chosen by size if left out.")
     ] = None,
     video: Annotated[Path | None, typer.Option("--video", help="mp4 to write.")] = None,
     video_episodes: Annotated[

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from imitate.errors import EnvError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.policy.loading import policy_from_checkpoint
@@ -35,8 +37,10 @@ from imitate.train.vector_episodes import VectorJob, run_vector_episodes
 Mode = Literal["auto", "processes", "vector"]
 OnEpisode = Callable[[Episode], None]
 
-# From this many weights on a batched call pays more than independent processes with a policy each.
+# From so many weights on, batched calls pay more than independent processes with a policy each.
 LARGE_POLICY = 50_000_000
+# From so many on (image encoders) a GPU, where there is one, pays more than the CPU's cores.
+GPU_POLICY = 5_000_000
 
 
 def evaluate(
@@ -66,7 +70,7 @@ def evaluate(
         workers: processes; 1 plays in this process unless `pool` is given.
         mode: "processes" (a policy copy in each worker), "vector" (environments in lockstep, batched calls), or
             "auto": vector on a GPU and for large policies.
-        device: where the policy runs; None: the CPU.
+        device: where the policy runs; None: the CPU, or for policies with image encoders a GPU where there is one.
         give_up_after: stop when that many first episodes all failed.
         video: mp4 to write, a mosaic of the first `video_episodes`, a frame every `video_skip` steps.
         pool: worker processes to use and keep.
@@ -77,7 +81,7 @@ def evaluate(
         EvaluationError: no episode could be played.
     """
     start = time.perf_counter()
-    subject = _subject(agent, env_meta, device or "cpu")
+    subject = _subject(agent, env_meta, device)
     mode = _chosen(mode, subject)
     with ExitStack() as stack:
         frame_dir = None
@@ -126,7 +130,7 @@ class _Subject:
 
 
 def _subject(
-    agent: str | Path | RolloutPolicy, env_meta: Mapping[str, Any] | None, device: str
+    agent: str | Path | RolloutPolicy, env_meta: Mapping[str, Any] | None, device: str | None
 ) -> _Subject:
     if isinstance(agent, RolloutPolicy):
         if env_meta is None:
@@ -141,6 +145,8 @@ def _subject(
         raise EnvError(f"{path}: the checkpoint names no environment; say which with --env")
     horizon = int(json.loads(ckpt["config"])["experiment"]["rollout"]["horizon"])
     weights = sum(weight.numel() for weight in ckpt["model"]["nets"].values())
+    if device is None:
+        device = "cuda" if weights > GPU_POLICY and torch.cuda.is_available() else "cpu"
     return _Subject(path, None, meta, horizon, weights, device)
 
 
