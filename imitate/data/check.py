@@ -14,6 +14,7 @@ from imitate.data.faults import (
     check_numeric,
     check_shape,
 )
+from imitate.data.fields import SCALARS
 from imitate.data.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
@@ -42,13 +43,34 @@ def check_dataset(
     """
     with DatasetFile(path) as file:
         _ = file.env_meta
-        for demos in file.filter_keys().values():
-            _ = demos
+        for mask in file.filter_keys():
+            file.demos(mask)
         demos = file.demos(filter_key)
         if not demos:
             raise no_demos(file, filter_key)
+        check_length(file, demos[0])
+        keys = _keys_of(file, demos[0], modalities, action_keys)
+        steps = {key: file.shape(demos[0], key)[1:] for key in keys}
         for demo in demos:
-            _check_demo(file, demo, demos[0], modalities, action_keys, bounded_actions)
+            length = check_length(file, demo)
+            for key, modality in (modalities or {}).items():
+                check_modality(file, demo, key, modality)
+            for key, step in steps.items():
+                check_numeric(file, demo, key)
+                check_shape(file, demo, key, length, step, f"demo '{demos[0]}'")
+                _check_values(file, demo, key, bounded=bounded_actions and key in action_keys)
+
+
+def _keys_of(
+    file: DatasetFile, demo: str, modalities: Mapping[str, str] | None, action_keys: Sequence[str]
+) -> list[str]:
+    """The arrays to check: those of one demo, and those that are wanted."""
+    obs = file.obs_keys(demo) if modalities is None else list(modalities)
+    keys = ["actions", *action_keys, *(key for key in SCALARS if file.has(demo, key))]
+    keys += [f"obs/{key}" for key in obs]
+    if file.obs_keys(demo, "next_obs"):
+        keys += [f"next_obs/{key}" for key in obs]
+    return list(dict.fromkeys(keys))
 
 
 def no_demos(file: DatasetFile, filter_key: str | None) -> DatasetError:
@@ -60,34 +82,12 @@ def no_demos(file: DatasetFile, filter_key: str | None) -> DatasetError:
     )
 
 
-def _check_demo(
-    file: DatasetFile,
-    demo: str,
-    first: str,
-    modalities: Mapping[str, str] | None,
-    action_keys: Sequence[str],
-    bounded_actions: bool,
-) -> None:
-    length = check_length(file, demo)
-    wanted = file.obs_keys(first) if modalities is None else list(modalities)
-    for key, modality in (modalities or {}).items():
-        check_modality(file, demo, key, modality)
-    steps = [key for key in ("rewards", "dones", "terminals", "timeouts") if file.has(demo, key)]
-    next_obs = [f"next_obs/{key}" for key in wanted] if file.obs_keys(first, "next_obs") else []
-    for key in (
-        *dict.fromkeys(("actions", *action_keys)),
-        *steps,
-        *(f"obs/{key}" for key in wanted),
-        *next_obs,
-    ):
-        check_numeric(file, demo, key)
-        step = file.shape(first, key)[1:] if file.has(first, key) else file.shape(demo, key)[1:]
-        check_shape(file, demo, key, length, step, f"demo '{first}'")
-        for start, stop in _chunks(file, demo, key):
-            values = file.read(demo, key, start, stop)
-            check_finite(values, file, demo, key, start)
-            if bounded_actions and key in action_keys:
-                check_bounded(values, file, demo, key)
+def _check_values(file: DatasetFile, demo: str, key: str, *, bounded: bool) -> None:
+    for start, stop in _chunks(file, demo, key):
+        values = file.read(demo, key, start, stop)
+        check_finite(values, file, demo, key, start)
+        if bounded:
+            check_bounded(values, file, demo, key, start)
 
 
 def _chunks(file: DatasetFile, demo: str, key: str) -> Iterator[tuple[int, int]]:

@@ -80,13 +80,15 @@ def check_finite(
     )
 
 
-def check_bounded(values: NDArray[Any], file: DatasetFile, demo: str, key: str) -> None:
-    """Actions lie in [-1, 1], where the networks' outputs lie."""
+def check_bounded(
+    values: NDArray[Any], file: DatasetFile, demo: str, key: str, start: int = 0
+) -> None:
+    """Actions lie in [-1, 1], where the networks' outputs lie; arguments as for :func:`check_finite`."""
     if values.size == 0 or max(values.max(), -values.min()) <= ACTION_LIMIT:
         return
     at = np.argwhere(np.abs(values) > ACTION_LIMIT)[0]
     raise DatasetError(
-        f"{file.path}: demo '{demo}': '{key}' is {values[tuple(at)]:.6g} at step {at[0]}, outside [-1, 1]: set "
+        f"{file.path}: demo '{demo}': '{key}' is {values[tuple(at)]:.6g} at step {start + at[0]}, outside [-1, 1]: set "
         f"train.action_config.{key}.normalization=min_max, or rescale the actions in the file"
     )
 

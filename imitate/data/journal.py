@@ -154,13 +154,13 @@ def roll_back(path: Path) -> None:
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether a living process writes the file."""
+    """Whether a living process writes the file, or one of another user, who alone can tell."""
     try:
         with _locked(journal_of(path), create=False):
             return False
     except FileNotFoundError:
         return False
-    except BlockingIOError:
+    except (BlockingIOError, PermissionError):
         return True
 
 
@@ -171,13 +171,20 @@ def _write_all(file: Any, offset: int, data: memoryview) -> None:
 
 
 def _locked(path: Path, create: bool = True) -> Any:
+    """The journal, open and locked.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
     descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
     file = os.fdopen(descriptor, "r+b", buffering=0)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         file.close()
         raise
+    except OSError:
+        pass  # a file system without locks: then nobody is kept out
     return file
 
 

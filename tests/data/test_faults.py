@@ -170,6 +170,21 @@ def test_training_is_refused(demo_file, fault, cache_mode):
     one_line(error, path, words)
 
 
+def test_the_check_looks_at_every_mask_and_at_next_observations(demo_file):
+    path = demo_file(filter_keys={"train": [0, 1], "stale": [0]})
+    check_dataset(path)
+    edit(path, replace("mask/stale", lambda names: np.array([b"demo_9"])))
+    with pytest.raises(DatasetError) as error:
+        check_dataset(path)
+    one_line(error, path, ["'stale'", "'demo_9'", "remove the name"])
+    edit(path, remove("mask/stale"))
+    edit(path, put("data/demo_3/next_obs/object", (2, 0), np.nan))
+    with pytest.raises(DatasetError) as error:
+        check_dataset(path)
+    one_line(error, path, ["'demo_3'", "'next_obs/object' is nan at step 2"])
+    check_dataset(path, filter_key="train")
+
+
 def test_a_good_file_passes(demo_file):
     path = demo_file(image=True, filter_keys={"train": [0]})
     check_dataset(path)
