@@ -77,7 +77,7 @@ def command(
         label=label.value,
     )
     recorded = 0
-    with tqdm(total=num, unit="demo", desc=env) as bar:
+    with tqdm(total=num, unit="demo", desc=env, disable=None) as bar:
 
         def advance(report: CollectionReport) -> None:
             nonlocal recorded
