@@ -1,0 +1,180 @@
+"""The names that users' code relies on, and what importing them costs."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import imitate
+
+PACKAGE = Path(imitate.__file__).parent
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def loaded_after(code):
+    """Which of the heavy modules are loaded after ``code``."""
+    return run(
+        f"import sys\n{code}\n"
+        "heavy = ('torch', 'numpy', 'h5py', 'gymnasium', 'robosuite', 'mujoco', 'matplotlib', 'tensorboard')\n"
+        "print(*[name for name in heavy if name in sys.modules])"
+    )
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+def test_public_names():
+    from imitate import (
+        Algo,
+        RolloutPolicy,
+        SequenceDataset,
+        algo_factory,
+        load_config,
+        policy_from_checkpoint,
+        register_algo_factory_func,
+    )
+
+    assert inspect.isclass(Algo) and inspect.isclass(RolloutPolicy)
+    assert inspect.isclass(SequenceDataset)
+    for function in (algo_factory, load_config, policy_from_checkpoint, register_algo_factory_func):
+        assert inspect.isfunction(function)
+
+
+def test_every_public_name_exists():
+    for name in imitate.__all__:
+        assert getattr(imitate, name) is not None
+
+
+def test_the_dataset_is_also_where_data_live():
+    from imitate.data import SequenceDataset
+
+    assert SequenceDataset is imitate.SequenceDataset
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = imitate.nonsense
+
+
+def parameters(function):
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+def test_signatures_of_the_contract():
+    assert parameters(imitate.algo_factory) == [
+        "algo_name",
+        "config",
+        "obs_key_shapes",
+        "ac_dim",
+        "device",
+    ]
+    assert parameters(imitate.policy_from_checkpoint) == [
+        "device",
+        "ckpt_path",
+        "ckpt_dict",
+        "verbose",
+    ]
+    assert parameters(imitate.RolloutPolicy.__call__) == ["ob", "goal", "batched_ob"]
+    assert parameters(imitate.RolloutPolicy.start_episode) == ["lang", "mask"]
+    assert parameters(imitate.Algo.get_action) == ["obs_dict", "goal_dict"]
+    assert parameters(imitate.Algo.train_on_batch) == ["batch", "epoch", "validate"]
+    assert parameters(imitate.Algo.act) == ["obs", "state", "goal", "explore", "generator"]
+    methods = (
+        "process_batch_for_training",
+        "log_info",
+        "on_epoch_end",
+        "set_train",
+        "set_eval",
+        "serialize",
+        "deserialize",
+        "reset",
+        "initial_state",
+        "reset_state",
+    )
+    assert all(callable(getattr(imitate.Algo, name)) for name in methods)
+
+
+def test_the_dataset_takes_robomimics_arguments_in_its_order():
+    assert parameters(imitate.SequenceDataset.__init__)[:19] == [
+        "hdf5_path",
+        "obs_keys",
+        "action_keys",
+        "dataset_keys",
+        "action_config",
+        "frame_stack",
+        "seq_length",
+        "pad_frame_stack",
+        "pad_seq_length",
+        "get_pad_mask",
+        "goal_mode",
+        "hdf5_cache_mode",
+        "hdf5_use_swmr",
+        "hdf5_normalize_obs",
+        "filter_by_attribute",
+        "load_next_obs",
+        "lang",
+        "demo_limit",
+    ]
+
+
+# ---- what an import costs ------------------------------------------------------------------------
+
+
+def test_import_of_the_package_loads_nothing_heavy():
+    assert loaded_after("import imitate") == []
+
+
+def test_low_dim_training_and_deployment_load_no_simulator():
+    loaded = loaded_after(
+        "from imitate import Algo, RolloutPolicy, SequenceDataset, algo_factory, policy_from_checkpoint\n"
+        "import imitate.algo.bc, imitate.train.trainer, imitate.cli.train, imitate.cli.info"
+    )
+    assert "torch" in loaded
+    assert not {"robosuite", "mujoco"} & set(loaded)
+
+
+def test_imports_change_no_environment_variable_and_no_seed():
+    code = (
+        "import os, random\nimport numpy as np, torch, gymnasium\n"  # gymnasium sets a variable of pygame's
+        "def state():\n"
+        "    return dict(os.environ), random.getstate(), np.random.get_state()[1].tolist(), torch.initial_seed(), "
+        "torch.get_num_threads(), torch.get_default_dtype()\n"
+        "before = state()\n"
+        "import imitate.algo.bc, imitate.policy.loading, imitate.train.trainer, imitate.data.build, imitate.envs, "
+        "imitate.collection.collect\n"
+        "print(before == state())"
+    )
+    assert run(code) == ["True"]
+
+
+# ---- what the source does not do -----------------------------------------------------------------
+
+
+def sources():
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def test_nothing_is_printed_and_nothing_is_evaluated():
+    found = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = getattr(node.func, "id", None) if isinstance(node, ast.Call) else None
+            if name in ("print", "eval", "exec", "input"):
+                found.append(f"{path.relative_to(PACKAGE)}:{node.lineno}: {name}")
+    assert found == []
+
+
+def test_nothing_is_unpickled():
+    unsafe = re.compile(r"weights_only\s*=\s*False|pickle\.loads?\(|allow_pickle\s*=\s*True")
+    assert [
+        str(path) for path in sources() if unsafe.search(path.read_text(encoding="utf-8"))
+    ] == []
