@@ -117,9 +117,11 @@ class Preprocess(nn.Module):
         """
         obs_affine: dict[str, Affine] = {}
         if obs_normalization is not None:
-            obs_affine = {
-                key: fit_obs(obs_normalization, statistics["obs"][key]) for key in raw_shapes
-            }
+            for key in raw_shapes:
+                offset, scale = fit_obs(obs_normalization, statistics["obs"][key])
+                if modalities[key] == "scan":  # statistics are in the layout of the file
+                    offset, scale = offset.mT, scale.mT
+                obs_affine[key] = (offset, scale)
         action_affine: dict[str, Affine] = {}
         for key in action_dims:
             section = (action_config or {}).get(key, {})

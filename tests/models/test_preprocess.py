@@ -3,6 +3,8 @@
 import io
 from typing import NamedTuple
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -116,6 +118,19 @@ def test_raw_values_are_not_changed():
     raw = {"gripper": torch.ones(4, 1)}
     preprocess.prepare_obs(raw)["gripper"].add_(5.0)
     assert raw["gripper"].tolist() == [[1.0]] * 4
+
+
+def test_statistics_of_a_scan_move_with_its_axes():
+    """Beams (L) of two channels (C): the mean of beam 1, channel 0 is 2 wherever the axes go."""
+    stats = SimpleNamespace(
+        mean=np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]), std=np.ones((3, 2)), min=None, max=None
+    )
+    stats.min, stats.max = stats.mean - 1, stats.mean + 1
+    preprocess = Preprocess.from_statistics(
+        {"lidar": (3, 2)}, {"lidar": "scan"}, {}, {"obs": {"lidar": stats}}, "mean_std"
+    )
+    raw = stats.mean.astype(np.float32)[None]
+    assert preprocess.prepare_obs({"lidar": raw})["lidar"].abs().max() == 0
 
 
 def test_mean_std_by_hand():
