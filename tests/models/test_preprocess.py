@@ -1,9 +1,8 @@
 """Preprocess: layout, normalization by hand, errors, saving, property round trips."""
 
 import io
-from typing import NamedTuple
-
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
