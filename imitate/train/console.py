@@ -54,6 +54,7 @@ class Console:
 
     def start_bar(self, total: int, done: int) -> None:
         """Begin the bar of the whole run, in update steps."""
+        self._done = done
         if self.interactive:
             from tqdm import tqdm
 
@@ -65,6 +66,7 @@ class Console:
         """Move the bar to `done` steps; cheap enough for every step (it draws five times a second)."""
         if self._bar is None:
             return
+        self._done = done
         now = time.perf_counter()
         if now - self._shown > 0.2:
             self._shown = now
@@ -74,6 +76,7 @@ class Console:
     def close_bar(self) -> None:
         """End the bar."""
         if self._bar is not None:
+            self._bar.update(self._done - self._bar.n)
             self._bar.close()
             self._bar = None
 

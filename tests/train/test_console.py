@@ -37,8 +37,10 @@ def test_on_a_terminal_a_bar_takes_the_place_of_the_epochs(tmp_path):
     console.advance(5)
     console.note("epoch 1")
     console.say("hello")
+    console.advance(10)  # too soon to be drawn
     console.close_bar()
     assert "5/10" in stream.getvalue()
+    assert "10/10" in stream.getvalue()
     assert "loss 0.5" in stream.getvalue()
     assert "hello\n" in stream.getvalue()
     assert "epoch 1\n" not in stream.getvalue()
