@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from imitate.algo.algo import algo_factory
 from imitate.cli.main import app
 from imitate.config import load_config
-from imitate.data import DatasetWriter, Episode
+from imitate.data import DatasetWriter, Episode, KeyStats
+from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
 ENV = {
@@ -154,6 +155,17 @@ def checkpoint(tmp_path):
         }
     )
     algo = algo_factory("bc", config, {"object": (10,)}, 7, torch.device("cpu"))
+    statistics = {
+        "obs": {"object": KeyStats(np.ones(10), np.ones(10), np.zeros(10), np.full(10, 2.0))},
+        "actions": {"actions": KeyStats(np.zeros(7), np.ones(7), -np.ones(7), np.ones(7))},
+    }
+    algo.preprocess = Preprocess.from_statistics(
+        {"object": (10,)},
+        {"object": "low_dim"},
+        {"actions": 7},
+        statistics,
+        obs_normalization="mean_std",
+    )
     ckpt = checkpoint_dict(
         algo,
         env_metadata=ENV,
@@ -175,6 +187,7 @@ def test_checkpoint_numbers(checkpoint):
     assert (report["epoch"], report["step"]) == (3, 300)
     assert report["obs_shapes"] == {"object": [10]}
     assert report["action_dim"] == 7
+    assert (report["normalizes_obs"], report["normalizes_actions"]) == (True, False)
     changed = report["changed_settings"]
     assert changed["train.batch_size"] == 7
     assert changed["algo.gaussian.enabled"] is True
@@ -188,6 +201,7 @@ def test_checkpoint_for_a_person(checkpoint):
     assert "bc (BC_Gaussian)" in text
     assert "epoch 3, 300 updates" in text
     assert "clipped to [-1, 1]" in text
+    assert any(line.split() == ["normalizes", "obs"] for line in text.splitlines())
     assert "a.hdf5: 2 demos, 10 steps" in text
     assert any(line.split() == ["train.batch_size", "7"] for line in text.splitlines())
 
