@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from copy import deepcopy
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -118,7 +119,6 @@ class Algo(ABC):
     Attributes:
         nets: every network that has weights, targets too.
         preprocess: from raw values to network inputs, and back for actions. Saved apart from the networks.
-        optimizers, schedulers: by the name of the network they step.
     """
 
     nets: nn.ModuleDict
@@ -148,11 +148,9 @@ class Algo(ABC):
         ).to(self.device)
         self._autocast_dtype = _autocast_dtype(global_config.train.precision, self.device)
         self._state: PolicyState | None = None
+        self._compiled = False
         self._create_networks()
         self.nets = self.nets.float().to(self.device)
-        self._create_optimizers()
-        if global_config.train.compile:
-            self._compile()
 
     # ---- initialization ------------------------------------------------------------------------------------------
 
@@ -181,32 +179,40 @@ class Algo(ABC):
         goal = encoder("goal", self.goal_shapes) if self.goal_shapes else None
         return GroupEncoder(encoder("obs", self.obs_shapes), goal, self.frame_stack)
 
-    def _create_optimizers(self) -> None:
-        """One optimizer and one scheduler for each network named under ``algo.optim_params``."""
-        self.optimizers: dict[str, torch.optim.Optimizer] = {}
-        self.schedulers: dict[str, torch.optim.lr_scheduler.LRScheduler] = {}
+    @cached_property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """One for each network named under ``algo.optim_params``.
+
+        Made when training first asks: a policy that only acts has none, and does not wait seconds for their import.
+        """
+        return {
+            name: make_optimizer(self.nets[name].parameters(), optim_config, self.device)
+            for name, optim_config in self._optim_params().items()
+        }
+
+    @cached_property
+    def schedulers(self) -> dict[str, torch.optim.lr_scheduler.LRScheduler]:
+        """Learning-rate schedules, stepped after every update, by the name of the network."""
         steps_per_epoch = self.global_config.experiment.epoch_every_n_steps
         if steps_per_epoch is None:
             raise ConfigError(
                 "experiment.epoch_every_n_steps is null (one pass over the data): outside of `imitate train`, which "
                 "counts the batches, set the number of steps per epoch"
             )
-        for name, optim_config in self._optim_params().items():
-            if name not in self.nets:
-                continue
-            self.optimizers[name] = make_optimizer(
-                self.nets[name].parameters(), optim_config, self.device
-            )
-            self.schedulers[name] = make_scheduler(
+        return {
+            name: make_scheduler(
                 self.optimizers[name],
                 optim_config,
                 steps_per_epoch=steps_per_epoch,
                 num_epochs=self.global_config.train.num_epochs,
             )
+            for name, optim_config in self._optim_params().items()
+        }
 
     def _optim_params(self) -> dict[str, Any]:
-        section = self.algo_config.get("optim_params", None)
-        return {} if section is None else {name: section[name] for name in section.to_dict()}
+        """Optimizer sections of the networks that there are."""
+        section = self.algo_config.get("optim_params", {})
+        return {name: section[name] for name in section if name in self.nets}
 
     def _compile(self) -> None:
         """Compile the networks in place; on CUDA with graphs, which pay for small networks."""
@@ -306,8 +312,11 @@ class Algo(ABC):
         """Called by the trainer after each epoch, counted from 1."""
 
     def set_train(self) -> None:
-        """Training mode: dropout, random crops and learned noise are on."""
+        """Training mode: dropout, random crops and learned noise are on; compiles if ``train.compile`` says so."""
         self.nets.train()
+        if self.global_config.train.compile and not self._compiled:
+            self._compiled = True
+            self._compile()
 
     def set_eval(self) -> None:
         """Evaluation mode."""

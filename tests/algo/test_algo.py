@@ -92,8 +92,9 @@ def test_a_missing_shape_is_named():
 
 def test_an_open_epoch_length_is_refused_outside_of_the_trainer():
     config = config_for("bc", overrides=("experiment.epoch_every_n_steps=null",))
+    algo = algo_factory("bc", config, SHAPES, 2, "cpu")
     with pytest.raises(ConfigError, match="epoch_every_n_steps"):
-        algo_factory("bc", config, SHAPES, 2, "cpu")
+        algo.serialize()
 
 
 def one_update(overrides):
@@ -104,6 +105,7 @@ def one_update(overrides):
         "obs": {"state": torch.randn(64, 1, 2, generator=generator)},
         "actions": torch.rand(64, 1, 2, generator=generator),
     }
+    algo.set_train()
     info = algo.train_on_batch(algo.process_batch_for_training(batch), 1)
     return float(info["Loss"]), torch.cat([p.detach().flatten() for p in algo.nets.parameters()])
 
