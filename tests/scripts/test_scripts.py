@@ -1,0 +1,115 @@
+"""The scripts of a clone: their arguments, and the quickstart's report. That they work is shown by running them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
+
+
+def bash(*args, cwd=ROOT, **environ):
+    return subprocess.run(
+        ["bash", *map(str, args)],
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize("name", ["setup_env.sh", "test.sh", "quickstart.sh"])
+def test_the_shell_can_read_them(name):
+    done = bash("-n", SCRIPTS / name)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_unknown_step_is_refused_before_anything_is_installed(tmp_path):
+    done = bash(SCRIPTS / "test.sh", "tset", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "unknown step 'tset'; steps are: lint, types, layers, tests" in done.stderr
+
+
+def source_setup(tmp_path, command, **environ):
+    """Run a command after sourcing setup_env.sh of a copied, otherwise empty clone."""
+    scripts = tmp_path / "clone" / "scripts"
+    scripts.mkdir(parents=True)
+    (scripts / "setup_env.sh").write_text((SCRIPTS / "setup_env.sh").read_text())
+    return bash("-c", f"set -euo pipefail; source {scripts}/setup_env.sh; {command}", **environ)
+
+
+def fake_python(tmp_path, body):
+    path = tmp_path / "python-stand-in"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_python_that_is_not_there(tmp_path):
+    done = source_setup(tmp_path, "make_venv", PYTHON="python-of-nowhere")
+    assert done.returncode == 1
+    assert "there is no python-of-nowhere" in done.stderr
+
+
+def test_a_python_that_is_too_old(tmp_path):
+    old = fake_python(tmp_path, '[ "$1" = --version ] && echo "Python 3.9.18" && exit 0; exit 1')
+    done = source_setup(tmp_path, "make_venv", PYTHON=old)
+    assert done.returncode == 1
+    assert "Python 3.9.18 is too old: Python 3.10 or later is needed" in done.stderr
+
+
+def test_a_python_without_venv(tmp_path):
+    bare = fake_python(tmp_path, 'case "$2" in *ensurepip*) exit 1;; esac; exit 0')
+    done = source_setup(tmp_path, "make_venv", PYTHON=bare)
+    assert done.returncode == 1
+    assert "apt-get install -y python3-venv" in done.stderr
+
+
+def test_a_quiet_command_speaks_when_it_fails(tmp_path):
+    done = source_setup(tmp_path, "quietly sh -c 'echo fine'; quietly sh -c 'echo broken; exit 3'")
+    assert done.returncode == 3
+    assert (done.stdout, done.stderr) == ("", "broken\n")
+
+
+def test_quickstart_report(tmp_path):
+    (tmp_path / "train.json").write_text(
+        json.dumps(
+            {
+                "algo": "BC",
+                "checkpoint": "runs/best.pth",
+                "datasets": [{"num_demos": 200}],
+                "packages": {"torch": "2.13.0"},
+                "seeds": {"train": 1, "rollout": 100000},
+                "times": {"train_cpu_s": 4.5},
+            }
+        )
+    )
+    evaluation = {
+        "env": "Lift",
+        "episodes": 2,
+        "success_rate": 0.5,
+        "success_rate_95": [0.0945, 0.9055],
+        "per_episode": [{"seed": 1000}, {"seed": 1001}],
+    }
+    (tmp_path / "eval.json").write_text(json.dumps({"evaluations": [evaluation]}))
+    (tmp_path / "times.tsv").write_text("collect\t30\ntrain\t20\nevaluate\t40\n")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "quickstart_report.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Lift: 50 % success over 2 episodes (95 % interval 9 - 91 %)" in done.stdout
+    assert "ckpt_path='runs/best.pth'" in done.stdout
+    assert "none: no OpenGL library" in done.stdout
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["success_rate"] == 0.5
+    assert results["seeds"] == {"train": 1, "rollout": 100000, "evaluation": [1000, 1001]}
+    assert results["times_s"] == {"collect": 30, "train": 20, "evaluate": 40, "total": 90}
+    assert results["video"] is None
