@@ -1,4 +1,4 @@
-"""``imitate dataset``: look at demonstration files."""
+"""``imitate dataset``: look at demonstration files, check them, and make others from them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
+from imitate.cli import curate
+from imitate.cli.convert import convert
 from imitate.collection.playback import PlaybackReport
 from imitate.collection.playback import playback as play
 
 app = typer.Typer(help="Look at demonstration files.", no_args_is_help=True)
+curate.mount(app)
 
 
 class Source(str, Enum):
@@ -26,6 +29,9 @@ class Source(str, Enum):
 @app.callback()
 def dataset() -> None:
     """Look at demonstration files."""
+
+
+app.command()(convert)
 
 
 @app.command()

@@ -1,0 +1,125 @@
+"""``imitate dataset split | filter | subset | merge | delete | rename-key | stats``: files made from files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tqdm import tqdm
+
+from imitate.data.curate.masks import add_filter_key
+from imitate.data.curate.masks import split as split_file
+from imitate.data.curate.selection import Selection
+from imitate.data.curate.target import Target
+from imitate.errors import UserError
+
+File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The new file.")]
+InPlace = Annotated[
+    bool, typer.Option("--in-place", help="Replace the file; the old one stays as FILE.bak.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file named by --out.")]
+FilterKey = Annotated[
+    str | None, typer.Option("--filter-key", help="Only demos of this filter key.")
+]
+Names = Annotated[str | None, typer.Option("--demos", help="Names: demo_3,demo_7.")]
+First = Annotated[int | None, typer.Option("--first", min=1, help="So many of what is left.")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Draw those of --first instead of the first.")
+]
+Success = Annotated[
+    bool | None,
+    typer.Option("--success/--failure", help="By the attribute success, else by a reward above 0."),
+]
+MinLength = Annotated[int | None, typer.Option("--min-length", min=0, help="Least steps.")]
+MaxLength = Annotated[int | None, typer.Option("--max-length", min=0, help="Most steps.")]
+MinReturn = Annotated[float | None, typer.Option("--min-return", help="Least sum of rewards.")]
+MaxReturn = Annotated[float | None, typer.Option("--max-return", help="Largest sum of rewards.")]
+
+
+def mount(app: typer.Typer) -> None:
+    """Give the verbs of this file to ``imitate dataset``."""
+    app.command("split")(split)
+    app.command("filter")(filter_)
+
+
+def split(
+    file: File,
+    out: Out = None,
+    in_place: InPlace = False,
+    overwrite: Overwrite = False,
+    ratio: Annotated[float, typer.Option("--ratio", help="Share that validates.")] = 0.1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the draw.")] = 0,
+    filter_key: FilterKey = None,
+) -> None:
+    """Write the filter keys train and valid."""
+    target = target_of(file, out, in_place, overwrite)
+    masks = split_file(file, target, ratio=ratio, seed=seed, filter_key=filter_key)
+    counts = ", ".join(f"{name} {len(demos)}" for name, demos in masks.items())
+    typer.echo(f"{target.path}: {counts}")
+
+
+def filter_(
+    file: File,
+    name: Annotated[str, typer.Argument(help="Name of the filter key.")],
+    out: Out = None,
+    in_place: InPlace = False,
+    overwrite: Overwrite = False,
+    filter_key: FilterKey = None,
+    demos: Names = None,
+    success: Success = None,
+    min_length: MinLength = None,
+    max_length: MaxLength = None,
+    min_return: MinReturn = None,
+    max_return: MaxReturn = None,
+    first: First = None,
+    seed: Seed = None,
+) -> None:
+    """Write a filter key: the demos that fulfil all conditions."""
+    target = target_of(file, out, in_place, overwrite)
+    selection = Selection(
+        filter_key,
+        names_of(demos),
+        success,
+        min_length,
+        max_length,
+        min_return,
+        max_return,
+        first,
+        seed,
+    )
+    chosen = add_filter_key(file, target, name, selection)
+    typer.echo(f"{target.path}: {name} {len(chosen)}")
+
+
+def target_of(file: Path, out: Path | None, in_place: bool, overwrite: bool) -> Target:
+    """What the options say about the file to write.
+
+    Raises:
+        UserError: neither a new file nor the old one, or both.
+    """
+    if (out is None) == (not in_place):
+        raise UserError(
+            f"{file}: where to? name a new file with --out, or say --in-place (the old one stays as {file.name}.bak)"
+        )
+    return Target(out, source=file, overwrite=overwrite)
+
+
+def names_of(text: str | None) -> list[str] | None:
+    """Names that stand in one word, with commas between them."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for work that counts demos; none in a log."""
+    with tqdm(desc=what, unit="demo", disable=None, leave=False, delay=0.5) as bar:
+
+        def advance(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield advance

@@ -1,0 +1,1 @@
+"""Tools that make a demonstration file from others: masks, subsets, merges, edits, statistics."""

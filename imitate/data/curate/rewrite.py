@@ -1,0 +1,251 @@
+"""Copying of a demonstration file with changes: fewer demos, other keys, other rows, other values."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.hdf5_format import DatasetFile
+from imitate.errors import DatasetError, nearest
+
+_PIECE_BYTES = 16 * 2**20
+Values = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a demo to keep.
+
+    Attributes:
+        seen: (n,) rows of ``obs`` and ``next_obs``.
+        done: (n,) rows of all else.
+    """
+
+    seen: NDArray[np.int64]
+    done: NDArray[np.int64]
+
+    def of(self, key: str) -> NDArray[np.int64]:
+        """Those of one array."""
+        return self.seen if key.startswith(("obs/", "next_obs/")) else self.done
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is different in the copy.
+
+    Attributes:
+        demos: those to keep, in any order; None: all.
+        drop: arrays to leave out, such as 'obs/object'.
+        rename: new name of an array by its old one.
+        rows: by demo, where not all are kept.
+        values: by array (its old name), what is made of its steps; called with pieces of a few steps.
+        masks: filter keys to write; None: those of the file. Names of demos that are not kept go in either case.
+        attrs: attributes of ``data`` to set; None removes one.
+    """
+
+    demos: Collection[str] | None = None
+    drop: Collection[str] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, Rows] = field(default_factory=dict)
+    values: Mapping[str, Callable[[Values], Values]] = field(default_factory=dict)
+    masks: Mapping[str, Sequence[str]] | None = None
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def touches(self, demo: str) -> bool:
+        """Whether a demo is not copied as it is."""
+        return bool(self.drop or self.rename or self.values or demo in self.rows)
+
+
+def rewrite(
+    source: Path,
+    part: Path,
+    changes: Changes,
+    on_demo: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Write a changed copy of ``source`` to ``part``; ``num_samples`` and ``total`` are counted anew.
+
+    Args:
+        source: a demonstration file.
+        part: the file to make.
+        changes: what is different in it.
+        on_demo: called after each demo with how many are done, and how many there are.
+
+    Raises:
+        DatasetError: a demo that is kept cannot be read, or none is kept.
+    """
+    with DatasetFile(source) as file, h5py.File(source, "r") as old, h5py.File(part, "w") as new:
+        names = file.demos()
+        kept = [name for name in names if changes.demos is None or name in changes.demos]
+        if not kept:
+            raise DatasetError(f"{source}: no demo would be left: nothing is written")
+        with file.reading("the part outside the demos"):
+            _copy_around(old, new)
+        total = 0
+        for number, name in enumerate(kept, 1):
+            with _copying(file, name):
+                total += copy_demo(old["data"][name], new["data"], name, changes)
+            on_demo(number, len(kept))
+        masks = read_masks(file) if changes.masks is None else changes.masks
+        write_masks(new, {key: [d for d in demos if d in kept] for key, demos in masks.items()})
+        new["data"].attrs["total"] = total
+        for key, value in changes.attrs.items():
+            if value is None:
+                new["data"].attrs.pop(key, None)
+            else:
+                new["data"].attrs[key] = value
+
+
+@contextmanager
+def _copying(file: DatasetFile, demo: str) -> Iterator[None]:
+    """As :meth:`DatasetFile.reading`, except that a full disk is the fault of the file that is written."""
+    try:
+        with file.reading(f"demo '{demo}'"):
+            yield
+    except DatasetError as error:
+        if os.strerror(errno.ENOSPC) in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
+
+
+def read_masks(file: DatasetFile) -> dict[str, list[str]]:
+    """The masks of a file, none of them refused for names that are not in it."""
+    known = set(file.demos())
+    return {key: [d for d in demos if d in known] for key, demos in file.filter_keys().items()}
+
+
+def write_masks(new: h5py.File, masks: Mapping[str, Sequence[str]]) -> None:
+    """Replace the masks of an open file; one without a demo is left out."""
+    if "mask" in new:
+        del new["mask"]
+    for key, demos in masks.items():
+        if demos:
+            names = np.array([demo.encode() for demo in demos], dtype=np.bytes_)
+            new.require_group("mask").create_dataset(key, data=names)
+
+
+def _copy_around(old: h5py.File, new: h5py.File) -> None:
+    copy_attrs(old, new)
+    for name in old:
+        if name not in ("data", "mask"):
+            old.copy(old[name], new, name=name)
+    copy_attrs(old["data"], new.create_group("data"))
+
+
+def copy_attrs(old: Any, new: Any) -> None:
+    """Attributes of one group or array, also given to another."""
+    for name, value in old.attrs.items():
+        new.attrs[name] = value
+
+
+def copy_demo(demo: h5py.Group, data: h5py.Group, name: str, changes: Changes) -> int:
+    """Copy one demo into the group ``data`` under ``name``.
+
+    Returns:
+        its number of steps.
+    """
+    old_name = demo.name.rpartition("/")[2]
+    if changes.touches(old_name):
+        new = data.create_group(name)
+        copy_attrs(demo, new)
+        _copy_group(demo, new, "", changes, changes.rows.get(old_name))
+    else:
+        demo.file.copy(demo, data, name=name)
+        new = data[name]
+    actions = new.get("actions")
+    length = int(actions.shape[0]) if isinstance(actions, h5py.Dataset) and actions.shape else 0
+    if new.attrs.get("num_samples") != length:
+        new.attrs["num_samples"] = length
+    return length
+
+
+def _copy_group(
+    old: h5py.Group, root: h5py.Group, prefix: str, changes: Changes, rows: Rows | None
+) -> None:
+    """The arrays below ``old``, whose path below the demo is ``prefix``."""
+    for name, item in old.items():
+        key = prefix + name
+        if key in changes.drop:
+            continue
+        if isinstance(item, h5py.Group):
+            group = root.require_group(changes.rename.get(key, key))
+            copy_attrs(item, group)
+            _copy_group(item, root, f"{key}/", changes, rows)
+            continue
+        folder = changes.rename.get(key, key).rpartition("/")[0]
+        _copy_array(item, root.require_group(folder) if folder else root, key, changes, rows)
+
+
+def _copy_array(
+    old: h5py.Dataset, into: h5py.Group, key: str, changes: Changes, rows: Rows | None
+) -> None:
+    name = changes.rename.get(key, key).rpartition("/")[2]
+    chosen = None if rows is None or not old.shape else rows.of(key)
+    if chosen is not None and (len(chosen) == 0 or chosen.max() >= old.shape[0]):
+        chosen = None  # not one row per step
+    change = changes.values.get(key)
+    if chosen is None and change is None:
+        old.file.copy(old, into, name=name)
+        return
+    chosen = np.arange(old.shape[0]) if chosen is None else chosen
+    step_bytes = max(1, math.prod(old.shape[1:]) * old.dtype.itemsize)
+    piece = max(1, _PIECE_BYTES // step_bytes)
+    first = _rows(old, chosen[:piece], change)
+    new = into.create_dataset(
+        name,
+        shape=(len(chosen), *first.shape[1:]),
+        dtype=first.dtype,
+        chunks=_chunks(old, first),
+        compression=old.compression,
+        compression_opts=old.compression_opts,
+        shuffle=old.shuffle or None,
+    )
+    copy_attrs(old, new)
+    new[: len(first)] = first
+    for start in range(piece, len(chosen), piece):
+        values = _rows(old, chosen[start : start + piece], change)
+        new[start : start + len(values)] = values
+
+
+def _chunks(old: h5py.Dataset, first: Values) -> tuple[int, ...] | bool | None:
+    """As they were where the shape allows it."""
+    if old.chunks is None:
+        return None
+    fits = first.shape[1:] == old.shape[1:] and len(first) >= old.chunks[0]
+    return tuple(old.chunks) if fits else True
+
+
+def _rows(
+    old: h5py.Dataset, chosen: NDArray[np.int64], change: Callable[[Values], Values] | None
+) -> Values:
+    low, high = int(chosen.min()), int(chosen.max())
+    values: Values = old[low : high + 1]
+    if len(values) != len(chosen) or (np.diff(chosen) != 1).any():
+        values = values[chosen - low]
+    return values if change is None else change(values)
+
+
+def check_keys(file: DatasetFile, keys: Collection[str]) -> None:
+    """Each of ``keys`` is an array, or a group of arrays, of at least one demo.
+
+    Raises:
+        DatasetError: one is not; with the nearest.
+    """
+    known: set[str] = set()
+    for demo in file.demos():
+        known.update(file.keys(demo))
+        if known.issuperset(keys):
+            return
+    groups = {key[:at] for key in known for at, letter in enumerate(key) if letter == "/"}
+    for key in keys:
+        if key not in known | groups:
+            raise DatasetError(f"{file.path}: no demo has '{key}'; {nearest(key, known)}")

@@ -1,0 +1,103 @@
+"""Which demos of a file: by number, name, success, length or return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from imitate.data.hdf5_format import DatasetFile
+from imitate.errors import DatasetError, nearest
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Conditions, all of which hold for a selected demo; None: any.
+
+    Attributes:
+        filter_key: only demos of this mask.
+        demos: only these.
+        success: whether the task was solved: the attribute ``success``, else a reward above 0.
+        min_length: least number of steps.
+        max_length: largest number of steps.
+        min_return: least sum of rewards.
+        max_return: largest sum of rewards.
+        first: of what is left, so many.
+        seed: draw ``first`` demos at random instead of the first ones.
+    """
+
+    filter_key: str | None = None
+    demos: Sequence[str] | None = None
+    success: bool | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    min_return: float | None = None
+    max_return: float | None = None
+    first: int | None = None
+    seed: int | None = None
+
+
+def select(file: DatasetFile, selection: Selection) -> list[str]:
+    """Names of the demos that fulfil all conditions, in natural order.
+
+    Raises:
+        DatasetError: a name that the file lacks, or what a condition asks for is not recorded.
+    """
+    names = file.demos(selection.filter_key)
+    if selection.demos is not None:
+        check_demos(file, selection.demos)
+        wanted = set(selection.demos)
+        names = [name for name in names if name in wanted]
+    names = [name for name in names if _fits(file, name, selection)]
+    if selection.first is None or selection.first >= len(names):
+        return names
+    if selection.seed is None:
+        return names[: selection.first]
+    drawn = np.random.default_rng(selection.seed).permutation(len(names))[: selection.first]
+    return [names[i] for i in sorted(drawn.tolist())]
+
+
+def check_demos(file: DatasetFile, demos: Sequence[str]) -> None:
+    """All names are demos of the file.
+
+    Raises:
+        DatasetError: one is not; with the nearest.
+    """
+    known = file.demos()
+    for name in demos:
+        if name not in known:
+            raise DatasetError(f"{file.path}: there is no demo '{name}'; {nearest(name, known)}")
+
+
+def _fits(file: DatasetFile, demo: str, selection: Selection) -> bool:
+    if selection.success is not None and solved(file, demo) != selection.success:
+        return False
+    if (selection.min_length, selection.max_length) != (None, None):
+        length = file.length(demo)
+        if not _between(length, selection.min_length, selection.max_length):
+            return False
+    if (selection.min_return, selection.max_return) == (None, None):
+        return True
+    gained = float(file.read(demo, "rewards").sum(dtype=np.float64))
+    return _between(gained, selection.min_return, selection.max_return)
+
+
+def _between(value: float, low: float | None, high: float | None) -> bool:
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+def solved(file: DatasetFile, demo: str) -> bool:
+    """Whether a demo solves its task.
+
+    Raises:
+        DatasetError: neither the attribute ``success`` nor rewards say so.
+    """
+    said = file.attrs(demo).get("success")
+    if said is not None:
+        return bool(said)
+    if file.has(demo, "rewards"):
+        return bool((file.read(demo, "rewards") > 0).any())
+    raise DatasetError(
+        f"{file.path}: demo '{demo}' has neither the attribute 'success' nor 'rewards': select by another condition"
+    )

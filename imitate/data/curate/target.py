@@ -1,0 +1,98 @@
+"""Where a tool writes: a new file that appears whole or not at all, or the old one, which is kept as a backup."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from imitate.errors import DatasetError
+
+
+@dataclass(frozen=True)
+class Target:
+    """The file that a tool makes.
+
+    Attributes:
+        out: a new file; None: take the place of ``source``.
+        source: the file that is replaced where ``out`` is None; it stays as ``<name>.bak``.
+        overwrite: replace ``out`` if there is one.
+    """
+
+    out: Path | None
+    source: Path | None = None
+    overwrite: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The file that is there at the end."""
+        path = self.out or self.source
+        if path is None:
+            raise DatasetError("no file to write: name one")
+        return path.expanduser()
+
+    @contextmanager
+    def writing(self) -> Iterator[Path]:
+        """A path to write; it becomes the file when the block ends well, and is removed when it does not.
+
+        Raises:
+            DatasetError: the file exists, is one that is read, or cannot be written.
+        """
+        path = self.path
+        self._check_free(path)
+        part = path.with_name(f"{path.name}.part-{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield part
+            _sync(part)
+            if self.out is None:
+                _keep(path, backup_of(path))
+            os.replace(part, path)
+            _sync(path.parent)
+        except OSError as error:
+            reason = error.strerror or str(error).splitlines()[0]
+            raise DatasetError(
+                f"{path}: cannot be written ({reason}): make room, or choose another folder"
+            ) from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _check_free(self, path: Path) -> None:
+        if self.out is None or not path.exists():
+            return
+        if self.source is not None and path.samefile(self.source):
+            raise DatasetError(
+                f"{path}: is the file that is read: name another with --out, or say --in-place"
+            )
+        if not self.overwrite:
+            raise DatasetError(
+                f"{path}: exists already: name another with --out, or say --overwrite"
+            )
+
+
+def backup_of(path: Path) -> Path:
+    """The first free name among ``<name>.bak``, ``<name>.bak1`` ..."""
+    number = 0
+    while (found := path.with_name(f"{path.name}.bak{number or ''}")).exists():
+        number += 1
+    return found
+
+
+def _keep(path: Path, backup: Path) -> None:
+    """A second name for the old file, so that there is always a whole file under the first one."""
+    try:
+        os.link(path, backup)
+    except OSError:
+        shutil.copy2(path, backup)
+        _sync(backup)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
