@@ -1,0 +1,93 @@
+"""``imitate dataset convert``: from one dataset format to another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tqdm import tqdm
+
+from imitate.data.formats import registry
+from imitate.data.formats.base import Options
+from imitate.data.formats.convert import convert as run
+
+
+def _show_formats(wanted: bool) -> None:
+    if not wanted:
+        return
+    for name in registry.names():
+        found = registry.find(name)
+        ways = "read, write" if found.write is not None else "read"
+        typer.echo(f"{name:<18}{ways:<13}{found.summary}")
+    raise typer.Exit()
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(help="File or folder to read; it is not changed.")],
+    target: Annotated[Path, typer.Argument(help="File or folder to make.")],
+    from_format: Annotated[
+        str | None, typer.Option("--from", help="Format of the source; recognised by default.")
+    ] = None,
+    to_format: Annotated[
+        str | None,
+        typer.Option("--to", help="Format to write; by the target's ending by default."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the target.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    env: Annotated[
+        str | None,
+        typer.Option("--env", help="Gymnasium environment of the data, where the file names none."),
+    ] = None,
+    horizon: Annotated[
+        int | None,
+        typer.Option("--horizon", min=1, help="Steps after which the clock ends an episode."),
+    ] = None,
+    fps: Annotated[
+        float | None,
+        typer.Option("--fps", min=0.001, help="Actions per second, where unsaid."),
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option("--language", help="What the robot was told, where unsaid.")
+    ] = None,
+    action_shift: Annotated[
+        int | None,
+        typer.Option("--action-shift", min=0, help="Steps by which actions are recorded too late."),
+    ] = None,
+    flip_images: Annotated[
+        bool | None,
+        typer.Option("--flip-images/--keep-images", help="Whether images are upside down."),
+    ] = None,
+    _formats: Annotated[
+        bool,
+        typer.Option(
+            "--formats", callback=_show_formats, is_eager=True, help="List the formats and stop."
+        ),
+    ] = False,
+) -> None:
+    """Convert a dataset, and say what was kept, renamed, synthesised and dropped."""
+    options = Options(
+        env=env,
+        horizon=horizon,
+        fps=fps,
+        language=language,
+        action_shift=action_shift,
+        flip_images=flip_images,
+    )
+    with tqdm(desc="convert", unit="demo", leave=False, disable=None) as bar:
+
+        def show(_: str, count: int | None) -> None:
+            bar.total = count
+            bar.update()
+
+        report = run(
+            source,
+            target,
+            from_format=from_format,
+            to_format=to_format,
+            options=options,
+            overwrite=overwrite,
+            on_demo=show,
+        )
+    typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else "\n".join(report.lines()))

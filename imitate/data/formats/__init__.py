@@ -1,0 +1,1 @@
+"""Foreign dataset formats: one module each, found through :mod:`imitate.data.formats.registry`."""

@@ -1,0 +1,154 @@
+"""What a format is: a function that reads, perhaps one that writes, and one that recognises.
+
+Reading gives a :class:`Source`, whose demos come one at a time, so that a conversion holds one episode in memory
+whatever the size of the file. Writing takes the demos as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from imitate.data.episode import Episode
+from imitate.data.formats.report import Report
+from imitate.errors import DatasetError
+
+UNKNOWN_ENV = "unknown"
+GYMNASIUM, REAL_ROBOT = 2, 4
+
+
+class Demo(NamedTuple):
+    """One demonstration under the name it will have in the new file."""
+
+    name: str
+    episode: Episode
+
+
+@dataclass
+class Source:
+    """An opened dataset.
+
+    Attributes:
+        env_meta: ``env_name``, ``type``, ``env_kwargs`` of the environment, as :func:`imitate.envs.make_env` takes it.
+        demos: the demonstrations, read as they are asked for.
+        count: how many there are, if that is known beforehand.
+        masks: filter keys: name -> demos; complete once all demos were read.
+        control_freq: actions per second, if known.
+        attrs: further attributes of the whole dataset: texts and numbers.
+    """
+
+    env_meta: dict[str, Any]
+    demos: Iterator[Demo]
+    count: int | None = None
+    masks: dict[str, list[str]] = field(default_factory=dict)
+    control_freq: float | None = None
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user knows and a file does not say. None: not given.
+
+    Attributes:
+        env: registered id of the gymnasium environment the data come from.
+        horizon: steps after which the environment ends an episode by the clock.
+        fps: actions per second.
+        language: what the robot was told to do.
+        action_shift: steps by which actions are recorded too late.
+        flip_images: whether images are stored upside down.
+    """
+
+    env: str | None = None
+    horizon: int | None = None
+    fps: float | None = None
+    language: str | None = None
+    action_shift: int | None = None
+    flip_images: bool | None = None
+
+    def given(self) -> list[str]:
+        """Names of the options that are set."""
+        return [item.name for item in fields(self) if getattr(self, item.name) is not None]
+
+
+Reader = Callable[[Path, Options, Report], AbstractContextManager[Source]]
+Writer = Callable[[Path, Source, Report], AbstractContextManager[Callable[[Demo], None]]]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One dataset format.
+
+    Attributes:
+        name: as ``--from`` and ``--to`` take it.
+        summary: one line for the list of formats.
+        recognises: whether a path looks like it; cheap, and never raises for what it does not know.
+        read: opens a path; None if it is only written.
+        write: makes a path that does not exist; None if it is only read.
+        options: names in :class:`Options` that its reader takes.
+        endings: of the names of its files, for choosing the target format.
+    """
+
+    name: str
+    summary: str
+    recognises: Callable[[Path], bool]
+    read: Reader
+    write: Writer | None = None
+    options: frozenset[str] = frozenset()
+    endings: tuple[str, ...] = ()
+
+
+def gymnasium_meta(env_id: str | None, report: Report) -> dict[str, Any]:
+    """Description of a gymnasium environment for a file that names none.
+
+    Args:
+        env_id: what ``--env`` or the file says.
+        report: told when nobody says anything.
+    """
+    if env_id is None:
+        report.synthesised["env_args"] = (
+            f"env_name '{UNKNOWN_ENV}': the file names no environment; give --env to evaluate policies"
+        )
+    return {"env_name": env_id or UNKNOWN_ENV, "type": GYMNASIUM, "env_kwargs": {}}
+
+
+def obs_name(step: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """Name of a lone observation, as our gymnasium environments name it: 'flat', or 'image' for (H, W, 3) uint8."""
+    return "image" if len(step) == 3 and step[2] == 3 and dtype == np.uint8 else "flat"
+
+
+def robot_meta(name: str) -> dict[str, Any]:
+    """Description of a real robot, or of a simulator that is not at hand."""
+    return {"env_name": name, "type": REAL_ROBOT, "env_kwargs": {}}
+
+
+def clock_of(options: Options, env_id: str | None) -> int | None:
+    """Steps after which the clock ends an episode: as given, else as gymnasium knows of ``env_id``; None: unknown."""
+    if options.horizon is not None or env_id is None:
+        return options.horizon
+    import gymnasium
+
+    try:
+        return gymnasium.spec(env_id.rpartition(":")[2]).max_episode_steps
+    except gymnasium.error.Error:
+        return None
+
+
+def same_length(lengths: Mapping[str, int], where: str) -> int:
+    """The number of rows that all arrays have.
+
+    Raises:
+        DatasetError: they disagree.
+    """
+    first, *others = lengths.items()
+    for key, length in others:
+        if length != first[1]:
+            raise DatasetError(
+                f"{where}: '{key}' has {length} rows, but '{first[0]}' has {first[1]}: "
+                "the file is cut short or not of this format"
+            )
+    return first[1]

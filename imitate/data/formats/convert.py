@@ -1,0 +1,187 @@
+"""From one dataset format to another, an episode at a time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from zipfile import BadZipFile
+from zlib import error as ZlibError  # noqa: N812 - an exception, named like one
+
+import numpy as np
+
+from imitate.data.formats import registry
+from imitate.data.formats.base import Demo, Format, Options, Source
+from imitate.data.formats.report import Report
+from imitate.errors import DatasetError
+
+_DAMAGE = (
+    OSError,
+    EOFError,
+    RuntimeError,
+    LookupError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    MemoryError,
+    BadZipFile,
+    ZlibError,
+)
+
+
+def convert(
+    source: str | Path,
+    target: str | Path,
+    *,
+    from_format: str | None = None,
+    to_format: str | None = None,
+    options: Options | None = None,
+    overwrite: bool = False,
+    on_demo: Callable[[str, int | None], None] | None = None,
+) -> Report:
+    """Convert a dataset.
+
+    The target has its name once it is complete; a conversion that fails leaves nothing.
+
+    Args:
+        source: file or folder to read; never changed.
+        target: file or folder to make.
+        from_format: name of the source's format; None recognises it.
+        to_format: name of the target's format; None goes by its ending.
+        options: what the source does not say about itself.
+        overwrite: replace an existing target, at the end.
+        on_demo: called with each demo's name and the number of demos (None: not known) when it is written.
+
+    Raises:
+        DatasetError: what is wrong with the source, the target or the options.
+    """
+    given = options or Options()
+    path, final = Path(source).expanduser(), Path(target).expanduser()
+    reader = registry.detect(path) if from_format is None else registry.find(from_format)
+    writer = registry.target_format(final) if to_format is None else registry.find(to_format)
+    _check(path, final, reader, writer, given, overwrite)
+    report = Report(str(path), reader.name, str(final), writer.name)
+    with _appearing(final) as unfinished, _opened(reader, path, given, report) as opened:
+        _copy(opened, writer, unfinished, report, path, on_demo)
+        if report.demos == 0:
+            raise DatasetError(f"{path}: holds no demonstration: there is nothing to convert")
+    return report
+
+
+def _check(
+    path: Path, final: Path, reader: Format, writer: Format, options: Options, overwrite: bool
+) -> None:
+    if not path.exists():
+        raise DatasetError(f"{path}: there is no such file or folder: correct the path")
+    if writer.write is None:
+        raise DatasetError(
+            f"{final}: format '{writer.name}' is only read, not written: choose another with --to"
+        )
+    if final.exists() and not overwrite:
+        raise DatasetError(
+            f"{final}: exists already: choose another name, or replace it with --overwrite"
+        )
+    if final.exists() and final.samefile(path):
+        raise DatasetError(f"{final}: is the source itself: choose another name")
+    for name in options.given():
+        if name not in reader.options:
+            known = ", ".join(f"--{_flag(option)}" for option in sorted(reader.options)) or "none"
+            raise DatasetError(
+                f"{path}: format '{reader.name}' has no use for --{_flag(name)}: leave it out (it takes: {known})"
+            )
+
+
+def _flag(option: str) -> str:
+    return option.replace("_", "-")
+
+
+def _copy(
+    source: Source,
+    writer: Format,
+    unfinished: Path,
+    report: Report,
+    path: Path,
+    on_demo: Callable[[str, int | None], None] | None,
+) -> None:
+    assert writer.write is not None  # checked before
+    demos = iter(source.demos)
+    first = _next(demos, path)
+    if first is None:
+        return
+    with writer.write(unfinished, source, report) as append:
+        demo: Demo | None = first
+        while demo is not None:
+            append(demo)
+            report.demos += 1
+            report.steps += len(np.asarray(demo.episode.actions))
+            if on_demo is not None:
+                on_demo(demo.name, source.count)
+            demo = _next(demos, path)
+
+
+def _next(demos: Iterator[Demo], path: Path) -> Demo | None:
+    with _reading(path):
+        return next(demos, None)
+
+
+@contextmanager
+def _opened(reader: Format, path: Path, options: Options, report: Report) -> Iterator[Source]:
+    context = reader.read(path, options, report)
+    with _reading(path):
+        source = context.__enter__()
+    try:
+        yield source
+    finally:
+        context.__exit__(None, None, None)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever a library raises at damaged data becomes one line that names the file."""
+    try:
+        yield
+    except _DAMAGE as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise DatasetError(
+            f"{path}: cannot be read ({type(error).__name__}: {reason}): it is cut short, damaged or not of this format"
+        ) from error
+
+
+@contextmanager
+def _appearing(final: Path) -> Iterator[Path]:
+    """A path to write to, whose content gets the final name at the end, or vanishes."""
+    unfinished = final.with_name(f"{final.stem}.converting{final.suffix}")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _remove(unfinished)
+    except OSError as error:
+        raise DatasetError(
+            f"{final}: cannot be written ({error.strerror}): choose another folder"
+        ) from error
+    try:
+        yield unfinished
+        _replace(unfinished, final)
+    finally:
+        _remove(unfinished)
+        _remove(unfinished.with_name(unfinished.name + ".partial"))
+
+
+def _replace(unfinished: Path, final: Path) -> None:
+    if final.is_dir():
+        # A folder cannot take a folder's place in one step.
+        old = final.with_name(f"{final.name}.replaced")
+        _remove(old)
+        os.replace(final, old)
+        os.replace(unfinished, final)
+        _remove(old)
+        return
+    os.replace(unfinished, final)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,327 @@
+"""D4RL's flat HDF5 files: N rows of ``observations``, ``actions``, ``rewards``, ``terminals``, usually ``timeouts``.
+
+Where episodes end: at ``terminals``, at ``timeouts``, where the demo number of ``infos`` changes (kitchen has an array
+there), and, without ``timeouts``, after ``--horizon`` steps.
+
+The next observation of a row is the following row, inside an episode only. At an episode's last row it is, in this
+order: the file's ``next_observations``; its ``metadata/episode_final_observation``; at a terminal the row's own
+observation, which nothing bootstraps from; the following row, if the run visibly goes on there (maze2d's ``timeouts``
+mark a reached sub-goal, not a reset); else the row is dropped, and the row before it ends the episode with an exact
+next observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.episode import Episode
+from imitate.data.formats import hdf5_tree
+from imitate.data.formats.base import (
+    Demo,
+    Format,
+    Options,
+    Source,
+    clock_of,
+    gymnasium_meta,
+    obs_name,
+    same_length,
+)
+from imitate.data.formats.report import Report
+from imitate.errors import DatasetError
+
+_FLAT = ("observations", "actions", "rewards", "terminals")
+_MAIN = (*_FLAT, "timeouts", "next_observations")
+_FINAL = "metadata/episode_final_observation"
+# Measured on HalfCheetah and Walker2d: at resets some dimension changes 4 to 34 times as much as within episodes.
+_CONTINUES_BELOW, _FEWEST_TIMEOUTS = 2.0, 5
+_JUMP_ABOVE = 50.0
+_SAMPLED_ROWS = 100_000
+
+
+def _recognises(path: Path) -> bool:
+    with hdf5_tree.peeked(path) as file:
+        return "data" not in file and {"observations", "actions", "rewards", "terminals"} <= set(
+            file
+        )
+
+
+@contextmanager
+def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+    with hdf5_tree.opened(path) as file:
+        attrs = hdf5_tree.attributes(file)
+        env_id = options.env or hdf5_tree.texts(attrs, "env_id", "env_name")
+        flat = _Flat.of(file, path, report)
+        ends = _ends(flat, clock_of(options, env_id), report)
+        plan = _Plan.of(flat, ends, report)
+        yield Source(
+            env_meta=gymnasium_meta(env_id, report),
+            demos=_demos(flat, plan, report),
+            count=len(plan.bounds) - 1,
+            attrs={
+                key: value for key, value in attrs.items() if isinstance(value, str | int | float)
+            },
+        )
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """The arrays of a file.
+
+    Attributes:
+        rows: arrays with one row per step, not yet read.
+        per_episode: small arrays below ``metadata`` with one row per episode, or anything else.
+        terminals: (N,) as the file says.
+        timeouts: (N,) as the file says; None if it does not.
+        path: of the file.
+    """
+
+    rows: dict[str, h5py.Dataset]
+    per_episode: dict[str, NDArray[Any]]
+    terminals: NDArray[np.bool_]
+    timeouts: NDArray[np.bool_] | None
+    path: Path
+
+    @property
+    def length(self) -> int:
+        return len(self.terminals)
+
+    @staticmethod
+    def of(file: h5py.File, path: Path, report: Report) -> _Flat:
+        for key in _FLAT:
+            hdf5_tree.wanted(file, key, str(path))
+        leaves = hdf5_tree.leaves(file)
+        length = same_length({key: len(leaves[key]) for key in _MAIN if key in leaves}, str(path))
+        if length == 0:
+            raise DatasetError(f"{path}: has no row")
+        rows, per_episode = {}, {}
+        for key, dataset in leaves.items():
+            numbers = dataset.dtype.kind in "fiub"
+            if numbers and dataset.shape and len(dataset) == length:
+                rows[key] = dataset
+            elif numbers and key.startswith("metadata/episode_") and dataset.ndim in (1, 2):
+                per_episode[key] = hdf5_tree.rows(dataset)
+            else:
+                report.dropped[key] = f"shape {dataset.shape}: one value per file"
+        flags = {
+            key: hdf5_tree.rows(rows[key]).reshape(-1).astype(bool)
+            for key in ("terminals", "timeouts")
+            if key in rows
+        }
+        return _Flat(rows, per_episode, flags["terminals"], flags.get("timeouts"), path)
+
+
+def _ends(flat: _Flat, clock: int | None, report: Report) -> NDArray[np.bool_]:
+    """(N,) true at the last row of each episode."""
+    ends = flat.terminals.copy()
+    if flat.timeouts is not None:
+        ends |= flat.timeouts
+        both = int((flat.terminals & flat.timeouts).sum())
+        if both:
+            report.note(f"{both} rows are terminals and timeouts at once: they count as terminals")
+    numbers = flat.rows.get("infos")
+    if numbers is not None and numbers.ndim == 1:
+        number = hdf5_tree.rows(numbers)
+        ends[:-1] |= number[1:] != number[:-1]
+        report.note("episodes end where the demo number in 'infos' changes")
+    if flat.timeouts is None:
+        _cut_by_clock(ends, clock, report)
+    if not ends[-1]:
+        report.note("the last episode of the file has no end: it counts as cut by the clock")
+    ends[-1] = True
+    return ends
+
+
+def _cut_by_clock(ends: NDArray[np.bool_], clock: int | None, report: Report) -> None:
+    if clock is None:
+        report.note(
+            "the file has no 'timeouts': episodes end at terminals only; give --horizon or --env if a clock ended some"
+        )
+        return
+    since, cut = 0, 0
+    for row in range(len(ends)):
+        since += 1
+        if ends[row]:
+            since = 0
+        elif since == clock:
+            ends[row], since, cut = True, 0, cut + 1
+    report.synthesised["timeouts"] = (
+        f"{cut} episodes end after {clock} steps: the file has no 'timeouts'"
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the rows become episodes.
+
+    Attributes:
+        bounds: (E + 1,) first row of each episode, and N.
+        final: per episode its last next observation; None: not known, the last row goes unless it is terminal.
+        goes_on: the row after an episode's last is its next observation.
+    """
+
+    bounds: NDArray[np.int64]
+    final: NDArray[Any] | None
+    goes_on: bool
+
+    @staticmethod
+    def of(flat: _Flat, ends: NDArray[np.bool_], report: Report) -> _Plan:
+        bounds = np.concatenate([[0], np.flatnonzero(ends) + 1])
+        final = flat.per_episode.get(_FINAL)
+        if final is not None and len(final) != len(bounds) - 1:
+            report.dropped[_FINAL] = f"{len(final)} rows for {len(bounds) - 1} episodes"
+            final = None
+        _note_early_timeouts(flat, bounds, report)
+        goes_on = _look_at_jumps(flat, ends, report)
+        return _Plan(bounds, final, goes_on)
+
+
+def _note_early_timeouts(flat: _Flat, bounds: NDArray[np.int64], report: Report) -> None:
+    if flat.timeouts is None:
+        return
+    lengths = np.diff(bounds)
+    by_clock = lengths[flat.timeouts[bounds[1:] - 1] & ~flat.terminals[bounds[1:] - 1]]
+    if by_clock.size == 0 or by_clock.min() == by_clock.max():
+        return
+    early = int((by_clock < by_clock.max()).sum())
+    report.note(
+        f"{early} of {by_clock.size} timeouts lie before step {by_clock.max()}, the longest: there the recording was "
+        "cut or a sub-goal reached, not the clock run out; they stay timeouts, so values go on after them"
+    )
+
+
+def _look_at_jumps(flat: _Flat, ends: NDArray[np.bool_], report: Report) -> bool:
+    """Whether the run goes on after timeouts; notes jumps where no episode ends."""
+    count = min(flat.length, _SAMPLED_ROWS)
+    seen = hdf5_tree.rows(flat.rows["observations"], 0, count).reshape(count, -1)
+    change = np.abs(np.diff(seen.astype(np.float64), axis=0))
+    inside = ~ends[: count - 1]
+    if not inside.any():
+        return False
+    usual = np.sqrt(np.mean(change[inside] ** 2, axis=0))
+    jump = (change / np.where(usual > 0, usual, np.inf)).max(axis=1)
+    ordinary = float(np.median(jump[inside]))
+    far = np.flatnonzero(inside & (jump > _JUMP_ABOVE * max(ordinary, 1e-12)))
+    if far.size:
+        report.note(
+            f"{far.size} rows inside episodes jump more than {_JUMP_ABOVE:.0f} times as far as usual, the first "
+            f"after row {far[0]}: resets without a flag? look at them before training"
+        )
+    if flat.timeouts is None:
+        return False
+    at_timeouts = change[flat.timeouts[: count - 1] & ~flat.terminals[: count - 1]]
+    usual = change[inside].mean(axis=0)
+    ratio = at_timeouts.mean(axis=0)[usual > 0] / usual[usual > 0] if len(at_timeouts) else usual
+    if len(at_timeouts) < _FEWEST_TIMEOUTS or ratio.max(initial=0.0) > _CONTINUES_BELOW:
+        return False
+    report.note(
+        f"the run goes on after its {len(at_timeouts)} timeouts (the observation does not jump): they mark sub-goals "
+        "or cuts, not resets; the following row is their next observation"
+    )
+    return True
+
+
+def _demos(flat: _Flat, plan: _Plan, report: Report) -> Iterator[Demo]:
+    key = obs_name(flat.rows["observations"].shape[1:], flat.rows["observations"].dtype)
+    extra = [name for name in flat.rows if name not in _MAIN]
+    _describe(flat, plan, key, extra, report)
+    cut = 0
+    for number, (start, stop) in enumerate(zip(plan.bounds[:-1], plan.bounds[1:], strict=True)):
+        obs = hdf5_tree.rows(flat.rows["observations"], start, stop)
+        after = _after_last(flat, plan, number, stop)
+        if after is None:
+            report.dropped["last rows at timeouts"] = (
+                f"{cut + 1} rows: their next observation is not in the file"
+            )
+            cut, stop = cut + 1, stop - 1
+            after, obs = obs[-1], obs[:-1]
+            if len(obs) == 0:
+                report.note(f"episode {number} had a single row and is left out")
+                continue
+        terminal = np.zeros(stop - start, dtype=bool)
+        terminal[-1] = flat.terminals[stop - 1]
+        timeout = np.zeros(stop - start, dtype=bool)
+        timeout[-1] = not terminal[-1]
+        yield Demo(
+            f"demo_{number}",
+            Episode(
+                obs={key: obs},
+                next_obs={key: _next_obs(flat, obs, after, start, stop)},
+                actions=hdf5_tree.rows(flat.rows["actions"], start, stop).reshape(stop - start, -1),
+                rewards=hdf5_tree.rows(flat.rows["rewards"], start, stop).reshape(-1),
+                terminals=terminal,
+                timeouts=timeout,
+                attrs=_attrs(flat.per_episode, number, len(plan.bounds) - 1),
+                steps={name: hdf5_tree.rows(flat.rows[name], start, stop) for name in extra},
+            ),
+        )
+
+
+def _after_last(flat: _Flat, plan: _Plan, number: int, stop: int) -> NDArray[Any] | None:
+    """The observation after an episode's last row; None: nobody knows."""
+    if "next_observations" in flat.rows:
+        return _row(flat, "next_observations", stop - 1)
+    if plan.final is not None:
+        last: NDArray[Any] = plan.final[number]
+        return last
+    if flat.terminals[stop - 1]:
+        return _row(flat, "observations", stop - 1)
+    if plan.goes_on and stop < flat.length:
+        return _row(flat, "observations", stop)
+    return None
+
+
+def _row(flat: _Flat, key: str, row: int) -> NDArray[Any]:
+    values: NDArray[Any] = hdf5_tree.rows(flat.rows[key], row, row + 1)[0]
+    return values
+
+
+def _next_obs(
+    flat: _Flat, obs: NDArray[Any], after: NDArray[Any], start: int, stop: int
+) -> NDArray[Any]:
+    if "next_observations" in flat.rows:
+        return hdf5_tree.rows(flat.rows["next_observations"], start, stop)
+    return np.concatenate([obs[1:], after[None].astype(obs.dtype)])
+
+
+def _attrs(
+    per_episode: Mapping[str, NDArray[Any]], number: int, count: int
+) -> dict[str, float | int]:
+    return {
+        key.removeprefix("metadata/"): values[number].item()
+        for key, values in per_episode.items()
+        if key != _FINAL and values.ndim == 1 and len(values) == count
+    }
+
+
+def _describe(flat: _Flat, plan: _Plan, key: str, extra: list[str], report: Report) -> None:
+    report.renamed["observations"] = f"obs/{key}"
+    report.keep("actions", "rewards", "terminals", *extra)
+    if flat.timeouts is not None:
+        report.keep("timeouts")
+    for name, values in flat.per_episode.items():
+        if name != _FINAL and len(values) == len(plan.bounds) - 1:
+            report.renamed[name] = f"attribute {name.removeprefix('metadata/')}"
+    if "next_observations" in flat.rows:
+        report.renamed["next_observations"] = f"next_obs/{key}"
+        return
+    last = (
+        "metadata/episode_final_observation" if plan.final is not None else "its own at a terminal"
+    )
+    report.synthesised[f"next_obs/{key}"] = f"the following row; at an episode's end: {last}"
+
+
+FORMAT = Format(
+    name="d4rl",
+    summary="D4RL's flat HDF5 files",
+    recognises=_recognises,
+    read=_read,
+    options=frozenset({"env", "horizon"}),
+)

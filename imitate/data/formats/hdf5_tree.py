@@ -1,0 +1,117 @@
+"""Reading of foreign HDF5 files that may be damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.errors import DatasetError
+
+ENDINGS = (".hdf5", ".h5", ".hdf")
+# An array that is so much larger than its file was made by a damaged header, not by a compressor.
+_MAX_RATIO, _ALWAYS_BYTES = 1100, 2**30
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """An HDF5 file, open for reading.
+
+    Raises:
+        DatasetError: it cannot be opened.
+    """
+    if not path.is_file():
+        raise DatasetError(f"{path}: is not a file: name an HDF5 file")
+    try:
+        file = h5py.File(path, "r")
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise DatasetError(
+            f"{path}: is not an HDF5 file, or is cut short or damaged ({reason}): copy it again"
+        ) from error
+    with file:
+        yield file
+
+
+def looks_like(path: Path) -> bool:
+    """Whether a file begins as HDF5 files do."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(8) == b"\x89HDF\r\n\x1a\n"
+
+
+@contextmanager
+def peeked(path: Path) -> Iterator[h5py.File | dict[str, Any]]:
+    """The file, or an empty dict for what is no readable HDF5 file."""
+    file: h5py.File | dict[str, Any] = {}
+    if looks_like(path):
+        try:
+            file = h5py.File(path, "r")
+        except (OSError, RuntimeError, ValueError):
+            file = {}
+    try:
+        yield file
+    finally:
+        if isinstance(file, h5py.File):
+            file.close()
+
+
+def rows(dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+    """Rows of an array; refuses sizes that only a damaged file can claim."""
+    claimed = dataset.size * dataset.dtype.itemsize if dataset.size else 0
+    actual = Path(dataset.file.filename).stat().st_size
+    if claimed > _ALWAYS_BYTES and claimed > _MAX_RATIO * actual:
+        raise DatasetError(
+            f"{dataset.file.filename}: '{dataset.name}' claims {claimed / 2**30:.0f} GiB in a file of "
+            f"{actual / 2**20:.1f} MiB: the file is damaged; copy it again"
+        )
+    values: NDArray[Any] = np.asarray(dataset[()] if dataset.ndim == 0 else dataset[start:stop])
+    return values
+
+
+def leaves(group: h5py.Group, prefix: str = "") -> dict[str, h5py.Dataset]:
+    """All arrays below a group: path -> array."""
+    found: dict[str, h5py.Dataset] = {}
+    for name in sorted(group):
+        item = group[name]
+        if isinstance(item, h5py.Dataset):
+            found[f"{prefix}{name}"] = item
+        elif isinstance(item, h5py.Group):
+            found.update(leaves(item, f"{prefix}{name}/"))
+    return found
+
+
+def attributes(holder: Any) -> dict[str, Any]:
+    """Attributes of a file, group or array as text, number or array."""
+    return {name: plain(value) for name, value in holder.attrs.items()}
+
+
+def plain(value: Any) -> Any:
+    """Bytes as text, numpy's scalars as Python's."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def wanted(group: h5py.Group, name: str, where: str) -> h5py.Dataset:
+    """An array that has to be there.
+
+    Raises:
+        DatasetError: it is not.
+    """
+    item = group.get(name)
+    if isinstance(item, h5py.Dataset):
+        return item
+    found = ", ".join(sorted(group)) or "nothing"
+    raise DatasetError(f"{where}: has no array '{name}' (found: {found}): it is not of this format")
+
+
+def texts(attrs: Mapping[str, Any], *keys: str) -> str | None:
+    """The first of some attributes that is a text."""
+    return next((attrs[key] for key in keys if isinstance(attrs.get(key), str)), None)

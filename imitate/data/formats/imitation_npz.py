@@ -1,0 +1,175 @@
+"""Trajectories of the ``imitation`` library in one ``.npz``.
+
+    obs       (sum of T + n, ...)   T + 1 observations per trajectory, one after the other
+    acts      (sum of T, ...)
+    rews      (sum of T,)           may be missing
+    terminal  (n,)                  True where the trajectory ended, by the clock too
+    indices   (n - 1,)              where acts begin a new trajectory
+    infos     pickled objects: never read, so nothing is unpickled
+
+Discrete actions become one-hot rows, which our gymnasium environments take and policies can learn.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.episode import Episode
+from imitate.data.formats.base import (
+    Demo,
+    Format,
+    Options,
+    Source,
+    clock_of,
+    gymnasium_meta,
+    obs_name,
+    same_length,
+)
+from imitate.data.formats.report import Report
+from imitate.errors import DatasetError
+
+_WANTED = {"obs", "acts", "terminal", "indices"}
+_KNOWN = _WANTED | {"rews", "infos"}
+
+
+def _recognises(path: Path) -> bool:
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {f"{name}.npy" for name in _WANTED} <= set(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+@contextmanager
+def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+    with zipfile.ZipFile(path) as archive:
+        present = {name[:-4] for name in archive.namelist() if name.endswith(".npy")}
+    missing = sorted(_WANTED - present)
+    if missing:
+        raise DatasetError(
+            f"{path}: has no array '{missing[0]}' (found: {', '.join(sorted(present)) or 'nothing'}): "
+            "it is not a file of trajectories of the imitation library"
+        )
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in sorted(present & _KNOWN - {"infos"})}
+    for name in sorted(present - set(arrays)):
+        report.dropped[name] = (
+            "pickled objects, which may run code when read" if name == "infos" else "not known"
+        )
+    bounds = _bounds(arrays, path)
+    yield Source(
+        env_meta=gymnasium_meta(options.env, report),
+        demos=_demos(arrays, bounds, _timeouts(arrays, bounds, options, report), report),
+        count=len(bounds) - 1,
+    )
+
+
+def _bounds(arrays: dict[str, NDArray[Any]], path: Path) -> NDArray[np.int64]:
+    """Where each trajectory's actions begin, and where the last ends."""
+    steps = len(arrays["acts"])
+    bounds = np.concatenate([[0], arrays["indices"].astype(np.int64).ravel(), [steps]])
+    if (np.diff(bounds) <= 0).any():
+        raise DatasetError(
+            f"{path}: 'indices' does not cut {steps} actions into trajectories of one step or more: the file is damaged"
+        )
+    trajectories = len(bounds) - 1
+    same_length(
+        {"obs": len(arrays["obs"]), "acts and one more per trajectory": steps + trajectories},
+        str(path),
+    )
+    same_length({"terminal": arrays["terminal"].size, "indices and one": trajectories}, str(path))
+    if "rews" in arrays:
+        same_length({"rews": arrays["rews"].size, "acts": steps}, str(path))
+    return bounds
+
+
+def _timeouts(
+    arrays: dict[str, NDArray[Any]],
+    bounds: NDArray[np.int64],
+    options: Options,
+    report: Report,
+) -> NDArray[np.bool_]:
+    """Which trajectories the clock ended: ``terminal`` does not tell, the environment's horizon does."""
+    lengths = np.diff(bounds)
+    clock = clock_of(options, options.env)
+    source = "as --horizon says" if options.horizon is not None else f"of {options.env}"
+    if clock is None:
+        longest = int(lengths.max())
+        if (lengths == longest).sum() >= 2:
+            clock = longest
+            source = "a guess: several trajectories are exactly so long and none longer; give --horizon or --env"
+    unfinished = ~arrays["terminal"].astype(bool).ravel()
+    by_clock = unfinished | (lengths >= clock if clock is not None else False)
+    if clock is None:
+        report.note(
+            "'terminal' is true for time limits too, and nothing says what the limit is: all ends count as terminals; "
+            "give --horizon or --env"
+        )
+    else:
+        report.synthesised["timeouts"] = (
+            f"{int(by_clock.sum())} of {len(lengths)} trajectories end by the clock, after {clock} steps ({source})"
+        )
+    return np.asarray(by_clock, dtype=bool)
+
+
+def _demos(
+    arrays: dict[str, NDArray[Any]],
+    bounds: NDArray[np.int64],
+    by_clock: NDArray[np.bool_],
+    report: Report,
+) -> Iterator[Demo]:
+    obs, actions = arrays["obs"], _actions(arrays["acts"], report)
+    key = obs_name(obs.shape[1:], obs.dtype)
+    report.renamed["obs"] = f"obs/{key} and next_obs/{key}"
+    rewards = arrays.get("rews")
+    if rewards is None:
+        report.synthesised["rewards"] = "0: the file has none"
+    else:
+        report.renamed["rews"] = "rewards"
+    report.renamed["terminal"] = "terminals"
+    for number, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        seen = obs[start + number : stop + number + 1]
+        last = np.arange(stop - start) == stop - start - 1
+        yield Demo(
+            f"demo_{number}",
+            Episode(
+                obs={key: seen[:-1]},
+                next_obs={key: seen[1:]},
+                actions=actions[start:stop],
+                rewards=np.zeros(stop - start) if rewards is None else rewards.ravel()[start:stop],
+                terminals=last & ~by_clock[number],
+                timeouts=last & by_clock[number],
+            ),
+        )
+
+
+def _actions(actions: NDArray[Any], report: Report) -> NDArray[Any]:
+    """(N, A): discrete ones as one-hot rows."""
+    report.renamed["acts"] = "actions"
+    if actions.dtype.kind in "iub" and actions.ndim == 1:
+        choices = int(actions.max()) + 1
+        if int(actions.min()) < 0 or choices > 10_000:
+            raise DatasetError(
+                f"'acts' holds {actions.min()} to {actions.max()}, no indices of actions: the file is damaged"
+            )
+        report.changed["actions"] = f"index -> one-hot of {choices}"
+        return np.eye(choices, dtype=np.float32)[actions.astype(np.int64)]
+    return actions.reshape(len(actions), -1)
+
+
+FORMAT = Format(
+    name="imitation",
+    summary="trajectories of the imitation library (.npz)",
+    recognises=_recognises,
+    read=_read,
+    options=frozenset({"env", "horizon"}),
+)

@@ -1,0 +1,65 @@
+"""What a conversion did to the data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Report:
+    """What was kept, renamed, synthesised and dropped.
+
+    Attributes:
+        source: path that was read.
+        source_format: its format.
+        target: path that was written.
+        target_format: its format.
+        demos: how many were written.
+        steps: in all of them.
+        kept: arrays and attributes that are as they were.
+        renamed: old name -> new name.
+        changed: name -> what was done to the values.
+        synthesised: name -> where the values come from that the source does not have.
+        dropped: name -> why.
+        notes: what else the user should know.
+    """
+
+    source: str = ""
+    source_format: str = ""
+    target: str = ""
+    target_format: str = ""
+    demos: int = 0
+    steps: int = 0
+    kept: list[str] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
+    changed: dict[str, str] = field(default_factory=dict)
+    synthesised: dict[str, str] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def keep(self, *names: str) -> None:
+        """Note what stays as it is; naming it again changes nothing."""
+        self.kept += [name for name in dict.fromkeys(names) if name not in self.kept]
+
+    def note(self, text: str) -> None:
+        """Note something once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """As a person reads it."""
+        lines = [
+            f"{self.source} ({self.source_format}) -> {self.target} ({self.target_format}): "
+            f"{self.demos} demos, {self.steps} steps"
+        ]
+        if self.kept:
+            lines.append(f"  kept: {', '.join(self.kept)}")
+        lines += [f"  renamed: {old} -> {new}" for old, new in self.renamed.items()]
+        for label in ("changed", "synthesised", "dropped"):
+            lines += [f"  {label}: {name}: {why}" for name, why in getattr(self, label).items()]
+        return lines + [f"  note: {text}" for text in self.notes]

@@ -1,0 +1,267 @@
+"""robomimic's HDF5 layout, versions 0.1 to 0.5, and ours, which is the same with a few arrays more.
+
+Every array of a demo that has one row per step is carried over under its name (``action_dict/*``, ``actions_abs``,
+``camera_info`` ...), every attribute too (``model_file``, ``ep_meta``). Arrays of other lengths become attributes.
+
+* ``env_args``: ``type`` is what readers look at; ``env_type``, as the documentation calls it, is renamed.
+* Images are (T, H, W, C) uint8; channels first are turned.
+* ``dones`` alone are terminals, and a demo that does not end with one ends by the clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.episode import Episode
+from imitate.data.formats import hdf5_tree
+from imitate.data.formats.base import (
+    REAL_ROBOT,
+    UNKNOWN_ENV,
+    Demo,
+    Format,
+    Options,
+    Source,
+    robot_meta,
+)
+from imitate.data.formats.report import Report
+from imitate.data.hdf5_format import natural_key
+from imitate.data.writer import DatasetWriter
+from imitate.errors import DatasetError
+
+ENV_TYPES = {1: "robosuite", 2: "gymnasium", 3: "iGibson", REAL_ROBOT: "a real robot"}
+_OF_THE_WRITER = {"env_args", "total", "imitate_format", "control_freq", "num_samples"}
+_ENDS = ("dones", "terminals", "timeouts")
+_MAX_ATTR_BYTES = 60_000
+
+
+def _recognises(path: Path) -> bool:
+    with hdf5_tree.peeked(path) as file:
+        data = file.get("data")
+        if not isinstance(data, h5py.Group):
+            return False
+        return any(isinstance(item, h5py.Group) and "actions" in item for item in data.values())
+
+
+@contextmanager
+def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+    with hdf5_tree.opened(path) as file:
+        yield open_source(file, path, report)
+
+
+def open_source(file: h5py.File, path: Path, report: Report) -> Source:
+    """The dataset of a file in robomimic's layout."""
+    data = file.get("data")
+    if not isinstance(data, h5py.Group):
+        raise DatasetError(f"{path}: there is no group 'data': it is not of this format")
+    attrs = hdf5_tree.attributes(data)
+    names = sorted((name for name in data if isinstance(data[name], h5py.Group)), key=natural_key)
+    frequency = attrs.get("control_freq")
+    return Source(
+        env_meta=env_meta_of(attrs.get("env_args"), path, report),
+        demos=(
+            Demo(name, episode)
+            for name in names
+            if (episode := episode_of(data[name], f"{path}: demo '{name}'", report)) is not None
+        ),
+        count=len(names),
+        masks=masks_of(file, names, report),
+        control_freq=float(frequency) if isinstance(frequency, int | float) else None,
+        attrs={key: value for key, value in attrs.items() if key not in _OF_THE_WRITER},
+    )
+
+
+def env_meta_of(text: Any, path: Path, report: Report) -> dict[str, Any]:
+    """The environment's description as our readers want it.
+
+    Raises:
+        DatasetError: there is one, but it is not JSON.
+    """
+    if text is None:
+        report.synthesised["env_args"] = "a real robot: the file describes no environment"
+        return robot_meta(UNKNOWN_ENV)
+    try:
+        meta = json.loads(text)
+    except (TypeError, ValueError):
+        meta = None
+    if not isinstance(meta, dict):
+        raise DatasetError(
+            f"{path}: attribute 'env_args' of group 'data' is not a JSON object (begins {str(text)[:40]!r}): "
+            "write one with env_name, type, env_kwargs"
+        )
+    if "type" not in meta and "env_type" in meta:
+        meta["type"] = meta.pop("env_type")
+        report.renamed["env_args.env_type"] = "env_args.type"
+    if "type" not in meta:
+        meta["type"] = 1 if "robots" in (meta.get("env_kwargs") or {}) else REAL_ROBOT
+        report.synthesised["env_args.type"] = f"{meta['type']} ({ENV_TYPES[meta['type']]})"
+    if meta["type"] not in ENV_TYPES:
+        known = ", ".join(f"{key} ({name})" for key, name in ENV_TYPES.items())
+        report.note(f"env_args.type is {meta['type']!r}, which no reader knows; known: {known}")
+    report.keep("env_args")
+    return meta
+
+
+def masks_of(file: h5py.File, names: list[str], report: Report) -> dict[str, list[str]]:
+    """The filter keys, without demos that do not exist."""
+    masks: dict[str, list[str]] = {}
+    group = file.get("mask")
+    known = set(names)
+    for key in sorted(group) if isinstance(group, h5py.Group) else ():
+        listed = [str(hdf5_tree.plain(name)) for name in np.ravel(group[key][()])]
+        masks[key] = [name for name in listed if name in known]
+        if len(masks[key]) < len(listed):
+            report.dropped[f"mask/{key}"] = (
+                f"{len(listed) - len(masks[key])} names of demos that are not in the file"
+            )
+        report.keep(f"mask/{key}")
+    return masks
+
+
+def episode_of(group: h5py.Group, where: str, report: Report) -> Episode | None:
+    """One demo; None, and a line in the report, for a demo without a step."""
+    arrays = hdf5_tree.leaves(group)
+    length = len(hdf5_tree.wanted(group, "actions", where))
+    if length == 0:
+        report.dropped[group.name.rpartition("/")[2]] = "has no step"
+        return None
+    attrs = {
+        key: value
+        for key, value in hdf5_tree.attributes(group).items()
+        if key not in _OF_THE_WRITER
+    }
+    said = group.attrs.get("num_samples", length)
+    if said != length:
+        report.note(
+            f"{where}: attribute 'num_samples' is {said}, but there are {length} actions; corrected"
+        )
+    values: dict[str, NDArray[Any]] = {}
+    for key, dataset in arrays.items():
+        if dataset.shape and len(dataset) == length and dataset.dtype.kind in "fiub":
+            values[_step_name(key, report)] = _rows(key, dataset, report)
+        else:
+            _as_attribute(key, dataset, attrs, report)
+    for key in attrs:
+        report.keep(f"attribute {key}")
+    return Episode(
+        obs=_below("obs/", values),
+        next_obs=_below("next_obs/", values) or None,
+        actions=values.pop("actions").reshape(length, -1),
+        rewards=_rewards(values, length, report),
+        **ends_of(values, length, report),
+        states=values.pop("states", None),
+        attrs=attrs,
+        steps=values,
+    )
+
+
+def _below(prefix: str, values: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Take the arrays below a prefix out of all."""
+    return {key[len(prefix) :]: values.pop(key) for key in list(values) if key.startswith(prefix)}
+
+
+def _step_name(key: str, report: Report) -> str:
+    """``states`` is an array for our readers; MimicGen may have a group there."""
+    if not key.startswith("states/"):
+        return key
+    report.renamed[key] = f"state_dict/{key[7:]}"
+    return report.renamed[key]
+
+
+def _rows(key: str, dataset: h5py.Dataset, report: Report) -> NDArray[Any]:
+    values = hdf5_tree.rows(dataset)
+    if key.startswith(("obs/", "next_obs/")) and channels_first(values.shape[1:]):
+        report.changed[key] = "channels first -> (T, H, W, C)"
+        return np.moveaxis(values, 1, -1)
+    if key not in report.renamed:
+        report.keep(key)
+    return values
+
+
+def channels_first(step: tuple[int, ...]) -> bool:
+    """Whether an image's shape says (C, H, W)."""
+    return len(step) == 3 and step[0] in (1, 3, 4) and step[2] not in (1, 3, 4)
+
+
+def _as_attribute(key: str, dataset: h5py.Dataset, attrs: dict[str, Any], report: Report) -> None:
+    name = key.replace("/", ".")
+    if dataset.size and dataset.size * dataset.dtype.itemsize > _MAX_ATTR_BYTES:
+        report.dropped[key] = f"shape {dataset.shape}: not one row per step"
+        return
+    value = hdf5_tree.plain(hdf5_tree.rows(dataset)[()])
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "fiub":
+        value = json.dumps([hdf5_tree.plain(item) for item in value.ravel().tolist()])
+    attrs[name] = value
+    report.renamed[key] = f"attribute {name}"
+
+
+def _rewards(values: dict[str, NDArray[Any]], length: int, report: Report) -> NDArray[Any]:
+    if "rewards" in values:
+        return values.pop("rewards")
+    report.synthesised["rewards"] = "0: the file has none"
+    return np.zeros(length, dtype=np.float32)
+
+
+def ends_of(
+    values: dict[str, NDArray[Any]], length: int, report: Report
+) -> dict[str, NDArray[np.bool_]]:
+    """Terminals and timeouts of a demo, from what it has of dones, terminals and timeouts; these are taken out."""
+    flags = {key: values.pop(key).reshape(length).astype(bool) for key in _ENDS if key in values}
+    terminals = flags.get("terminals")
+    if terminals is None:
+        terminals = flags.get("dones", np.zeros(length, dtype=bool))
+        report.synthesised["terminals"] = (
+            "= dones" if "dones" in flags else "none: the file has neither dones nor terminals"
+        )
+    elif "dones" in flags and (flags["dones"] != terminals).any():
+        report.changed["dones"] = "= terminals; they differed"
+    timeouts = flags.get("timeouts")
+    if timeouts is None:
+        timeouts = np.zeros(length, dtype=bool)
+        timeouts[-1] = not terminals[-1]
+        report.synthesised["timeouts"] = (
+            "at the last step of a demo that does not end with a terminal"
+        )
+    return {"terminals": terminals, "timeouts": timeouts}
+
+
+@contextmanager
+def _write(path: Path, source: Source, report: Report) -> Iterator[Callable[[Demo], None]]:
+    written: set[str] = set()
+    with DatasetWriter(path, source.env_meta, control_freq=source.control_freq) as writer:
+
+        def append(demo: Demo) -> None:
+            if np.asarray(demo.episode.rewards).dtype == np.float64:
+                report.changed["rewards"] = "float64 -> float32"
+            written.add(writer.append_episode(demo.episode, demo.name))
+
+        yield append
+        for key, demos in source.masks.items():
+            writer.add_filter_key(key, [name for name in demos if name in written])
+    if source.attrs:
+        _set_attributes(path, source.attrs)
+
+
+def _set_attributes(path: Path, attrs: Mapping[str, Any]) -> None:
+    with h5py.File(path, "r+") as file:
+        for key, value in attrs.items():
+            file["data"].attrs[key] = (
+                value if isinstance(value, str | int | float) else np.asarray(value)
+            )
+
+
+FORMAT = Format(
+    name="robomimic",
+    summary="robomimic's HDF5 demonstrations, 0.1 to 0.5, and our own",
+    recognises=_recognises,
+    read=_read,
+    write=_write,
+    endings=hdf5_tree.ENDINGS,
+)
