@@ -12,27 +12,30 @@ class MLP(nn.Module):
     """Linear and activation per layer, after the last layer too; the heads that follow are linear.
 
     With ``layer_dims=()`` it is the identity.
+
+    Args:
+        input_dim: features that come in.
+        layer_dims: width of each layer.
+        activation: a function; it may work in place.
     """
 
     def __init__(
         self,
         input_dim: int,
         layer_dims: Sequence[int],
-        activation: Callable[[], nn.Module] = nn.ReLU,
+        activation: Callable[[Tensor], Tensor] = torch.relu_,
     ) -> None:
         super().__init__()
         widths = [input_dim, *layer_dims]
-        layers: list[nn.Module] = []
-        for width, next_width in zip(widths[:-1], widths[1:], strict=True):
-            layers += [nn.Linear(width, next_width), activation()]
-        self.layers = nn.Sequential(*layers)
+        self.layers = nn.ModuleList(map(nn.Linear, widths[:-1], widths[1:]))
+        self.activation = activation
         self.input_dim = input_dim
         self.output_dim = widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         """``(*B, input_dim) -> (*B, output_dim)``."""
         for layer in self.layers:
-            x = layer(x)
+            x = self.activation(layer(x))
         return x
 
 

@@ -1,7 +1,6 @@
 """MLP: numbers worked out by hand."""
 
 import torch
-from torch import nn
 
 from imitate.models.mlp import MLP, MultiHeadMLP
 
@@ -11,8 +10,8 @@ def test_relu_follows_the_last_layer_too():
     with torch.no_grad():
         net.layers[0].weight.copy_(torch.tensor([[1.0, 1.0], [-1.0, 0.0]]))
         net.layers[0].bias.copy_(torch.tensor([0.0, 1.0]))
-        net.layers[2].weight.copy_(torch.tensor([[2.0, -3.0]]))
-        net.layers[2].bias.copy_(torch.tensor([0.5]))
+        net.layers[1].weight.copy_(torch.tensor([[2.0, -3.0]]))
+        net.layers[1].bias.copy_(torch.tensor([0.5]))
     # (1, 2): hidden (3, 0), out 6.5. (-4, 1): hidden (0, 5), out -14.5 before the ReLU.
     out = net(torch.tensor([[1.0, 2.0], [-4.0, 1.0]]))
     assert out.tolist() == [[6.5], [0.0]]
@@ -28,7 +27,7 @@ def test_no_layers_is_the_identity():
 
 
 def test_activation_can_be_chosen():
-    net = MLP(1, (1,), activation=nn.Tanh)
+    net = MLP(1, (1,), activation=torch.tanh)
     with torch.no_grad():
         net.layers[0].weight.fill_(1.0)
         net.layers[0].bias.fill_(0.0)

@@ -131,7 +131,7 @@ def test_sizes_of_the_configuration():
         "encoder.heads.mean.weight": (3, 10),
         "encoder.heads.logvar.weight": (3, 10),
         "decoder.mlp.layers.0.weight": (11, 7),
-        "decoder.mlp.layers.2.weight": (12, 11),
+        "decoder.mlp.layers.1.weight": (12, 11),
         "decoder.heads.action.weight": (2, 12),
     }
     assert vae.latent.clip == 0.25
