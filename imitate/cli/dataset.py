@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
-from imitate.cli import curate
+from imitate.cli import curate, doctor
 from imitate.cli.convert import convert
 from imitate.collection.playback import PlaybackReport
 from imitate.collection.playback import playback as play
 
 app = typer.Typer(help="Look at demonstration files.", no_args_is_help=True)
 curate.mount(app)
+doctor.mount(app)
 
 
 class Source(str, Enum):

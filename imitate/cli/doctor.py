@@ -1,0 +1,90 @@
+"""``imitate dataset doctor``: what is wrong with a demonstration file, and a copy without it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from imitate.cli.curate import File, InPlace, Out, Overwrite, names_of, progress, target_of
+from imitate.data.doctor.diagnosis import diagnose
+from imitate.data.doctor.finding import Finding, Place, Report
+from imitate.data.doctor.repair import fix as fix_file
+from imitate.errors import UserError
+
+_MAX_PLACES = 4
+
+
+def mount(app: typer.Typer) -> None:
+    """Give the verb to ``imitate dataset``."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    file: File,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write a copy without what can be repaired.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option("--only", help="Repair these findings only: nan,duplicate.")
+    ] = None,
+    out: Out = None,
+    in_place: InPlace = False,
+    overwrite: Overwrite = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Examine a file: exit code 0 is clean, 1 warnings, 3 errors (2: wrong usage).
+
+    With --fix the report and the exit code are those of the copy.
+    """
+    start = time.perf_counter()
+    repaired: list[Finding] = []
+    if fix:
+        target = target_of(file, out, in_place, overwrite)
+        with progress("doctor") as on_demo:
+            repaired, report = fix_file(file, target, only=names_of(only) or (), on_demo=on_demo)
+    elif only or out or in_place:
+        raise UserError(f"{file}: --only, --out and --in-place belong to --fix: add it")
+    else:
+        with progress("doctor") as on_demo:
+            report = diagnose(file, on_demo)
+    seconds = time.perf_counter() - start
+    if json_:
+        found = [finding.to_dict(file) for finding in repaired]
+        typer.echo(json.dumps({**report.to_dict(), "seconds": seconds, "repaired": found}))
+    else:
+        typer.echo("\n".join(_lines(report, repaired, seconds)))
+    raise typer.Exit(report.exit_code)
+
+
+def _lines(report: Report, repaired: list[Finding], seconds: float) -> Iterator[str]:
+    for finding in repaired:
+        yield f"repaired {finding.code}: {finding.what}"
+    size = report.read_bytes / 1e6
+    yield f"{report.path}: {report.demos} demos, {report.steps} steps, {size:.0f} MB read in {seconds:.1f} s"
+    for finding in report.findings:
+        yield f"{finding.level.value:<8} {finding.code}: {finding.what}"
+        if finding.places:
+            yield f"         where:  {_where(finding)}"
+        command = finding.command(report.path)
+        if command:
+            yield f"         repair: {command}"
+        elif finding.advice:
+            yield f"         advice: {finding.advice}"
+    if report.exit_code == 0:
+        yield "nothing to repair"
+
+
+def _where(finding: Finding) -> str:
+    words = [_words(place) for place in finding.places[:_MAX_PLACES]]
+    more = len(finding.places) - len(words)
+    return "; ".join(words) + (f"; and {more} more" if more > 0 else "")
+
+
+def _words(place: Place) -> str:
+    steps = ", ".join(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in place.steps[:3])
+    parts = [place.demo or "all demos", place.key or "", steps and f"steps {steps}"]
+    return " ".join(filter(None, parts)) + (" ..." if len(place.steps) > 3 else "")

@@ -1,0 +1,69 @@
+"""Actions: those that stick at their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from imitate.data.doctor.finding import Finding, Level, Place
+from imitate.data.doctor.survey import Array, Piece
+
+_SAID, _BAD = 0.2, 0.5  # share of the steps at a limit
+_FEW_VALUES = 3  # a dimension with no more is a switch, such as a gripper's
+
+
+class Clipping:
+    """Counts how often each dimension is at its smallest or largest value."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._low: Array | None = None
+        self._high: Array | None = None
+        self._at_low: Array = np.zeros(0, dtype=np.int64)
+        self._at_high: Array = np.zeros(0, dtype=np.int64)
+        self._values: list[set[float]] = []
+
+    def see(self, piece: Piece) -> None:
+        """Count."""
+        actions = piece.small.get("actions")
+        if actions is None or len(actions) == 0:
+            return
+        actions = actions.reshape(len(actions), -1)
+        low, high = actions.min(axis=0), actions.max(axis=0)
+        at_low, at_high = (actions == low).sum(axis=0), (actions == high).sum(axis=0)
+        self._note_values(actions)
+        self._steps += len(actions)
+        if self._low is None or self._high is None:
+            self._low, self._high, self._at_low, self._at_high = low, high, at_low, at_high
+            return
+        self._at_low = np.where(low < self._low, 0, self._at_low) + at_low * (low <= self._low)
+        self._at_high = np.where(high > self._high, 0, self._at_high) + at_high * (
+            high >= self._high
+        )
+        self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
+
+    def _note_values(self, actions: Array) -> None:
+        if not self._values:
+            self._values = [set() for _ in range(actions.shape[1])]
+        for column, values in zip(actions.T, self._values, strict=True):
+            if len(values) <= _FEW_VALUES:
+                values.update(np.unique(column)[: _FEW_VALUES + 1].tolist())
+
+    def findings(self) -> Iterator[Finding]:
+        """Dimensions that are often at a limit."""
+        if self._low is None or self._high is None:
+            return
+        for column, values in enumerate(self._values):
+            share = int(self._at_low[column] + self._at_high[column]) / self._steps
+            if len(values) <= _FEW_VALUES or share < _SAID:
+                continue
+            low, high = float(self._low[column]), float(self._high[column])
+            yield Finding(
+                "clipping",
+                Level.warning if share >= _BAD else Level.info,
+                f"dimension {column} of 'actions' is at its limit ({low:.4g} or {high:.4g}) in {100 * share:.0f} % of "
+                "the steps",
+                [Place(key="actions")],
+                advice="record with a lower gain, or a wider range",
+            )

@@ -1,0 +1,45 @@
+"""Demos that are there twice."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from imitate.data.doctor.finding import Finding, Level, Place, Remedy
+from imitate.data.doctor.survey import Piece
+
+
+class Duplicates:
+    """Compares digests of actions and of the observations that are no images."""
+
+    def __init__(self) -> None:
+        self._digests: dict[str, hashlib.blake2b] = {}
+
+    def see(self, piece: Piece) -> None:
+        """Add to a demo's digest."""
+        if piece.large is not None:
+            return
+        digest = self._digests.setdefault(piece.demo, hashlib.blake2b(digest_size=16))
+        for key in sorted(piece.small):
+            if key == "actions" or key.startswith("obs/"):
+                digest.update(np.ascontiguousarray(piece.small[key]).data)
+
+    def findings(self) -> Iterator[Finding]:
+        """Each demo that repeats an earlier one."""
+        first: dict[bytes, str] = {}
+        again: dict[str, str] = {}
+        for demo, digest in self._digests.items():
+            original = first.setdefault(digest.digest(), demo)
+            if original != demo:
+                again[demo] = original
+        if again:
+            pairs = ", ".join(f"'{demo}' is '{of}'" for demo, of in list(again.items())[:3])
+            yield Finding(
+                "duplicate",
+                Level.warning,
+                f"{len(again)} demos repeat others: {pairs}{' ...' if len(again) > 3 else ''}",
+                [Place(demo) for demo in again],
+                Remedy(drop_demos=list(again)),
+            )

@@ -1,0 +1,134 @@
+"""The layout of a file: which arrays each demo has, in what form; no values are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from imitate.data.hdf5_format import DatasetFile
+from imitate.errors import DatasetError
+
+
+class Form(NamedTuple):
+    """Shape of the whole array and type of its values."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def step(self) -> tuple[int, ...]:
+        """Shape of one step."""
+        return self.shape[1:]
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the values are numbers."""
+        return self.dtype.kind in "fiub"
+
+    @property
+    def is_channel_first(self) -> bool:
+        """Whether the steps look like images (C, H, W)."""
+        step = self.step
+        return len(step) == 3 and step[0] in (1, 3, 4) and step[2] not in (1, 3, 4)
+
+
+@dataclass(frozen=True)
+class DemoLayout:
+    """One demo.
+
+    Attributes:
+        name: of the demo.
+        arrays: form by path below the demo.
+        attrs: its attributes, long texts left out.
+    """
+
+    name: str
+    arrays: Mapping[str, Form]
+    attrs: Mapping[str, Any]
+
+    @property
+    def length(self) -> int:
+        """Number of steps: that of its actions; 0 without them."""
+        actions = self.arrays.get("actions")
+        return actions.shape[0] if actions else 0
+
+    def per_step(self) -> dict[str, Form]:
+        """The arrays that hold one value per step."""
+        return {key: form for key, form in self.arrays.items() if is_per_step(key) and form.shape}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A whole file.
+
+    Attributes:
+        file: it, open.
+        demos: those that could be opened.
+        broken: reason by demo that could not.
+        steps: form of most demos by array.
+    """
+
+    file: DatasetFile
+    demos: list[DemoLayout]
+    broken: Mapping[str, str]
+    steps: Mapping[str, Form]
+
+
+STEP_ARRAYS = frozenset(
+    ("actions", "actions_abs", "rewards", "dones", "terminals", "timeouts", "states")
+    + ("interventions", "policy_actions", "round")
+)
+
+
+def is_per_step(key: str) -> bool:
+    """Whether an array of this name holds one value per step in this format; of others nothing is known."""
+    return key in STEP_ARRAYS or key.startswith(("obs/", "next_obs/", "action_dict/"))
+
+
+def layout_of(file: DatasetFile) -> Layout:
+    """Open every demo and array of a file."""
+    demos, broken = [], {}
+    for name in file.demos():
+        demo = _demo(file, name)
+        if isinstance(demo, DemoLayout):
+            demos.append(demo)
+        else:
+            broken[name] = demo
+    return Layout(file, demos, broken, _usual(demos))
+
+
+def _demo(file: DatasetFile, name: str) -> DemoLayout | str:
+    """A demo's layout, or why it cannot be opened."""
+    try:
+        forms = {key: _form(file, name, key) for key in file.keys(name)}
+        arrays = {key: form for key, form in forms.items() if form is not None}
+        return DemoLayout(name, arrays, file.attrs(name))
+    except DatasetError as error:
+        return str(error).removeprefix(f"{file.path}: ")
+
+
+def _form(file: DatasetFile, name: str, key: str) -> Form | None:
+    """The form of an array; None for a single value, which has no steps."""
+    try:
+        return Form(file.shape(name, key), file.dtype(name, key))
+    except DatasetError as error:
+        if error.__cause__ is not None:
+            raise
+        return None
+
+
+def _usual(demos: list[DemoLayout]) -> dict[str, Form]:
+    """The form that most demos have, by array; its number of steps means nothing."""
+    forms: dict[str, Counter[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
+    for demo in demos:
+        for key, form in demo.per_step().items():
+            forms.setdefault(key, Counter())[form.step, form.dtype] += 1
+    usual = {}
+    for key, counts in sorted(forms.items()):
+        step, dtype = counts.most_common(1)[0][0]
+        usual[key] = Form((0, *step), dtype)
+    return usual

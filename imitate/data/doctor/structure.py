@@ -1,0 +1,225 @@
+"""Checks of the layout: demos, arrays, lengths, types, counts. Each is a function from a layout to findings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from imitate.data.curate.rewrite import Rows
+from imitate.data.doctor.finding import Finding, Level, Place, Remedy
+from imitate.data.doctor.layout import DemoLayout, Layout
+from imitate.errors import DatasetError
+
+_SCALARS = ("rewards", "dones", "terminals", "timeouts")
+_SHORT, _LONG = 0.25, 3.0  # times the median length
+_OUTLYING = 6.0  # robust standard deviations of the logarithm of the length
+
+
+def check_demos(layout: Layout) -> Iterator[Finding]:
+    """Demos that cannot be opened, have no actions or no step; no demo at all."""
+    if not layout.demos and not layout.broken:
+        yield Finding(
+            "no_demos", Level.error, "there is no demo under 'data'", advice="collect some first"
+        )
+    for name, reason in layout.broken.items():
+        yield Finding("unreadable", Level.error, reason, [Place(name)], Remedy(drop_demos=[name]))
+    without = [demo.name for demo in layout.demos if "actions" not in demo.arrays]
+    if without:
+        yield Finding(
+            "no_actions",
+            Level.error,
+            f"{len(without)} demos have no 'actions'",
+            [Place(name, "actions") for name in without],
+            Remedy(drop_demos=without),
+        )
+    empty = [d.name for d in layout.demos if "actions" in d.arrays and d.length == 0]
+    if empty:
+        yield Finding(
+            "empty_demo",
+            Level.error,
+            f"{len(empty)} demos have no step",
+            [Place(name) for name in empty],
+            Remedy(drop_demos=empty),
+        )
+
+
+def check_env(layout: Layout) -> Iterator[Finding]:
+    """The environment is described, so that policies can be evaluated in it."""
+    advice = "write the attribute 'env_args' of group 'data': JSON with env_name, type, env_kwargs"
+    try:
+        meta = layout.file.env_meta
+    except DatasetError as error:
+        yield Finding("env_args", Level.error, str(error), advice=advice)
+        return
+    missing = [key for key in ("env_name", "type", "env_kwargs") if key not in meta]
+    if missing:
+        what = f"'env_args' lacks {', '.join(missing)}: no policy of this file can be evaluated"
+        yield Finding("env_args", Level.warning, what, advice=advice)
+
+
+def check_counts(layout: Layout) -> Iterator[Finding]:
+    """The attributes ``num_samples`` and ``total`` say what is there."""
+    wrong = [
+        (demo, demo.attrs.get("num_samples"))
+        for demo in layout.demos
+        if demo.length and demo.attrs.get("num_samples") != demo.length
+    ]
+    if wrong:
+        demo, said = wrong[0]
+        yield Finding(
+            "num_samples",
+            Level.error if any(said is not None for _, said in wrong) else Level.warning,
+            f"attribute 'num_samples' of {len(wrong)} demos is wrong: {said} for {demo.length} steps in '{demo.name}'",
+            [Place(demo.name) for demo, _ in wrong],
+            Remedy(),
+        )
+    total, said = sum(demo.length for demo in layout.demos), layout.file.file_attrs.get("total")
+    if said is not None and said != total and not layout.broken:
+        what = f"attribute 'total' is {said}, but the demos have {total} steps"
+        yield Finding("total", Level.info, what, remedy=Remedy())
+
+
+def check_keys(layout: Layout) -> Iterator[Finding]:
+    """All demos have the same arrays."""
+    demos = [demo for demo in layout.demos if demo.length]
+    for key in layout.steps:
+        having = [demo.name for demo in demos if key in demo.arrays]
+        lacking = [demo.name for demo in demos if key not in demo.arrays]
+        if not lacking or key == "actions":
+            continue
+        few = len(lacking) <= len(having)
+        remedy = Remedy(drop_demos=lacking) if few else Remedy(drop_keys=[key])
+        yield Finding(
+            "missing_key",
+            Level.error,
+            f"'{key}' is in {len(having)} demos and not in {len(lacking)}",
+            [Place(name, key) for name in (lacking if few else having)],
+            remedy,
+        )
+
+
+def check_shapes(layout: Layout) -> Iterator[Finding]:
+    """A step has the same shape in all demos; rewards and ends are one number per step."""
+    for key, usual in layout.steps.items():
+        other = [d for d in layout.demos if key in d.arrays and d.arrays[key].step != usual.step]
+        if other:
+            demo = other[0]
+            yield Finding(
+                "shape",
+                Level.error,
+                f"a step of '{key}' has shape {usual.step}, but {demo.arrays[key].step} in '{demo.name}'",
+                [Place(demo.name, key) for demo in other],
+                Remedy(drop_demos=[demo.name for demo in other]),
+            )
+        if key in _SCALARS and np.prod(usual.step) != 1:
+            yield Finding(
+                "shape",
+                Level.error,
+                f"a step of '{key}' has shape {usual.step}: wanted one number",
+                [Place(key=key)],
+                Remedy(drop_keys=[key]),
+            )
+
+
+def check_lengths(layout: Layout) -> Iterator[Finding]:
+    """All arrays of a demo have one row per step."""
+    places, rows, worst = [], {}, ""
+    for demo in layout.demos:
+        lengths = {key: form.shape[0] for key, form in demo.per_step().items()}
+        wrong = [key for key, length in lengths.items() if length != demo.length]
+        if not wrong or not demo.length:
+            continue
+        places += [Place(demo.name, key) for key in wrong]
+        kept = np.arange(min(lengths.values()))
+        rows[demo.name] = Rows(kept, kept)
+        worst = worst or f"{lengths[wrong[0]]} rows of '{wrong[0]}' in '{demo.name}'"
+        worst += "" if "steps" in worst else f", which has {demo.length} steps"
+    if not places:
+        return
+    lost = [name for name, kept in rows.items() if len(kept.done) == 0]
+    yield Finding(
+        "lengths",
+        Level.error,
+        f"arrays of {len(rows)} demos differ in length: {worst}",
+        places,
+        Remedy(rows={n: r for n, r in rows.items() if n not in lost}, drop_demos=lost),
+    )
+
+
+def check_dtypes(layout: Layout) -> Iterator[Finding]:
+    """Values are numbers, of the same type in all demos."""
+    for key, usual in layout.steps.items():
+        having = [demo for demo in layout.demos if key in demo.arrays]
+        if any(not demo.arrays[key].is_numeric for demo in having):
+            what = f"'{key}' holds {usual.dtype}, not numbers"
+            remedy = None if key == "actions" else Remedy(drop_keys=[key])
+            yield Finding("dtype", Level.error, what, [Place(key=key)], remedy, "write float32")
+            continue
+        other = [demo for demo in having if demo.arrays[key].dtype != usual.dtype]
+        if other:
+            wide = np.result_type(*(demo.arrays[key].dtype for demo in having))
+            yield Finding(
+                "dtype",
+                Level.warning,
+                f"'{key}' is {usual.dtype}, but {other[0].arrays[key].dtype} in '{other[0].name}'",
+                [Place(demo.name, key) for demo in other],
+                Remedy(values={key: partial(np.asarray, dtype=wide)}),
+            )
+
+
+def check_image_layout(layout: Layout) -> Iterator[Finding]:
+    """Images are (H, W, C)."""
+    for key, usual in layout.steps.items():
+        if usual.is_channel_first:
+            yield Finding(
+                "image_layout",
+                Level.error,
+                f"images of '{key}' are {usual.step}, channels first: wanted (H, W, C)",
+                [Place(key=key)],
+                Remedy(
+                    values={key: lambda values: np.ascontiguousarray(np.moveaxis(values, 1, 3))}
+                ),
+            )
+
+
+def check_length_outliers(layout: Layout) -> Iterator[Finding]:
+    """Demos far shorter or longer than the others: broken off, or forgotten to stop."""
+    demos = [demo for demo in layout.demos if demo.length]
+    if len(demos) < 5:
+        return
+    logs = np.log([demo.length for demo in demos])
+    median = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - median)))
+    found: dict[str, list[DemoLayout]] = defaultdict(list)
+    for demo, value in zip(demos, logs, strict=True):
+        if abs(value - median) > _OUTLYING * spread:
+            kind = "short" if value < median + np.log(_SHORT) else ""
+            found["long" if value > median + np.log(_LONG) else kind].append(demo)
+    for kind, level in (("short", Level.warning), ("long", Level.info)):
+        if found[kind]:
+            lengths = sorted(demo.length for demo in found[kind])
+            names = [demo.name for demo in found[kind]]
+            yield Finding(
+                f"{kind}_demos",
+                level,
+                f"{len(names)} demos are very {kind}: {lengths[0]} - {lengths[-1]} steps, the median is "
+                f"{np.exp(median):.0f}",
+                [Place(name) for name in names],
+                Remedy(drop_demos=names),
+            )
+
+
+CHECKS = (
+    check_demos,
+    check_env,
+    check_counts,
+    check_keys,
+    check_shapes,
+    check_lengths,
+    check_dtypes,
+    check_image_layout,
+    check_length_outliers,
+)
