@@ -7,28 +7,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from zipfile import BadZipFile
-from zlib import error as ZlibError  # noqa: N812 - an exception, named like one
 
 import numpy as np
 
 from imitate.data.formats import registry
 from imitate.data.formats.base import Demo, Format, Options, Source
+from imitate.data.formats.damage import reading
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
-
-_DAMAGE = (
-    OSError,
-    EOFError,
-    RuntimeError,
-    LookupError,
-    ValueError,
-    TypeError,
-    ArithmeticError,
-    MemoryError,
-    BadZipFile,
-    ZlibError,
-)
 
 
 def convert(
@@ -122,31 +108,20 @@ def _copy(
 
 
 def _next(demos: Iterator[Demo], path: Path) -> Demo | None:
-    with _reading(path):
+    with reading(path):
         return next(demos, None)
 
 
 @contextmanager
 def _opened(reader: Format, path: Path, options: Options, report: Report) -> Iterator[Source]:
     context = reader.read(path, options, report)
-    with _reading(path):
+    with reading(path):
         source = context.__enter__()
     try:
         yield source
     finally:
-        context.__exit__(None, None, None)
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Whatever a library raises at damaged data becomes one line that names the file."""
-    try:
-        yield
-    except _DAMAGE as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise DatasetError(
-            f"{path}: cannot be read ({type(error).__name__}: {reason}): it is cut short, damaged or not of this format"
-        ) from error
+        with reading(path):
+            context.__exit__(None, None, None)
 
 
 @contextmanager

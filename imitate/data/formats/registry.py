@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from imitate.data.formats.base import Format
+from imitate.data.formats.damage import DAMAGE
 from imitate.errors import DatasetError, nearest
 
 # In the order in which a path is tried: what has more marks of its own comes first.
@@ -43,12 +44,19 @@ def detect(path: Path) -> Format:
         raise DatasetError(f"{path}: there is no such file or folder: correct the path")
     for name in _MODULES:
         candidate = find(name)
-        if candidate.recognises(path):
+        if _recognised(candidate, path):
             return candidate
     raise DatasetError(
         f"{path}: looks like none of the formats {', '.join(_MODULES)}: "
         "it is damaged or of another kind; name the format with --from if you know it"
     )
+
+
+def _recognised(candidate: Format, path: Path) -> bool:
+    try:
+        return candidate.recognises(path)
+    except DAMAGE:
+        return False
 
 
 def target_format(path: Path) -> Format:
