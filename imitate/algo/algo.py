@@ -179,35 +179,46 @@ class Algo(ABC):
         goal = encoder("goal", self.goal_shapes) if self.goal_shapes else None
         return GroupEncoder(encoder("obs", self.obs_shapes), goal, self.frame_stack)
 
-    @cached_property
+    @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """One for each network named under ``algo.optim_params``.
+        """One for each network named under ``algo.optim_params``."""
+        return self._optimization[0]
 
-        Made when training first asks: a policy that only acts has none, and does not wait seconds for their import.
-        """
-        return {
-            name: make_optimizer(self.nets[name].parameters(), optim_config, self.device)
-            for name, optim_config in self._optim_params().items()
-        }
-
-    @cached_property
+    @property
     def schedulers(self) -> dict[str, torch.optim.lr_scheduler.LRScheduler]:
         """Learning-rate schedules, stepped after every update, by the name of the network."""
+        return self._optimization[1]
+
+    @cached_property
+    def _optimization(
+        self,
+    ) -> tuple[dict[str, torch.optim.Optimizer], dict[str, torch.optim.lr_scheduler.LRScheduler]]:
+        """Optimizers and schedulers, made together: a new scheduler sets the learning rate of its optimizer.
+
+        They are made when training first asks: a policy that only acts has none, and does not wait seconds for their
+        import.
+        """
         steps_per_epoch = self.global_config.experiment.epoch_every_n_steps
         if steps_per_epoch is None:
             raise ConfigError(
                 "experiment.epoch_every_n_steps is null (one pass over the data): outside of `imitate train`, which "
                 "counts the batches, set the number of steps per epoch"
             )
-        return {
+        params = self._optim_params()
+        optimizers = {
+            name: make_optimizer(self.nets[name].parameters(), optim_config, self.device)
+            for name, optim_config in params.items()
+        }
+        schedulers: dict[str, torch.optim.lr_scheduler.LRScheduler] = {
             name: make_scheduler(
-                self.optimizers[name],
+                optimizers[name],
                 optim_config,
                 steps_per_epoch=steps_per_epoch,
                 num_epochs=self.global_config.train.num_epochs,
             )
-            for name, optim_config in self._optim_params().items()
+            for name, optim_config in params.items()
         }
+        return optimizers, schedulers
 
     def _optim_params(self) -> dict[str, Any]:
         """Optimizer sections of the networks that there are."""
