@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
+from imitate.cli.reports.layout import table
+from imitate.data.curate import edits
 from imitate.data.curate.masks import add_filter_key
 from imitate.data.curate.masks import split as split_file
+from imitate.data.curate.merge import merge as merge_files
 from imitate.data.curate.selection import Selection
+from imitate.data.curate.summary import summarize
 from imitate.data.curate.target import Target
 from imitate.errors import UserError
 
@@ -44,6 +49,11 @@ def mount(app: typer.Typer) -> None:
     """Give the verbs of this file to ``imitate dataset``."""
     app.command("split")(split)
     app.command("filter")(filter_)
+    app.command("subset")(subset)
+    app.command("merge")(merge)
+    app.command("delete")(delete)
+    app.command("rename-key")(rename_key)
+    app.command("stats")(stats)
 
 
 def split(
@@ -95,6 +105,122 @@ def filter_(
     typer.echo(f"{target.path}: {name} {len(chosen)}")
 
 
+def subset(
+    file: File,
+    out: Out = None,
+    in_place: InPlace = False,
+    overwrite: Overwrite = False,
+    filter_key: FilterKey = None,
+    demos: Names = None,
+    success: Success = None,
+    min_length: MinLength = None,
+    max_length: MaxLength = None,
+    min_return: MinReturn = None,
+    max_return: MaxReturn = None,
+    first: First = None,
+    seed: Seed = None,
+) -> None:
+    """Keep the demos that fulfil all conditions."""
+    target = target_of(file, out, in_place, overwrite)
+    selection = Selection(
+        filter_key,
+        names_of(demos),
+        success,
+        min_length,
+        max_length,
+        min_return,
+        max_return,
+        first,
+        seed,
+    )
+    with progress("subset") as on_demo:
+        chosen = edits.subset(file, target, selection, on_demo)
+    typer.echo(f"{target.path}: {len(chosen)} demos")
+
+
+def merge(
+    files: Annotated[list[Path], typer.Argument(help="HDF5 files of demonstrations.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new file.")],
+    overwrite: Overwrite = False,
+    common_keys: Annotated[
+        bool, typer.Option("--common-keys", help="Leave out keys that not all demos have.")
+    ] = False,
+    any_env: Annotated[
+        bool, typer.Option("--any-env", help="Merge demos of different environments.")
+    ] = False,
+) -> None:
+    """Put the demos of several files into one."""
+    target = Target(out, overwrite=overwrite)
+    if any(file.exists() and out.exists() and out.samefile(file) for file in files):
+        raise UserError(f"{out}: is one of the files that are read: name another with --out")
+    with progress("merge") as on_demo:
+        names = merge_files(
+            files, target, common_keys=common_keys, any_env=any_env, on_demo=on_demo
+        )
+    renamed = any(old != new for part in names for old, new in part.items())
+    typer.echo(
+        f"{target.path}: {sum(map(len, names))} demos of {len(files)} files"
+        + (", numbered anew because some had the same name" if renamed else "")
+    )
+
+
+def delete(
+    file: File,
+    out: Out = None,
+    in_place: InPlace = False,
+    overwrite: Overwrite = False,
+    demos: Names = None,
+    keys: Annotated[
+        str | None, typer.Option("--keys", help="Arrays or groups: obs/object,next_obs.")
+    ] = None,
+) -> None:
+    """Leave out demos or keys."""
+    target = target_of(file, out, in_place, overwrite)
+    with progress("delete") as on_demo:
+        edits.delete(
+            file, target, demos=names_of(demos) or (), keys=names_of(keys) or (), on_demo=on_demo
+        )
+    typer.echo(f"{target.path}: written without {', '.join(filter(None, (demos, keys)))}")
+
+
+def rename_key(
+    file: File,
+    old: Annotated[str, typer.Argument(help="Array, such as obs/object.")],
+    new: Annotated[str, typer.Argument(help="Its new name, such as obs/object_state.")],
+    out: Out = None,
+    in_place: InPlace = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Give an array another name; next_obs goes with obs."""
+    target = target_of(file, out, in_place, overwrite)
+    with progress("rename-key") as on_demo:
+        renamed = edits.rename_keys(file, target, {old: new}, on_demo)
+    pairs = ", ".join(f"{old} -> {new}" for old, new in renamed.items())
+    typer.echo(f"{target.path}: {pairs}")
+
+
+def stats(
+    file: File,
+    filter_key: FilterKey = None,
+    keys: Annotated[str | None, typer.Option("--keys", help="Arrays: actions,obs/object.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """Show mean, standard deviation, smallest and largest value per key and dimension; images per channel."""
+    with progress("stats", "key") as on_key:
+        found = summarize(file, filter_key=filter_key, keys=names_of(keys), on_key=on_key)
+    if json_:
+        names = ("mean", "std", "min", "max")
+        plain = {key: {n: getattr(s, n).tolist() for n in names} for key, s in found.items()}
+        typer.echo(json.dumps(plain))
+        return
+    rows = [
+        (key if i == 0 else "", str(i), *(f"{value:.5g}" for value in values))
+        for key, s in found.items()
+        for i, values in enumerate(zip(s.mean, s.std, s.min, s.max, strict=True))
+    ]
+    typer.echo("\n".join(table(("key", "", "mean", "std", "min", "max"), rows)))
+
+
 def target_of(file: Path, out: Path | None, in_place: bool, overwrite: bool) -> Target:
     """What the options say about the file to write.
 
@@ -114,9 +240,9 @@ def names_of(text: str | None) -> list[str] | None:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that counts demos; none in a log."""
-    with tqdm(desc=what, unit="demo", disable=None, leave=False, delay=0.5) as bar:
+def progress(what: str, unit: str = "demo") -> Iterator[Callable[[int, int], None]]:
+    """A bar for work that counts; none in a log."""
+    with tqdm(desc=what, unit=unit, disable=None, leave=False, delay=0.5) as bar:
 
         def advance(done: int, total: int) -> None:
             bar.total = total

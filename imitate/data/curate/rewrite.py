@@ -92,7 +92,7 @@ def rewrite(
             _copy_around(old, new)
         total = 0
         for number, name in enumerate(kept, 1):
-            with _copying(file, name):
+            with copying(file, name):
                 total += copy_demo(old["data"][name], new["data"], name, changes)
             on_demo(number, len(kept))
         masks = read_masks(file) if changes.masks is None else changes.masks
@@ -106,7 +106,7 @@ def rewrite(
 
 
 @contextmanager
-def _copying(file: DatasetFile, demo: str) -> Iterator[None]:
+def copying(file: DatasetFile, demo: str) -> Iterator[None]:
     """As :meth:`DatasetFile.reading`, except that a full disk is the fault of the file that is written."""
     try:
         with file.reading(f"demo '{demo}'"):

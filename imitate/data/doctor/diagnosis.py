@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from imitate.data.doctor.actions import Clipping
+from imitate.data.doctor.alignment import NextObs, States
 from imitate.data.doctor.duplicates import Duplicates
 from imitate.data.doctor.finding import Finding, Level, Place, Remedy, Report
 from imitate.data.doctor.images import Images
+from imitate.data.doctor.lag import Lag
 from imitate.data.doctor.layout import Layout, layout_of
 from imitate.data.doctor.mask_checks import check_masks
+from imitate.data.doctor.motion import Clock, Idle, Jumps
 from imitate.data.doctor.ranges import Ranges
 from imitate.data.doctor.structure import CHECKS
 from imitate.data.doctor.survey import Check, Survey
@@ -35,7 +38,7 @@ def diagnose(path: str | Path, on_demo: Progress = lambda done, total: None) -> 
         layout = layout_of(file)
         found = [finding for check in (*CHECKS, check_masks) for finding in check(layout)]
         survey = Survey(layout)
-        checks: list[Check] = [Ranges(), Clipping(), Duplicates(), Images(layout)]
+        checks = _value_checks(layout)
         for number, demo in enumerate(layout.demos, 1):
             for piece in survey.pieces(demo):
                 for check in checks:
@@ -46,6 +49,21 @@ def diagnose(path: str | Path, on_demo: Progress = lambda done, total: None) -> 
         steps = sum(demo.length for demo in layout.demos)
     found.sort(key=lambda finding: _ORDER.index(finding.level))
     return Report(path, len(layout.demos) + len(layout.broken), steps, survey.read_bytes, found)
+
+
+def _value_checks(layout: Layout) -> list[Check]:
+    return [
+        Ranges(),
+        Clipping(),
+        States(layout),
+        NextObs(),
+        Lag(layout),
+        Idle(),
+        Jumps(),
+        Clock(layout),
+        Duplicates(),
+        Images(layout),
+    ]
 
 
 def _unreadable(survey: Survey, layout: Layout) -> Iterator[Finding]:

@@ -1,0 +1,97 @@
+"""Copies of one file with fewer demos, fewer keys, or other names of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from imitate.data.curate.rewrite import Changes, check_keys, rewrite
+from imitate.data.curate.selection import Selection, check_demos, select
+from imitate.data.curate.target import Target
+from imitate.data.hdf5_format import DatasetFile
+from imitate.errors import DatasetError
+
+Progress = Callable[[int, int], None]
+
+
+def _silent(done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+def subset(
+    source: Path, target: Target, selection: Selection, on_demo: Progress = _silent
+) -> list[str]:
+    """Keep the demos of a selection, under their names.
+
+    Returns:
+        the demos.
+    """
+    with DatasetFile(source) as file:
+        chosen = select(file, selection)
+    if not chosen:
+        raise DatasetError(f"{source}: no demo fulfils the conditions: nothing is written")
+    with target.writing() as part:
+        rewrite(source, part, Changes(demos=set(chosen)), on_demo)
+    return chosen
+
+
+def delete(
+    source: Path,
+    target: Target,
+    *,
+    demos: Sequence[str] = (),
+    keys: Sequence[str] = (),
+    on_demo: Progress = _silent,
+) -> None:
+    """Leave out demos, and arrays or groups of arrays such as 'obs/object' and 'next_obs'."""
+    if not demos and not keys:
+        raise DatasetError(f"{source}: nothing to delete: name demos or keys")
+    with DatasetFile(source) as file:
+        check_demos(file, demos)
+        if keys:
+            check_keys(file, keys)
+        left = set(file.demos()).difference(demos)
+    if "actions" in keys:
+        raise DatasetError(f"{source}: a demo has 'actions': they can be renamed, not deleted")
+    with target.writing() as part:
+        rewrite(source, part, Changes(demos=left, drop=set(keys)), on_demo)
+
+
+def rename_keys(
+    source: Path, target: Target, names: Mapping[str, str], on_demo: Progress = _silent
+) -> dict[str, str]:
+    """Give arrays other names. With 'obs/x' goes 'next_obs/x', unless it is named itself.
+
+    Args:
+        source: the file to copy.
+        target: the copy.
+        names: new by old.
+        on_demo: called with how many demos are done, and how many there are.
+
+    Returns:
+        all names that changed.
+    """
+    with DatasetFile(source) as file:
+        check_keys(file, list(names))
+        known = {key for demo in file.demos() for key in file.keys(demo)}
+    renamed = dict(names)
+    for old, new in names.items():
+        if old.startswith("obs/") and new.startswith("obs/") and f"next_{old}" in known:
+            renamed.setdefault(f"next_{old}", f"next_{new}")
+    for old, new in renamed.items():
+        if old not in known:
+            raise DatasetError(f"{source}: '{old}' is a group: name one array in it")
+        if not all(new.split("/")):
+            raise DatasetError(
+                f"{source}: '{new}' is no name of an array: wanted one such as 'obs/object'"
+            )
+        taken = known.difference(renamed) | {n for o, n in renamed.items() if o != old}
+        if any(
+            new == key or key.startswith(f"{new}/") or new.startswith(f"{key}/") for key in taken
+        ):
+            raise DatasetError(f"{source}: '{new}' is taken: choose another name for '{old}'")
+    if "actions" in renamed and "actions" not in renamed.values():
+        raise DatasetError(f"{source}: 'actions' would be gone: name what takes its place as well")
+    with target.writing() as part:
+        rewrite(source, part, Changes(rename=renamed), on_demo)
+    return renamed

@@ -1,0 +1,124 @@
+"""One file from many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import h5py
+
+from imitate.data.curate.rewrite import (
+    Changes,
+    copy_attrs,
+    copy_demo,
+    copying,
+    read_masks,
+    write_masks,
+)
+from imitate.data.curate.target import Target
+from imitate.data.hdf5_format import DatasetFile
+from imitate.errors import DatasetError
+
+Names = dict[str, str]
+
+
+def merge(
+    sources: Sequence[Path],
+    target: Target,
+    *,
+    common_keys: bool = False,
+    any_env: bool = False,
+    on_demo: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Names]:
+    """Put the demos of files into one, with the attributes of the first.
+
+    Names stay where no two are equal; otherwise all demos are numbered: demo_0, demo_1 ... Filter keys of one name are
+    joined.
+
+    Args:
+        sources: two files or more.
+        target: the new one.
+        common_keys: leave out what not all demos have, instead of refusing it.
+        any_env: allow different environments; the first file's is written.
+        on_demo: called with how many demos are done, and how many there are.
+
+    Returns:
+        per file, the new name of each demo by its old one.
+    """
+    if len(sources) < 2:
+        raise DatasetError("one file alone cannot be merged: name two or more")
+    drop = _check_alike(sources, common_keys, any_env)
+    names = _new_names(sources)
+    total = sum(map(len, names))
+    with target.writing() as part, h5py.File(part, "w") as new:
+        masks: dict[str, list[str]] = {}
+        steps, done = 0, 0
+        data = new.create_group("data")
+        for path, renamed in zip(sources, names, strict=True):
+            with DatasetFile(path) as file, h5py.File(path, "r") as old:
+                if path is sources[0]:
+                    copy_attrs(old, new)
+                    copy_attrs(old["data"], data)
+                for name, new_name in renamed.items():
+                    with copying(file, name):
+                        steps += copy_demo(old["data"][name], data, new_name, Changes(drop=drop))
+                    done += 1
+                    on_demo(done, total)
+                for key, demos in read_masks(file).items():
+                    masks.setdefault(key, []).extend(renamed[demo] for demo in demos)
+        write_masks(new, masks)
+        data.attrs["total"] = steps
+    return names
+
+
+def _new_names(sources: Sequence[Path]) -> list[Names]:
+    found = []
+    for path in sources:
+        with DatasetFile(path) as file:
+            found.append(file.demos())
+    every = [name for names in found for name in names]
+    if len(set(every)) == len(every):
+        return [{name: name for name in names} for names in found]
+    numbers = iter(range(len(every)))
+    return [{name: f"demo_{next(numbers)}" for name in names} for names in found]
+
+
+def _check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> set[str]:
+    """The arrays to leave out.
+
+    Raises:
+        DatasetError: other environments, arrays or shapes than in the first file.
+    """
+    forms: list[dict[str, tuple[int, ...]]] = []
+    whole: list[str] = []  # the first demo of each file, in words
+    environments = []
+    for path in sources:
+        with DatasetFile(path) as file:
+            environments.append(tuple(file.env_meta.get(key) for key in ("env_name", "type")))
+            for demo in file.demos():
+                forms.append({key: file.shape(demo, key)[1:] for key in file.keys(demo)})
+                whole.append(f"{path}: demo '{demo}'")
+    if len(set(environments)) > 1 and not any_env:
+        other = next(i for i, env in enumerate(environments) if env != environments[0])
+        raise DatasetError(
+            f"{sources[other]}: environment {environments[other]}, but {environments[0]} in {sources[0]}: "
+            "merge files of one environment, or say --any-env"
+        )
+    if not forms:
+        raise DatasetError(f"{sources[0]}: there is no demo to merge")
+    shared = set(forms[0]).intersection(*forms)
+    every = set(forms[0]).union(*forms)
+    for where, form in zip(whole, forms, strict=True):
+        for key in shared:
+            if form[key] != forms[0][key]:
+                raise DatasetError(
+                    f"{where}: a step of '{key}' has shape {form[key]}, but {forms[0][key]} in {whole[0]}: "
+                    f"leave it out with `imitate dataset delete --keys {key}` first"
+                )
+    if every != shared and not common_keys:
+        key = min(every - shared)
+        where = next(where for where, form in zip(whole, forms, strict=True) if key not in form)
+        raise DatasetError(
+            f"{where} has no '{key}', others have: leave such keys out with --common-keys"
+        )
+    return every - shared

@@ -1,0 +1,206 @@
+"""Motion over time: stretches without any, jumps, and clocks that do not tick evenly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from imitate.data.curate.rewrite import Rows
+from imitate.data.doctor.finding import Finding, Level, Place, Remedy, Runs, runs_of
+from imitate.data.doctor.layout import Layout
+from imitate.data.doctor.survey import Array, Piece
+from imitate.errors import DatasetError
+
+_POSITION = re.compile(
+    r"(^|_)(q?pos|positions?|state|qpos|pose|ee|eef|joints?|joint_states|ee_states)$"
+)
+_NOT_ROBOT = re.compile(r"gripper|object|quat")
+_CLOCK = re.compile(r"^obs/(time|timestamps?|clock)$")
+
+_QUIET_ACTION = 0.01  # of the largest action of the demo
+_QUIET_MOTION = 0.02  # of the usual motion
+_IDLE_STEPS = 10
+_KEPT_STEPS = 5
+_IDLE_SHARE = 0.1
+_JUMP = 15.0  # times what is a large step elsewhere
+_TICK = 0.5  # of the usual interval
+
+
+def is_position(key: str) -> bool:
+    """Whether the name of an observation says that it is where the robot is."""
+    if not key.startswith("obs/"):
+        return False
+    return bool(_POSITION.search(key[4:])) and not _NOT_ROBOT.search(key)
+
+
+def is_switch(actions: Array) -> Array:
+    """(A,) whether each dimension only takes its smallest and its largest value."""
+    ends = (actions == actions.min(axis=0)) | (actions == actions.max(axis=0))
+    switch: Array = ends.all(axis=0)
+    return switch
+
+
+def _positions(piece: Piece) -> Array | None:
+    """(n, D) where the robot is, as far as names tell; None if they do not."""
+    keys = sorted(key for key in piece.small if is_position(key))
+    arrays = [piece.small[key].reshape(len(piece.small[key]), -1) for key in keys]
+    if not arrays or len(arrays[0]) < 2:
+        return None
+    joined: Array = np.concatenate(arrays, axis=1).astype(np.float64)
+    return joined
+
+
+class Idle:
+    """Finds stretches in which nothing is commanded, or the same target, and nothing moves."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._places: list[Place] = []
+        self._rows: dict[str, Rows] = {}
+        self._whole: set[str] = set()
+
+    def see(self, piece: Piece) -> None:
+        """Look at a piece of a demo."""
+        actions, positions = piece.small.get("actions"), _positions(piece)
+        if actions is None:
+            return
+        self._steps += len(actions)
+        if positions is None or len(actions) <= _IDLE_STEPS:
+            return
+        idle = _idle_steps(actions.reshape(len(actions), -1).astype(np.float64), positions)
+        stretches = runs_of(np.flatnonzero(idle))
+        runs = [(a, b) for a, b in stretches if b - a >= _IDLE_STEPS]
+        if not runs:
+            return
+        at = piece.start
+        self._places.append(Place(piece.demo, "actions", tuple((a + at, b + at) for a, b in runs)))
+        if at == 0 and piece.is_last:
+            kept = _without(len(actions), runs)
+            self._rows[piece.demo] = Rows(kept, kept)
+
+    def findings(self) -> Iterator[Finding]:
+        """All stretches in one finding."""
+        if not self._places:
+            return
+        idle = sum(b - a for place in self._places for a, b in place.steps)
+        share = idle / self._steps
+        yield Finding(
+            "idle",
+            Level.warning if share > _IDLE_SHARE else Level.info,
+            f"nothing happens in {idle} steps ({100 * share:.1f} %), in stretches of {_IDLE_STEPS} and more",
+            self._places,
+            Remedy(rows=self._rows) if len(self._rows) == len(self._places) else None,
+            "cut the demos into shorter ones",
+        )
+
+
+def _idle_steps(actions: Array, positions: Array) -> Array:
+    change = np.abs(np.diff(actions, axis=0, prepend=actions[:1]))
+    arm = ~is_switch(actions)
+    limit = _QUIET_ACTION * max(float(np.abs(actions).max()), 1e-12)
+    quiet = (np.abs(actions[:, arm]) <= limit).all(axis=1) | (change[:, arm] <= limit / 100).all(1)
+    quiet &= (change <= limit).all(axis=1)  # a switch that is thrown is an action
+    motion = np.abs(np.diff(positions, axis=0, append=positions[-1:])).max(axis=1)
+    moving = motion[motion > 0]
+    usual = float(np.quantile(moving, 0.75)) if len(moving) else 0.0
+    idle: Array = quiet & (motion <= _QUIET_MOTION * usual)
+    return idle
+
+
+def _without(length: int, runs: list[tuple[int, int]]) -> Array:
+    """All steps but those of the stretches, of which the first few stay; the last step of the demo always does."""
+    kept = np.ones(length, dtype=bool)
+    for first, end in runs:
+        kept[first + _KEPT_STEPS : end] = False
+    kept[-1] = True
+    return np.flatnonzero(kept)
+
+
+class Jumps:
+    """Finds steps in which the robot moves many times farther than it does elsewhere."""
+
+    def __init__(self) -> None:
+        self._largest: list[tuple[str, int, Array]] = []
+        self._usual: list[Array] = []
+
+    def see(self, piece: Piece) -> None:
+        """Note what a large step is, and the largest."""
+        positions = _positions(piece)
+        if positions is None or len(positions) < 5 or not np.isfinite(positions).all():
+            return
+        steps = np.abs(np.diff(positions, axis=0))
+        self._usual.append(np.quantile(steps, 0.95, axis=0))
+        farthest = np.unique(steps.argmax(axis=0))
+        self._largest += [(piece.demo, int(t) + 1 + piece.start, steps[t]) for t in farthest]
+
+    def findings(self) -> Iterator[Finding]:
+        """All jumps in one finding."""
+        if not self._usual:
+            return
+        limit = _JUMP * np.median(self._usual, axis=0)
+        found: dict[str, list[int]] = {}
+        for demo, step, size in self._largest:
+            if (size[limit > 1e-9] > limit[limit > 1e-9]).any():
+                found.setdefault(demo, []).append(step)
+        if found:
+            yield Finding(
+                "jump",
+                Level.warning,
+                f"the robot jumps in {len(found)} demos, {_JUMP:.0f} times farther than in a large step elsewhere",
+                [Place(demo, "obs", runs_of(sorted(set(steps)))) for demo, steps in found.items()],
+                Remedy(drop_demos=list(found)),
+            )
+
+
+class Clock:
+    """Finds steps that were lost or came twice, where the file records the time.
+
+    Args:
+        layout: of the file.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        keys = [key for key in layout.steps if _CLOCK.search(key)]
+        self._key = keys[0] if keys else "states" if _is_robosuite(layout) else None
+        self._places: list[Place] = []
+        self._demos = 0
+
+    def see(self, piece: Piece) -> None:
+        """Look at the intervals."""
+        values = piece.small.get(self._key or "")
+        if values is None or len(values) < 5:
+            return
+        self._demos += 1
+        ticks = np.diff(values.reshape(len(values), -1)[:, 0].astype(np.float64))
+        usual = float(np.median(ticks))
+        uneven = np.flatnonzero(~(np.abs(ticks - usual) <= _TICK * abs(usual)))
+        if usual <= 0:
+            uneven = np.flatnonzero(ticks <= 0)
+        if len(uneven):
+            self._places.append(Place(piece.demo, self._key, _steps(uneven, piece.start)))
+
+    def findings(self) -> Iterator[Finding]:
+        """All uneven ticks in one finding."""
+        if not self._places or (self._key == "states" and len(self._places) > self._demos / 2):
+            return  # states that do not begin with the time
+        demos = list(dict.fromkeys(place.demo or "" for place in self._places))
+        yield Finding(
+            "clock",
+            Level.warning,
+            f"time does not run evenly in {len(demos)} demos, by '{self._key}': steps were lost or came twice",
+            self._places,
+            Remedy(drop_demos=demos),
+        )
+
+
+def _steps(ticks: Array, start: int) -> Runs:
+    return runs_of(ticks + 1 + start)[:100]
+
+
+def _is_robosuite(layout: Layout) -> bool:
+    try:
+        return layout.file.env_meta.get("type") == 1 and "states" in layout.steps
+    except DatasetError:
+        return False
