@@ -17,6 +17,7 @@ import importlib
 import json
 import logging
 import os
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -159,6 +160,7 @@ class RobosuiteEnv:
             self._env.rng.bit_generator.state = fresh.bit_generator.state
         self._env.unset_ep_meta()
         self._env.reset()
+        self._settle_controllers()
         self._model_xml = None
         return self._observe(), {"success": self.is_success()["task"]}
 
@@ -188,7 +190,7 @@ class RobosuiteEnv:
     def get_state(self) -> dict[str, Any]:
         """``states`` (time, qpos, qvel), ``model`` (MJCF of this episode) and ``ep_meta`` (JSON string)."""
         if self._model_xml is None:
-            self._model_xml = self._env.sim.model.get_xml()
+            self._model_xml = _scene_xml(self._env)
         return {
             "states": np.array(self._env.sim.get_state().flatten()),
             "model": self._model_xml,
@@ -306,6 +308,23 @@ def _cameras(camera_names: Sequence[str] | None, obs_keys: Iterable[str] | None)
         return list(camera_names)
     images = [key for key in obs_keys or () if key.endswith(_IMAGE_SUFFIX)]
     return [key[: -len(_IMAGE_SUFFIX)] for key in images]
+
+
+def _scene_xml(env: Any) -> str:
+    """The scene in MJCF with all digits (MuJoCo's own writer keeps six), and bodies where the reset has put them."""
+    root = ElementTree.fromstring(env.model.get_xml())
+    model = env.sim.model
+    for body in root.iter("body"):
+        if "name" not in body.attrib:
+            continue
+        index = model.body_name2id(body.attrib["name"])
+        written = np.array(body.get("pos", "0 0 0").split(), dtype=np.float64)
+        if np.abs(model.body_pos[index] - written).max() > 1e-9:
+            for rotation in ("axisangle", "euler", "xyaxes", "zaxis"):
+                body.attrib.pop(rotation, None)
+            body.set("pos", " ".join(repr(float(value)) for value in model.body_pos[index]))
+            body.set("quat", " ".join(repr(float(value)) for value in model.body_quat[index]))
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 def _older_than_1_5(version: str) -> bool:

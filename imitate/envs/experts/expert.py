@@ -70,11 +70,15 @@ class Expert(ABC):
         env_name: the robosuite task it solves.
         horizon: control steps after which an attempt counts as failed, for the slowest demonstrator.
         pace: factor on the style's speed.
+        slack_m: sideways distance from the object within which the gripper comes down all the way.
+        steepness: height per further sideways distance.
     """
 
     env_name: ClassVar[str]
     horizon: ClassVar[int]
     pace: ClassVar[float] = 1.0
+    slack_m: ClassVar[float] = 0.01
+    steepness: ClassVar[float] = 2.0
 
     def __init__(self, style: Style) -> None:
         self.style = style
@@ -105,7 +109,7 @@ class Expert(ABC):
     def approach(self, obs: Obs, to_object: Array, *, yaw: float = 0.0) -> Array:
         """Come down on an object inside a funnel: the further away sideways, the higher."""
         sideways = float(np.linalg.norm(to_object[:2]))
-        height = float(np.clip(2.0 * (sideways - 0.01), 0.0, self.style.hover_m))
+        height = float(np.clip(self.steepness * (sideways - self.slack_m), 0.0, self.style.hover_m))
         bend = self.style.detour_m * min(1.0, max(0.0, sideways - 0.03) / 0.05)
         target = to_object + np.array([*bend, height])
         return self.move(obs, target, OPEN, yaw=yaw)
