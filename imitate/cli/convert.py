@@ -53,7 +53,11 @@ def convert(
     ] = None,
     action_shift: Annotated[
         int | None,
-        typer.Option("--action-shift", min=0, help="Steps by which actions are recorded too late."),
+        typer.Option(
+            "--action-shift",
+            min=0,
+            help="Steps by which an observation lies after its action (ALOHA: 1 on the robot).",
+        ),
     ] = None,
     flip_images: Annotated[
         bool | None,

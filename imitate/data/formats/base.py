@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from imitate.data.episode import Episode
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
@@ -59,7 +57,7 @@ class Options:
         horizon: steps after which the environment ends an episode by the clock.
         fps: actions per second.
         language: what the robot was told to do.
-        action_shift: steps by which actions are recorded too late.
+        action_shift: steps by which an observation lies after its action.
         flip_images: whether images are stored upside down.
     """
 
@@ -114,11 +112,6 @@ def gymnasium_meta(env_id: str | None, report: Report) -> dict[str, Any]:
             f"env_name '{UNKNOWN_ENV}': the file names no environment; give --env to evaluate policies"
         )
     return {"env_name": env_id or UNKNOWN_ENV, "type": GYMNASIUM, "env_kwargs": {}}
-
-
-def obs_name(step: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Name of a lone observation, as our gymnasium environments name it: 'flat', or 'image' for (H, W, 3) uint8."""
-    return "image" if len(step) == 3 and step[2] == 3 and dtype == np.uint8 else "flat"
 
 
 def robot_meta(name: str) -> dict[str, Any]:

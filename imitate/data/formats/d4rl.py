@@ -31,19 +31,16 @@ from imitate.data.formats.base import (
     Source,
     clock_of,
     gymnasium_meta,
-    obs_name,
     same_length,
 )
+from imitate.data.formats.flat_flags import SAMPLED_ROWS, goes_on, note_early
+from imitate.data.formats.gym_arrays import action_rows, choices_of, named_obs
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
 
 _FLAT = ("observations", "actions", "rewards", "terminals")
-_MAIN = (*_FLAT, "timeouts", "next_observations")
+_MAIN = (*_FLAT, "timeouts", "next_observations", "episode_terminals")
 _FINAL = "metadata/episode_final_observation"
-# Measured on HalfCheetah and Walker2d: at resets some dimension changes 4 to 34 times as much as within episodes.
-_CONTINUES_BELOW, _FEWEST_TIMEOUTS = 2.0, 5
-_JUMP_ABOVE = 50.0
-_SAMPLED_ROWS = 100_000
 
 
 def _recognises(path: Path) -> bool:
@@ -56,19 +53,22 @@ def _recognises(path: Path) -> bool:
 @contextmanager
 def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     with hdf5_tree.opened(path) as file:
-        attrs = hdf5_tree.attributes(file)
-        env_id = options.env or hdf5_tree.texts(attrs, "env_id", "env_name")
-        flat = _Flat.of(file, path, report)
-        ends = _ends(flat, clock_of(options, env_id), report)
-        plan = _Plan.of(flat, ends, report)
-        yield Source(
-            env_meta=gymnasium_meta(env_id, report),
-            demos=_demos(flat, plan, report),
-            count=len(plan.bounds) - 1,
-            attrs={
-                key: value for key, value in attrs.items() if isinstance(value, str | int | float)
-            },
-        )
+        yield open_flat(file, path, options, report)
+
+
+def open_flat(file: h5py.File, path: Path, options: Options, report: Report) -> Source:
+    """The dataset of a file with flat arrays."""
+    attrs = hdf5_tree.attributes(file)
+    env_id = options.env or hdf5_tree.texts(attrs, "env_id", "env_name")
+    flat = _Flat.of(file, path, report)
+    ends = _ends(flat, clock_of(options, env_id), report)
+    plan = _Plan.of(flat, ends, report)
+    return Source(
+        env_meta=gymnasium_meta(env_id, report),
+        demos=_demos(flat, plan, report),
+        count=len(plan.bounds) - 1,
+        attrs={key: value for key, value in attrs.items() if isinstance(value, str | int | float)},
+    )
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,12 @@ class _Flat:
                 report.dropped[key] = f"shape {dataset.shape}: one value per file"
         flags = {
             key: hdf5_tree.rows(rows[key]).reshape(-1).astype(bool)
-            for key in ("terminals", "timeouts")
+            for key in ("terminals", "timeouts", "episode_terminals")
             if key in rows
         }
+        if "episode_terminals" in flags and "timeouts" not in flags:
+            report.renamed["episode_terminals"] = "timeouts, where they are not terminals"
+            flags["timeouts"] = flags["episode_terminals"] & ~flags["terminals"]
         return _Flat(rows, per_episode, flags["terminals"], flags.get("timeouts"), path)
 
 
@@ -178,60 +181,18 @@ class _Plan:
         if final is not None and len(final) != len(bounds) - 1:
             report.dropped[_FINAL] = f"{len(final)} rows for {len(bounds) - 1} episodes"
             final = None
-        _note_early_timeouts(flat, bounds, report)
-        goes_on = _look_at_jumps(flat, ends, report)
-        return _Plan(bounds, final, goes_on)
-
-
-def _note_early_timeouts(flat: _Flat, bounds: NDArray[np.int64], report: Report) -> None:
-    if flat.timeouts is None:
-        return
-    lengths = np.diff(bounds)
-    by_clock = lengths[flat.timeouts[bounds[1:] - 1] & ~flat.terminals[bounds[1:] - 1]]
-    if by_clock.size == 0 or by_clock.min() == by_clock.max():
-        return
-    early = int((by_clock < by_clock.max()).sum())
-    report.note(
-        f"{early} of {by_clock.size} timeouts lie before step {by_clock.max()}, the longest: there the recording was "
-        "cut or a sub-goal reached, not the clock run out; they stay timeouts, so values go on after them"
-    )
-
-
-def _look_at_jumps(flat: _Flat, ends: NDArray[np.bool_], report: Report) -> bool:
-    """Whether the run goes on after timeouts; notes jumps where no episode ends."""
-    count = min(flat.length, _SAMPLED_ROWS)
-    seen = hdf5_tree.rows(flat.rows["observations"], 0, count).reshape(count, -1)
-    change = np.abs(np.diff(seen.astype(np.float64), axis=0))
-    inside = ~ends[: count - 1]
-    if not inside.any():
-        return False
-    usual = np.sqrt(np.mean(change[inside] ** 2, axis=0))
-    jump = (change / np.where(usual > 0, usual, np.inf)).max(axis=1)
-    ordinary = float(np.median(jump[inside]))
-    far = np.flatnonzero(inside & (jump > _JUMP_ABOVE * max(ordinary, 1e-12)))
-    if far.size:
-        report.note(
-            f"{far.size} rows inside episodes jump more than {_JUMP_ABOVE:.0f} times as far as usual, the first "
-            f"after row {far[0]}: resets without a flag? look at them before training"
-        )
-    if flat.timeouts is None:
-        return False
-    at_timeouts = change[flat.timeouts[: count - 1] & ~flat.terminals[: count - 1]]
-    usual = change[inside].mean(axis=0)
-    ratio = at_timeouts.mean(axis=0)[usual > 0] / usual[usual > 0] if len(at_timeouts) else usual
-    if len(at_timeouts) < _FEWEST_TIMEOUTS or ratio.max(initial=0.0) > _CONTINUES_BELOW:
-        return False
-    report.note(
-        f"the run goes on after its {len(at_timeouts)} timeouts (the observation does not jump): they mark sub-goals "
-        "or cuts, not resets; the following row is their next observation"
-    )
-    return True
+        by_clock = np.zeros(flat.length, dtype=bool)
+        if flat.timeouts is not None:
+            by_clock = flat.timeouts & ~flat.terminals
+            note_early(np.diff(bounds)[by_clock[bounds[1:] - 1]], report)
+        seen = hdf5_tree.rows(flat.rows["observations"], 0, SAMPLED_ROWS)
+        return _Plan(bounds, final, goes_on(seen, ends, by_clock, report))
 
 
 def _demos(flat: _Flat, plan: _Plan, report: Report) -> Iterator[Demo]:
-    key = obs_name(flat.rows["observations"].shape[1:], flat.rows["observations"].dtype)
     extra = [name for name in flat.rows if name not in _MAIN]
-    _describe(flat, plan, key, extra, report)
+    _describe(flat, plan, extra, report)
+    choices = choices_of(_discrete(flat.rows["actions"]), f"{flat.path}: 'actions'")
     cut = 0
     for number, (start, stop) in enumerate(zip(plan.bounds[:-1], plan.bounds[1:], strict=True)):
         obs = hdf5_tree.rows(flat.rows["observations"], start, stop)
@@ -249,12 +210,16 @@ def _demos(flat: _Flat, plan: _Plan, report: Report) -> Iterator[Demo]:
         terminal[-1] = flat.terminals[stop - 1]
         timeout = np.zeros(stop - start, dtype=bool)
         timeout[-1] = not terminal[-1]
+        following = _next_obs(flat, obs, after, start, stop)
+        _, following = named_obs(following, "next_observations", report)
+        key, obs = named_obs(obs, "observations", report)
+        actions = hdf5_tree.rows(flat.rows["actions"], start, stop)
         yield Demo(
             f"demo_{number}",
             Episode(
                 obs={key: obs},
-                next_obs={key: _next_obs(flat, obs, after, start, stop)},
-                actions=hdf5_tree.rows(flat.rows["actions"], start, stop).reshape(stop - start, -1),
+                next_obs={key: following},
+                actions=action_rows(actions, choices, report),
                 rewards=hdf5_tree.rows(flat.rows["rewards"], start, stop).reshape(-1),
                 terminals=terminal,
                 timeouts=timeout,
@@ -262,6 +227,12 @@ def _demos(flat: _Flat, plan: _Plan, report: Report) -> Iterator[Demo]:
                 steps={name: hdf5_tree.rows(flat.rows[name], start, stop) for name in extra},
             ),
         )
+
+
+def _discrete(actions: h5py.Dataset) -> NDArray[Any]:
+    """All actions if they may be indices, else none."""
+    stop = None if actions.dtype.kind in "iub" and actions.size == len(actions) else 0
+    return hdf5_tree.rows(actions, 0, stop)
 
 
 def _after_last(flat: _Flat, plan: _Plan, number: int, stop: int) -> NDArray[Any] | None:
@@ -301,21 +272,16 @@ def _attrs(
     }
 
 
-def _describe(flat: _Flat, plan: _Plan, key: str, extra: list[str], report: Report) -> None:
-    report.renamed["observations"] = f"obs/{key}"
+def _describe(flat: _Flat, plan: _Plan, extra: list[str], report: Report) -> None:
     report.keep("actions", "rewards", "terminals", *extra)
-    if flat.timeouts is not None:
+    if "timeouts" in flat.rows:
         report.keep("timeouts")
     for name, values in flat.per_episode.items():
         if name != _FINAL and len(values) == len(plan.bounds) - 1:
             report.renamed[name] = f"attribute {name.removeprefix('metadata/')}"
-    if "next_observations" in flat.rows:
-        report.renamed["next_observations"] = f"next_obs/{key}"
-        return
-    last = (
-        "metadata/episode_final_observation" if plan.final is not None else "its own at a terminal"
-    )
-    report.synthesised[f"next_obs/{key}"] = f"the following row; at an episode's end: {last}"
+    if "next_observations" not in flat.rows:
+        last = _FINAL if plan.final is not None else "its own at a terminal"
+        report.synthesised["next_obs"] = f"the following row; at an episode's end: {last}"
 
 
 FORMAT = Format(

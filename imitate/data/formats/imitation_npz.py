@@ -29,9 +29,9 @@ from imitate.data.formats.base import (
     Source,
     clock_of,
     gymnasium_meta,
-    obs_name,
     same_length,
 )
+from imitate.data.formats.gym_arrays import action_rows, choices_of, named_obs
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
 
@@ -127,9 +127,9 @@ def _demos(
     by_clock: NDArray[np.bool_],
     report: Report,
 ) -> Iterator[Demo]:
-    obs, actions = arrays["obs"], _actions(arrays["acts"], report)
-    key = obs_name(obs.shape[1:], obs.dtype)
-    report.renamed["obs"] = f"obs/{key} and next_obs/{key}"
+    key, obs = named_obs(arrays["obs"], "obs", report)
+    actions = action_rows(arrays["acts"], choices_of(arrays["acts"], "'acts'"), report)
+    report.renamed["acts"] = "actions"
     rewards = arrays.get("rews")
     if rewards is None:
         report.synthesised["rewards"] = "0: the file has none"
@@ -150,20 +150,6 @@ def _demos(
                 timeouts=last & by_clock[number],
             ),
         )
-
-
-def _actions(actions: NDArray[Any], report: Report) -> NDArray[Any]:
-    """(N, A): discrete ones as one-hot rows."""
-    report.renamed["acts"] = "actions"
-    if actions.dtype.kind in "iub" and actions.ndim == 1:
-        choices = int(actions.max()) + 1
-        if int(actions.min()) < 0 or choices > 10_000:
-            raise DatasetError(
-                f"'acts' holds {actions.min()} to {actions.max()}, no indices of actions: the file is damaged"
-            )
-        report.changed["actions"] = f"index -> one-hot of {choices}"
-        return np.eye(choices, dtype=np.float32)[actions.astype(np.int64)]
-    return actions.reshape(len(actions), -1)
 
 
 FORMAT = Format(

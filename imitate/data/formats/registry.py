@@ -12,7 +12,11 @@ from imitate.errors import DatasetError, nearest
 # In the order in which a path is tried: what has more marks of its own comes first.
 _MODULES = {
     "imitation": "imitation_npz",
+    "d3rlpy": "d3rlpy",
     "d4rl": "d4rl",
+    "mimicgen": "mimicgen",
+    "libero": "libero",
+    "aloha": "aloha",
     "robomimic": "robomimic",
 }
 

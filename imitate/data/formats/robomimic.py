@@ -44,10 +44,16 @@ _MAX_ATTR_BYTES = 60_000
 
 def _recognises(path: Path) -> bool:
     with hdf5_tree.peeked(path) as file:
-        data = file.get("data")
-        if not isinstance(data, h5py.Group):
-            return False
-        return any(isinstance(item, h5py.Group) and "actions" in item for item in data.values())
+        return first_demo(file) is not None
+
+
+def first_demo(file: h5py.File | dict[str, Any]) -> h5py.Group | None:
+    """Some demo of a file in robomimic's layout; None: it is not of this layout."""
+    data = file.get("data")
+    if not isinstance(data, h5py.Group):
+        return None
+    demos = (item for item in data.values() if isinstance(item, h5py.Group) and "actions" in item)
+    return next(demos, None)
 
 
 @contextmanager
@@ -56,7 +62,13 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         yield open_source(file, path, report)
 
 
-def open_source(file: h5py.File, path: Path, report: Report) -> Source:
+Complete = Callable[[h5py.Group, Episode], Episode]
+"""From a demo's group and what was read of it to the episode of a related format."""
+
+
+def open_source(
+    file: h5py.File, path: Path, report: Report, complete: Complete = lambda _, episode: episode
+) -> Source:
     """The dataset of a file in robomimic's layout."""
     data = file.get("data")
     if not isinstance(data, h5py.Group):
@@ -67,7 +79,7 @@ def open_source(file: h5py.File, path: Path, report: Report) -> Source:
     return Source(
         env_meta=env_meta_of(attrs.get("env_args"), path, report),
         demos=(
-            Demo(name, episode)
+            Demo(name, complete(data[name], episode))
             for name in names
             if (episode := episode_of(data[name], f"{path}: demo '{name}'", report)) is not None
         ),

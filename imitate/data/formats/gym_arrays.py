@@ -1,0 +1,59 @@
+"""Lone observations and actions of gymnasium environments, as this package's environments have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.formats.report import Report
+from imitate.errors import DatasetError
+
+_MOST_CHOICES = 10_000
+
+
+def named_obs(values: NDArray[Any], old: str, report: Report) -> tuple[str, NDArray[Any]]:
+    """Name of a lone observation, and its values: 'image' for frames, (T, H, W, C), else 'flat'.
+
+    Args:
+        values: (T, ...); channels-first frames are turned.
+        old: its name in the file.
+        report: told of both.
+    """
+    step = values.shape[1:]
+    if len(step) == 3 and values.dtype == np.uint8:
+        if step[0] <= 4 < step[2]:
+            report.changed["obs/image"] = "channels first -> (T, H, W, C)"
+            values = np.moveaxis(values, 1, -1)
+        report.renamed[old] = "obs/image"
+        return "image", values
+    report.renamed[old] = "obs/flat"
+    return "flat", values.reshape(len(values), -1)
+
+
+def choices_of(actions: NDArray[Any], where: str) -> int | None:
+    """Number of discrete actions; None if they are not indices: not integers, or several per step.
+
+    Args:
+        actions: (N,) or (N, A), all of a dataset.
+        where: for the error message.
+
+    Raises:
+        DatasetError: integers that are no indices.
+    """
+    if actions.dtype.kind not in "iub" or actions.size != len(actions) or actions.size == 0:
+        return None
+    if actions.min() < 0 or actions.max() >= _MOST_CHOICES:
+        raise DatasetError(
+            f"{where} holds {actions.min()} to {actions.max()}, no indices of actions: the file is damaged"
+        )
+    return int(actions.max()) + 1
+
+
+def action_rows(actions: NDArray[Any], choices: int | None, report: Report) -> NDArray[Any]:
+    """(T, A): indices as one-hot rows, which our gymnasium environments take and policies can learn."""
+    if choices is None:
+        return actions.reshape(len(actions), -1)
+    report.changed["actions"] = f"index -> one-hot of {choices}"
+    return np.eye(choices, dtype=np.float32)[actions.reshape(-1).astype(np.int64)]
