@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,9 @@ import typer
 from tqdm import tqdm
 
 from imitate.data.formats import registry
-from imitate.data.formats.base import Options
+from imitate.data.formats.base import Demo, Options, Source
 from imitate.data.formats.convert import convert as run
+from imitate.data.formats.report import Report
 
 
 def _show_formats(wanted: bool) -> None:
@@ -92,6 +94,13 @@ def convert(
             to_format=to_format,
             options=options,
             overwrite=overwrite,
+            replay=_replay,
             on_demo=show,
         )
     typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else "\n".join(report.lines()))
+
+
+def _replay(source: Source, report: Report) -> Iterator[Demo]:
+    from imitate.collection.replay import replayed  # only now: it needs a simulator
+
+    return replayed(source, report)

@@ -77,6 +77,10 @@ Reader = Callable[[Path, Options, Report], AbstractContextManager[Source]]
 Writer = Callable[[Path, Source, Report], AbstractContextManager[Callable[[Demo], None]]]
 
 
+Replay = Callable[[Source, Report], Iterator[Demo]]
+"""From a source of states to its demos with observations."""
+
+
 @dataclass(frozen=True)
 class Format:
     """One dataset format.
@@ -89,6 +93,7 @@ class Format:
         write: makes a path that does not exist; None if it is only read.
         options: names in :class:`Options` that its reader takes.
         endings: of the names of its files, for choosing the target format.
+        needs_replay: its files hold simulator states instead of observations.
     """
 
     name: str
@@ -98,6 +103,7 @@ class Format:
     write: Writer | None = None
     options: frozenset[str] = frozenset()
     endings: tuple[str, ...] = ()
+    needs_replay: bool = False
 
 
 def gymnasium_meta(env_id: str | None, report: Report) -> dict[str, Any]:

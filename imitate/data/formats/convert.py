@@ -6,12 +6,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 
 import numpy as np
 
 from imitate.data.formats import registry
-from imitate.data.formats.base import Demo, Format, Options, Source
+from imitate.data.formats.base import Demo, Format, Options, Replay, Source
 from imitate.data.formats.damage import reading
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
@@ -25,6 +26,7 @@ def convert(
     to_format: str | None = None,
     options: Options | None = None,
     overwrite: bool = False,
+    replay: Replay | None = None,
     on_demo: Callable[[str, int | None], None] | None = None,
 ) -> Report:
     """Convert a dataset.
@@ -38,6 +40,8 @@ def convert(
         to_format: name of the target's format; None goes by its ending.
         options: what the source does not say about itself.
         overwrite: replace an existing target, at the end.
+        replay: makes observations of simulator states, for formats that hold nothing else
+            (:func:`imitate.collection.replay.replayed`).
         on_demo: called with each demo's name and the number of demos (None: not known) when it is written.
 
     Raises:
@@ -50,6 +54,8 @@ def convert(
     _check(path, final, reader, writer, given, overwrite)
     report = Report(str(path), reader.name, str(final), writer.name)
     with _appearing(final) as unfinished, _opened(reader, path, given, report) as opened:
+        if reader.needs_replay:
+            opened.demos = _with_observations(copy(opened), replay, path, report)
         _copy(opened, writer, unfinished, report, path, on_demo)
         if report.demos == 0:
             raise DatasetError(f"{path}: holds no demonstration: there is nothing to convert")
@@ -81,6 +87,17 @@ def _check(
 
 def _flag(option: str) -> str:
     return option.replace("_", "-")
+
+
+def _with_observations(
+    source: Source, replay: Replay | None, path: Path, report: Report
+) -> Iterator[Demo]:
+    if replay is None:
+        raise DatasetError(
+            f"{path}: holds states and no observations: pass replay=imitate.collection.replay.replayed, "
+            "or use imitate dataset convert"
+        )
+    return replay(source, report)
 
 
 def _copy(

@@ -14,6 +14,7 @@ _MODULES = {
     "imitation": "imitation_npz",
     "d3rlpy": "d3rlpy",
     "d4rl": "d4rl",
+    "robosuite": "robosuite_raw",
     "mimicgen": "mimicgen",
     "libero": "libero",
     "aloha": "aloha",
