@@ -84,8 +84,11 @@ VERBS = {
     "dataset": Verb(
         "dataset",
         "app",
-        "Look at demonstration files.",
-        ("imitate dataset playback datasets/lift/scripted.hdf5 --demos 5 --video demos.mp4",),
+        "Examine, split, merge, convert and play back demonstration files.",
+        (
+            "imitate dataset doctor datasets/lift/scripted.hdf5",
+            "imitate dataset playback datasets/lift/scripted.hdf5 --demos 5 --video demos.mp4",
+        ),
     ),
     "config": Verb(
         "config",
