@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from imitate.data.statistics import KeyStats, statistics_of
 from imitate.errors import DatasetError
 
 _PIECE_BYTES = 2 * 2**20
-_BATCH_BYTES = 2 * 2**20
+_WIDE = 512  # columns
+_WIDE_ROWS = 64
 
 
 def summarize(
@@ -37,6 +39,8 @@ def summarize(
         demos = file.demos(filter_key)
         if not demos:
             raise DatasetError(f"{path}: there is no demo: nothing to count")
+        if not any(file.length(demo) for demo in demos):
+            raise DatasetError(f"{path}: no demo has a step: nothing to count")
         wanted = keys or [
             key
             for key in file.keys(demos[0])
@@ -44,30 +48,99 @@ def summarize(
         ]
         found = {}
         for number, key in enumerate(wanted, 1):
-            found[key] = statistics_of(_pieces(file, demos, key))
+            found[key] = _statistics(file, demos, key)
             on_key(number, len(wanted))
         return found
 
 
-def _pieces(file: DatasetFile, demos: list[str], key: str) -> Iterator[NDArray[Any]]:
-    """Values of all demos, (n, D) or for images (n, C), in pieces of a few megabytes."""
-    step = file.shape(demos[0], key)[1:]
+def _statistics(file: DatasetFile, demos: list[str], key: str) -> KeyStats:
+    step, dtype = file.shape(demos[0], key)[1:], file.dtype(demos[0], key)
     is_image = len(step) == 3 and key.startswith(("obs/", "next_obs/"))
-    width = step[-1] if is_image else max(1, math.prod(step))
-    waiting: list[NDArray[Any]] = []
-    size = 0
+    pieces = _pieces(file, demos, key, step)
+    if is_image and dtype == np.uint8:
+        return _pixel_statistics(pieces, step)
+    return _row_statistics(pieces, step[-1] if is_image else max(1, math.prod(step)))
+
+
+def _pieces(
+    file: DatasetFile, demos: list[str], key: str, step: tuple[int, ...]
+) -> Iterator[NDArray[Any]]:
+    """Values of all demos, (n, *step), in pieces of a few megabytes."""
     for demo in demos:
-        if file.shape(demo, key)[1:] != step or file.dtype(demo, key).kind not in "fiub":
+        shape, dtype = file.shape(demo, key), file.dtype(demo, key)
+        if shape[1:] != step or dtype.kind not in "fiub":
             raise DatasetError(
-                f"{file.path}: demo '{demo}': a step of '{key}' has shape {file.shape(demo, key)[1:]}, but {step} in "
-                f"'{demos[0]}', or is no number: see `imitate dataset doctor`"
+                f"{file.path}: demo '{demo}': a step of '{key}' is {shape[1:]} {dtype}, but {step} in '{demos[0]}': "
+                "see `imitate dataset doctor`"
             )
-        rows = max(1, _PIECE_BYTES // max(1, math.prod(step) * file.dtype(demo, key).itemsize))
-        for start in range(0, file.shape(demo, key)[0], rows):
-            waiting.append(file.read(demo, key, start, start + rows).reshape(-1, width))
-            size += waiting[-1].nbytes
-            if size >= _BATCH_BYTES:
-                yield np.concatenate(waiting)
-                waiting, size = [], 0
-    if waiting:
-        yield np.concatenate(waiting)
+        rows = max(1, _PIECE_BYTES // max(1, math.prod(step) * dtype.itemsize))
+        for start in range(0, shape[0], rows):
+            yield file.read(demo, key, start, start + rows)
+
+
+def _pixel_statistics(pieces: Iterator[NDArray[Any]], step: tuple[int, ...]) -> KeyStats:
+    """Per channel, in whole numbers; summed up per pixel first, because reductions along long rows are fast."""
+    count = 0
+    sums = np.zeros((2, math.prod(step)), dtype=np.uint64)
+    low = np.full(math.prod(step), 255, dtype=np.uint8)
+    high = np.zeros_like(low)
+    for piece in pieces:
+        frames = np.asarray(piece).reshape(len(piece), -1)
+        count += len(frames)
+        sums[0] += frames.sum(axis=0, dtype=np.uint32)
+        sums[1] += np.square(frames, dtype=np.uint16).sum(axis=0, dtype=np.uint32)
+        np.minimum(low, frames.min(axis=0), out=low)
+        np.maximum(high, frames.max(axis=0), out=high)
+    channels = step[-1]
+    count *= math.prod(step) // channels
+    totals = sums.reshape(2, -1, channels).sum(axis=1)
+    mean, mean_square = (total.astype(np.float64) / count for total in totals)
+    return KeyStats(
+        mean,
+        np.sqrt(np.maximum(mean_square - mean**2, 0.0)),
+        low.reshape(-1, channels).min(axis=0).astype(np.float64),
+        high.reshape(-1, channels).max(axis=0).astype(np.float64),
+    )
+
+
+def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
+    """Per column of rows so wide. Many rows are taken as one, which makes the reductions several times faster."""
+    group = max(1, _WIDE // width)
+    rest: list[NDArray[Any]] = []
+    rows = 0
+
+    def wide() -> Iterator[NDArray[Any]]:
+        nonlocal rest, rows
+        for piece in pieces:
+            rest.append(np.asarray(piece).reshape(-1, width))
+            if sum(map(len, rest)) < group * _WIDE_ROWS:
+                continue
+            values = np.concatenate(rest)
+            whole = len(values) // group * group
+            rest, rows = [values[whole:]], rows + whole
+            yield values[:whole].reshape(-1, group * width)
+
+    chunks = wide()
+    first = next(chunks, None)
+    parts: list[tuple[int, KeyStats]] = []
+    if first is not None:
+        bulk = statistics_of(chain([first], chunks))
+        parts.append((rows, bulk))  # counted by then
+    left = np.concatenate(rest) if rest else np.zeros((0, width))
+    if len(left):
+        parts.append((len(left), statistics_of([left])))
+    return _joined(parts, width)
+
+
+def _joined(parts: list[tuple[int, KeyStats]], width: int) -> KeyStats:
+    """Statistics of all rows from those of parts, each of which holds one group of columns or several side by side."""
+    groups = [stats.mean.size // width for _, stats in parts]
+    weights = np.repeat([n / k for (n, _), k in zip(parts, groups, strict=True)], groups)
+    means, stds, lows, highs = (
+        np.concatenate([getattr(stats, name).reshape(-1, width) for _, stats in parts])
+        for name in ("mean", "std", "min", "max")
+    )
+    weights /= weights.sum()
+    mean = weights @ means
+    variance = weights @ (stds**2 + (means - mean) ** 2)
+    return KeyStats(mean, np.sqrt(variance), lows.min(axis=0), highs.max(axis=0))

@@ -15,7 +15,10 @@ from imitate.data.doctor.survey import Array, Piece
 _SHIFTS = (0, 1, -1, 2, -2)
 _MAX_DEMOS = 50
 _CLOSE = 1e-6
-_SAID, _BAD = 0.01, 0.5  # share of the steps whose next observation is another
+_SAID, _BAD = (
+    0.1,
+    0.5,
+)  # share of steps with another next observation; where demos were cut, a few have one
 
 
 def shifted_rows(length: int, ahead: int) -> Rows:

@@ -18,6 +18,8 @@ _MIN_STEPS = 200
 _CLEAR = 0.6  # correlation at the peak
 _PROMINENT = 0.03  # above the correlation at the usual lags
 _MAX_COLUMNS = 64
+_ENOUGH = 50_000  # steps; a correlation is sure long before
+_PIECE = 2_000
 
 
 class Lag:
@@ -40,11 +42,13 @@ class Lag:
         actions = piece.small.get("actions")
         keys = sorted(key for key in piece.small if is_position(key))
         before, after = _LAGS[-1] + 1, -_LAGS[0] + 1
-        if actions is None or not keys or len(actions) <= before + after:
+        if actions is None or not keys or len(actions) <= before + after or self._count > _ENOUGH:
             return
-        length = len(actions)
-        actions = actions.reshape(length, -1).astype(np.float64)
-        positions = np.concatenate([piece.small[key].reshape(length, -1) for key in keys], axis=1)
+        length = min(len(actions), _PIECE)
+        actions = actions[:length].reshape(length, -1).astype(np.float64)
+        positions = np.concatenate(
+            [piece.small[key][:length].reshape(length, -1) for key in keys], axis=1
+        )
         motion = np.diff(positions[:, :_MAX_COLUMNS].astype(np.float64), axis=0)
         both = np.concatenate([actions, np.diff(actions, axis=0, prepend=actions[:1])], axis=1)
         if not np.isfinite(motion).all() or not np.isfinite(both).all():

@@ -101,7 +101,7 @@ def _idle_steps(actions: Array, positions: Array) -> Array:
     arm = ~is_switch(actions)
     limit = _QUIET_ACTION * max(float(np.abs(actions).max()), 1e-12)
     quiet = (np.abs(actions[:, arm]) <= limit).all(axis=1) | (change[:, arm] <= limit / 100).all(1)
-    quiet &= (change <= limit).all(axis=1)  # a switch that is thrown is an action
+    quiet &= (change[:, ~arm] <= limit).all(axis=1)  # a switch that is thrown is an action
     motion = np.abs(np.diff(positions, axis=0, append=positions[-1:])).max(axis=1)
     moving = motion[motion > 0]
     usual = float(np.quantile(moving, 0.75)) if len(moving) else 0.0

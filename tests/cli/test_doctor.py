@@ -1,0 +1,521 @@
+"""imitate dataset doctor: what it finds, and that the command it prints repairs it."""
+
+import hashlib
+import json
+import shlex
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from imitate.cli.main import app
+from imitate.data import DatasetWriter, Episode
+
+LENGTH, DEMOS = 60, 6
+
+
+def run(*args):
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def report_of(path, exit_code=None):
+    done = run("dataset", "doctor", path, "--json")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    report = json.loads(done.stdout)
+    assert report["exit_code"] == done.exit_code
+    if exit_code is not None:
+        assert done.exit_code == exit_code, done.output
+    return report
+
+
+def codes(report):
+    return {finding["code"]: finding["level"] for finding in report["findings"]}
+
+
+def integrated(actions, start):
+    """Positions before each action, and after the last: each action is carried out at once."""
+    return start + np.concatenate([np.zeros((1, 3)), 0.05 * actions[:, :3].cumsum(axis=0)])
+
+
+@pytest.fixture
+def clean(tmp_path):
+    """A robot that does what it is told, a camera, simulator states with time and position."""
+    random = np.random.default_rng(0)
+    path = tmp_path / "demos.hdf5"
+    env = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
+    with DatasetWriter(path, env) as writer:
+        for _ in range(DEMOS):
+            actions = random.uniform(-0.9, 0.9, (LENGTH, 4))
+            actions[:, 3] = np.where(np.arange(LENGTH) < LENGTH // 2, -1, 1)
+            positions = integrated(actions, random.normal(size=3))
+            images = random.integers(0, 256, (LENGTH, 24, 16, 3), dtype=np.uint8)
+            last = np.arange(LENGTH) == LENGTH - 1
+            time = 0.05 * np.arange(LENGTH)[:, None]
+            writer.append_episode(
+                Episode(
+                    obs={
+                        "robot0_eef_pos": positions[:-1],
+                        "force": random.normal(size=(LENGTH, 2)),
+                        "agentview_image": images,
+                    },
+                    next_obs={
+                        "robot0_eef_pos": positions[1:],
+                        "force": random.normal(size=(LENGTH, 2)),
+                        "agentview_image": np.concatenate([images[1:], images[-1:]]),
+                    },
+                    actions=actions,
+                    rewards=last.astype(float),
+                    terminals=last,
+                    timeouts=np.zeros(LENGTH),
+                    states=np.concatenate([time, positions[:-1]], axis=1),
+                    attrs={"success": True},
+                )
+            )
+        writer.add_filter_key("train", [f"demo_{i}" for i in range(4)])
+        writer.add_filter_key("valid", ["demo_4", "demo_5"])
+    with h5py.File(path, "r+") as file:
+        for demo in file["data"].values():
+            demo["next_obs/force"][:-1] = demo["obs/force"][1:]
+    return path
+
+
+def replace(group, key, values, **how):
+    del group[key]
+    group.create_dataset(key, data=values, **how)
+
+
+# ---- faults ----------------------------------------------------------------------------------------
+
+
+def nan(data):
+    data["demo_2/obs/force"][7, 1] = np.nan
+
+
+def infinite_action(data):
+    data["demo_2/actions"][7, 1] = np.inf
+
+
+def no_actions(data):
+    del data["demo_1/actions"]
+
+
+def empty(data):
+    for key in ("actions", "rewards", "dones", "terminals", "timeouts", "states"):
+        replace(data["demo_1"], key, data["demo_1"][key][:0])
+    for group in ("obs", "next_obs"):
+        for key in data["demo_1"][group]:
+            replace(data["demo_1"][group], key, data["demo_1"][group][key][:0])
+
+
+def wrong_count(data):
+    data["demo_1"].attrs["num_samples"] = 7
+
+
+def no_count(data):
+    del data["demo_1"].attrs["num_samples"]
+
+
+def wrong_total(data):
+    data.attrs["total"] = 7
+
+
+def lacking(data):
+    del data["demo_1/obs/force"]
+
+
+def extra(data):
+    data["demo_1/obs/torque"] = np.zeros((LENGTH, 2)) + np.arange(LENGTH)[:, None]
+
+
+def other_shape(data):
+    replace(data["demo_1"], "obs/force", np.random.default_rng(1).normal(size=(LENGTH, 3)))
+
+
+def wide_reward(data):
+    for demo in data.values():
+        replace(demo, "rewards", np.zeros((LENGTH, 2)))
+
+
+def one_obs_more(data):
+    for demo in data.values():
+        old = demo["obs/force"][()]
+        replace(demo, "obs/force", np.concatenate([old, old[-1:]]))
+
+
+def short_reward(data):
+    replace(data["demo_3"], "rewards", np.zeros(LENGTH - 2, dtype=np.float32))
+
+
+def other_type(data):
+    replace(data["demo_3"], "obs/force", data["demo_3/obs/force"][()].astype(np.float32))
+
+
+def text(data):
+    for demo in data.values():
+        replace(demo, "obs/force", np.full((LENGTH, 2), b"x"))
+
+
+def channels_first(data):
+    for demo in data.values():
+        for group in ("obs", "next_obs"):
+            images = demo[f"{group}/agentview_image"][()]
+            replace(demo, f"{group}/agentview_image", images.transpose(0, 3, 1, 2))
+
+
+def float_images(data):
+    for demo in data.values():
+        for group in ("obs", "next_obs"):
+            images = demo[f"{group}/agentview_image"][()]
+            replace(demo, f"{group}/agentview_image", images.astype(np.float32) / 255)
+
+
+def blank(data):
+    data["demo_3/obs/agentview_image"][5:9] = 0
+
+
+def opengl(data):
+    data.attrs["macros_image_convention"] = "opengl"
+
+
+def short(data):
+    cut(data["demo_3"], slice(0, 5))
+
+
+def cut(demo, rows):
+    keys = []
+    demo.visititems(lambda key, item: keys.append(key) if hasattr(item, "shape") else None)
+    for key in keys:
+        replace(demo, key, demo[key][rows])
+    demo.attrs["num_samples"] = len(demo["actions"])
+
+
+def unknown(data):
+    replace(data.parent["mask"], "train", np.array([b"demo_0", b"demo_99"]))
+
+
+def overlapping(data):
+    replace(data.parent["mask"], "train", np.array([b"demo_0", b"demo_4"]))
+
+
+def empty_mask(data):
+    replace(data.parent["mask"], "train", np.array([], dtype="S6"))
+
+
+def twice_in_mask(data):
+    replace(data.parent["mask"], "train", np.array([b"demo_0", b"demo_0"]))
+
+
+def beyond(data):
+    data["demo_2/actions"][3:5, 0] = -1.2
+
+
+def dead(data):
+    for demo in data.values():
+        demo["obs/force"][...] = 0
+        demo["next_obs/force"][...] = 0
+
+
+def duplicate(data):
+    data.copy("demo_2", "demo_7")
+
+
+def look_ahead(data):
+    """Observations from after the action, as some recorders write them."""
+    for demo in data.values():
+        del demo["next_obs"]
+        for key, item in demo["obs"].items():
+            item[:-1] = demo[f"obs/{key}"][1:]
+        demo["obs/robot0_eef_pos"][-1] += 0.05 * demo["actions"][-1, :3]
+
+
+def look_ahead_without_states(data):
+    for demo in data.values():
+        del demo["next_obs"], demo["states"]
+        positions = demo["obs/robot0_eef_pos"][()]
+        positions[:-2] = positions[2:].copy()
+        demo["obs/robot0_eef_pos"][...] = positions
+
+
+def late(data):
+    for demo in data.values():
+        del demo["next_obs"], demo["states"]
+        positions = demo["obs/robot0_eef_pos"][()]
+        positions[5:] = positions[:-5].copy()
+        demo["obs/robot0_eef_pos"][...] = positions
+
+
+def wrong_next(data):
+    for demo in data.values():
+        demo["next_obs/force"][...] = demo["obs/force"][()]
+
+
+def idle(data):
+    for demo in data.values():
+        actions = demo["actions"][()]
+        actions[20:40, :3] = 0
+        actions[:, 3] = 1
+        actions[-1, 3] = -1
+        positions = integrated(actions, demo["obs/robot0_eef_pos"][0])
+        demo["actions"][...] = actions
+        demo["obs/robot0_eef_pos"][...] = positions[:-1]
+        demo["next_obs/robot0_eef_pos"][...] = positions[1:]
+        demo["states"][:, 1:] = positions[:-1]
+
+
+def jump(data):
+    for key, rows in (("obs/robot0_eef_pos", 30), ("next_obs/robot0_eef_pos", 29)):
+        data["demo_3"][key][rows:] += 3.0
+    data["demo_3/states"][30:, 1:] += 3.0
+
+
+def lost_time(data):
+    data["demo_3/states"][30:, 0] += 0.5
+
+
+FAULTS = [
+    (nan, "nan", "error"),
+    (infinite_action, "nan", "error"),
+    (no_actions, "no_actions", "error"),
+    (empty, "empty_demo", "error"),
+    (wrong_count, "num_samples", "error"),
+    (no_count, "num_samples", "warning"),
+    (wrong_total, "total", "info"),
+    (lacking, "missing_key", "error"),
+    (extra, "missing_key", "error"),
+    (other_shape, "shape", "error"),
+    (wide_reward, "shape", "error"),
+    (one_obs_more, "lengths", "error"),
+    (short_reward, "lengths", "error"),
+    (other_type, "dtype", "warning"),
+    (text, "dtype", "error"),
+    (channels_first, "image_layout", "error"),
+    (float_images, "image_range", "warning"),
+    (blank, "blank_images", "warning"),
+    (opengl, "upside_down", "warning"),
+    (short, "short_demos", "warning"),
+    (unknown, "mask_unknown", "error"),
+    (overlapping, "mask_overlap", "error"),
+    (empty_mask, "mask_empty", "warning"),
+    (twice_in_mask, "mask_twice", "warning"),
+    (beyond, "action_range", "warning"),
+    (dead, "constant", "warning"),
+    (duplicate, "duplicate", "warning"),
+    (look_ahead, "misaligned", "error"),
+    (look_ahead_without_states, "lag", "warning"),
+    (late, "lag", "warning"),
+    (wrong_next, "next_obs", "error"),
+    (idle, "idle", "warning"),
+    (jump, "jump", "warning"),
+    (lost_time, "clock", "warning"),
+]
+
+
+def damage(path, fault):
+    with h5py.File(path, "r+") as file:
+        data = file["data"]
+        fault(data)
+        if fault is not wrong_total:
+            lengths = [len(demo["actions"]) for demo in data.values() if "actions" in demo]
+            data.attrs["total"] = sum(lengths)
+
+
+def test_a_clean_file_has_no_finding(clean):
+    report = report_of(clean, exit_code=0)
+    assert report["findings"] == []
+    assert (report["demos"], report["steps"]) == (DEMOS, DEMOS * LENGTH)
+    images = 2 * DEMOS * LENGTH * 24 * 16 * 3
+    assert report["read_bytes"] >= images
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "level"), FAULTS, ids=lambda x: getattr(x, "__name__", x)
+)
+def test_the_printed_command_repairs(clean, fault, code, level):
+    damage(clean, fault)
+    before = hashlib.sha256(clean.read_bytes()).hexdigest()
+    report = report_of(clean)
+    assert codes(report).get(code) == level, report["findings"]
+    assert set(codes(report)) == {code}, "one fault, one kind of finding"
+    (finding,) = [finding for finding in report["findings"] if finding["code"] == code][:1]
+    words = shlex.split(finding["repair"])
+    done = run(*words[1:])
+    assert done.exit_code in (0, 1, 3), done.output
+    fixed = words[words.index("--out") + 1]
+    assert codes(report_of(fixed)) == {}, "nothing else came up"
+    assert hashlib.sha256(clean.read_bytes()).hexdigest() == before
+    assert report_of(clean)["findings"] == report["findings"]
+
+
+# ---- --fix -----------------------------------------------------------------------------------------
+
+
+def test_fix_repairs_everything_in_one_new_file(clean, tmp_path):
+    for fault in (nan, short_reward, opengl, beyond, overlapping, wrong_next, float_images):
+        damage(clean, fault)
+    before = clean.read_bytes()
+    out = tmp_path / "a folder" / "fixed file.hdf5"
+    done = run("dataset", "doctor", clean, "--fix", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "repaired nan" in done.output
+    assert clean.read_bytes() == before
+    with h5py.File(clean) as old, h5py.File(out) as new:
+        assert sorted(new["data"]) == ["demo_0", "demo_1", "demo_3", "demo_4", "demo_5"]
+        assert new["data"].attrs["total"] == 4 * LENGTH + (LENGTH - 2)
+        assert new["data/demo_3"].attrs["num_samples"] == LENGTH - 2
+        images = old["data/demo_0/obs/agentview_image"][()]
+        upright = np.rint(images * 255).astype(np.uint8)[:, ::-1]
+        np.testing.assert_array_equal(new["data/demo_0/obs/agentview_image"][()], upright)
+        assert "next_obs" not in new["data/demo_0"]
+        assert new["mask/train"][()].tolist() == [b"demo_0"]
+        assert new["mask/valid"][()].tolist() == [b"demo_4", b"demo_5"]
+        assert new["data"].attrs["env_args"] == old["data"].attrs["env_args"]
+        assert new["data/demo_0"].attrs["success"]
+
+
+def test_shifted_observations_are_those_of_before_the_action(clean, tmp_path):
+    with h5py.File(clean) as file:
+        true = file["data/demo_0/obs/robot0_eef_pos"][()]
+    damage(clean, look_ahead)
+    out = tmp_path / "fixed.hdf5"
+    assert run("dataset", "doctor", clean, "--fix", "--out", out).exit_code == 0
+    with h5py.File(clean) as old, h5py.File(out) as new:
+        demo = new["data/demo_0"]
+        np.testing.assert_array_equal(demo["obs/robot0_eef_pos"], true[1:])
+        np.testing.assert_array_equal(demo["actions"], old["data/demo_0/actions"][1:])
+        np.testing.assert_array_equal(demo["rewards"], old["data/demo_0/rewards"][1:])
+
+
+def test_idle_steps_are_cut_down_to_five(clean, tmp_path):
+    damage(clean, idle)
+    out = tmp_path / "fixed.hdf5"
+    assert run("dataset", "doctor", clean, "--fix", "--out", out).exit_code == 0
+    with h5py.File(clean) as old, h5py.File(out) as new:
+        kept = [*range(25), *range(40, LENGTH)]
+        np.testing.assert_array_equal(new["data/demo_0/actions"], old["data/demo_0/actions"][kept])
+
+
+def test_only_some(clean, tmp_path):
+    damage(clean, nan)
+    damage(clean, beyond)
+    out = tmp_path / "fixed.hdf5"
+    done = run(
+        "dataset", "doctor", clean, "--fix", "--only", "action_range", "--out", out, "--json"
+    )
+    assert done.exit_code == 3
+    report = json.loads(done.stdout)
+    assert codes(report) == {"nan": "error"}
+    assert [finding["code"] for finding in report["repaired"]] == ["action_range"]
+    with h5py.File(out) as file:
+        assert file["data/demo_2/actions"][3, 0] == -1
+
+
+def test_in_place_keeps_the_old_file(clean):
+    damage(clean, nan)
+    before = clean.read_bytes()
+    assert run("dataset", "doctor", clean, "--fix", "--in-place").exit_code == 0
+    assert clean.with_name("demos.hdf5.bak").read_bytes() == before
+    assert report_of(clean)["demos"] == DEMOS - 1
+    assert sorted(path.name for path in clean.parent.iterdir()) == ["demos.hdf5", "demos.hdf5.bak"]
+
+
+def test_many_demos_get_a_short_command(clean):
+    with h5py.File(clean, "r+") as file:
+        for number in range(10, 40):
+            file.copy(f"data/demo_{number % DEMOS}", file["data"], name=f"demo_{number}")
+    (finding,) = [f for f in report_of(clean)["findings"] if f["code"] == "duplicate"]
+    assert len(finding["where"]) == 30
+    assert "--fix --only duplicate" in finding["repair"]
+
+
+# ---- what a person reads -----------------------------------------------------------------------------
+
+
+def test_text(clean):
+    damage(clean, nan)
+    done = run("dataset", "doctor", clean)
+    assert done.exit_code == 3
+    lines = done.stdout.splitlines()
+    assert lines[1] == "error    nan: 1 demos have NaN or inf in 'obs/force'"
+    assert lines[2] == "         where:  demo_2 obs/force steps 7"
+    fixed = clean.with_name("demos_fixed.hdf5")
+    assert (
+        lines[3] == f"         repair: imitate dataset delete {clean} --demos demo_2 --out {fixed}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--fix"], "where to?"),
+        (["--fix", "--out", "new.hdf5", "--in-place"], "where to?"),
+        (["--out", "new.hdf5"], "belong to --fix"),
+        (["--fix", "--out", "new.hdf5"], "nothing to repair"),
+        (["--fix", "--only", "nam", "--out", "new.hdf5"], "no finding 'nam'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(clean, args, words, monkeypatch):
+    monkeypatch.chdir(clean.parent)
+    done = run("dataset", "doctor", clean, *args)
+    assert done.exit_code == 2
+    assert words in done.output
+    assert len(done.output.splitlines()) == 1
+    assert not (clean.parent / "new.hdf5").exists()
+
+
+def test_the_file_itself_is_never_the_output(clean):
+    damage(clean, nan)
+    before = clean.read_bytes()
+    done = run("dataset", "doctor", clean, "--fix", "--out", clean, "--overwrite")
+    assert done.exit_code == 2
+    assert "--in-place" in done.output
+    assert clean.read_bytes() == before
+
+
+# ---- damaged and foreign files ------------------------------------------------------------------------
+
+
+def test_foreign_files(tmp_path):
+    other = tmp_path / "other.hdf5"
+    other.write_text("no")
+    assert run("dataset", "doctor", other).exit_code == 2
+    assert run("dataset", "doctor", tmp_path / "none.hdf5").exit_code == 2
+    with h5py.File(other, "w") as file:
+        file["x"] = 1
+    assert codes(report_of(other, exit_code=3)) == {"file": "error"}
+    with h5py.File(other, "w") as file:
+        file.create_group("data")
+    assert set(codes(report_of(other, exit_code=3))) == {"no_demos", "env_args"}
+
+
+def test_an_unreadable_chunk_is_found_and_its_demo_left_out(clean, tmp_path):
+    with h5py.File(clean, "r+") as file:
+        demo = file["data/demo_3"]
+        replace(demo, "obs/force", demo["obs/force"][()], chunks=(10, 2), fletcher32=True)
+        chunk = demo["obs/force"].id.get_chunk_info(2)
+    with clean.open("r+b") as raw:
+        raw.seek(chunk.byte_offset)
+        raw.write(b"\xff\x00\xff\x00")
+    report = report_of(clean, exit_code=3)
+    (finding,) = report["findings"]
+    assert finding["code"] == "unreadable"
+    assert finding["where"] == [{"demo": "demo_3", "key": "obs/force", "steps": [[0, LENGTH]]}]
+    assert run(*shlex.split(finding["repair"])[1:]).exit_code == 0
+    assert report_of(clean.with_name("demos_fixed.hdf5"), exit_code=0)["demos"] == DEMOS - 1
+
+
+def test_cut_and_flipped_files_are_reported(clean, tmp_path):
+    content = clean.read_bytes()
+    random = np.random.default_rng(0)
+    broken = tmp_path / "broken.hdf5"
+    for _ in range(15):
+        broken.write_bytes(content[: random.integers(9, len(content))])
+        assert run("dataset", "doctor", broken).exit_code in (2, 3)
+        flipped = bytearray(content)
+        for at in random.integers(0, 20_000, size=4):
+            flipped[at] ^= 1 << random.integers(8)
+        broken.write_bytes(flipped)
+        done = run("dataset", "doctor", broken, "--json")
+        assert done.exit_code in (0, 1, 2, 3)
+        assert done.exit_code == 2 or json.loads(done.stdout)["path"] == str(broken)
+        assert isinstance(done.exception, SystemExit | None), done.exception
