@@ -256,15 +256,16 @@ class BC(Algo):
         actions, mask = batch["actions"], batch.get("pad_mask")
         predicted = self.policy.head(self._features(batch)).mean
         weights = self.algo_config.loss
-        l2 = masked_mean((predicted - actions).square().mean(-1), mask)
-        l1 = masked_mean(
-            nn.functional.smooth_l1_loss(predicted, actions, reduction="none").mean(-1), mask
-        )
-        cos = masked_mean(cosine_loss(predicted[..., :3], actions[..., :3]), mask)
-        terms = ((weights.l2_weight, l2), (weights.l1_weight, l1), (weights.cos_weight, cos))
-        # Terms without weight are only reported: they have no part in the backward pass.
-        loss = torch.stack([weight * term for weight, term in terms if weight > 0]).sum()
-        return loss, {"Loss": loss, "L2_Loss": l2, "L1_Loss": l1, "Cosine_Loss": cos}
+        losses = {"L2_Loss": (weights.l2_weight, (predicted - actions).square().mean(-1))}
+        if weights.l1_weight > 0:
+            error = nn.functional.smooth_l1_loss(predicted, actions, reduction="none")
+            losses["L1_Loss"] = (weights.l1_weight, error.mean(-1))
+        if weights.cos_weight > 0:
+            error = cosine_loss(predicted[..., :3], actions[..., :3])
+            losses["Cosine_Loss"] = (weights.cos_weight, error)
+        info = {name: masked_mean(error, mask) for name, (_, error) in losses.items()}
+        loss = torch.stack([weight * info[name] for name, (weight, _) in losses.items()]).sum()
+        return loss, {"Loss": loss, **info}
 
     def _validation_info(self, batch: Batch) -> Info:
         """Mean absolute error of the action that the policy would take, normalized units."""

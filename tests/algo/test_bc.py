@@ -351,3 +351,17 @@ def test_every_prior_learns_a_linear_expert(prior):
     algo.set_eval()
     obs = torch.tensor([[0.5, -0.5], [-0.3, 0.6]])
     torch.testing.assert_close(algo.get_action({"state": obs}), obs.flip(-1), atol=0.25, rtol=0)
+
+
+def test_the_first_updates_warm_up():
+    """Warm-up over 4 updates to 0.01: rates 0, 0.0025, 0.005 before updates 1, 2, 3."""
+    algo = make(("algo.optim_params.policy.learning_rate.warmup_steps=4",))
+    batch = algo.process_batch_for_training(batch_of(torch.ones(8, 1, 2), torch.ones(8, 1, 2)))
+    before = [p.detach().clone() for p in algo.nets.parameters()]
+    algo.train_on_batch(batch, 1)
+    assert all(torch.equal(a, b) for a, b in zip(before, algo.nets.parameters(), strict=True))
+    rates = []
+    for _ in range(2):
+        rates.append(algo.optimizers["policy"].param_groups[0]["lr"])
+        algo.train_on_batch(batch, 1)
+    assert rates == pytest.approx([0.0025, 0.005])
