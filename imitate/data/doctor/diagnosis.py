@@ -15,6 +15,7 @@ from imitate.data.doctor.lag import Lag
 from imitate.data.doctor.layout import Layout, layout_of
 from imitate.data.doctor.mask_checks import check_masks
 from imitate.data.doctor.motion import Clock, Idle, Jumps
+from imitate.data.doctor.orientation import Orientation
 from imitate.data.doctor.ranges import Ranges
 from imitate.data.doctor.structure import CHECKS
 from imitate.data.doctor.survey import Check, Survey
@@ -83,6 +84,7 @@ def _value_checks(layout: Layout) -> list[Check]:
         Clock(layout),
         Duplicates(),
         Images(layout),
+        Orientation(layout),
     ]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from imitate.data.doctor.finding import Finding, Level, Place, Remedy, runs_of
 from imitate.data.doctor.layout import Layout
+from imitate.data.doctor.orientation import flip
 from imitate.data.doctor.survey import Array, Piece
 
 _MAX_RUNS = 100
@@ -25,8 +26,7 @@ class Images:
         self._keys = {
             key: form
             for key, form in layout.steps.items()
-            if key.startswith("obs/") and len(form.step) == 3 and form.step[2] in (1, 3, 4)
-            if not form.is_channel_first and "depth" not in key
+            if key.startswith("obs/") and form.is_image and "depth" not in key
         }
         self._blank: defaultdict[str, list[Place]] = defaultdict(list)
         self._low: dict[str, float] = {}
@@ -100,7 +100,7 @@ class Images:
             "images are upside down: attribute 'macros_image_convention' is 'opengl', whose first row is the lowest",
             [Place(key=key) for key in sorted(self._keys)],
             Remedy(
-                values={key: lambda values: values[:, ::-1] for key in keys},
+                values=dict.fromkeys(keys, flip),
                 attrs={"macros_image_convention": "opencv"},
             ),
         )

@@ -30,6 +30,12 @@ class Form(NamedTuple):
         return self.dtype.kind in "fiub"
 
     @property
+    def is_image(self) -> bool:
+        """Whether the steps look like images (H, W, C)."""
+        step = self.step
+        return len(step) == 3 and step[2] in (1, 3, 4) and not self.is_channel_first
+
+    @property
     def is_channel_first(self) -> bool:
         """Whether the steps look like images (C, H, W)."""
         step = self.step

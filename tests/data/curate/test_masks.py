@@ -1,0 +1,34 @@
+"""Splits: disjoint, complete, of the wanted size."""
+
+import tempfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imitate.data import DatasetFile
+from imitate.data.curate.masks import split
+from imitate.data.curate.target import Target
+
+
+def bare_file(path, demos):
+    with h5py.File(path, "w") as file:
+        for number in range(demos):
+            file[f"data/demo_{number}/actions"] = np.zeros((1, 1))
+
+
+@settings(max_examples=20, deadline=None)
+@given(demos=st.integers(2, 30), ratio=st.floats(0.01, 0.99), seed=st.integers(0, 100))
+def test_split_parts_the_demos(demos, ratio, seed):
+    with tempfile.TemporaryDirectory() as folder:
+        source, out = Path(folder, "a.hdf5"), Path(folder, "b.hdf5")
+        bare_file(source, demos)
+        masks = split(source, Target(out), ratio=ratio, seed=seed)
+        train, valid = set(masks["train"]), set(masks["valid"])
+        assert not train & valid
+        assert len(train | valid) == demos
+        assert len(valid) == min(max(1, round(ratio * demos)), demos - 1)
+        with DatasetFile(out) as file:
+            assert file.filter_keys() == masks

@@ -1,0 +1,69 @@
+"""Statistics of files against numpy."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imitate.data import DatasetFile
+from imitate.data.curate import summary
+from imitate.data.curate.summary import summarize
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    lengths=st.lists(st.integers(1, 400), min_size=1, max_size=6),
+    width=st.integers(1, 40),
+    offset=st.sampled_from([0.0, 1e3]),
+)
+def test_rows_in_whatever_pieces(seed, lengths, width, offset):
+    random = np.random.default_rng(seed)
+    pieces = [random.normal(size=(n, width)) + offset for n in lengths]
+    found = summary._row_statistics(iter(pieces), width)
+    values = np.concatenate(pieces)
+    np.testing.assert_allclose(found.mean, values.mean(axis=0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.std, values.std(axis=0), rtol=1e-9, atol=1e-11)
+    np.testing.assert_array_equal(found.min, values.min(axis=0))
+    np.testing.assert_array_equal(found.max, values.max(axis=0))
+
+
+def test_many_rows_are_grouped_to_the_same_result():
+    values = np.random.default_rng(0).normal(size=(50_003, 3)) * [1, 10, 100]
+    found = summary._row_statistics(iter(np.array_split(values, 7)), 3)
+    np.testing.assert_allclose(found.mean, values.mean(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(found.std, values.std(axis=0), rtol=1e-12)
+    np.testing.assert_array_equal(found.min, values.min(axis=0))
+
+
+def test_images_per_channel(demo_file):
+    path = demo_file(num_demos=3, length=[7, 5, 9], image=True)
+    found = summarize(path, keys=["obs/agentview_image"])["obs/agentview_image"]
+    with DatasetFile(path) as file:
+        images = np.concatenate([file.read(d, "obs/agentview_image") for d in file.demos()])
+    pixels = images.reshape(-1, 3).astype(np.float64)
+    np.testing.assert_allclose(found.mean, pixels.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.std, pixels.std(axis=0), rtol=1e-10)
+    assert found.min.tolist() == pixels.min(axis=0).tolist()
+    assert found.max.tolist() == pixels.max(axis=0).tolist()
+
+
+def test_white_images_do_not_overflow():
+    piece = np.full((3000, 2, 2, 1), 255, dtype=np.uint8)
+    found = summary._pixel_statistics(iter([piece] * 4), (2, 2, 1))
+    assert (found.mean.tolist(), found.std.tolist()) == ([255.0], [0.0])
+
+
+@pytest.mark.parametrize("filter_key", [None, "one"])
+def test_keys_by_default(demo_file, filter_key):
+    path = demo_file(num_demos=2, filter_keys={"one": [1]})
+    found = summarize(path, filter_key=filter_key)
+    assert list(found) == [
+        "actions",
+        "obs/object",
+        "obs/robot0_eef_pos",
+        "obs/robot0_eef_quat",
+        "obs/robot0_gripper_qpos",
+        "rewards",
+    ]
+    assert found["rewards"].mean.tolist() == [pytest.approx(1 / 12)]
