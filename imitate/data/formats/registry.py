@@ -18,6 +18,8 @@ _MODULES = {
     "mimicgen": "mimicgen",
     "libero": "libero",
     "aloha": "aloha",
+    "diffusion-policy": "diffusion_policy",
+    "minari": "minari",
     "robomimic": "robomimic",
 }
 

@@ -162,6 +162,14 @@ def episode_of(group: h5py.Group, where: str, report: Report) -> Episode | None:
             _as_attribute(key, dataset, attrs, report)
     for key in attrs:
         report.keep(f"attribute {key}")
+    return episode_from(values, attrs, report)
+
+
+def episode_from(
+    values: dict[str, NDArray[Any]], attrs: Mapping[str, Any], report: Report
+) -> Episode:
+    """The episode of arrays under their names in the file; ``values`` is used up."""
+    length = len(values["actions"])
     return Episode(
         obs=_below("obs/", values),
         next_obs=_below("next_obs/", values) or None,

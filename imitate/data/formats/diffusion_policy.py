@@ -1,0 +1,172 @@
+"""Diffusion Policy's zarr: ``data/<key>``, all episodes one after the other, and ``meta/episode_ends``.
+
+``data/action`` are the actions; everything else below ``data`` is an observation. ``episode_ends[i]`` is the row after
+episode i's last. A folder, or a ``.zarr.zip``. What the format has no place for lies in a sidecar when we write.
+Frames stored as float whole numbers from 0 to 255 become uint8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.formats.base import UNKNOWN_ENV, Demo, Format, Options, Source, robot_meta
+from imitate.data.formats.extras import extra
+from imitate.data.formats.report import Report
+from imitate.data.formats.sidecar import (
+    NAME,
+    Sidecar,
+    SidecarWriter,
+    arrays_to_write,
+    beside,
+    plain_episode,
+)
+from imitate.errors import DatasetError
+
+_ENDS = "meta/episode_ends"
+_CHUNK_BYTES = 2**20
+
+
+def _recognises(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "meta" / "episode_ends").is_dir() and (path / "data").is_dir()
+    return path.name.endswith(".zarr.zip")
+
+
+@contextmanager
+def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+    zarr = extra("zarr", "zarr")
+    store = zarr.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
+    root = zarr.open_group(store, mode="r")
+    if _ENDS not in root or "data/action" not in root:
+        raise DatasetError(
+            f"{path}: has no '{_ENDS}' or no 'data/action': it is not of this format"
+        )
+    ends = np.asarray(root[_ENDS][:], dtype=np.int64)
+    bounds = np.concatenate([[0], ends])
+    arrays = {name: array for name, array in root["data"].arrays()}
+    for name, array in arrays.items():
+        if (np.diff(bounds) <= 0).any() or bounds[-1] != array.shape[0]:
+            raise DatasetError(
+                f"{path}: '{_ENDS}' does not cut the {array.shape[0]} rows of 'data/{name}' into episodes: "
+                f"it must rise and end with {array.shape[0]}; the dataset is damaged"
+            )
+    with beside(path, len(ends)) as sidecar:
+        source = Source(
+            env_meta=robot_meta(UNKNOWN_ENV),
+            demos=_demos(arrays, bounds, sidecar, options, report),
+            count=len(ends),
+            control_freq=options.fps,
+        )
+        report.synthesised["env_args"] = "a real robot: the dataset names no environment"
+        if sidecar is not None:
+            sidecar.complete(source, report)
+        yield source
+
+
+def _demos(
+    arrays: dict[str, Any],
+    bounds: NDArray[np.int64],
+    sidecar: Sidecar | None,
+    options: Options,
+    report: Report,
+) -> Iterator[Demo]:
+    as_frames = {name for name, array in arrays.items() if _holds_frames(array)}
+    report.renamed["action"] = "actions"
+    for name in sorted(set(arrays) - {"action"}):
+        report.renamed[name] = f"obs/{name}"
+    attrs = {} if options.language is None else {"language": options.language}
+    for number, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        values = {name: np.asarray(array[start:stop]) for name, array in arrays.items()}
+        actions = values.pop("action")
+        if sidecar is not None:
+            found = {f"obs/{name}": value for name, value in values.items()}
+            yield sidecar.demo(number, {"actions": actions, **found}, report)
+            continue
+        obs = {
+            name: _frames(value, name, report) if name in as_frames else value
+            for name, value in values.items()
+        }
+        yield Demo(
+            f"demo_{number}",
+            plain_episode(obs, actions.reshape(stop - start, -1), attrs, report),
+        )
+
+
+def _holds_frames(array: Any) -> bool:
+    """Float images with whole numbers from 0 to 255, as Push-T's are."""
+    if len(array.shape) != 4 or array.shape[-1] not in (1, 3) or array.dtype.kind != "f":
+        return False
+    first = np.asarray(array[:1])
+    return bool((first == first.astype(np.uint8)).all() and first.max(initial=0) > 1)
+
+
+def _frames(values: NDArray[Any], name: str, report: Report) -> NDArray[Any]:
+    frames: NDArray[Any] = np.clip(np.rint(values), 0, 255).astype(np.uint8)
+    rounded = "" if (frames == values).all() else ", rounded"
+    report.changed[f"obs/{name}"] = f"{values.dtype} frames -> uint8{rounded}"
+    return frames
+
+
+@contextmanager
+def _write(path: Path, source: Source, report: Report) -> Iterator[Callable[[Demo], None]]:
+    zarr = extra("zarr", "zarr")
+    root = zarr.open_group(str(path), mode="w", zarr_format=2)
+    data, meta = root.create_group("data"), root.create_group("meta")
+    sidecar = SidecarWriter(path / NAME, source)
+    made: dict[str, Any] = {}
+    ends: list[int] = []
+
+    def append(demo: Demo) -> None:
+        arrays = arrays_to_write(demo, path)
+        chosen = {"action": arrays.pop("actions")}
+        for key in [key for key in arrays if _has_a_place(key)]:
+            chosen[key.removeprefix("obs/")] = arrays.pop(key)
+        if made and set(chosen) != set(made):
+            odd = sorted(set(chosen) ^ set(made))[0]
+            raise DatasetError(
+                f"{path}: demo '{demo.name}': not every demo has 'obs/{odd}': give it in each or in none"
+            )
+        for key, values in chosen.items():
+            made[key] = made.get(key) or _empty(data, key, values)
+            made[key].append(values)
+        sidecar.append(demo, arrays)
+        ends.append((ends[-1] if ends else 0) + len(chosen["action"]))
+        report.note(
+            f"rewards, ends, states and attributes lie in {NAME}, which reading here takes up again"
+        )
+
+    try:
+        yield append
+        meta.create_array("episode_ends", data=np.array(ends, dtype=np.int64))
+    finally:
+        sidecar.close()
+
+
+def _has_a_place(key: str) -> bool:
+    name = key.removeprefix("obs/")
+    return key.startswith("obs/") and "/" not in name and name != "action"
+
+
+def _empty(data: Any, key: str, values: NDArray[Any]) -> Any:
+    step = values[0].nbytes
+    rows = max(1, min(4096, _CHUNK_BYTES // max(1, step)))
+    return data.create_array(
+        key, shape=(0, *values.shape[1:]), chunks=(rows, *values.shape[1:]), dtype=values.dtype
+    )
+
+
+FORMAT = Format(
+    name="diffusion-policy",
+    summary="Diffusion Policy's zarr (needs the extra 'zarr')",
+    recognises=_recognises,
+    read=_read,
+    write=_write,
+    options=frozenset({"fps", "language"}),
+    endings=(".zarr",),
+)

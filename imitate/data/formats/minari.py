@@ -1,0 +1,300 @@
+"""Minari's datasets, read and written through the package ``minari``.
+
+A folder with ``data/metadata.json``, or that ``data`` folder. T + 1 observations (and infos) per episode: observation
+t and t + 1 are ``obs[t]`` and ``next_obs[t]``; the last row of infos becomes attributes ``final_infos.<key>``.
+
+Writing never compresses frames with loss: where the package cannot switch its JPEG off, they are stored as int16, which
+reading here turns back. Rewards and flags have their place; states, attributes, masks and the rest lie in a sidecar.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from imitate.data.episode import Episode
+from imitate.data.formats.base import (
+    GYMNASIUM,
+    Demo,
+    Format,
+    Options,
+    Source,
+    gymnasium_meta,
+)
+from imitate.data.formats.extras import extra
+from imitate.data.formats.minari_spaces import action_columns, leaves, space_of
+from imitate.data.formats.report import Report
+from imitate.data.formats.sidecar import NAME, Sidecar, SidecarWriter, arrays_to_write, beside
+from imitate.errors import DatasetError
+
+_PREFIX, _FINAL, _LINK = "minari.", "final_infos.", "minari.next_obs"
+_STRUCTURE = {"total_episodes", "total_steps", "data_format", "observation_space", "action_space"}
+_OURS = _STRUCTURE | {"minari_version", "dataset_id", "dataset_size", "jpeg_encoding", "env_spec"}
+
+
+def _data_folder(path: Path) -> Path:
+    return path / "data" if (path / "data").is_dir() else path
+
+
+def _recognises(path: Path) -> bool:
+    file = _data_folder(path) / "metadata.json"
+    return file.is_file() and "data_format" in json.loads(file.read_text())
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+    storages = extra("minari.dataset.minari_storage", "minari")
+    folder = _data_folder(path)
+    if not (folder / "metadata.json").is_file():
+        raise DatasetError(f"{path}: has no 'data/metadata.json': it is not a dataset of Minari")
+    raw = json.loads((folder / "metadata.json").read_text())
+    storage = storages.MinariStorage.read(folder)
+    count = int(storage.total_episodes)
+    with beside(folder, count) as sidecar:
+        source = Source(
+            env_meta=_env_meta(raw.get("env_spec"), options, report),
+            demos=_demos(storage, count, sidecar, path, report),
+            count=count,
+            attrs={f"{_PREFIX}{key}": _as_text(raw[key]) for key in raw if key not in _STRUCTURE},
+        )
+        if sidecar is not None:
+            sidecar.complete(source, report)
+        yield source
+
+
+def _as_text(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) else json.dumps(value)
+
+
+def _env_meta(spec: str | None, options: Options, report: Report) -> dict[str, Any]:
+    if spec is None or options.env is not None:
+        return gymnasium_meta(options.env, report)
+    found = json.loads(spec)
+    report.renamed["env_spec"] = "env_args"
+    return {
+        "env_name": found["id"],
+        "type": GYMNASIUM,
+        "env_kwargs": found.get("kwargs") or {},
+    }
+
+
+def _demos(
+    storage: Any, count: int, sidecar: Sidecar | None, path: Path, report: Report
+) -> Iterator[Demo]:
+    for number in range(count):
+        raw = next(iter(storage.get_episodes([number])))
+        where = f"{path}: episode {number}"
+        seen = leaves(raw["observations"], storage.observation_space, report)
+        actions = action_columns(raw["actions"], storage.action_space, where, report)
+        for key, values in seen.items():
+            if len(values) != len(actions) + 1:
+                raise DatasetError(
+                    f"{where}: {len(values)} observations '{key}' and {len(actions)} actions: there must be one more; "
+                    "the dataset is damaged"
+                )
+        report.keep("actions", "rewards")
+        report.renamed.update({"terminations": "terminals", "truncations": "timeouts"})
+        report.renamed["observations"] = "obs and next_obs: " + ", ".join(seen)
+        arrays = {f"obs/{key}": values[:-1] for key, values in seen.items()}
+        arrays.update({f"next_obs/{key}": values[1:] for key, values in seen.items()})
+        arrays["actions"] = actions
+        arrays["rewards"] = np.asarray(raw["rewards"])[: len(actions)]
+        arrays["terminals"] = np.asarray(raw["terminations"], dtype=bool)[: len(actions)]
+        arrays["timeouts"] = np.asarray(raw["truncations"], dtype=bool)[: len(actions)]
+        if sidecar is not None:
+            yield _as_it_was(sidecar.demo(number, arrays, report))
+            continue
+        steps, final = _infos(raw.get("infos") or {}, len(actions), report)
+        metadata = next(iter(storage.get_episode_metadata([number])))
+        yield Demo(
+            f"demo_{number}",
+            Episode(
+                obs={key: values[:-1] for key, values in seen.items()},
+                next_obs={key: values[1:] for key, values in seen.items()},
+                actions=actions,
+                rewards=arrays["rewards"],
+                terminals=arrays["terminals"],
+                timeouts=arrays["timeouts"],
+                attrs={**_attrs(metadata), **final},
+                steps=steps,
+            ),
+        )
+
+
+def _as_it_was(demo: Demo) -> Demo:
+    """A demo we wrote, without the next observations that it did not have."""
+    attrs = dict(demo.episode.attrs)
+    link = attrs.pop(_LINK, "following")
+    next_obs = None if link == "missing" else demo.episode.next_obs
+    return Demo(demo.name, replace(demo.episode, attrs=attrs, next_obs=next_obs))
+
+
+def _attrs(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {}
+    for key, value in metadata.items():
+        if key in ("id", "total_steps") or value is None:
+            continue
+        kept[key] = value.item() if isinstance(value, np.generic) else value
+    return kept
+
+
+def _infos(
+    infos: Mapping[str, Any], length: int, report: Report, prefix: str = ""
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Infos at each step, and those after the last one."""
+    steps: dict[str, NDArray[Any]] = {}
+    final: dict[str, Any] = {}
+    for key, value in infos.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            below = _infos(value, length, report, f"{name}/")
+            steps.update(below[0])
+            final.update(below[1])
+            continue
+        values = np.asarray(value)
+        if values.dtype.kind not in "fiub" or len(values) != length + 1:
+            report.dropped[f"infos/{name}"] = "not one number or array per observation"
+            continue
+        report.keep(f"infos/{name}")
+        steps[f"infos/{name}"] = values[:-1]
+        final[f"{_FINAL}{name}"] = values[-1]
+    return steps, final
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _write(path: Path, source: Source, report: Report) -> Iterator[Callable[[Demo], None]]:
+    minari = extra("minari", "minari")
+    storages = extra("minari.dataset.minari_storage", "minari")
+    buffers = extra("minari.data_collector", "minari")
+    dataset_id = _dataset_id(Path(report.target))
+    folder = path / "data"
+    folder.mkdir(parents=True)
+    sidecar = SidecarWriter(folder / NAME, source)
+    storage: Any = None
+    keeps_frames = "jpeg_encoding" in inspect.signature(storages.MinariStorage.new).parameters
+
+    def append(demo: Demo) -> None:
+        nonlocal storage
+        arrays = arrays_to_write(demo, path)
+        seen = {
+            key: values if keeps_frames or values.dtype != np.uint8 else values.astype(np.int16)
+            for key, values in _take_observations(arrays).items()
+        }
+        actions = arrays.pop("actions")
+        if storage is None:
+            more = {"jpeg_encoding": False} if keeps_frames else {}
+            space = spaces.Dict({key: space_of(values) for key, values in seen.items()})
+            storage = storages.MinariStorage.new(
+                folder, observation_space=space, action_space=space_of(actions), **more
+            )
+            storage.update_metadata(_metadata(source, dataset_id, minari.__version__))
+        storage.update_episodes(
+            [
+                buffers.EpisodeBuffer(
+                    observations=seen,
+                    actions=actions,
+                    rewards=arrays.pop("rewards"),
+                    terminations=arrays.pop("terminals").astype(bool),
+                    truncations=arrays.pop("timeouts").astype(bool),
+                    infos=_infos_of(arrays, demo.episode.attrs),
+                )
+            ]
+        )
+        link = arrays.pop(_LINK)
+        episode = replace(demo.episode, attrs={**demo.episode.attrs, _LINK: str(link)})
+        sidecar.append(Demo(demo.name, episode), arrays)
+        report.note(
+            f"states, attributes and masks lie in data/{NAME}, which reading here takes up again"
+        )
+
+    try:
+        yield append
+    finally:
+        sidecar.close()
+
+
+def _take_observations(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """T + 1 observations; next ones that are not the following observation stay among the arrays."""
+    obs = {key[4:]: arrays.pop(key) for key in list(arrays) if key.startswith("obs/")}
+    following = {key[9:]: arrays[key] for key in arrays if key.startswith("next_obs/")}
+    link = "following" if following else "missing"
+    for key, values in following.items():
+        if (
+            set(following) != set(obs)
+            or (values[:-1] != obs[key][1:]).any()
+            or values.dtype != obs[key].dtype
+        ):
+            link = "stored"
+    if link == "following":
+        for key in following:
+            del arrays[f"next_obs/{key}"]
+    arrays[_LINK] = np.array(link)
+    return {
+        key: np.concatenate([values, following.get(key, values)[-1:]])
+        for key, values in obs.items()
+    }
+
+
+def _infos_of(
+    arrays: dict[str, NDArray[Any]], attrs: Mapping[str, Any]
+) -> dict[str, NDArray[Any]] | None:
+    """Infos whose last row is known, as T + 1 rows; they stay in the sidecar too, with their type."""
+    found = {}
+    for key, values in arrays.items():
+        name = key.removeprefix("infos/")
+        if key.startswith("infos/") and "/" not in name and f"{_FINAL}{name}" in attrs:
+            last = np.asarray(attrs[f"{_FINAL}{name}"], dtype=values.dtype)
+            found[name] = np.concatenate([values, last[None]])
+    return found or None
+
+
+def _metadata(source: Source, dataset_id: str, version: str) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in source.attrs.items():
+        name = key.removeprefix(_PREFIX)
+        if key.startswith(_PREFIX) and name not in _OURS:
+            kept[name] = value
+    for name in ("author", "author_email"):
+        if isinstance(kept.get(name), str):
+            kept[name] = set(json.loads(kept[name])) if kept[name].startswith("[") else {kept[name]}
+    if isinstance(kept.get("requirements"), str):
+        kept["requirements"] = json.loads(kept["requirements"])
+    return {**kept, "dataset_id": dataset_id, "minari_version": version}
+
+
+def _dataset_id(target: Path) -> str:
+    if not re.fullmatch(r"[\w-]+-v\d+", target.name):
+        raise DatasetError(
+            f"{target}: a dataset of Minari is named <name>-v<number>: choose a name such as {target.stem}-v0"
+        )
+    default = Path.home() / ".minari" / "datasets"
+    root = Path(os.environ.get("MINARI_DATASETS_PATH", default)).resolve()
+    full = target.resolve()
+    return str(full.relative_to(root)) if full.is_relative_to(root) else target.name
+
+
+FORMAT = Format(
+    name="minari",
+    summary="Minari's datasets, a folder each (needs the extra 'minari')",
+    recognises=_recognises,
+    read=_read,
+    write=_write,
+    options=frozenset({"env"}),
+)

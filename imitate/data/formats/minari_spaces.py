@@ -1,0 +1,85 @@
+"""Nested values of gymnasium spaces as flat arrays, and back to spaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from imitate.data.formats.gym_arrays import named_obs
+from imitate.data.formats.report import Report
+from imitate.errors import DatasetError
+
+
+def leaves(value: Any, space: Any, report: Report, name: str = "") -> dict[str, NDArray[Any]]:
+    """Observations by name: 'flat' or 'image' for a lone Box, else the keys, joined with dots."""
+    prefix = f"{name}." if name else ""
+    found: dict[str, NDArray[Any]] = {}
+    if isinstance(space, spaces.Dict):
+        for key, below in space.spaces.items():
+            found.update(leaves(value[key], below, report, f"{prefix}{key}"))
+    elif isinstance(space, spaces.Tuple):
+        for number, below in enumerate(space.spaces):
+            found.update(leaves(value[number], below, report, f"{prefix}{number}"))
+    elif isinstance(space, spaces.Text):
+        report.dropped[f"observations/{name}"] = "text"
+    elif isinstance(space, spaces.Discrete):
+        index = np.asarray(value).reshape(-1).astype(np.int64) - int(space.start)
+        found[name or "flat"] = np.eye(int(space.n), dtype=np.float32)[index]
+        report.changed[f"obs/{name or 'flat'}"] = f"index -> one-hot of {space.n}"
+    else:
+        values = _frames(np.asarray(value), space)
+        if name:
+            found[name] = values
+        else:
+            key, values = named_obs(values, "observations", report)
+            found[key] = values
+    return found
+
+
+def _frames(values: NDArray[Any], space: Any) -> NDArray[Any]:
+    """Frames that were stored as int16 to keep them from a lossy encoder."""
+    is_box = isinstance(space, spaces.Box) and space.dtype == np.int16
+    if is_box and bool(np.all(space.low == 0)) and bool(np.all(space.high == 255)):
+        return values.astype(np.uint8)
+    return values
+
+
+def action_columns(value: Any, space: Any, where: str, report: Report) -> NDArray[Any]:
+    """(T, A): a Box flattened, Discrete one-hot, a Dict or Tuple side by side."""
+    if isinstance(space, spaces.Dict):
+        parts = [
+            action_columns(value[key], below, where, report) for key, below in space.spaces.items()
+        ]
+        report.changed["actions"] = f"{', '.join(space.spaces)} side by side"
+        return np.concatenate(parts, axis=1)
+    if isinstance(space, spaces.Tuple):
+        parts = [
+            action_columns(v, below, where, report)
+            for v, below in zip(value, space.spaces, strict=True)
+        ]
+        report.changed["actions"] = f"{len(parts)} parts side by side"
+        return np.concatenate(parts, axis=1)
+    if isinstance(space, spaces.Discrete):
+        report.changed["actions"] = f"index -> one-hot of {space.n}"
+        index = np.asarray(value).reshape(-1).astype(np.int64) - int(space.start)
+        rows: NDArray[Any] = np.eye(int(space.n), dtype=np.float32)[index]
+        return rows
+    if isinstance(space, spaces.Text):
+        raise DatasetError(f"{where}: actions are texts: there is nothing to imitate with numbers")
+    values = np.asarray(value)
+    return values.reshape(len(values), -1)
+
+
+def space_of(values: NDArray[Any]) -> spaces.Box:
+    """The Box of (T, ...) values: all numbers of the type; 0 to 255 for frames."""
+    step, dtype = values.shape[1:], values.dtype
+    if dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, step, dtype.type)
+    if len(step) == 3 and dtype in (np.uint8, np.int16):
+        return spaces.Box(0, 255, step, dtype.type)
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    low, high = (limits.min, limits.max) if limits is not None else (0, 1)
+    return spaces.Box(low, high, step, dtype.type)

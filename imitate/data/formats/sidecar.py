@@ -1,0 +1,127 @@
+"""What a foreign format has no place for, in an HDF5 file beside it, so that the way there and back loses nothing.
+
+/data     attrs  env_args (JSON), control_freq, and whatever the source said of the whole dataset
+/<i>    attrs  name, and those of the demo;  arrays under their names
+/mask/<filter key>
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.episode import Episode, arrays_of, attrs_of
+from imitate.data.formats import hdf5_tree
+from imitate.data.formats.base import Demo, Source
+from imitate.data.formats.report import Report
+from imitate.data.formats.robomimic import episode_from, masks_of
+from imitate.errors import DatasetError
+
+NAME = "imitate.hdf5"
+
+
+class SidecarWriter:
+    """Writes the file, demo by demo."""
+
+    def __init__(self, path: Path, source: Source) -> None:
+        self._source = source
+        self._file = h5py.File(path, "w")
+        self._names: list[str] = []
+        data = self._file.create_group("data")
+        data.attrs["env_args"] = json.dumps(source.env_meta)
+        if source.control_freq is not None:
+            data.attrs["control_freq"] = source.control_freq
+        for key, value in source.attrs.items():
+            data.attrs[key] = value
+
+    def append(self, demo: Demo, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The next demo: its name, its attributes, and the arrays that have no other place."""
+        group = self._file["data"].create_group(str(len(self._names)))
+        group.attrs.update(attrs_of(demo.episode, f"demo '{demo.name}'"))
+        group.attrs["name"] = demo.name
+        for key, values in arrays.items():
+            group[key] = values
+        self._names.append(demo.name)
+
+    def close(self) -> None:
+        """Write the masks and finish."""
+        known = set(self._names)
+        for key, demos in self._source.masks.items():
+            kept = [name.encode() for name in demos if name in known]
+            self._file[f"mask/{key}"] = np.array(kept, dtype=np.bytes_)
+        self._file.close()
+
+
+def arrays_to_write(demo: Demo, where: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of a demo, checked; ``dones`` is left out, which is ``terminals``."""
+    arrays = arrays_of(demo.episode, f"{where}: demo '{demo.name}'")
+    del arrays["dones"]
+    return arrays
+
+
+class Sidecar:
+    """An opened file."""
+
+    def __init__(self, file: h5py.File, count: int) -> None:
+        self._data = file["data"]
+        if len(self._data) != count:
+            raise DatasetError(
+                f"{file.filename}: is about {len(self._data)} demos, but the dataset has {count}: "
+                "the dataset was changed; remove this file"
+            )
+        self._file = file
+        self._names = [str(hdf5_tree.plain(self._data[str(i)].attrs["name"])) for i in range(count)]
+
+    def complete(self, source: Source, report: Report) -> None:
+        """Put what is known of the whole dataset into a source."""
+        attrs = hdf5_tree.attributes(self._data)
+        source.env_meta = json.loads(attrs.pop("env_args"))
+        report.synthesised.pop("env_args", None)
+        report.keep("env_args")
+        source.control_freq = attrs.pop("control_freq", source.control_freq)
+        source.attrs = attrs
+        source.masks = masks_of(self._file, self._names, report)
+
+    def demo(self, number: int, arrays: Mapping[str, NDArray[Any]], report: Report) -> Demo:
+        """The demo made of the dataset's arrays and those that are here."""
+        group = self._data[str(number)]
+        attrs = hdf5_tree.attributes(group)
+        name = str(attrs.pop("name"))
+        own = {key: hdf5_tree.rows(dataset) for key, dataset in hdf5_tree.leaves(group).items()}
+        report.keep(*arrays, *own, *(f"attribute {key}" for key in attrs))
+        return Demo(name, episode_from({**arrays, **own}, attrs, report))
+
+
+@contextmanager
+def beside(folder: Path, count: int) -> Iterator[Sidecar | None]:
+    """The file of a folder, if there is one."""
+    path = folder / NAME
+    if not path.exists():
+        yield None
+        return
+    with hdf5_tree.opened(path) as file:
+        yield Sidecar(file, count)
+
+
+def plain_episode(
+    obs: Mapping[str, NDArray[Any]], actions: NDArray[Any], attrs: Mapping[str, Any], report: Report
+) -> Episode:
+    """An episode of a dataset that knows neither rewards nor ends."""
+    length = len(actions)
+    report.synthesised["rewards"] = "0: the dataset has none"
+    report.synthesised["timeouts"] = "at the last step: the dataset says nothing of ends"
+    return Episode(
+        obs=dict(obs),
+        actions=actions,
+        rewards=np.zeros(length, dtype=np.float32),
+        terminals=np.zeros(length, dtype=bool),
+        timeouts=np.arange(length) == length - 1,
+        attrs=dict(attrs),
+    )

@@ -1,0 +1,109 @@
+"""Diffusion Policy's zarr: episode_ends, frames, and the way there and back."""
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data.formats.convert import convert
+from imitate.errors import DatasetError
+
+
+def push_t(path, ends=(3, 7), **more):
+    """As the format's own ReplayBuffer lays it out."""
+    rows = np.arange(ends[-1], dtype=np.float32)
+    root = zarr.open_group(str(path), mode="w", zarr_format=2)
+    root.create_array("meta/episode_ends", data=np.array(ends, dtype=np.int64))
+    arrays = {
+        "action": np.stack([rows, -rows], axis=1),
+        "state": np.stack([rows] * 5, axis=1),
+        "img": np.full((len(rows), 6, 6, 3), 200, dtype=np.float32) + rows[:, None, None, None],
+        **more,
+    }
+    for key, values in arrays.items():
+        root.create_array(f"data/{key}", data=values)
+    return path
+
+
+def test_episodes_end_where_episode_ends_says(tmp_path):
+    report = convert(push_t(tmp_path / "p.zarr"), tmp_path / "o.hdf5")
+    assert (report.source_format, report.demos, report.steps) == ("diffusion-policy", 2, 7)
+    with DatasetFile(tmp_path / "o.hdf5") as file:
+        assert file.read("demo_0", "obs/state")[:, 0].tolist() == [0, 1, 2]
+        assert file.read("demo_1", "actions").tolist() == [[3, -3], [4, -4], [5, -5], [6, -6]]
+        assert file.read("demo_1", "timeouts").tolist() == [0, 0, 0, 1]
+        image = file.read("demo_1", "obs/img")
+        assert (image.dtype, image[0, 0, 0, 0], image[3, 5, 5, 2]) == (np.uint8, 203, 206)
+    assert report.changed["obs/img"] == "float32 frames -> uint8"
+
+
+@pytest.mark.parametrize("ends", [(3, 3, 7), (5, 3, 7), (3, 6)])
+def test_ends_that_do_not_fit_are_refused(tmp_path, ends):
+    path = push_t(tmp_path / "p.zarr")
+    root = zarr.open_group(str(path), mode="a", zarr_format=2)
+    del root["meta/episode_ends"]
+    root.create_array("meta/episode_ends", data=np.array(ends))
+    with pytest.raises(DatasetError, match="does not cut the 7 rows"):
+        convert(path, tmp_path / "o.hdf5")
+
+
+def everything(path):
+    with DatasetFile(path) as file:
+        arrays = {
+            (demo, key): file.read(demo, key) for demo in file.demos() for key in file.keys(demo)  # noqa: SIM118
+        }  # fmt: skip
+        attrs = {demo: file.attrs(demo) for demo in file.demos()}
+        return arrays, attrs, file.filter_keys(), file.file_attrs
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    seed=st.integers(0, 2**32 - 1),
+    next_obs=st.booleans(),
+)
+def test_there_and_back_nothing_is_lost(tmp_path, lengths, seed, next_obs):
+    random = np.random.default_rng(seed)
+    env = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": "Panda"}}
+    with DatasetWriter(tmp_path / "a.hdf5", env, overwrite=True, control_freq=20) as writer:
+        for number, length in enumerate(lengths):
+            seen = {
+                "object": random.normal(size=(length, 4)),
+                "agentview_image": random.integers(0, 256, (length, 8, 9, 3), dtype=np.uint8),
+            }
+            episode = Episode(
+                obs=seen,
+                next_obs={key: value[::-1] for key, value in seen.items()} if next_obs else None,
+                actions=random.normal(size=(length, 2)),
+                rewards=random.normal(size=length),
+                terminals=random.integers(0, 2, length),
+                timeouts=random.integers(0, 2, length),
+                states=random.normal(size=(length, 3)),
+                attrs={"success": True, "language": "lift it", "model_file": "<x/>" * 30000},
+                steps={"action_dict/gripper": random.normal(size=(length, 1))},
+            )
+            writer.append_episode(episode, f"demo_{2 * number}")
+        writer.add_filter_key("train", ["demo_0"])
+    convert(tmp_path / "a.hdf5", tmp_path / "b.zarr", overwrite=True)
+    report = convert(tmp_path / "b.zarr", tmp_path / "c.hdf5", overwrite=True)
+    before, after = everything(tmp_path / "a.hdf5"), everything(tmp_path / "c.hdf5")
+    assert before[0].keys() == after[0].keys()
+    for key, value in before[0].items():
+        np.testing.assert_array_equal(after[0][key], value)
+        assert after[0][key].dtype == value.dtype
+    assert before[1:] == after[1:]
+    assert not report.synthesised
+    root = zarr.open_group(str(tmp_path / "b.zarr"), mode="r")
+    assert root["meta/episode_ends"][:].tolist() == np.cumsum(lengths).tolist()
+
+
+def test_a_zip_is_read_too(tmp_path):
+    push_t(tmp_path / "p.zarr")
+    import shutil
+
+    shutil.make_archive(str(tmp_path / "p.zarr"), "zip", tmp_path / "p.zarr")
+    assert convert(tmp_path / "p.zarr.zip", tmp_path / "o.hdf5").demos == 2

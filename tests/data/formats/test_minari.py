@@ -1,0 +1,225 @@
+"""Minari: T + 1 observations, no lossy frames, metadata, and datasets that its own package reads."""
+
+import json
+
+import gymnasium
+import minari
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_dataset import MinariDataset
+
+from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data.formats.convert import convert
+from imitate.errors import DatasetError
+
+LENGTHS = (3, 5, 4)
+pytestmark = pytest.mark.filterwarnings("ignore:.*is set to None", "ignore:env_spec is None")
+
+
+@pytest.fixture
+def datasets(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+def buffers(observe, act, words):
+    return [
+        EpisodeBuffer(
+            id=number,
+            seed=number + 10,
+            observations=observe(number, length + 1),
+            actions=act(number, length),
+            rewards=np.arange(length, dtype=np.float64),
+            terminations=np.arange(length) == (length - 1 if number != 1 else -1),
+            truncations=np.arange(length) == (length - 1 if number == 1 else -1),
+            infos={
+                "x": np.arange(length + 1) + 0.5,
+                **({"words": ["a"] * (length + 1)} if words else {}),
+            },
+        )
+        for number, length in enumerate(LENGTHS)
+    ]
+
+
+def counted(number, length):
+    return np.stack([np.full(length, number), np.arange(length)], axis=1).astype(np.float32)
+
+
+def make(
+    name="toy-v0",
+    data_format="hdf5",
+    observe=counted,
+    space=None,
+    act=None,
+    action_space=None,
+    **more,
+):
+    return minari.create_dataset_from_buffers(
+        name,
+        buffers(
+            observe,
+            act or (lambda number, length: counted(number, length) / 10),
+            data_format == "hdf5",
+        ),
+        observation_space=space or spaces.Box(-99, 99, (2,), np.float32),
+        action_space=action_space or spaces.Box(-1, 1, (2,), np.float32),
+        data_format=data_format,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_the_last_episode_is_where_it_belongs(datasets, tmp_path, data_format):
+    make(data_format=data_format, author={"A", "B"}, algorithm_name="SAC", description="toy")
+    report = convert(datasets / "toy-v0", tmp_path / "o.hdf5")
+    assert (report.source_format, report.demos, report.steps) == ("minari", 3, 12)
+    with DatasetFile(tmp_path / "o.hdf5") as file:
+        assert file.read("demo_2", "obs/flat").tolist() == [[2, 0], [2, 1], [2, 2], [2, 3]]
+        assert file.read("demo_2", "next_obs/flat").tolist() == [[2, 1], [2, 2], [2, 3], [2, 4]]
+        assert file.shape("demo_2", "actions") == (4, 2)
+        assert file.read("demo_1", "timeouts").tolist() == [0, 0, 0, 0, 1]
+        assert file.read("demo_2", "terminals").tolist() == [0, 0, 0, 1]
+        assert file.read("demo_2", "infos/x").tolist() == [0.5, 1.5, 2.5, 3.5]
+        assert file.attrs("demo_2")["final_infos.x"] == 4.5
+        assert file.attrs("demo_2")["seed"] == 12
+        attrs = file.file_attrs
+    assert (attrs["minari.algorithm_name"], attrs["minari.description"]) == ("SAC", "toy")
+    assert sorted(json.loads(attrs["minari.author"])) == ["A", "B"]
+    if data_format == "hdf5":  # the package cannot read texts back from arrow
+        assert "infos/words" in report.dropped
+
+
+def test_nested_observations_discrete_actions_and_the_environment(datasets, tmp_path):
+    space = spaces.Dict(
+        {
+            "goal": spaces.Discrete(3),
+            "arm": spaces.Dict({"q": spaces.Box(-99, 99, (2,), np.float32)}),
+        }
+    )
+    make(
+        observe=lambda number, length: {
+            "goal": np.full(length, number),
+            "arm": {"q": counted(number, length)},
+        },
+        space=space,
+        act=lambda number, length: np.arange(length) % 2,
+        action_space=spaces.Discrete(2),
+        env=gymnasium.spec("CartPole-v1"),
+    )
+    convert(datasets / "toy-v0", tmp_path / "o.hdf5")
+    with DatasetFile(tmp_path / "o.hdf5") as file:
+        assert file.obs_keys("demo_2") == ["arm.q", "goal"]
+        assert file.read("demo_2", "obs/goal")[0].tolist() == [0, 0, 1]
+        assert file.read("demo_1", "next_obs/arm.q")[-1].tolist() == [1, 5]
+        assert file.read("demo_0", "actions").tolist() == [[1, 0], [0, 1], [1, 0]]
+        assert file.env_meta["env_name"] == "CartPole-v1"
+
+
+def test_episodes_without_their_last_observation_are_named(datasets, tmp_path):
+    make(observe=lambda number, length: counted(number, length - (number == 2)))
+    with pytest.raises(DatasetError, match="episode 2: 4 observations 'flat' and 4 actions"):
+        convert(datasets / "toy-v0", tmp_path / "o.hdf5")
+    assert not (tmp_path / "o.hdf5").exists()
+
+
+def everything(path):
+    with DatasetFile(path) as file:
+        arrays = {
+            (demo, key): file.read(demo, key) for demo in file.demos() for key in file.keys(demo)
+        }  # noqa: SIM118
+        return (
+            arrays,
+            {demo: file.attrs(demo) for demo in file.demos()},
+            file.filter_keys(),
+            file.file_attrs,
+        )
+
+
+def check_data_integrity(path):
+    """What Minari's own tests ask of a dataset: counts, lengths, and values within the spaces."""
+    dataset = MinariDataset(path / "data")
+    episodes = list(dataset.iterate_episodes())
+    assert dataset.total_episodes == len(episodes)
+    assert dataset.total_steps == sum(len(episode.rewards) for episode in episodes)
+    for episode in episodes:
+        assert len(episode.rewards) == len(episode.terminations) == len(episode.truncations)
+        for t in range(len(episode.rewards) + 1):
+            seen = {key: values[t] for key, values in episode.observations.items()}
+            assert dataset.observation_space.contains(seen)
+        assert all(dataset.action_space.contains(action) for action in episode.actions)
+    return dataset
+
+
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=3),
+    seed=st.integers(0, 2**32 - 1),
+    link=st.sampled_from(["following", "missing", "stored"]),
+)
+def test_there_and_back_nothing_is_lost_and_minari_reads_it(
+    datasets, tmp_path, lengths, seed, link
+):
+    random = np.random.default_rng(seed)
+    env = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": "Panda"}}
+    with DatasetWriter(tmp_path / "a.hdf5", env, overwrite=True, control_freq=20) as writer:
+        for length in lengths:
+            seen = {
+                "object": random.normal(size=(length + 1, 4)),
+                "agentview_image": random.integers(0, 256, (length + 1, 40, 33, 3), dtype=np.uint8),
+            }
+            next_obs = {key: value[1:] for key, value in seen.items()}
+            if link == "stored":
+                next_obs["object"] = next_obs["object"] + 1
+            writer.append_episode(
+                Episode(
+                    obs={key: value[:-1] for key, value in seen.items()},
+                    next_obs=None if link == "missing" else next_obs,
+                    actions=random.normal(size=(length, 2)),
+                    rewards=random.normal(size=length),
+                    terminals=random.integers(0, 2, length),
+                    timeouts=random.integers(0, 2, length),
+                    states=random.normal(size=(length, 3)),
+                    attrs={"success": True, "language": "lift it"},
+                    steps={"interventions": random.integers(0, 2, length)},
+                )
+            )
+        writer.add_filter_key("train", ["demo_0"])
+    convert(tmp_path / "a.hdf5", datasets / "lift-v0", to_format="minari", overwrite=True)
+    dataset = check_data_integrity(datasets / "lift-v0")
+    assert dataset.total_steps == sum(lengths)
+    assert minari.load_dataset("lift-v0").spec.dataset_id == "lift-v0"
+    report = convert(datasets / "lift-v0", tmp_path / "b.hdf5", overwrite=True)
+    before, after = everything(tmp_path / "a.hdf5"), everything(tmp_path / "b.hdf5")
+    assert before[0].keys() == after[0].keys()
+    for key, value in before[0].items():
+        np.testing.assert_array_equal(after[0][key], value)
+        assert after[0][key].dtype == value.dtype
+    assert before[1:] == after[1:]
+    assert not report.synthesised
+
+
+def test_metadata_and_infos_survive_minari_to_hdf5_to_minari(datasets, tmp_path):
+    make(author={"A"}, algorithm_name="SAC")
+    convert(datasets / "toy-v0", tmp_path / "o.hdf5")
+    convert(tmp_path / "o.hdf5", datasets / "again-v1", to_format="minari")
+    dataset = check_data_integrity(datasets / "again-v1")
+    metadata = dataset.storage.metadata
+    assert (metadata["author"], metadata["algorithm_name"]) == ({"A"}, "SAC")
+    last = list(dataset.iterate_episodes())[-1]
+    np.testing.assert_array_equal(last.observations["flat"], counted(2, 5))
+    np.testing.assert_array_equal(last.infos["x"], np.arange(5) + 0.5)
+
+
+def test_a_name_that_minari_refuses_is_refused_first(datasets, tmp_path):
+    make()
+    convert(datasets / "toy-v0", tmp_path / "o.hdf5")
+    with pytest.raises(DatasetError, match="named <name>-v<number>"):
+        convert(tmp_path / "o.hdf5", tmp_path / "toy", to_format="minari")
+    assert not (tmp_path / "toy").exists()
