@@ -75,7 +75,7 @@ def _lines(report: Report, repaired: list[Finding], seconds: float) -> Iterator[
         elif finding.advice:
             yield f"         advice: {finding.advice}"
     if report.exit_code == 0:
-        yield "nothing to repair"
+        yield "no warnings, no errors"
 
 
 def _where(finding: Finding) -> str:

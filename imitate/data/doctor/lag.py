@@ -16,7 +16,7 @@ _LAGS = range(-4, 11)
 _USUAL = range(3)  # a controller needs up to two steps to follow
 _MIN_STEPS = 200
 _CLEAR = 0.6  # correlation at the peak
-_PROMINENT = 0.03  # above the correlation at the usual lags
+_PROMINENT = 0.5  # of the variance that is not explained at the usual lags; at the peak it is less
 _MAX_COLUMNS = 64
 _ENOUGH = 50_000  # steps; a correlation is sure long before
 _PIECE = 2_000
@@ -104,7 +104,8 @@ class Lag:
             return
         curves = curves[:, clear]
         lags = np.array(_LAGS)[curves.argmax(axis=0)]
-        prominent = curves.max(axis=0) > curves[usual].max(axis=0) + _PROMINENT
+        unexplained = 1 - curves.max(axis=0) ** 2
+        prominent = unexplained < _PROMINENT * (1 - curves[usual].max(axis=0) ** 2)
         if 2 * int(prominent.sum()) <= len(lags):
             return
         lag = int(np.median(lags[prominent]))
