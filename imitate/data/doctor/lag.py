@@ -105,13 +105,13 @@ class Lag:
         curves = curves[:, clear]
         lags = np.array(_LAGS)[curves.argmax(axis=0)]
         unexplained = 1 - curves.max(axis=0) ** 2
-        prominent = unexplained < _PROMINENT * (1 - curves[usual].max(axis=0) ** 2)
+        prominent = unexplained < _PROMINENT * (1 - curves[usual].max(axis=0) ** 2) - 1e-6
         if 2 * int(prominent.sum()) <= len(lags):
             return
         lag = int(np.median(lags[prominent]))
-        ahead = -lag if lag < 0 else _USUAL[-1] - lag
-        if ahead == 0:
+        if lag in _USUAL:
             return
+        ahead = -lag if lag < 0 else _USUAL[-1] - lag
         words = "before" if lag < 0 else "after"
         yield Finding(
             "lag",
