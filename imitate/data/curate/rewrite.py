@@ -22,6 +22,17 @@ _PIECE_BYTES = 16 * 2**20
 Values = NDArray[Any]
 
 
+STEP_ARRAYS = frozenset(
+    ("actions", "actions_abs", "rewards", "dones", "terminals", "timeouts", "states")
+    + ("interventions", "policy_actions", "round")
+)
+
+
+def is_per_step(key: str) -> bool:
+    """Whether an array of this name holds one value per step in this format; of others nothing is known."""
+    return key in STEP_ARRAYS or key.startswith(("obs/", "next_obs/", "action_dict/"))
+
+
 @dataclass(frozen=True)
 class Rows:
     """Rows of a demo to keep.
@@ -47,7 +58,7 @@ class Changes:
         demos: those to keep, in any order; None: all.
         drop: arrays to leave out, such as 'obs/object'.
         rename: new name of an array by its old one.
-        rows: by demo, where not all are kept.
+        rows: by demo, where not all are kept; of arrays with a row per step.
         values: by array (its old name), what is made of its steps; called with pieces of a few steps.
         masks: filter keys to write; None: those of the file. Names of demos that are not kept go in either case.
         attrs: attributes of ``data`` to set; None removes one.
@@ -157,21 +168,30 @@ def copy_demo(demo: h5py.Group, data: h5py.Group, name: str, changes: Changes) -
     if changes.touches(old_name):
         new = data.create_group(name)
         copy_attrs(demo, new)
-        _copy_group(demo, new, "", changes, changes.rows.get(old_name))
+        _copy_group(demo, new, "", changes, changes.rows.get(old_name), _length(demo))
     else:
         demo.file.copy(demo, data, name=name)
         new = data[name]
-    actions = new.get("actions")
-    length = int(actions.shape[0]) if isinstance(actions, h5py.Dataset) and actions.shape else 0
+    length = _length(new)
     if new.attrs.get("num_samples") != length:
         new.attrs["num_samples"] = length
     return length
 
 
+def _length(demo: h5py.Group) -> int:
+    actions = demo.get("actions")
+    return int(actions.shape[0]) if isinstance(actions, h5py.Dataset) and actions.shape else 0
+
+
 def _copy_group(
-    old: h5py.Group, root: h5py.Group, prefix: str, changes: Changes, rows: Rows | None
+    old: h5py.Group,
+    root: h5py.Group,
+    prefix: str,
+    changes: Changes,
+    rows: Rows | None,
+    length: int,
 ) -> None:
-    """The arrays below ``old``, whose path below the demo is ``prefix``."""
+    """The arrays below ``old``, whose path below the demo is ``prefix``; the demo has ``length`` steps."""
     for name, item in old.items():
         key = prefix + name
         if key in changes.drop:
@@ -179,24 +199,27 @@ def _copy_group(
         if isinstance(item, h5py.Group):
             group = root.require_group(changes.rename.get(key, key))
             copy_attrs(item, group)
-            _copy_group(item, root, f"{key}/", changes, rows)
+            _copy_group(item, root, f"{key}/", changes, rows, length)
             continue
         folder = changes.rename.get(key, key).rpartition("/")[0]
-        _copy_array(item, root.require_group(folder) if folder else root, key, changes, rows)
+        has_rows = bool(item.shape) and (is_per_step(key) or item.shape[0] == length)
+        into = root.require_group(folder) if folder else root
+        _copy_array(item, into, key, changes, rows.of(key) if rows and has_rows else None)
 
 
 def _copy_array(
-    old: h5py.Dataset, into: h5py.Group, key: str, changes: Changes, rows: Rows | None
+    old: h5py.Dataset,
+    into: h5py.Group,
+    key: str,
+    changes: Changes,
+    chosen: NDArray[np.int64] | None,
 ) -> None:
     name = changes.rename.get(key, key).rpartition("/")[2]
-    chosen = None if rows is None or not old.shape else rows.of(key)
-    if chosen is not None and (len(chosen) == 0 or chosen.max() >= old.shape[0]):
-        chosen = None  # not one row per step
     change = changes.values.get(key)
     if chosen is None and change is None:
         old.file.copy(old, into, name=name)
         return
-    chosen = np.arange(old.shape[0]) if chosen is None else chosen
+    chosen = np.arange(old.shape[0]) if chosen is None else chosen[chosen < old.shape[0]]
     step_bytes = max(1, math.prod(old.shape[1:]) * old.dtype.itemsize)
     piece = max(1, _PIECE_BYTES // step_bytes)
     first = _rows(old, chosen[:piece], change)
@@ -227,8 +250,8 @@ def _chunks(old: h5py.Dataset, first: Values) -> tuple[int, ...] | bool | None:
 def _rows(
     old: h5py.Dataset, chosen: NDArray[np.int64], change: Callable[[Values], Values] | None
 ) -> Values:
-    low, high = int(chosen.min()), int(chosen.max())
-    values: Values = old[low : high + 1]
+    low, end = (int(chosen.min()), int(chosen.max()) + 1) if len(chosen) else (0, 0)
+    values: Values = old[low:end]
     if len(values) != len(chosen) or (np.diff(chosen) != 1).any():
         values = values[chosen - low]
     return values if change is None else change(values)

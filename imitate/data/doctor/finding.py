@@ -91,7 +91,8 @@ class Finding:
         remedy = self.remedy
         words = ["imitate", "dataset"]
         others = remedy.rows or remedy.values or remedy.masks or remedy.attrs
-        if others or not 0 < len(remedy.drop_demos) + len(remedy.drop_keys) <= _MAX_NAMES:
+        names = [*remedy.drop_demos, *remedy.drop_keys]
+        if others or not 0 < len(names) <= _MAX_NAMES or any("," in name for name in names):
             words += ["doctor", str(path), "--fix", "--only", self.code]
         else:
             words += ["delete", str(path)]

@@ -18,8 +18,8 @@ _MIN_STEPS = 200
 _CLEAR = 0.6  # correlation at the peak
 _PROMINENT = 0.5  # of the variance that is not explained at the usual lags; at the peak it is less
 _MAX_COLUMNS = 64
-_ENOUGH = 50_000  # steps; a correlation is sure long before
-_PIECE = 2_000
+_ENOUGH = 20_000  # steps; a correlation is sure long before
+_PIECE = 1_000
 
 
 class Lag:

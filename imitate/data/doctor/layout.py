@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from imitate.data.curate.rewrite import is_per_step
 from imitate.data.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
@@ -49,12 +50,12 @@ class DemoLayout:
     Attributes:
         name: of the demo.
         arrays: form by path below the demo.
-        attrs: its attributes, long texts left out.
+        said_length: its attribute ``num_samples``; None without.
     """
 
     name: str
     arrays: Mapping[str, Form]
-    attrs: Mapping[str, Any]
+    said_length: Any
 
     @property
     def length(self) -> int:
@@ -84,17 +85,6 @@ class Layout:
     steps: Mapping[str, Form]
 
 
-STEP_ARRAYS = frozenset(
-    ("actions", "actions_abs", "rewards", "dones", "terminals", "timeouts", "states")
-    + ("interventions", "policy_actions", "round")
-)
-
-
-def is_per_step(key: str) -> bool:
-    """Whether an array of this name holds one value per step in this format; of others nothing is known."""
-    return key in STEP_ARRAYS or key.startswith(("obs/", "next_obs/", "action_dict/"))
-
-
 def layout_of(file: DatasetFile) -> Layout:
     """Open every demo and array of a file."""
     demos, broken = [], {}
@@ -112,7 +102,7 @@ def _demo(file: DatasetFile, name: str) -> DemoLayout | str:
     try:
         forms = {key: _form(file, name, key) for key in file.keys(name)}
         arrays = {key: form for key, form in forms.items() if form is not None}
-        return DemoLayout(name, arrays, file.attrs(name))
+        return DemoLayout(name, arrays, file.attrs(name).get("num_samples"))
     except DatasetError as error:
         return str(error).removeprefix(f"{file.path}: ")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from imitate.data.doctor.finding import Finding, Level, Remedy
 from imitate.data.doctor.layout import Layout
+from imitate.data.doctor.structure import reason
 from imitate.errors import DatasetError
 
 
@@ -15,7 +16,9 @@ def check_masks(layout: Layout) -> Iterator[Finding]:
     try:
         masks = layout.file.filter_keys()
     except DatasetError as error:
-        yield Finding("masks", Level.error, str(error), advice="write the masks again with split")
+        yield Finding(
+            "masks", Level.error, reason(error, layout), advice="write the masks again with split"
+        )
         return
     known = {demo.name for demo in layout.demos} | set(layout.broken)
     for key, demos in masks.items():

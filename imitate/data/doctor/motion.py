@@ -25,6 +25,7 @@ _IDLE_STEPS = 10
 _KEPT_STEPS = 5
 _IDLE_SHARE = 0.1
 _JUMP = 15.0  # times what is a large step elsewhere
+_ENOUGH = 2_000
 _TICK = 0.5  # of the usual interval
 
 
@@ -50,6 +51,11 @@ def _positions(piece: Piece) -> Array | None:
         return None
     joined: Array = np.concatenate(arrays, axis=1).astype(np.float64)
     return joined
+
+
+def _some(values: Array) -> Array:
+    """Evenly spread rows, as many as a quantile needs."""
+    return values[:: max(1, len(values) // _ENOUGH)]
 
 
 class Idle:
@@ -104,7 +110,7 @@ def _idle_steps(actions: Array, positions: Array) -> Array:
     quiet &= (change[:, ~arm] <= limit).all(axis=1)  # a switch that is thrown is an action
     motion = np.abs(np.diff(positions, axis=0, append=positions[-1:])).max(axis=1)
     moving = motion[motion > 0]
-    usual = float(np.quantile(moving, 0.75)) if len(moving) else 0.0
+    usual = float(np.quantile(_some(moving), 0.75)) if len(moving) else 0.0
     idle: Array = quiet & (motion <= _QUIET_MOTION * usual)
     return idle
 
@@ -131,7 +137,7 @@ class Jumps:
         if positions is None or len(positions) < 5 or not np.isfinite(positions).all():
             return
         steps = np.abs(np.diff(positions, axis=0))
-        self._usual.append(np.quantile(steps, 0.95, axis=0))
+        self._usual.append(np.quantile(_some(steps), 0.95, axis=0))
         farthest = np.unique(steps.argmax(axis=0))
         self._largest += [(piece.demo, int(t) + 1 + piece.start, steps[t]) for t in farthest]
 

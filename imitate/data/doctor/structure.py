@@ -46,13 +46,18 @@ def check_demos(layout: Layout) -> Iterator[Finding]:
         )
 
 
+def reason(error: DatasetError, layout: Layout) -> str:
+    """An error's words without the path, which the report names."""
+    return str(error).removeprefix(f"{layout.file.path}: ")
+
+
 def check_env(layout: Layout) -> Iterator[Finding]:
     """The environment is described, so that policies can be evaluated in it."""
     advice = "write the attribute 'env_args' of group 'data': JSON with env_name, type, env_kwargs"
     try:
         meta = layout.file.env_meta
     except DatasetError as error:
-        yield Finding("env_args", Level.error, str(error), advice=advice)
+        yield Finding("env_args", Level.error, reason(error, layout), advice=advice)
         return
     missing = [key for key in ("env_name", "type", "env_kwargs") if key not in meta]
     if missing:
@@ -63,9 +68,9 @@ def check_env(layout: Layout) -> Iterator[Finding]:
 def check_counts(layout: Layout) -> Iterator[Finding]:
     """The attributes ``num_samples`` and ``total`` say what is there."""
     wrong = [
-        (demo, demo.attrs.get("num_samples"))
+        (demo, demo.said_length)
         for demo in layout.demos
-        if demo.length and demo.attrs.get("num_samples") != demo.length
+        if demo.length and demo.said_length != demo.length
     ]
     if wrong:
         demo, said = wrong[0]

@@ -45,6 +45,9 @@ def test_without_changes_everything_is_there(demo_file, tmp_path):
 def test_rows_and_values_go_together_over_many_pieces(demo_file, tmp_path, monkeypatch):
     monkeypatch.setattr("imitate.data.curate.rewrite._PIECE_BYTES", 400)
     path = demo_file(num_demos=2, length=30, image=True)
+    with h5py.File(path, "r+") as file:
+        file["data/demo_1/datagen_info/pose"] = np.arange(30)
+        file["data/demo_1/cloud"] = np.arange(40)  # longer than the demo: not by step
     seen, done = np.array([0, 1, 5, 6, 7, 29]), np.array([1, 2, 3, 8, 9, 10])
     changes = Changes(
         rows={"demo_1": Rows(seen, done)},
@@ -60,6 +63,8 @@ def test_rows_and_values_go_together_over_many_pieces(demo_file, tmp_path, monke
         )
         np.testing.assert_array_equal(new["data/demo_0/actions"], old["data/demo_0/actions"])
         assert new["data/demo_0/obs/agentview_image"].shape == (30, 8, 6, 3)
+        assert new["data/demo_1/datagen_info/pose"][()].tolist() == done.tolist()
+        assert new["data/demo_1/cloud"].shape == (40,)
         assert new["data/demo_1"].attrs["num_samples"] == 6
         assert new["data"].attrs["total"] == 36
 
