@@ -14,7 +14,9 @@ from imitate.cli.convert import convert
 from imitate.collection.playback import PlaybackReport
 from imitate.collection.playback import playback as play
 
-app = typer.Typer(help="Examine, edit, convert and play back demonstration files.", no_args_is_help=True)
+app = typer.Typer(
+    help="Examine, edit, convert and play back demonstration files.", no_args_is_help=True
+)
 curate.mount(app)
 doctor.mount(app)
 

@@ -30,8 +30,10 @@ class Clipping:
         if actions is None or len(actions) == 0:
             return
         actions = actions.reshape(len(actions), -1)
-        low, high = actions.min(axis=0), actions.max(axis=0)
-        at_low, at_high = (actions == low).sum(axis=0), (actions == high).sum(axis=0)
+        columns = np.ascontiguousarray(actions.T)  # reductions along long rows are fast
+        low, high = columns.min(axis=1), columns.max(axis=1)
+        at_low = np.count_nonzero(columns == low[:, None], axis=1)
+        at_high = np.count_nonzero(columns == high[:, None], axis=1)
         self._note_values(actions)
         self._steps += len(actions)
         if self._low is None or self._high is None:

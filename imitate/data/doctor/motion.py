@@ -38,8 +38,9 @@ def is_position(key: str) -> bool:
 
 def is_switch(actions: Array) -> Array:
     """(A,) whether each dimension only takes its smallest and its largest value."""
-    ends = (actions == actions.min(axis=0)) | (actions == actions.max(axis=0))
-    switch: Array = ends.all(axis=0)
+    columns = np.ascontiguousarray(actions.T)  # reductions along long rows are fast
+    low, high = columns.min(axis=1, keepdims=True), columns.max(axis=1, keepdims=True)
+    switch: Array = ((columns == low) | (columns == high)).all(axis=1)
     return switch
 
 
@@ -49,7 +50,9 @@ def _positions(piece: Piece) -> Array | None:
     arrays = [piece.small[key].reshape(len(piece.small[key]), -1) for key in keys]
     if not arrays or len(arrays[0]) < 2:
         return None
-    joined: Array = np.concatenate(arrays, axis=1).astype(np.float64)
+    joined: Array = np.concatenate(arrays, axis=1)
+    if joined.dtype.kind != "f":
+        joined = joined.astype(np.float64)
     return joined
 
 
@@ -75,7 +78,7 @@ class Idle:
         self._steps += len(actions)
         if positions is None or len(actions) <= _IDLE_STEPS:
             return
-        idle = _idle_steps(actions.reshape(len(actions), -1).astype(np.float64), positions)
+        idle = _idle_steps(actions.reshape(len(actions), -1) * 1.0, positions)
         stretches = runs_of(np.flatnonzero(idle))
         runs = [(a, b) for a, b in stretches if b - a >= _IDLE_STEPS]
         if not runs:
@@ -103,12 +106,18 @@ class Idle:
 
 
 def _idle_steps(actions: Array, positions: Array) -> Array:
-    change = np.abs(np.diff(actions, axis=0, prepend=actions[:1]))
     arm = ~is_switch(actions)
-    limit = _QUIET_ACTION * max(float(np.abs(actions).max()), 1e-12)
-    quiet = (np.abs(actions[:, arm]) <= limit).all(axis=1) | (change[:, arm] <= limit / 100).all(1)
-    quiet &= (change[:, ~arm] <= limit).all(axis=1)  # a switch that is thrown is an action
-    motion = np.abs(np.diff(positions, axis=0, append=positions[-1:])).max(axis=1)
+    columns = np.ascontiguousarray(actions.T)  # (A, n): reductions along long rows are fast
+    size = np.abs(columns)
+    change = np.abs(np.diff(columns, axis=1, prepend=columns[:, :1]))
+    limit = _QUIET_ACTION * max(float(size.max()), 1e-12)
+    largest = change[arm].max(axis=0, initial=0.0)
+    quiet = (size[arm].max(axis=0, initial=0.0) <= limit) | (largest <= limit / 100)
+    quiet &= change[~arm].max(axis=0, initial=0.0) <= limit  # a switch that is thrown is an action
+    if not quiet.any():
+        return quiet
+    places = np.ascontiguousarray(positions.T)
+    motion = np.abs(np.diff(places, axis=1, append=places[:, -1:])).max(axis=0)
     moving = motion[motion > 0]
     usual = float(np.quantile(_some(moving), 0.75)) if len(moving) else 0.0
     idle: Array = quiet & (motion <= _QUIET_MOTION * usual)
