@@ -20,6 +20,7 @@ _MODULES = {
     "aloha": "aloha",
     "diffusion-policy": "diffusion_policy",
     "minari": "minari",
+    "lerobot": "lerobot",
     "robomimic": "robomimic",
 }
 

@@ -3,6 +3,8 @@
 /data     attrs  env_args (JSON), control_freq, and whatever the source said of the whole dataset
 /<i>    attrs  name, and those of the demo;  arrays under their names
 /mask/<filter key>
+
+Of next observations that are the following observation only the last one is kept, in ``final_obs/<key>``.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from imitate.data.formats.robomimic import episode_from, masks_of
 from imitate.errors import DatasetError
 
 NAME = "imitate.hdf5"
+_NEXT, _FINAL = "next_obs/", "final_obs/"
 
 
 class SidecarWriter:
@@ -46,8 +49,13 @@ class SidecarWriter:
         group = self._file["data"].create_group(str(len(self._names)))
         group.attrs.update(attrs_of(demo.episode, f"demo '{demo.name}'"))
         group.attrs["name"] = demo.name
+        obs = {key: np.asarray(value) for key, value in demo.episode.obs.items()}
         for key, values in arrays.items():
-            group[key] = values
+            name = key.removeprefix(_NEXT)
+            if key.startswith(_NEXT) and _follows(values, obs.get(name)):
+                group[f"{_FINAL}{name}"] = values[-1:]
+            else:
+                group[key] = values
         self._names.append(demo.name)
 
     def close(self) -> None:
@@ -57,6 +65,15 @@ class SidecarWriter:
             kept = [name.encode() for name in demos if name in known]
             self._file[f"mask/{key}"] = np.array(kept, dtype=np.bytes_)
         self._file.close()
+
+
+def _follows(following: NDArray[Any], obs: NDArray[Any] | None) -> bool:
+    return (
+        obs is not None
+        and following.dtype == obs.dtype
+        and following.shape == obs.shape
+        and bool((following[:-1] == obs[1:]).all())
+    )
 
 
 def arrays_to_write(demo: Demo, where: Path) -> dict[str, NDArray[Any]]:
@@ -95,8 +112,12 @@ class Sidecar:
         attrs = hdf5_tree.attributes(group)
         name = str(attrs.pop("name"))
         own = {key: hdf5_tree.rows(dataset) for key, dataset in hdf5_tree.leaves(group).items()}
-        report.keep(*arrays, *own, *(f"attribute {key}" for key in attrs))
-        return Demo(name, episode_from({**arrays, **own}, attrs, report))
+        found = {**arrays, **own}
+        for key in [key for key in found if key.startswith(_FINAL)]:
+            seen = key.removeprefix(_FINAL)
+            found[f"{_NEXT}{seen}"] = np.concatenate([found[f"obs/{seen}"][1:], found.pop(key)])
+        report.keep(*found, *(f"attribute {key}" for key in attrs))
+        return Demo(name, episode_from(found, attrs, report))
 
 
 @contextmanager

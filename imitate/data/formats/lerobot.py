@@ -1,0 +1,185 @@
+"""LeRobot's datasets: versions 2.0, 2.1 and 3.0 are read, 3.0 is written.
+
+A folder with ``meta/info.json``; tables in parquet, camera images as videos or as PNGs in the tables. Paths are those
+that ``info.json`` says. An episode's task is looked up by ``task_index``, wherever the tasks' names lie.
+
+    observation.state -> obs/state            observation.images.<camera> -> obs/<camera>_image
+    observation.<x>   -> obs/<x>              action -> actions           task -> attribute language
+    next.reward -> rewards                    next.success, next.done, next.truncated -> terminals, timeouts
+
+For what we write see :mod:`imitate.data.formats.lerobot_writer`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.episode import Episode
+from imitate.data.formats.base import Demo, Format, Options, Source, robot_meta
+from imitate.data.formats.lerobot_tables import Tables
+from imitate.data.formats.lerobot_video import Cameras
+from imitate.data.formats.lerobot_writer import LAYOUT, from_features, write
+from imitate.data.formats.report import Report
+from imitate.data.formats.sidecar import Sidecar, beside
+from imitate.errors import DatasetError
+
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+_AUTOMATIC = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
+_ENDS = ("next.done", "next.success", "next.truncated")
+
+
+def _recognises(path: Path) -> bool:
+    file = path / "meta" / "info.json"
+    return file.is_file() and "codebase_version" in json.loads(file.read_text())
+
+
+@contextmanager
+def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+    info = _info(path)
+    tables = Tables(path, info)
+    with beside(path / "meta", tables.count) as sidecar:
+        source = Source(
+            env_meta=robot_meta(str(info.get("robot_type") or "unknown")),
+            demos=_demos(tables, sidecar, options, report),
+            count=tables.count,
+            control_freq=float(options.fps or info["fps"]),
+        )
+        report.synthesised["env_args"] = "a real robot: the dataset names no environment"
+        layout: dict[str, Any] | None = None
+        if sidecar is not None:
+            sidecar.complete(source, report)
+            layout = json.loads(source.attrs.pop(LAYOUT))
+        source.demos = _demos(tables, sidecar, options, report, layout)
+        yield source
+
+
+def _info(path: Path) -> dict[str, Any]:
+    file = path / "meta" / "info.json"
+    if not file.is_file():
+        raise DatasetError(f"{path}: has no 'meta/info.json': it is not a dataset of LeRobot")
+    info: dict[str, Any] = json.loads(file.read_text())
+    if info.get("codebase_version") not in VERSIONS:
+        raise DatasetError(
+            f"{file}: codebase_version is {info.get('codebase_version')!r}; {', '.join(VERSIONS)} are read: "
+            "convert it with LeRobot's own scripts first"
+        )
+    if info.get("storage_format", "parquet") != "parquet":
+        raise DatasetError(
+            f"{file}: storage_format is {info['storage_format']!r}; parquet is read: export it with LeRobot first"
+        )
+    return info
+
+
+def _demos(
+    tables: Tables,
+    sidecar: Sidecar | None,
+    options: Options,
+    report: Report,
+    layout: dict[str, Any] | None = None,
+) -> Iterator[Demo]:
+    cameras = Cameras(tables, report)
+    try:
+        for number, rows in tables.episodes():
+            length = len(rows["episode_index"])
+            values: dict[str, NDArray[Any]] = {}
+            for key, column in rows.items():
+                found = tables.decoded(key, column)
+                if found is None:
+                    report.dropped[key] = "text"
+                else:
+                    values[key] = found
+            values.update(cameras.frames(number, length))
+            if sidecar is not None and layout is not None:
+                report.keep("all arrays")
+                yield sidecar.demo(number, from_features(values, layout), report)
+                continue
+            yield Demo(f"demo_{number}", _episode(values, length, tables, options, report))
+    finally:
+        cameras.close()
+
+
+def _episode(
+    values: dict[str, NDArray[Any]], length: int, tables: Tables, options: Options, report: Report
+) -> Episode:
+    if "action" not in values:
+        raise DatasetError(f"{tables.path}: has no feature 'action': there is nothing to imitate")
+    attrs: dict[str, Any] = {}
+    task = options.language or tables.task(values.get("task_index"))
+    if task is not None:
+        attrs["language"] = task
+        report.renamed["task"] = "attribute language"
+    obs = {}
+    for key in [key for key in values if key.startswith("observation.")]:
+        name = _obs_name(key)
+        report.renamed[key] = f"obs/{name}"
+        obs[name] = _matrix(values.pop(key))
+    actions = _matrix(values.pop("action"))
+    report.renamed["action"] = "actions"
+    rewards = values.pop("next.reward", None)
+    if rewards is None:
+        report.synthesised["rewards"] = "0: the dataset has none"
+    else:
+        report.renamed["next.reward"] = "rewards"
+    terminals, timeouts = _ends(values, length, report)
+    if "next.success" in values:
+        attrs["success"] = bool(values["next.success"].any())
+    steps = {}
+    for key in [key for key in values if key not in _AUTOMATIC and key not in _ENDS]:
+        steps[key] = values.pop(key)
+        report.keep(key)
+    return Episode(
+        obs=obs,
+        actions=actions,
+        rewards=np.zeros(length) if rewards is None else rewards.reshape(length),
+        terminals=terminals,
+        timeouts=timeouts,
+        attrs=attrs,
+        steps=steps,
+    )
+
+
+def _obs_name(feature: str) -> str:
+    name = feature.removeprefix("observation.")
+    return f"{name[7:]}_image" if name.startswith("images.") else name
+
+
+def _matrix(values: NDArray[Any]) -> NDArray[Any]:
+    return values[:, None] if values.ndim == 1 else values
+
+
+def _ends(
+    values: dict[str, NDArray[Any]], length: int, report: Report
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Terminals and timeouts: ``next.done`` marks the end of an episode, whatever ended it."""
+    flags = {key: values[key].reshape(length).astype(bool) for key in _ENDS if key in values}
+    none = np.zeros(length, dtype=bool)
+    if "next.success" in flags:
+        terminals, source = flags["next.success"], "next.success"
+    elif "next.done" in flags:
+        terminals, source = flags["next.done"] & ~flags.get("next.truncated", none), "next.done"
+    else:
+        terminals, source = none, "none: the dataset says nothing of ends"
+    report.synthesised["terminals"] = source
+    timeouts = none.copy()
+    timeouts[-1] = not terminals[-1]
+    report.synthesised["timeouts"] = (
+        "at the last step of an episode that does not end with a terminal"
+    )
+    return terminals, timeouts
+
+
+FORMAT = Format(
+    name="lerobot",
+    summary="LeRobot's datasets, 2.0 and 2.1 (read), 3.0 (needs the extra 'lerobot')",
+    recognises=_recognises,
+    read=_read,
+    write=write,
+    options=frozenset({"fps", "language"}),
+)

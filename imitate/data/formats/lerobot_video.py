@@ -1,0 +1,110 @@
+"""Camera videos of a LeRobot dataset, decoded in the order of the episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.formats.extras import extra
+from imitate.data.formats.lerobot_tables import Tables
+from imitate.data.formats.report import Report
+from imitate.errors import DatasetError
+
+
+class Cameras:
+    """All cameras; each keeps its file open and goes on where it stopped."""
+
+    def __init__(self, tables: Tables, report: Report) -> None:
+        self._tables = tables
+        self._readers: dict[str, _Reader] = {}
+        for key, feature in tables.features.items():
+            if feature.get("dtype") != "video":
+                continue
+            if _is_depth(feature):
+                report.dropped[key] = "a depth video, whose colours are distances: not decoded"
+                continue
+            self._readers[key] = _Reader(tables.fps)
+            report.changed[key] = "video -> (T, H, W, 3) uint8"
+
+    def frames(self, episode: int, length: int) -> dict[str, NDArray[Any]]:
+        """The images of an episode: feature -> (T, H, W, 3) uint8."""
+        return {
+            key: reader.read(*self._place(key, episode), length)
+            for key, reader in self._readers.items()
+        }
+
+    def _place(self, key: str, episode: int) -> tuple[Path, float]:
+        """File, and the second at which the episode begins in it."""
+        info, tables = self._tables.info, self._tables
+        pattern = str(info["video_path"])
+        if not tables.is_v3:
+            size = int(info.get("chunks_size", 1000))
+            name = pattern.format(
+                episode_chunk=episode // size, video_key=key, episode_index=episode
+            )
+            return tables.path / name, 0.0
+        row = tables.rows_of_episodes[episode]
+        name = pattern.format(
+            video_key=key,
+            chunk_index=row[f"videos/{key}/chunk_index"],
+            file_index=row[f"videos/{key}/file_index"],
+        )
+        return tables.path / name, float(row[f"videos/{key}/from_timestamp"])
+
+    def close(self) -> None:
+        """Close the files."""
+        for reader in self._readers.values():
+            reader.close()
+
+
+def _is_depth(feature: dict[str, Any]) -> bool:
+    found = {**(feature.get("video_info") or {}), **(feature.get("info") or {})}
+    return bool(found.get("is_depth_map") or found.get("video.is_depth_map"))
+
+
+class _Reader:
+    def __init__(self, fps: float) -> None:
+        self._fps = fps
+        self._path: Path | None = None
+        self._container: Any = None
+        self._frames: Iterator[tuple[int, Any]] = iter(())
+        self._next = 0
+
+    def read(self, path: Path, start_s: float, length: int) -> NDArray[Any]:
+        start = round(start_s * self._fps)
+        if path != self._path or start < self._next:
+            self._open(path)
+        found: list[NDArray[Any]] = []
+        while len(found) < length:
+            following = next(self._frames, None)
+            if following is None:
+                raise DatasetError(
+                    f"{path}: ends {length - len(found)} frames before the episode that begins at {start_s:.3f} s: "
+                    "the video is cut short; download it again"
+                )
+            number, frame = following
+            self._next = number + 1
+            if number >= start:
+                found.append(frame.to_ndarray(format="rgb24"))
+        return np.stack(found)
+
+    def _open(self, path: Path) -> None:
+        self.close()
+        if not path.is_file():
+            raise DatasetError(f"{path}: is missing: the dataset is incomplete; download it again")
+        self._container = extra("av", "lerobot").open(str(path))
+        self._path, self._next = path, 0
+        stream = self._container.streams.video[0]
+        self._frames = (
+            (round(float(frame.pts * stream.time_base) * self._fps), frame)
+            for frame in self._container.decode(stream)
+        )
+
+    def close(self) -> None:
+        if self._container is not None:
+            self._container.close()
+        self._container, self._path = None, None

@@ -1,0 +1,343 @@
+"""Writing of LeRobot datasets, version 3.0.
+
+* Vectors of ``obs`` side by side, in the order of their names, are ``observation.state``, each dimension named
+  ``<key>.<i>``; ``object`` is ``observation.environment_state``. RGB frames are PNGs in the tables: no value changes,
+  which no video can promise.
+* ``actions`` -> ``action``; ``rewards`` -> ``next.reward``; the end of an episode -> ``next.done``, by the clock
+  ``next.truncated`` too; the attribute ``success`` -> ``next.success`` at the last step; ``language`` -> the task.
+* ``meta/stats.json`` has exact statistics of all values.
+* Everything that has no place or another type than float32 lies in ``meta/imitate.hdf5``, which reading takes up again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.formats.base import Demo, Source
+from imitate.data.formats.extras import extra
+from imitate.data.formats.frames import as_png
+from imitate.data.formats.lerobot_stats import RunningStats, Stats
+from imitate.data.formats.report import Report
+from imitate.data.formats.sidecar import NAME, SidecarWriter, arrays_to_write
+from imitate.errors import DatasetError
+
+LAYOUT = "lerobot_layout"
+STATE, ENVIRONMENT = "observation.state", "observation.environment_state"
+_DEFAULT_FPS = 20
+_DATA_MB, _CHUNK_FILES = 100, 1000
+_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+_EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+_AUTOMATIC = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
+
+
+def layout_of(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Which feature an array is, and its columns there: array -> [feature, first, last + 1] or [feature]."""
+    found: dict[str, Any] = {
+        "actions": ["action", 0, arrays["actions"].shape[1]],
+        "rewards": ["next.reward"],
+    }
+    used = {STATE: 0, ENVIRONMENT: 0}
+    for key in sorted(arrays):
+        name, values = key.removeprefix("obs/"), arrays[key]
+        if not key.startswith("obs/") or "/" in name:
+            continue
+        if values.ndim == 4 and values.dtype == np.uint8 and values.shape[-1] == 3:
+            found[key] = [f"observation.images.{name.removesuffix('_image')}"]
+        elif values.ndim == 2 and values.dtype.kind in "fiu" and values.shape[1] > 0:
+            feature = ENVIRONMENT if name == "object" else STATE
+            width = values.shape[1]
+            found[key] = [feature, used[feature], used[feature] + width]
+            used[feature] += width
+    return found
+
+
+def to_features(
+    arrays: dict[str, NDArray[Any]], layout: Mapping[str, Any]
+) -> dict[str, NDArray[Any]]:
+    """The features of a demo. What they hold exactly is taken out of ``arrays``."""
+    parts: dict[str, list[NDArray[Any]]] = {}
+    for key, place in layout.items():
+        values = arrays[key]
+        exact = (
+            values.dtype in (np.float32, np.uint8)
+            if len(place) == 1
+            else values.dtype == np.float32
+        )
+        if exact:
+            del arrays[key]
+        kept = values if values.ndim == 4 else values.astype(np.float32).reshape(len(values), -1)
+        parts.setdefault(place[0], []).append(kept)
+    return {name: np.concatenate(found, axis=-1) for name, found in parts.items()}
+
+
+def from_features(
+    values: Mapping[str, NDArray[Any]], layout: Mapping[str, Any]
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a demo that we wrote, under their own names."""
+    found = {}
+    for key, (feature, *columns) in layout.items():
+        whole = values[feature]
+        if columns:
+            whole = whole.reshape(len(whole), -1)[:, columns[0] : columns[1]]
+        found[key] = whole
+    return found
+
+
+@contextmanager
+def write(path: Path, source: Source, report: Report) -> Iterator[Callable[[Demo], None]]:
+    """The dataset's folder; see the module."""
+    writer = _Writer(path, source, report)
+    try:
+        yield writer.append
+        writer.finish()
+    finally:
+        writer.close()
+
+
+class _Writer:
+    def __init__(self, path: Path, source: Source, report: Report) -> None:
+        self._path, self._source, self._report = path, source, report
+        (path / "meta").mkdir(parents=True)
+        self._arrow = extra("pyarrow", "lerobot")
+        self._parquet = extra("pyarrow.parquet", "lerobot")
+        self._fps = _fps_of(source, report)
+        self._layout: dict[str, Any] = {}
+        self._features: dict[str, Any] = {}
+        self._stats: dict[str, RunningStats] = {}
+        self._tasks: dict[str, int] = {}
+        self._episodes: list[dict[str, Any]] = []
+        self._frames = 0
+        self._file: Any = None
+        self._number = -1
+        self._schema: Any = None
+        self._sidecar: SidecarWriter | None = None
+
+    # ---- an episode ------------------------------------------------------------------------------
+
+    def append(self, demo: Demo) -> None:
+        arrays = arrays_to_write(demo, self._path)
+        if not self._layout:
+            self._begin(arrays)
+        missing = sorted(set(self._layout) - set(arrays))
+        if missing:
+            raise DatasetError(
+                f"{self._path}: demo '{demo.name}' has no '{missing[0]}', which the first has: give it in each demo"
+            )
+        rows = to_features(arrays, self._layout)
+        length = len(rows["action"])
+        last = np.arange(length) == length - 1
+        timeouts = arrays["timeouts"].astype(bool)
+        rows["next.done"] = last[:, None]
+        rows["next.truncated"] = (last & timeouts)[:, None]
+        success = bool(demo.episode.attrs.get("success", False))
+        rows["next.success"] = (last & success)[:, None]
+        task = str(demo.episode.attrs.get("language", self._source.env_meta.get("env_name", "")))
+        index = self._tasks.setdefault(task, len(self._tasks))
+        numbers = np.arange(length)
+        rows["timestamp"] = (numbers / self._fps).astype(np.float32)
+        rows["frame_index"] = numbers
+        rows["episode_index"] = np.full(length, len(self._episodes))
+        rows["index"] = numbers + self._frames
+        rows["task_index"] = np.full(length, index)
+        self._describe(rows)
+        stats = {key: self._add_stats(key, values) for key, values in rows.items()}
+        self._write_rows(rows)
+        self._note_episode(task, length, stats)
+        assert self._sidecar is not None
+        self._sidecar.append(demo, arrays)
+
+    def _begin(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._layout = layout_of(arrays)
+        self._source.attrs[LAYOUT] = json.dumps(self._layout)
+        self._sidecar = SidecarWriter(self._path / "meta" / NAME, self._source)
+        del self._source.attrs[LAYOUT]
+        for key, (feature, *_) in self._layout.items():
+            self._report.renamed[key] = feature
+        self._report.note(
+            f"what LeRobot has no place for lies in meta/{NAME}, which reading here takes up again"
+        )
+
+    def _describe(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """The features, as the first episode has them; others must be alike."""
+        found = {key: self._feature(key, values) for key, values in rows.items()}
+        if not self._features:
+            self._features = found
+        for key, feature in found.items():
+            if feature["shape"] != self._features[key]["shape"]:
+                raise DatasetError(
+                    f"{self._path}: '{key}' has shape {feature['shape']} in one demo and "
+                    f"{self._features[key]['shape']} in another: give the same in each"
+                )
+
+    def _feature(self, key: str, values: NDArray[Any]) -> dict[str, Any]:
+        if key in _AUTOMATIC:
+            return {"dtype": _AUTOMATIC[key], "shape": [1], "names": None}
+        if values.ndim == 4:
+            return {
+                "dtype": "image",
+                "shape": list(values.shape[1:]),
+                "names": ["height", "width", "channels"],
+            }
+        dtype = "bool" if values.dtype == bool else "float32"
+        return {"dtype": dtype, "shape": list(values.shape[1:]), "names": self._names(key)}
+
+    def _names(self, feature: str) -> list[str] | None:
+        names = [
+            f"{key.rpartition('/')[2]}.{column - place[1]}"
+            for key, place in self._layout.items()
+            if place[0] == feature and len(place) == 3
+            for column in range(place[1], place[2])
+        ]
+        return names or None
+
+    def _add_stats(self, key: str, values: NDArray[Any]) -> Stats:
+        flat = values if values.ndim == 4 else values.reshape(len(values), -1)
+        return self._stats.setdefault(key, RunningStats()).add(flat)
+
+    def _write_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        columns = {key: self._column(key, values) for key, values in rows.items()}
+        table = self._arrow.table(columns)
+        if self._file is None or self._size() > _DATA_MB * 2**20:
+            self._next_file(table.schema)
+        self._file.write_table(table, row_group_size=len(table))
+
+    def _size(self) -> int:
+        return (self._path / self._place()).stat().st_size
+
+    def _place(self) -> str:
+        chunk, file = divmod(self._number, _CHUNK_FILES)
+        return _DATA.format(chunk_index=chunk, file_index=file)
+
+    def _next_file(self, schema: Any) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._number += 1
+        place = self._path / self._place()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._parquet.ParquetWriter(place, schema)
+
+    def _column(self, key: str, values: NDArray[Any]) -> Any:
+        arrow = self._arrow
+        if values.ndim == 4:
+            kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+            cells = [{"bytes": as_png(frame), "path": None} for frame in values]
+            return arrow.array(cells, type=kind)
+        kind = arrow.from_numpy_dtype(np.dtype(self._features[key]["dtype"]))
+        flat = arrow.array(np.ascontiguousarray(values).reshape(-1), type=kind)
+        if self._features[key]["shape"] == [1]:
+            return flat
+        return arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+    def _note_episode(self, task: str, length: int, stats: Mapping[str, Stats]) -> None:
+        chunk, file = divmod(self._number, _CHUNK_FILES)
+        self._episodes.append(
+            {
+                "episode_index": len(self._episodes),
+                "tasks": [task],
+                "length": length,
+                "data/chunk_index": chunk,
+                "data/file_index": file,
+                "dataset_from_index": self._frames,
+                "dataset_to_index": self._frames + length,
+                "meta/episodes/chunk_index": 0,
+                "meta/episodes/file_index": 0,
+                **{
+                    f"stats/{key}/{name}": value.tolist()
+                    for key, found in stats.items()
+                    for name, value in found.items()
+                },
+            }
+        )
+        self._frames += length
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Write what is known at the end."""
+        place = self._path / _EPISODES
+        place.parent.mkdir(parents=True)
+        self._parquet.write_table(self._arrow.Table.from_pylist(self._episodes), place)
+        self._write_tasks()
+        stats = {key: running.result() for key, running in self._stats.items()}
+        as_lists = {
+            key: {name: value.tolist() for name, value in found.items()}
+            for key, found in stats.items()
+        }
+        for found in as_lists.values():
+            found["count"] = [int(found["count"][0])]
+        (self._path / "meta" / "stats.json").write_text(json.dumps(as_lists, indent=2))
+        (self._path / "meta" / "info.json").write_text(json.dumps(self._info(), indent=2))
+
+    def _write_tasks(self) -> None:
+        """With the task as the index that pandas restores: readers look tasks up there."""
+        table = self._arrow.table(
+            {"task_index": list(self._tasks.values()), "task": list(self._tasks)}
+        )
+        kinds = {"task_index": ("int64", "int64"), "task": ("unicode", "object")}
+        described = {
+            "index_columns": ["task"],
+            "column_indexes": [],
+            "columns": [
+                {
+                    "name": name,
+                    "field_name": name,
+                    "pandas_type": kind,
+                    "numpy_type": numpy,
+                    "metadata": None,
+                }
+                for name, (kind, numpy) in kinds.items()
+            ],
+            "creator": {"library": "pyarrow", "version": self._arrow.__version__},
+            "pandas_version": "2.0.0",
+        }
+        table = table.replace_schema_metadata({b"pandas": json.dumps(described).encode()})
+        self._parquet.write_table(table, self._path / "meta" / "tasks.parquet")
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            "codebase_version": "v3.0",
+            "robot_type": str(self._source.env_meta.get("env_name", "unknown")),
+            "total_episodes": len(self._episodes),
+            "total_frames": self._frames,
+            "total_tasks": len(self._tasks),
+            "chunks_size": _CHUNK_FILES,
+            "data_files_size_in_mb": _DATA_MB,
+            "video_files_size_in_mb": 200,
+            "fps": self._fps,
+            "splits": {"train": f"0:{len(self._episodes)}"},
+            "data_path": _DATA,
+            "video_path": None,
+            "features": self._features,
+        }
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._file is not None:
+            self._file.close()
+        if self._sidecar is not None:
+            self._sidecar.close()
+
+
+def _fps_of(source: Source, report: Report) -> int:
+    """Whole frames per second."""
+    known = source.control_freq or (source.env_meta.get("env_kwargs") or {}).get("control_freq")
+    if known is None:
+        report.synthesised["fps"] = f"{_DEFAULT_FPS}: the dataset says nothing of its rate"
+        return _DEFAULT_FPS
+    fps = max(1, round(float(known)))
+    if fps != known:
+        report.changed["fps"] = f"{known} -> {fps}: a whole number is wanted"
+    return fps

@@ -1,0 +1,288 @@
+"""LeRobot: versions 2.0 to 3.0 in, 3.0 out, tasks, videos, exact statistics, nothing lost."""
+
+import json
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data.formats.convert import convert
+from imitate.errors import DatasetError
+
+LENGTHS, FPS, CAMERA = (4, 3, 5), 10, "observation.images.top"
+
+
+def video(path, levels):
+    """Gray frames of the given levels, lossless."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264rgb", rate=FPS, options={"qp": "0"})
+        stream.width = stream.height = 32
+        stream.pix_fmt = "rgb24"
+        for level in levels:
+            frame = av.VideoFrame.from_ndarray(
+                np.full((32, 32, 3), level, np.uint8), format="rgb24"
+            )
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def rows(number, length, offset):
+    return {
+        "observation.state": [[number + 0.5, float(t)] for t in range(length)],
+        "action": [[t / 10] for t in range(length)],
+        "next.reward": [float(t == length - 1) for t in range(length)],
+        "next.done": [t == length - 1 for t in range(length)],
+        "timestamp": [t / FPS for t in range(length)],
+        "frame_index": list(range(length)),
+        "episode_index": [number] * length,
+        "index": [offset + t for t in range(length)],
+        "task_index": [(0, 7, 3)[number]] * length,
+    }
+
+
+def make(root, version, lengths=LENGTHS, index_name="task"):
+    """By hand, after the description of each version; episode i's frame t is gray 20 * i + 4 * t."""
+    is_v3 = version == "v3.0"
+    meta = root / "meta"
+    meta.mkdir(parents=True)
+    features = {
+        "observation.state": {"dtype": "float32", "shape": [2], "names": None},
+        "action": {"dtype": "float32", "shape": [1], "names": None},
+        "next.reward": {"dtype": "float32", "shape": [1], "names": None},
+        "next.done": {"dtype": "bool", "shape": [1], "names": None},
+        CAMERA: {"dtype": "video", "shape": [32, 32, 3], "names": ["height", "width", "channels"]},
+    }
+    tail = "{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+    info = {
+        "codebase_version": version, "fps": FPS, "features": features, "robot_type": "so100",
+        "total_episodes": len(lengths), "total_frames": sum(lengths), "chunks_size": 2,
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet" if is_v3
+        else "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4" if is_v3
+        else f"videos/chunk-{tail}",
+    }  # fmt: skip
+    (meta / "info.json").write_text(json.dumps(info))
+    tasks = {0: "pick", 7: "place", 3: "push"}
+    tables, levels, offset = [], [], 0
+    for number, length in enumerate(lengths):
+        tables.append(pa.table(rows(number, length, offset)))
+        levels.append([20 * number + 4 * t for t in range(length)])
+        offset += length
+    if not is_v3:
+        lines = [json.dumps({"task_index": index, "task": task}) for index, task in tasks.items()]
+        (meta / "tasks.jsonl").write_text("\n".join(lines))
+        for number, table in enumerate(tables):
+            place = root / f"data/chunk-{number // 2:03d}/episode_{number:06d}.parquet"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, place)
+            video(
+                root / f"videos/chunk-{number // 2:03d}/{CAMERA}/episode_{number:06d}.mp4",
+                levels[number],
+            )
+        return root
+    pq.write_table(
+        pa.table({"task_index": list(tasks), index_name: list(tasks.values())}),
+        meta / "tasks.parquet",
+    )
+    (root / "data/chunk-000").mkdir(parents=True)
+    pq.write_table(pa.concat_tables(tables[:2]), root / "data/chunk-000/file-000.parquet")
+    pq.write_table(tables[2], root / "data/chunk-000/file-001.parquet")
+    video(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", sum(levels, []))
+    starts = np.cumsum([0, *lengths])
+    episodes = [
+        {
+            "episode_index": i, "length": length, "data/chunk_index": 0, "data/file_index": int(i == 2),
+            f"videos/{CAMERA}/chunk_index": 0, f"videos/{CAMERA}/file_index": 0,
+            f"videos/{CAMERA}/from_timestamp": starts[i] / FPS, "stats/action/min": [0.0],
+        }
+        for i, length in enumerate(lengths)
+    ]  # fmt: skip
+    (meta / "episodes/chunk-000").mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(episodes), meta / "episodes/chunk-000/file-000.parquet")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("version", "index_name"),
+    [("v2.0", None), ("v2.1", None), ("v3.0", "task"), ("v3.0", "__index_level_0__")],
+)
+def test_every_version_gives_the_same(tmp_path, version, index_name):
+    report = convert(make(tmp_path / "l", version, index_name=index_name), tmp_path / "o.hdf5")
+    assert (report.source_format, report.demos, report.steps) == ("lerobot", 3, 12)
+    with DatasetFile(tmp_path / "o.hdf5") as file:
+        assert file.read("demo_2", "obs/state").tolist() == [[2.5, float(t)] for t in range(5)]
+        np.testing.assert_allclose(
+            file.read("demo_2", "actions")[:, 0], np.arange(5) / 10, rtol=1e-6
+        )
+        assert file.read("demo_1", "rewards").tolist() == [0, 0, 1]
+        assert file.read("demo_1", "terminals").tolist() == [0, 0, 1]
+        assert [file.attrs(demo)["language"] for demo in file.demos()] == ["pick", "place", "push"]
+        for number, demo in enumerate(file.demos()):
+            image = file.read(demo, "obs/top_image")
+            assert image.shape == (LENGTHS[number], 32, 32, 3)
+            assert image[:, 0, 0, 0].tolist() == [
+                20 * number + 4 * t for t in range(LENGTHS[number])
+            ]
+        assert file.file_attrs["control_freq"] == 10
+        assert file.env_meta["env_name"] == "so100"
+
+
+def test_what_is_missing_or_unknown_is_named(tmp_path):
+    root = make(tmp_path / "l", "v3.0")
+    (root / "data/chunk-000/file-001.parquet").unlink()
+    with pytest.raises(DatasetError, match="file-001.parquet: is missing"):
+        convert(root, tmp_path / "o.hdf5")
+    info = json.loads((root / "meta/info.json").read_text())
+    for change, words in (
+        ({"codebase_version": "v4.0"}, "codebase_version is 'v4.0'"),
+        ({"storage_format": "lance"}, "storage_format is 'lance'"),
+        ({"total_episodes": 4}, "lists 3 episodes, 'meta/info.json' says 4"),
+    ):
+        (root / "meta/info.json").write_text(json.dumps({**info, **change}))
+        with pytest.raises(DatasetError, match=words):
+            convert(root, tmp_path / "o.hdf5")
+    assert [path.name for path in tmp_path.iterdir()] == ["l"]
+
+
+def test_a_task_that_is_not_listed_is_an_error(tmp_path):
+    root = make(tmp_path / "l", "v3.0")
+    pq.write_table(pa.table({"task_index": [0], "task": ["pick"]}), root / "meta/tasks.parquet")
+    with pytest.raises(DatasetError, match="no task with index 7"):
+        convert(root, tmp_path / "o.hdf5")
+
+
+def demos(path, lengths, seed, next_obs="following", frequency=20):
+    random = np.random.default_rng(seed)
+    env = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": "Panda"}}
+    with DatasetWriter(path, env, overwrite=True, control_freq=frequency) as writer:
+        for number, length in enumerate(lengths):
+            seen = {
+                "object": random.normal(size=(length + 1, 4)),
+                "eef": random.normal(size=(length + 1, 3)).astype(np.float32),
+                "quat": random.normal(size=(length + 1, 2)).astype(np.float32),
+                "agentview_image": random.integers(0, 256, (length + 1, 9, 8, 3), dtype=np.uint8),
+                "depth": random.normal(size=(length + 1, 5, 4, 1)).astype(np.float32),
+            }
+            following = {key: value[1:] for key, value in seen.items()}
+            if next_obs == "other":
+                following["eef"] = following["eef"] + 1
+            writer.append_episode(
+                Episode(
+                    obs={key: value[:-1] for key, value in seen.items()},
+                    next_obs=None if next_obs == "none" else following,
+                    actions=random.normal(size=(length, 7)).astype(np.float32),
+                    rewards=random.normal(size=length),
+                    terminals=random.integers(0, 2, length),
+                    timeouts=random.integers(0, 2, length),
+                    states=random.normal(size=(length, 6)),
+                    attrs={
+                        "success": bool(number % 2),
+                        "language": f"task {number % 2}",
+                        "model_file": "<x/>" * 9,
+                    },
+                    steps={"action_dict/gripper": random.normal(size=(length, 1))},
+                ),
+                f"demo_{number * 3}",
+            )
+        writer.add_filter_key("train", ["demo_0"])
+
+
+def everything(path):
+    with DatasetFile(path) as file:
+        arrays = {
+            (demo, key): file.read(demo, key) for demo in file.demos() for key in file.keys(demo)
+        }  # noqa: SIM118
+        attrs = {demo: file.attrs(demo) for demo in file.demos()}
+        return arrays, attrs, file.filter_keys(), file.file_attrs
+
+
+@settings(
+    max_examples=5,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    seed=st.integers(0, 2**32 - 1),
+    next_obs=st.sampled_from(["following", "none", "other"]),
+)
+def test_there_and_back_nothing_is_lost(tmp_path, lengths, seed, next_obs):
+    demos(tmp_path / "a.hdf5", lengths, seed, next_obs)
+    convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot", overwrite=True)
+    report = convert(tmp_path / "l", tmp_path / "b.hdf5", overwrite=True)
+    before, after = everything(tmp_path / "a.hdf5"), everything(tmp_path / "b.hdf5")
+    assert before[0].keys() == after[0].keys()
+    for key, value in before[0].items():
+        np.testing.assert_array_equal(after[0][key], value)
+        assert after[0][key].dtype == value.dtype
+    assert before[1:] == after[1:]
+    assert not (report.synthesised or report.dropped or report.changed)
+
+
+def test_tables_and_statistics_are_as_lerobot_wants_them(tmp_path):
+    demos(tmp_path / "a.hdf5", [40, 23], 1)
+    convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot")
+    info = json.loads((tmp_path / "l/meta/info.json").read_text())
+    assert (info["total_episodes"], info["total_frames"], info["fps"]) == (2, 63, 20)
+    assert info["features"]["observation.state"]["names"] == [
+        "eef.0",
+        "eef.1",
+        "eef.2",
+        "quat.0",
+        "quat.1",
+    ]
+    table = pq.read_table(tmp_path / "l/data/chunk-000/file-000.parquet")
+    assert table.schema.field("action").type == pa.list_(pa.float32(), 7)
+    assert table.schema.field("next.reward").type == pa.float32()
+    assert table.schema.field("timestamp").type == pa.float32()
+    assert table.column("index").to_pylist() == list(range(63))
+    assert pq.ParquetFile(tmp_path / "l/data/chunk-000/file-000.parquet").num_row_groups == 2
+    tasks = pq.read_table(tmp_path / "l/meta/tasks.parquet")
+    assert json.loads(tasks.schema.metadata[b"pandas"])["index_columns"] == ["task"]
+    assert tasks.to_pylist() == [
+        {"task_index": 0, "task": "task 0"},
+        {"task_index": 1, "task": "task 1"},
+    ]
+    stats = json.loads((tmp_path / "l/meta/stats.json").read_text())
+    with DatasetFile(tmp_path / "a.hdf5") as file:
+        actions = np.concatenate([file.read(demo, "actions") for demo in file.demos()]).astype(
+            np.float64
+        )
+        pixels = (
+            np.concatenate([file.read(demo, "obs/agentview_image") for demo in file.demos()])
+            / 255.0
+        )
+    wanted = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+    for name, level in wanted.items():
+        np.testing.assert_allclose(
+            stats["action"][name], np.quantile(actions, level, axis=0), atol=1e-12
+        )
+        found = np.ravel(stats["observation.images.agentview"][name])
+        np.testing.assert_allclose(found, np.quantile(pixels, level, axis=(0, 1, 2)), atol=1e-12)
+    for name in ("min", "max", "mean", "std"):
+        np.testing.assert_allclose(
+            stats["action"][name], getattr(actions, name)(axis=0), atol=1e-12
+        )
+        found = np.ravel(stats["observation.images.agentview"][name])
+        np.testing.assert_allclose(found, getattr(pixels, name)(axis=(0, 1, 2)), atol=1e-12)
+    assert np.shape(stats["observation.images.agentview"]["mean"]) == (3, 1, 1)
+    assert stats["action"]["count"] == [63]
+    (episode, _) = pq.read_table(
+        tmp_path / "l/meta/episodes/chunk-000/file-000.parquet"
+    ).to_pylist()
+    np.testing.assert_allclose(episode["stats/action/mean"], actions[:40].mean(axis=0), atol=1e-12)
+    assert (episode["dataset_from_index"], episode["dataset_to_index"]) == (0, 40)
+
+
+def test_a_rate_that_is_not_whole_is_rounded_and_told(tmp_path):
+    demos(tmp_path / "a.hdf5", [3], 0, frequency=29.97)
+    report = convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot")
+    assert report.changed["fps"].startswith("29.97 -> 30")
+    assert json.loads((tmp_path / "l/meta/info.json").read_text())["fps"] == 30
