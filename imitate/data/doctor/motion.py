@@ -112,7 +112,7 @@ def _idle_steps(actions: Array, positions: Array) -> Array:
     change = np.abs(np.diff(columns, axis=1, prepend=columns[:, :1]))
     limit = _QUIET_ACTION * max(float(size.max()), 1e-12)
     largest = change[arm].max(axis=0, initial=0.0)
-    quiet = (size[arm].max(axis=0, initial=0.0) <= limit) | (largest <= limit / 100)
+    quiet: Array = (size[arm].max(axis=0, initial=0.0) <= limit) | (largest <= limit / 100)
     quiet &= change[~arm].max(axis=0, initial=0.0) <= limit  # a switch that is thrown is an action
     if not quiet.any():
         return quiet
