@@ -38,6 +38,7 @@ class DatasetWriter:
         overwrite: replace an existing file, at the moment of closing, and a partial one, now.
         control_freq: actions per second, if known.
         compress: gzip the observations: smaller, slower to read.
+        keep_partial: keep what is finished when the context is left with an exception; False: leave nothing.
 
     Raises:
         DatasetError: the file exists, an episode is malformed, or the disk is full.
@@ -51,11 +52,13 @@ class DatasetWriter:
         overwrite: bool = False,
         control_freq: float | None = None,
         compress: bool = False,
+        keep_partial: bool = True,
     ) -> None:
         self.path = Path(path).expanduser()
         self.partial = partial_of(self.path)
         _check_free(self.path, self.partial, overwrite)
         self._compression = "gzip" if compress else None
+        self._keep_partial = keep_partial
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._journal = JournaledFile(self.partial)
@@ -271,7 +274,7 @@ class DatasetWriter:
             if isinstance(error, OSError):
                 saved = (
                     f"; the {len(self._names)} episodes before are safe in {self.partial}"
-                    if self._names
+                    if self._names and self._keep_partial
                     else ""
                 )
                 raise DatasetError(
@@ -287,7 +290,7 @@ class DatasetWriter:
                 self._file.close()
         self._file = None
         self._journal.close(roll_back=True)
-        if self._names:
+        if self._names and self._keep_partial:
             _log.warning("%d episodes are kept in %s", len(self._names), self.partial)
         else:
             self.partial.unlink()

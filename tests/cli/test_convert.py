@@ -78,9 +78,10 @@ def test_overwriting_happens_at_the_end(tmp_path):
     target = tmp_path / "o.hdf5"
     assert run(FIXTURES / "pendulum.npz", target).exit_code == 0
     kept = target.read_bytes()
-    np.savez(tmp_path / "bad.npz", obs=np.zeros((3, 2)), acts=np.full((2, 1), np.nan),
-             terminal=[True], indices=np.zeros(0, dtype=int))  # fmt: skip
-    assert run(tmp_path / "bad.npz", target, "--overwrite").exit_code == 2
+    np.savez(tmp_path / "bad.npz", obs=np.zeros((4, 2)), acts=np.array([[0.0], [np.nan]]),
+             terminal=[True, True], indices=[1])  # fmt: skip
+    failed = run(tmp_path / "bad.npz", target, "--overwrite")
+    assert (failed.exit_code, len(failed.stderr.splitlines())) == (2, 1)
     assert target.read_bytes() == kept
     assert run(FIXTURES / "walker2d.hdf5", target, "--overwrite").exit_code == 0
     with DatasetFile(target) as file:

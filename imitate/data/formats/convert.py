@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from imitate.data.faults import ACTION_LIMIT
 from imitate.data.formats import registry
 from imitate.data.formats.base import Demo, Format, Options, Replay, Source
 from imitate.data.formats.damage import reading
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
+
+_UNBOUNDED = "actions leave [-1, 1]: train with train.action_config.actions.normalization=min_max, or rescale them"
 
 
 def convert(
@@ -118,7 +121,10 @@ def _copy(
         while demo is not None:
             append(demo)
             report.demos += 1
-            report.steps += len(np.asarray(demo.episode.actions))
+            actions = np.asarray(demo.episode.actions)
+            report.steps += len(actions)
+            if np.abs(actions).max(initial=0.0) > ACTION_LIMIT:
+                report.note(_UNBOUNDED)
             if on_demo is not None:
                 on_demo(demo.name, source.count)
             demo = _next(demos, path)

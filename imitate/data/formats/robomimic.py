@@ -255,7 +255,9 @@ def ends_of(
 @contextmanager
 def _write(path: Path, source: Source, report: Report) -> Iterator[Callable[[Demo], None]]:
     written: set[str] = set()
-    with DatasetWriter(path, source.env_meta, control_freq=source.control_freq) as writer:
+    with DatasetWriter(
+        path, source.env_meta, control_freq=source.control_freq, keep_partial=False
+    ) as writer:
 
         def append(demo: Demo) -> None:
             if np.asarray(demo.episode.rewards).dtype == np.float64:
