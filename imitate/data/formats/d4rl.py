@@ -211,8 +211,10 @@ def _demos(flat: _Flat, plan: _Plan, report: Report) -> Iterator[Demo]:
         timeout = np.zeros(stop - start, dtype=bool)
         timeout[-1] = not terminal[-1]
         following = _next_obs(flat, obs, after, start, stop)
-        _, following = named_obs(following, "next_observations", report)
         key, obs = named_obs(obs, "observations", report)
+        _, following = named_obs(following, "next_observations", Report())
+        if "next_observations" in flat.rows:
+            report.renamed["next_observations"] = f"next_obs/{key}"
         actions = hdf5_tree.rows(flat.rows["actions"], start, stop)
         yield Demo(
             f"demo_{number}",

@@ -47,7 +47,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     with beside(path / "meta", tables.count) as sidecar:
         source = Source(
             env_meta=robot_meta(str(info.get("robot_type") or "unknown")),
-            demos=_demos(tables, sidecar, options, report),
+            demos=iter(()),
             count=tables.count,
             control_freq=float(options.fps or info["fps"]),
         )
@@ -55,8 +55,9 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         layout: dict[str, Any] | None = None
         if sidecar is not None:
             sidecar.complete(source, report)
+            source.control_freq = options.fps or source.control_freq
             layout = json.loads(source.attrs.pop(LAYOUT))
-        source.demos = _demos(tables, sidecar, options, report, layout)
+        source.demos = _demos(tables, sidecar, layout, options, report)
         yield source
 
 
@@ -80,9 +81,9 @@ def _info(path: Path) -> dict[str, Any]:
 def _demos(
     tables: Tables,
     sidecar: Sidecar | None,
+    layout: dict[str, Any] | None,
     options: Options,
     report: Report,
-    layout: dict[str, Any] | None = None,
 ) -> Iterator[Demo]:
     cameras = Cameras(tables, report)
     try:
@@ -97,7 +98,6 @@ def _demos(
                     values[key] = found
             values.update(cameras.frames(number, length))
             if sidecar is not None and layout is not None:
-                report.keep("all arrays")
                 yield sidecar.demo(number, from_features(values, layout), report)
                 continue
             yield Demo(f"demo_{number}", _episode(values, length, tables, options, report))

@@ -102,7 +102,7 @@ class Sidecar:
         source.env_meta = json.loads(attrs.pop("env_args"))
         report.synthesised.pop("env_args", None)
         report.keep("env_args")
-        source.control_freq = attrs.pop("control_freq", source.control_freq)
+        source.control_freq = attrs.pop("control_freq", None)
         source.attrs = attrs
         source.masks = masks_of(self._file, self._names, report)
 

@@ -69,6 +69,7 @@ def test_the_last_row_goes_where_nobody_knows_what_followed(tmp_path):
         assert file.read("demo_2", "timeouts").tolist() == [0, 0, 1]
         assert file.read("demo_0", "terminals").tolist() == [0, 0, 0, 1]
     assert report.dropped["last rows at timeouts"].startswith("2 rows")
+    assert "next_observations" not in report.renamed
 
 
 def test_next_observations_of_the_file_are_taken(tmp_path):
@@ -78,6 +79,7 @@ def test_next_observations_of_the_file_are_taken(tmp_path):
     with file:
         np.testing.assert_array_equal(file.read("demo_1", "next_obs/flat"), following[8:])
     assert not report.dropped
+    assert report.renamed["next_observations"] == "next_obs/flat"
 
 
 def test_timeouts_that_are_no_resets_go_on(tmp_path):

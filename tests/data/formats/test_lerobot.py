@@ -212,9 +212,10 @@ def everything(path):
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
     seed=st.integers(0, 2**32 - 1),
     next_obs=st.sampled_from(["following", "none", "other"]),
+    frequency=st.sampled_from([None, 20, 29.97]),
 )
-def test_there_and_back_nothing_is_lost(tmp_path, lengths, seed, next_obs):
-    demos(tmp_path / "a.hdf5", lengths, seed, next_obs)
+def test_there_and_back_nothing_is_lost(tmp_path, lengths, seed, next_obs, frequency):
+    demos(tmp_path / "a.hdf5", lengths, seed, next_obs, frequency)
     convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot", overwrite=True)
     report = convert(tmp_path / "l", tmp_path / "b.hdf5", overwrite=True)
     before, after = everything(tmp_path / "a.hdf5"), everything(tmp_path / "b.hdf5")
