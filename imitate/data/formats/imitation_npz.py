@@ -145,7 +145,9 @@ def _demos(
                 obs={key: seen[:-1]},
                 next_obs={key: seen[1:]},
                 actions=actions[start:stop],
-                rewards=np.zeros(stop - start) if rewards is None else rewards.ravel()[start:stop],
+                rewards=np.zeros(stop - start, np.float32)
+                if rewards is None
+                else rewards.ravel()[start:stop],
                 terminals=last & ~by_clock[number],
                 timeouts=last & by_clock[number],
             ),

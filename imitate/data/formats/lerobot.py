@@ -137,7 +137,7 @@ def _episode(
     return Episode(
         obs=obs,
         actions=actions,
-        rewards=np.zeros(length) if rewards is None else rewards.reshape(length),
+        rewards=np.zeros(length, np.float32) if rewards is None else rewards.reshape(length),
         terminals=terminals,
         timeouts=timeouts,
         attrs=attrs,
