@@ -116,13 +116,14 @@ def _success_curve(axes: Any, rollouts: Sequence[Mapping[str, Any]]) -> None:
         axes.text(0.5, 0.5, "no evaluation", ha="center", transform=axes.transAxes)
         return
     x = [record["epoch"] for record in rollouts]
-    axes.plot(x, [record["Rollout/Success_Rate"] for record in rollouts], marker="o")
+    rate = [record["Rollout/Success_Rate"] for record in rollouts]
+    axes.set_xlim(0, 1.05 * max(x))
+    axes.plot(x, rate, marker="o")
     if all("Rollout/Success_Rate_Low" in record for record in rollouts):
-        axes.fill_between(
-            x,
-            [record["Rollout/Success_Rate_Low"] for record in rollouts],
-            [record["Rollout/Success_Rate_High"] for record in rollouts],
-            alpha=0.2,
-            label="95 % interval",
-        )
+        # Bars rather than a band: they show with a single evaluation too. Rounding must not make them negative.
+        low = [record["Rollout/Success_Rate_Low"] for record in rollouts]
+        high = [record["Rollout/Success_Rate_High"] for record in rollouts]
+        below = [max(0.0, r - end) for r, end in zip(rate, low, strict=True)]
+        above = [max(0.0, end - r) for r, end in zip(rate, high, strict=True)]
+        axes.errorbar(x, rate, [below, above], fmt="none", capsize=4, label="95 % interval")
         axes.legend()
