@@ -1,0 +1,136 @@
+"""Conversions among representations of a rotation.
+
+All functions take and return tensors with any leading dimensions ``*B``, in the type of their input; float64 where
+1e-15 matters. Conventions:
+
+* matrix (*B, 3, 3): acts on columns, ``v_world = R v_body``.
+* quaternion (*B, 4): ``x, y, z, w``, as robosuite's observations are; results have ``w >= 0``.
+* axis-angle (*B, 3): axis times angle; results have an angle in [0, pi].
+* rotation-6d (*B, 6): the first two ROWS of the matrix, one after the other, as in PyTorch3D, Diffusion Policy and
+  robomimic. (Zhou et al. 2019, arXiv:1812.07035, write the first two columns: that is the 6d of the inverse.)
+* Euler angles (*B, 3): ``R = Rx(a) Ry(b) Rz(c)``, intrinsic x, y', z'', which is robomimic's ``rot_euler`` ("XYZ");
+  results have a and c in [-pi, pi] and b in [-pi/2, pi/2]. At b = +-pi/2 only a +- c is determined.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+_TINY = 1e-9
+"""Below, sin(x) is x to all digits."""
+
+
+def axis_angle_to_quaternion(axis_angle: Tensor) -> Tensor:
+    """(*B, 3) to (*B, 4)."""
+    angle = axis_angle.norm(dim=-1, keepdim=True)
+    tiny = angle < _TINY
+    divisor = torch.where(tiny, 1.0, angle)
+    factor = torch.where(tiny, 0.5, (0.5 * divisor).sin() / divisor)
+    return _positive(torch.cat((axis_angle * factor, (0.5 * angle).cos()), dim=-1))
+
+
+def quaternion_to_axis_angle(quaternion: Tensor) -> Tensor:
+    """(*B, 4), of any length but 0, to (*B, 3)."""
+    unit = _positive(normalize(quaternion, dim=-1))
+    vector, real = unit[..., :3], unit[..., 3:]
+    sine = vector.norm(dim=-1, keepdim=True)  # of half the angle
+    tiny = sine < _TINY
+    # Unlike arccos, arctan2 is exact at 0 and at pi.
+    angle = 2.0 * torch.atan2(sine, real)
+    return vector * torch.where(tiny, 2.0, angle / torch.where(tiny, 1.0, sine))
+
+
+def quaternion_to_matrix(quaternion: Tensor) -> Tensor:
+    """(*B, 4), of any length but 0, to (*B, 3, 3)."""
+    x, y, z, w = normalize(quaternion, dim=-1).unbind(-1)
+    rows = (
+        (1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)),
+        (2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)),
+        (2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)),
+    )
+    return torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
+
+
+def matrix_to_quaternion(matrix: Tensor) -> Tensor:
+    """(*B, 3, 3) to (*B, 4)."""
+    (m00, m01, m02), (m10, m11, m12), (m20, m21, m22) = (
+        row.unbind(-1) for row in matrix.unbind(-2)
+    )
+    # Four times the quaternion times its x, y, z and w: rows that differ in length only; the longest is the exact one.
+    products = (
+        (1 + m00 - m11 - m22, m01 + m10, m02 + m20, m21 - m12),
+        (m01 + m10, 1 - m00 + m11 - m22, m12 + m21, m02 - m20),
+        (m02 + m20, m12 + m21, 1 - m00 - m11 + m22, m10 - m01),
+        (m21 - m12, m02 - m20, m10 - m01, 1 + m00 + m11 + m22),
+    )
+    candidates = torch.stack([torch.stack(row, dim=-1) for row in products], dim=-2)
+    longest = candidates.diagonal(dim1=-2, dim2=-1).argmax(dim=-1)
+    index = longest[..., None, None].expand(*longest.shape, 1, 4)
+    return _positive(normalize(candidates.gather(-2, index).squeeze(-2), dim=-1))
+
+
+def axis_angle_to_matrix(axis_angle: Tensor) -> Tensor:
+    """(*B, 3) to (*B, 3, 3)."""
+    return quaternion_to_matrix(axis_angle_to_quaternion(axis_angle))
+
+
+def matrix_to_axis_angle(matrix: Tensor) -> Tensor:
+    """(*B, 3, 3) to (*B, 3)."""
+    return quaternion_to_axis_angle(matrix_to_quaternion(matrix))
+
+
+def matrix_to_rotation_6d(matrix: Tensor) -> Tensor:
+    """(*B, 3, 3) to (*B, 6)."""
+    return matrix[..., :2, :].flatten(start_dim=-2)
+
+
+def rotation_6d_to_matrix(rotation_6d: Tensor) -> Tensor:
+    """Any (*B, 6), such as a network's output, to the (*B, 3, 3) whose rows Gram-Schmidt makes of it.
+
+    Where the halves are parallel or zero there is no such rotation and the result is none.
+    """
+    first, second = rotation_6d[..., :3], rotation_6d[..., 3:]
+    x = normalize(first, dim=-1)
+    y = normalize(second - (x * second).sum(dim=-1, keepdim=True) * x, dim=-1)
+    return torch.stack((x, y, torch.linalg.cross(x, y, dim=-1)), dim=-2)
+
+
+def axis_angle_to_rotation_6d(axis_angle: Tensor) -> Tensor:
+    """(*B, 3) to (*B, 6)."""
+    return matrix_to_rotation_6d(axis_angle_to_matrix(axis_angle))
+
+
+def rotation_6d_to_axis_angle(rotation_6d: Tensor) -> Tensor:
+    """Any (*B, 6) to (*B, 3)."""
+    return matrix_to_axis_angle(rotation_6d_to_matrix(rotation_6d))
+
+
+def euler_to_matrix(euler: Tensor) -> Tensor:
+    """(*B, 3) to (*B, 3, 3)."""
+    (sa, sb, sc), (ca, cb, cc) = euler.sin().unbind(-1), euler.cos().unbind(-1)
+    rows = (
+        (cb * cc, -cb * sc, sb),
+        (ca * sc + sa * sb * cc, ca * cc - sa * sb * sc, -sa * cb),
+        (sa * sc - ca * sb * cc, sa * cc + ca * sb * sc, ca * cb),
+    )
+    return torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
+
+
+def matrix_to_euler(matrix: Tensor) -> Tensor:
+    """(*B, 3, 3) to (*B, 3)."""
+    (m00, m01, m02), (m10, m11, m12), (m20, m21, m22) = (
+        row.unbind(-1) for row in matrix.unbind(-2)
+    )
+    a = torch.atan2(-m12, m22)
+    b = torch.atan2(m02, torch.hypot(m00, m01))
+    # From the second row of Rx(-a) R, so that c fits a where a itself is rounding noise.
+    sine, cosine = a.sin(), a.cos()
+    c = torch.atan2(cosine * m10 + sine * m20, cosine * m11 + sine * m21)
+    return torch.stack((a, b, c), dim=-1)
+
+
+def _positive(quaternion: Tensor) -> Tensor:
+    """Of the two quaternions of a rotation, the one with w >= 0."""
+    return torch.where(quaternion[..., 3:] < 0, -quaternion, quaternion)
