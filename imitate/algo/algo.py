@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from imitate.config import Config, Section, load_config
 from imitate.config import algorithms as registry
 from imitate.errors import ConfigError
 from imitate.models.actor import GroupEncoder
+from imitate.models.ema import EMA
 from imitate.models.observation import ObservationEncoder
 from imitate.models.optim import apply_gradients, make_optimizer, make_scheduler
 from imitate.models.preprocess import Preprocess
@@ -119,9 +120,12 @@ class Algo(ABC):
     Attributes:
         nets: every network that has weights, targets too.
         preprocess: from raw values to network inputs, and back for actions. Saved apart from the networks.
+        ema: moving average of the networks, where ``algo.ema.enabled``; it follows each update of :attr:`main_net`.
     """
 
     nets: nn.ModuleDict
+    main_net: ClassVar[str] = "policy"
+    """Name of the network that acts."""
 
     def __init__(
         self,
@@ -149,8 +153,19 @@ class Algo(ABC):
         self._autocast_dtype = _autocast_dtype(global_config.train.precision, self.device)
         self._state: PolicyState | None = None
         self._compiled = False
+        self.ema: EMA | None = None
         self._create_networks()
         self.nets = self.nets.float().to(self.device)
+        ema = algo_config.get("ema", None)
+        if ema is not None and ema.enabled:
+            self.ema = EMA(self.nets, power=ema.power, max_decay=ema.max_decay)
+
+    @property
+    def active_nets(self) -> nn.ModuleDict:
+        """The networks in use: in evaluation mode, the averaged ones where there are such."""
+        if self.ema is None or self.nets.training:
+            return self.nets
+        return cast(nn.ModuleDict, self.ema.module)
 
     # ---- initialization ------------------------------------------------------------------------------------------
 
@@ -302,6 +317,8 @@ class Algo(ABC):
             self.global_config.train.max_grad_norm,
         )
         self.schedulers[name].step()
+        if self.ema is not None and name == self.main_net:
+            self.ema.update(self.nets)
         return norm
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -340,15 +357,18 @@ class Algo(ABC):
 
         The tensors are the live ones, not copies.
         """
-        return {
+        state = {
             "nets": self.nets.state_dict(),
             "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
             "schedulers": {name: s.state_dict() for name, s in self.schedulers.items()},
         }
+        return state if self.ema is None else {**state, "ema": self.ema.state_dict()}
 
     def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
         """Load what :meth:`serialize` gave. Raises RuntimeError where names or shapes of weights differ."""
         self.nets.load_state_dict(model_dict["nets"])
+        if self.ema is not None:
+            self.ema.load_state_dict(model_dict["ema"])
         if not load_optimizers:
             return
         for name, optimizer in self.optimizers.items():

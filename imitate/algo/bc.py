@@ -10,6 +10,9 @@ Robot Manipulation", CoRL 2021 (arXiv:2108.03298). With a = the demonstrated act
     BC_RNN       BC at every step of a window, with an LSTM or GRU over the window       -> BC._loss
     BC_RNN_GMM   the mixture at every step of a window                                   -> BC._nll_loss
 
+With ``algo.chunk`` each of them predicts the next K actions at once, as one vector of K A values, and executes them as
+:mod:`imitate.algo.execution` says.
+
 Departures from robomimic: padded steps are left out of the loss where the batch has a ``pad_mask``; the validation
 loss of stochastic policies uses the learned noise, not the low one of acting, which made it meaningless; several
 stacked frames are all seen by the network, not only the oldest.
@@ -17,7 +20,9 @@ stacked frames are all seen by the network, not only the oldest.
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, cast
 
 import torch
 from pydantic import Field
@@ -32,7 +37,19 @@ from imitate.algo.algo import (
     register_algo_factory_func,
     where_state,
 )
-from imitate.config import OpenSection, OptimizerConfig, Section
+from imitate.algo.execution import ChunkExecution, Inputs
+from imitate.algo.sections import (
+    ChunkConfig,
+    EMAConfig,
+    GaussianConfig,
+    GMMConfig,
+    LayerDims,
+    OptimParams,
+    RNNConfig,
+    TransformerConfig,
+    VAEConfig,
+)
+from imitate.config import Section
 from imitate.errors import ConfigError
 from imitate.functional.losses import cosine_loss, masked_mean
 from imitate.models.actor import Actor, VAEActor
@@ -46,14 +63,6 @@ from imitate.models.mlp import MLP
 from imitate.models.rnn import RNN
 from imitate.models.vae import VAE
 
-LayerDims = tuple[int, ...]
-
-
-class OptimParams(Section):
-    """Optimizers by network."""
-
-    policy: OptimizerConfig = Field(OptimizerConfig())
-
 
 class LossConfig(Section):
     """Weights of the regression losses."""
@@ -61,99 +70,6 @@ class LossConfig(Section):
     l2_weight: float = Field(1.0, ge=0, description="weight of the squared error")
     l1_weight: float = Field(0.0, ge=0, description="weight of the smooth L1 error")
     cos_weight: float = Field(0.0, ge=0, description="weight of 1 - cosine of the first 3 dims")
-
-
-class GaussianConfig(Section):
-    """Diagonal Gaussian policy."""
-
-    enabled: bool = Field(False, description="predict a diagonal Gaussian")
-    fixed_std: bool = Field(False, description="one learned standard deviation for all states")
-    init_std: float = Field(0.1, gt=0, description="standard deviation at the start of training")
-    min_std: float = Field(0.01, gt=0, description="floor of the standard deviation")
-    std_activation: Literal["softplus", "exp"] = Field("softplus", description="raw to std")
-    low_noise_eval: bool = Field(True, description="act with std 1e-4 in evaluation")
-
-
-class GMMConfig(Section):
-    """Mixture of Gaussians policy."""
-
-    enabled: bool = Field(False, description="predict a mixture of diagonal Gaussians")
-    num_modes: int = Field(5, ge=1, description="modes of the mixture")
-    min_std: float = Field(1e-4, gt=0, description="floor of the standard deviation")
-    std_activation: Literal["softplus", "exp"] = Field("softplus", description="raw to std")
-    low_noise_eval: bool = Field(True, description="act with std 1e-4 in evaluation")
-
-
-class VAEDecoderConfig(Section):
-    """Decoder of the VAE."""
-
-    is_conditioned: bool = Field(True, description="the decoder sees the observation")
-    reconstruction_sum_across_elements: bool = Field(
-        False, description="sum the squared error over action dims rather than average it"
-    )
-
-
-class VAEPriorConfig(Section):
-    """Prior of the VAE: standard normal unless one of these is set."""
-
-    learn: bool = Field(False, description="learn the prior; else it is fixed")
-    is_conditioned: bool = Field(False, description="the learned prior depends on the observation")
-    use_gmm: bool = Field(False, description="prior is a mixture of Gaussians")
-    gmm_num_modes: int = Field(10, ge=1, description="modes of the mixture prior")
-    gmm_learn_weights: bool = Field(False, description="learn the mixture's weights too")
-    use_categorical: bool = Field(False, description="discrete latents by Gumbel-softmax")
-    categorical_dim: int = Field(10, ge=2, description="classes of each discrete latent")
-    categorical_gumbel_softmax_hard: bool = Field(False, description="straight-through one-hot")
-    categorical_init_temp: float = Field(1.0, gt=0, description="temperature at the start")
-    categorical_temp_anneal_step: float = Field(0.001, ge=0, description="decrease per epoch")
-    categorical_min_temp: float = Field(0.3, gt=0, description="floor of the temperature")
-
-
-class VAEConfig(Section):
-    """Conditional variational autoencoder."""
-
-    enabled: bool = Field(False, description="conditional variational autoencoder over actions")
-    latent_dim: int = Field(14, ge=1, description="size of the latent (twice the action is usual)")
-    latent_clip: float | None = Field(None, description="clip prior samples to +- this")
-    kl_weight: float = Field(1.0, ge=0, description="weight of the KL term")
-    decoder: VAEDecoderConfig = Field(VAEDecoderConfig())
-    prior: VAEPriorConfig = Field(VAEPriorConfig())
-    encoder_layer_dims: LayerDims = Field((300, 400), description="hidden layers of the encoder")
-    decoder_layer_dims: LayerDims = Field((300, 400), description="hidden layers of the decoder")
-    prior_layer_dims: LayerDims = Field((300, 400), description="hidden layers of the prior")
-
-
-class RNNConfig(Section):
-    """Recurrent policy."""
-
-    enabled: bool = Field(False, description="recurrent policy")
-    horizon: int = Field(10, ge=1, description="steps after which the state is zeroed when acting")
-    hidden_dim: int = Field(400, ge=1, description="size of the hidden state")
-    rnn_type: Literal["LSTM", "GRU"] = Field("LSTM", description="kind of cell")
-    num_layers: int = Field(2, ge=1, description="stacked layers")
-    open_loop: bool = Field(False, description="see only the first observation of each horizon")
-    kwargs: OpenSection = Field(
-        OpenSection.model_validate({"bidirectional": False}),
-        description="further arguments of the network",
-    )
-
-
-class TransformerConfig(Section):
-    """Transformer policy: read, so that files of robomimic load, but not available yet."""
-
-    enabled: bool = Field(False, description="transformer policy; not available for bc yet")
-    context_length: int = Field(10, ge=1, description="steps that the policy sees")
-    embed_dim: int = Field(512, ge=1, description="width")
-    num_layers: int = Field(6, ge=1, description="blocks")
-    num_heads: int = Field(8, ge=1, description="attention heads")
-    emb_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the inputs")
-    attn_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the attention")
-    block_output_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of each block")
-    sinusoidal_embedding: bool = Field(False, description="fixed positions")
-    activation: Literal["gelu", "geglu"] = Field("gelu", description="of the blocks' hidden layer")
-    supervise_all_steps: bool = Field(False, description="loss at every step of the window")
-    nn_parameter_for_timesteps: bool = Field(True, description="learned positions")
-    pred_future_acs: bool = Field(False, description="predict the actions that follow")
 
 
 class BCConfig(Section):
@@ -167,6 +83,8 @@ class BCConfig(Section):
     vae: VAEConfig = Field(VAEConfig())
     rnn: RNNConfig = Field(RNNConfig())
     transformer: TransformerConfig = Field(TransformerConfig())
+    chunk: ChunkConfig = Field(ChunkConfig())
+    ema: EMAConfig = Field(EMAConfig())
 
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
@@ -189,6 +107,14 @@ class BCConfig(Section):
             problems.append(
                 "algo.rnn.kwargs.bidirectional is true, but a policy that acts cannot see the future: set it to false"
             )
+        if self.chunk.enabled:
+            problems += self.chunk.problems("algo.chunk")
+            steps = self.chunk.size + (self.rnn.horizon - 1 if self.rnn.enabled else 0)
+            if train.seq_length < steps:
+                problems.append(
+                    f"train.seq_length is {train.seq_length}, but chunks of algo.chunk.size {self.chunk.size} actions "
+                    f"need windows of {steps} steps: set it to {steps}"
+                )
         return problems
 
 
@@ -220,7 +146,24 @@ class BC(Algo):
     @property
     def policy(self) -> Actor:
         """The network that learns and acts."""
-        return cast(Actor, self.nets["policy"])
+        return cast(Actor, self.active_nets["policy"])
+
+    @cached_property
+    def execution(self) -> ChunkExecution | None:
+        """How chunks are executed; None for a policy of single actions."""
+        chunk = self.algo_config.chunk
+        if not chunk.enabled:
+            return None
+        return ChunkExecution(chunk.size, chunk.execute, chunk.temporal_ensemble, chunk.latency)
+
+    @property
+    def _head_dim(self) -> int:
+        """Values that the head predicts: an action, or a chunk of them."""
+        return self.ac_dim * (self.execution.size if self.execution else 1)
+
+    def _steps(self, values: Tensor) -> Tensor:
+        """What the head predicts, ``(*B, K A)``, as a chunk ``(*B, K, A)``; a single action stays as it is."""
+        return values.reshape(*values.shape[:-1], -1, self.ac_dim) if self.execution else values
 
     def _create_networks(self) -> None:
         encoder = self._create_encoder()
@@ -233,17 +176,27 @@ class BC(Algo):
         return None
 
     def _create_head(self, input_dim: int) -> ActionHead:
-        return DeterministicHead(input_dim, self.ac_dim)
+        return DeterministicHead(input_dim, self._head_dim)
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """The first window of frames, and the action at its last frame."""
+        """The first window of frames, and the action at its last frame or the chunk that begins there."""
         last = self.frame_stack - 1
         steps = slice(0, self.frame_stack) if self.frame_stack > 1 else 0
-        return {
+        selected = {
             "obs": {key: value[:, steps] for key, value in batch["obs"].items()},
             "goal_obs": batch.get("goal_obs"),
-            "actions": batch["actions"][:, last],
         }
+        if self.execution is None:
+            return {**selected, "actions": batch["actions"][:, last]}
+        return {**selected, **self._chunks(batch, last)}
+
+    def _chunks(self, batch: Batch, steps: int | slice) -> Batch:
+        """The chunks ``(B, [T,] K, A)`` that begin at these steps of the window, and what of them is real."""
+        assert self.execution is not None
+        chunks = batch["actions"].unfold(1, self.execution.size, 1).movedim(-1, 2)
+        mask = batch.get("pad_mask")
+        real = None if mask is None else mask.unfold(1, self.execution.size, 1)[:, steps]
+        return {"actions": chunks[:, steps], "pad_mask": real}
 
     def _features(self, batch: Batch) -> Tensor:
         """What the head sees, float32."""
@@ -254,7 +207,7 @@ class BC(Algo):
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         actions, mask = batch["actions"], batch.get("pad_mask")
-        predicted = self.policy.head(self._features(batch)).mean
+        predicted = self._steps(self.policy.head(self._features(batch)).mean)
         weights = self.algo_config.loss
         losses = {"L2_Loss": (weights.l2_weight, (predicted - actions).square().mean(-1))}
         if weights.l1_weight > 0:
@@ -268,9 +221,15 @@ class BC(Algo):
         return loss, {"Loss": loss, **info}
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Mean absolute error of the action that the policy would take, normalized units."""
-        error = (self.policy.head.act(self._features(batch)) - batch["actions"]).abs().mean(-1)
+        """Mean absolute error of the actions that the policy would take, normalized units."""
+        action = self._steps(self.policy.head.act(self._features(batch)))
+        error = (action - batch["actions"]).abs().mean(-1)
         return {"Action_Error": masked_mean(error, batch.get("pad_mask"))}
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        if self.execution is None:
+            return {}
+        return {"chunk": self.execution.initial_state(batch_size, self.ac_dim, self.device)}
 
     def _act(
         self,
@@ -281,13 +240,32 @@ class BC(Algo):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep:
-        features, _ = self.policy(obs, goal)
-        return PolicyStep(self.policy.head.act(features, explore, generator), state, {})
+        def decide(inputs: Inputs) -> Tensor:
+            features, _ = self.policy(inputs["obs"], inputs["goal"])
+            return self._steps(self.policy.head.act(features, explore, generator))
+
+        return self._decide(decide, {"obs": obs, "goal": goal}, state)
+
+    def _decide(
+        self, decide: Callable[[Inputs], Tensor], inputs: Inputs, state: PolicyState
+    ) -> PolicyStep:
+        """The action that ``decide`` takes, or the one of its chunk that is next."""
+        if self.execution is None:
+            return PolicyStep(decide(inputs), state, {})
+        action, chunk, extras = self.execution.step(state["chunk"], inputs, decide)
+        return PolicyStep(action, {**state, "chunk": chunk}, extras)
 
     def _nll_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Mean negative log-likelihood of the demonstrated actions, padded steps left out."""
-        log_prob = self.policy.head(self._features(batch)).log_prob(batch["actions"])
-        mean = masked_mean(log_prob, batch.get("pad_mask"))
+        """Mean negative log-likelihood of the demonstrated actions, per step; padded steps left out."""
+        actions, mask = batch["actions"], batch.get("pad_mask")
+        distribution = self.policy.head(self._features(batch))
+        if self.execution is None:
+            mean = masked_mean(distribution.log_prob(actions), mask)
+        else:
+            real = torch.ones_like(actions[..., 0]) if mask is None else mask.to(actions)
+            weight = real.repeat_interleave(self.ac_dim, dim=-1)
+            log_prob = distribution.log_prob(actions.flatten(-2), weight)
+            mean = log_prob.sum() / real.sum()
         return -mean, {"Loss": -mean, "Log_Likelihood": mean}
 
 
@@ -298,7 +276,7 @@ class BC_Gaussian(BC):  # noqa: N801 - the name users know
         config = self.algo_config.gaussian
         return GaussianHead(
             input_dim,
-            self.ac_dim,
+            self._head_dim,
             init_std=config.init_std,
             min_std=config.min_std,
             fixed_std=config.fixed_std,
@@ -314,7 +292,7 @@ class BC_GMM(BC):  # noqa: N801
     """Mixture of Gaussians policy."""
 
     def _create_head(self, input_dim: int) -> ActionHead:
-        return gmm_head(self.algo_config.gmm, input_dim, self.ac_dim)
+        return gmm_head(self.algo_config.gmm, input_dim, self._head_dim)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         return self._nll_loss(batch)
@@ -337,15 +315,18 @@ class BC_RNN(BC):  # noqa: N801
         obs = batch["obs"]
         if self.algo_config.rnn.open_loop:
             obs = {key: value[:, :1].expand_as(value) for key, value in obs.items()}
-        return {
-            "obs": obs,
-            "goal_obs": batch.get("goal_obs"),
-            "actions": batch["actions"],
-            "pad_mask": batch.get("pad_mask"),
-        }
+        selected = {"obs": obs, "goal_obs": batch.get("goal_obs")}
+        if self.execution is None:
+            targets = {"actions": batch["actions"], "pad_mask": batch.get("pad_mask")}
+            return {**selected, **targets}
+        targets = self._chunks(batch, slice(None))
+        steps = targets["actions"].shape[1]
+        selected["obs"] = {key: value[:, :steps] for key, value in obs.items()}
+        return {**selected, **targets}
 
     def _initial_policy_state(self, batch_size: int) -> PolicyState:
         state: PolicyState = {
+            **super()._initial_policy_state(batch_size),
             "rnn": self.rnn.initial_state(batch_size),
             "step": torch.zeros(batch_size, dtype=torch.long, device=self.device),
         }
@@ -374,14 +355,18 @@ class BC_RNN(BC):  # noqa: N801
             next_state["obs"] = obs
         window = {key: value.unsqueeze(1) for key, value in obs.items()}
         features, next_state["rnn"] = self.policy(window, goal, rnn_state)
-        return PolicyStep(self.policy.head.act(features[:, 0], explore, generator), next_state, {})
+
+        def decide(inputs: Inputs) -> Tensor:
+            return self._steps(self.policy.head.act(inputs["features"], explore, generator))
+
+        return self._decide(decide, {"features": features[:, 0]}, {**state, **next_state})
 
 
 class BC_RNN_GMM(BC_RNN):  # noqa: N801
     """Recurrent mixture policy: robomimic's strongest on human demonstrations."""
 
     def _create_head(self, input_dim: int) -> ActionHead:
-        return gmm_head(self.algo_config.gmm, input_dim, self.ac_dim)
+        return gmm_head(self.algo_config.gmm, input_dim, self._head_dim)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         return self._nll_loss(batch)
@@ -393,11 +378,11 @@ class BC_VAE(BC):  # noqa: N801
     @property
     def vae_policy(self) -> VAEActor:
         """The network that learns and acts."""
-        return cast(VAEActor, self.nets["policy"])
+        return cast(VAEActor, self.active_nets["policy"])
 
     def _create_networks(self) -> None:
         encoder = self._create_encoder()
-        vae = VAE.from_config(encoder.output_dim, self.ac_dim, self.algo_config.vae)
+        vae = VAE.from_config(encoder.output_dim, self._head_dim, self.algo_config.vae)
         self.nets = nn.ModuleDict({"policy": VAEActor(encoder, vae)})
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
@@ -413,14 +398,24 @@ class BC_VAE(BC):  # noqa: N801
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         policy = self.vae_policy
-        out = policy.vae(batch["actions"], policy.encoder(batch["obs"], batch["goal_obs"]))
-        reconstruction, kl = out.reconstruction_loss.mean(), out.kl.mean()
+        actions, mask = batch["actions"], batch.get("pad_mask")
+        flat = actions.flatten(1)
+        out = policy.vae(flat, policy.encoder(batch["obs"], batch["goal_obs"]))
+        kl = out.kl.mean()
+        if self.execution is None:
+            reconstruction = out.reconstruction_loss.mean()
+        else:
+            error = (self._steps(out.reconstruction) - actions).square()
+            sums = self.algo_config.vae.decoder.reconstruction_sum_across_elements
+            reconstruction = masked_mean(error.sum(-1) if sums else error.mean(-1), mask)
         loss = reconstruction + self.algo_config.vae.kl_weight * kl
         return loss, {"Loss": loss, "Reconstruction_Loss": reconstruction, "KL_Loss": kl}
 
     def _validation_info(self, batch: Batch) -> Info:
-        action = self._act(batch["obs"], {}, batch["goal_obs"], explore=False, generator=None)
-        return {"Action_Error": (action.action - batch["actions"]).abs().mean()}
+        policy = self.vae_policy
+        action = self._steps(policy.vae.act(policy.encoder(batch["obs"], batch["goal_obs"])))
+        error = (action - batch["actions"]).abs().mean(-1)
+        return {"Action_Error": masked_mean(error, batch.get("pad_mask"))}
 
     def _act(
         self,
@@ -432,8 +427,12 @@ class BC_VAE(BC):  # noqa: N801
         generator: torch.Generator | None,
     ) -> PolicyStep:
         policy = self.vae_policy
-        action = policy.vae.act(policy.encoder(obs, goal), generator)
-        return PolicyStep(action, state, {})
+
+        def decide(inputs: Inputs) -> Tensor:
+            features = policy.encoder(inputs["obs"], inputs["goal"])
+            return self._steps(policy.vae.act(features, generator))
+
+        return self._decide(decide, {"obs": obs, "goal": goal}, state)
 
 
 def gmm_head(config: GMMConfig, input_dim: int, ac_dim: int) -> GMMHead:

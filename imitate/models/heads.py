@@ -35,8 +35,11 @@ class ActionDistribution(ABC):
         """``(*B, A)`` mean action."""
 
     @abstractmethod
-    def log_prob(self, actions: Tensor) -> Tensor:
-        """Log-density of ``(*B, A)`` actions, summed over A: ``(*B,)``."""
+    def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Log-density of ``(*B, A)`` actions, summed over A: ``(*B,)``.
+
+        Dimensions are weighted by ``weight`` (*B, A): 0 leaves out those that are padding.
+        """
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -54,9 +57,10 @@ class Deterministic(ActionDistribution):
         """The point."""
         return self._mean
 
-    def log_prob(self, actions: Tensor) -> Tensor:
+    def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
         """0 where equal, else -inf; useless as a loss."""
-        equal = (actions == self._mean).all(-1)
+        equal = actions == self._mean if weight is None else (actions == self._mean) | (weight == 0)
+        equal = equal.all(-1)
         return torch.where(equal, 0.0, -math.inf)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -80,9 +84,9 @@ class Gaussian(ActionDistribution):
         """``(*B, A)``."""
         return self._mean
 
-    def log_prob(self, actions: Tensor) -> Tensor:
+    def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
         """``(*B, A) -> (*B,)``."""
-        return _normal_log_prob(actions, self._mean, self.stds)
+        return _normal_log_prob(actions, self._mean, self.stds, weight)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """One normal draw."""
@@ -112,9 +116,14 @@ class GaussianMixture(ActionDistribution):
         """``(*B, A)`` mean of the most likely mode."""
         return pick_class(self.means, self.logits.argmax(-1))
 
-    def log_prob(self, actions: Tensor) -> Tensor:
+    def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
         """``(*B, A) -> (*B,)``."""
-        per_mode = _normal_log_prob(actions.unsqueeze(-2), self.means, self.stds)
+        per_mode = _normal_log_prob(
+            actions.unsqueeze(-2),
+            self.means,
+            self.stds,
+            None if weight is None else weight.unsqueeze(-2),
+        )
         return torch.logsumexp(per_mode + self.logits, dim=-1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -138,13 +147,15 @@ class TanhDistribution(ActionDistribution):
         """Tanh of the base's mean (the median of each dimension of a Gaussian)."""
         return self.base.mean.tanh()
 
-    def log_prob(self, actions: Tensor) -> Tensor:
+    def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
         """``(*B, A)`` in [-1, 1] to ``(*B,)``."""
         above = (1.0 + actions).clamp(min=_TANH_EPS)
         below = (1.0 - actions).clamp(min=_TANH_EPS)
         before_tanh = 0.5 * (above / below).log()
-        correction = (1.0 - actions.square() + _TANH_EPS).log().sum(-1)
-        return self.base.log_prob(before_tanh) - correction
+        correction = (1.0 - actions.square() + _TANH_EPS).log()
+        if weight is not None:
+            correction = correction * weight
+        return self.base.log_prob(before_tanh, weight) - correction.sum(-1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Tanh of a sample of the base."""
@@ -318,5 +329,6 @@ class GMMHead(ActionHead):
         return self.forward(features, low_noise=low_noise).sample(generator)
 
 
-def _normal_log_prob(x: Tensor, mean: Tensor, stds: Tensor) -> Tensor:
-    return (-0.5 * ((x - mean) / stds).square() - stds.log() - _LOG_SQRT_TWO_PI).sum(-1)
+def _normal_log_prob(x: Tensor, mean: Tensor, stds: Tensor, weight: Tensor | None = None) -> Tensor:
+    density = -0.5 * ((x - mean) / stds).square() - stds.log() - _LOG_SQRT_TWO_PI
+    return (density if weight is None else density * weight).sum(-1)

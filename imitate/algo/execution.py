@@ -1,0 +1,131 @@
+"""Execution of action chunks: one place for every policy that predicts several actions at once.
+
+A policy predicts K actions, the current step's first. How they become one action per step:
+
+    receding horizon   the first ``execute`` of them, then a new prediction (Chi et al., RSS 2023, arXiv:2303.04137)
+    latency d          a prediction takes d steps, during which the last chunk goes on: the new one begins at its d-th
+                       action, so that what it says about the past is left out
+    ensembling         a new chunk at every step; the action is the mean of all that was ever predicted for this step,
+                       with weights exp(-m i), i = 0 for the oldest prediction (Zhao et al., RSS 2023, arXiv:2304.13705)
+
+The state belongs to the caller, each tensor with leading dimension B, so any number of environments or robots may be
+anywhere in their chunks; a prediction is made for those rows only that need one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Inputs = dict[str, Any]
+"""Nested dict of tensors with leading dimension B; None where there is nothing."""
+
+Predict = Callable[[Inputs], Tensor]
+"""From the inputs of n rows to their chunks (n, K, A)."""
+
+
+@dataclass(frozen=True)
+class ChunkExecution:
+    """How chunks become actions.
+
+    Args:
+        size: K, actions in a chunk.
+        execute: steps from one prediction to the next, at most ``size - latency``.
+        temporal_ensemble: m of the ensembling, for which ``execute`` is 1; None for a receding horizon.
+        latency: steps until a prediction is there.
+    """
+
+    size: int
+    execute: int = 1
+    temporal_ensemble: float | None = None
+    latency: int = 0
+
+    def initial_state(self, batch_size: int, action_dim: int, device: torch.device) -> Inputs:
+        """State of B rows that have predicted nothing yet."""
+        plan = torch.zeros(batch_size, self.size, action_dim, device=device)
+        if self.temporal_ensemble is not None:
+            count = torch.zeros(batch_size, self.size, device=device)
+            return {"sum": plan, "weight": count, "count": count.clone()}
+        position = torch.full((batch_size,), -1, dtype=torch.long, device=device)
+        return {"plan": plan, "position": position}
+
+    def step(
+        self, state: Inputs, inputs: Inputs, predict: Predict
+    ) -> tuple[Tensor, Inputs, dict[str, Tensor]]:
+        """The action of this step.
+
+        Args:
+            state: from :meth:`initial_state` or the last step.
+            inputs: what ``predict`` sees, for all B rows.
+            predict: called with the rows that need a new chunk, if any do.
+
+        Returns:
+            actions (B, A), the next state, and extras: ``chunk`` (B, K, A), the actions from this step on as planned
+            now; what lies beyond the plan repeats its last action.
+        """
+        if self.temporal_ensemble is not None:
+            return self._ensemble(state, predict(inputs))
+        plan, position = state["plan"], state["position"]
+        needed = (position < 0) | (position >= self.execute)
+        if bool(needed.all()):
+            plan, position = self._replanned(plan, position, predict(inputs))
+        elif bool(needed.any()):
+            rows = needed.nonzero()[:, 0]
+            chunk = predict(take_rows(inputs, rows))
+            new_plan, new_position = self._replanned(plan[rows], position[rows], chunk)
+            plan = plan.index_copy(0, rows, new_plan)
+            position = position.index_copy(0, rows, new_position)
+        steps = position[:, None] + torch.arange(self.size, device=plan.device)
+        ahead = _gather(plan, steps.clamp(max=self.size - 1))
+        return ahead[:, 0], {"plan": plan, "position": position + 1}, {"chunk": ahead}
+
+    def _replanned(self, old: Tensor, position: Tensor, chunk: Tensor) -> tuple[Tensor, Tensor]:
+        """Plans that begin now: what is left of the old ones during the latency, then the new chunks.
+
+        Where there is no old plan the robot waits, and the chunk is used from its first action on.
+        """
+        if self.latency == 0:
+            return chunk, torch.zeros_like(position)
+        steps = torch.arange(self.size, device=chunk.device)
+        kept = _gather(old, (position[:, None] + steps).clamp(0, self.size - 1))
+        waiting = (steps < self.latency) & (position >= 0)[:, None]
+        return torch.where(waiting[..., None], kept, chunk), torch.zeros_like(position)
+
+    def _ensemble(self, state: Inputs, chunk: Tensor) -> tuple[Tensor, Inputs, dict[str, Tensor]]:
+        assert self.temporal_ensemble is not None
+        # Predictions of a step arrive oldest first, so the weight of a new one follows from how many there are.
+        weight = (-self.temporal_ensemble * state["count"]).exp()
+        total = state["sum"] + weight[..., None] * chunk
+        weights = state["weight"] + weight
+        mean = total / weights[..., None]
+        next_state = {
+            "sum": _shifted(total),
+            "weight": _shifted(weights),
+            "count": _shifted(state["count"] + 1),
+        }
+        return mean[:, 0], next_state, {"chunk": mean}
+
+
+def take_rows(tree: Inputs, rows: Tensor) -> Inputs:
+    """The given rows of each tensor of a nested dict."""
+    taken: Inputs = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            taken[key] = take_rows(value, rows)
+        else:
+            taken[key] = None if value is None else value[rows]
+    return taken
+
+
+def _gather(plan: Tensor, steps: Tensor) -> Tensor:
+    """``plan`` (B, K, A) at ``steps`` (B, S): (B, S, A)."""
+    return plan.gather(1, steps[..., None].expand(-1, -1, plan.shape[-1]))
+
+
+def _shifted(x: Tensor) -> Tensor:
+    """``x`` (B, K, ...) one step on; zeros for the step that comes into view."""
+    return torch.cat([x[:, 1:], torch.zeros_like(x[:, :1])], dim=1)
