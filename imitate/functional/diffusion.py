@@ -1,0 +1,290 @@
+"""Gaussian diffusion: noise schedules, what the network predicts, reverse steps.
+
+DDPM: Ho et al. 2020, arXiv:2006.11239. DDIM: Song et al. 2021, arXiv:2010.02502. Cosine schedule: Nichol and
+Dhariwal 2021, arXiv:2102.09672. Velocity: Salimans and Ho 2022, arXiv:2202.00512. The numbers are those of
+the schedulers of the library diffusers, which trained the published policies.
+
+Step t, counted from 0, holds ``noisy = alpha * data + sigma * noise`` with
+``alpha = sqrt(alphas_cumprod[t])`` and ``sigma = sqrt(1 - alphas_cumprod[t])``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from imitate.errors import ConfigError, nearest
+
+BetaSchedule = Literal["linear", "scaled_linear", "squaredcos_cap_v2"]
+Prediction = Literal["epsilon", "sample", "v_prediction"]
+SamplerName = Literal["ddpm", "ddim"]
+
+
+@dataclass(frozen=True)
+class NoiseSchedule:
+    """How much noise each step holds. Build it with :func:`noise_schedule`.
+
+    Attributes:
+        betas: (S,) variance that each step adds, float32.
+        alphas_cumprod: (S,) share of the data's variance that is left, float32.
+    """
+
+    betas: Tensor
+    alphas_cumprod: Tensor
+
+    @property
+    def num_steps(self) -> int:
+        """Steps from data to noise."""
+        return len(self.betas)
+
+    def to(self, device: torch.device | str) -> NoiseSchedule:
+        """The same schedule on a device, for training there."""
+        return NoiseSchedule(self.betas.to(device), self.alphas_cumprod.to(device))
+
+    def alpha_sigma(self, step: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors of data and noise for each row, shaped to multiply ``like``: ``(B,)`` steps."""
+        left = self.alphas_cumprod[step].to(like.dtype).view(-1, *[1] * (like.dim() - 1))
+        return left.sqrt(), (1.0 - left).sqrt()
+
+    def add_noise(self, data: Tensor, noise: Tensor, step: Tensor) -> Tensor:
+        """Data as it looks at step ``(B,)``; ``data`` and ``noise`` are (B, ...)."""
+        alpha, sigma = self.alpha_sigma(step, data)
+        return alpha * data + sigma * noise
+
+    def velocity(self, data: Tensor, noise: Tensor, step: Tensor) -> Tensor:
+        """Derivative of the noisy data with respect to the angle between data and noise."""
+        alpha, sigma = self.alpha_sigma(step, data)
+        return alpha * noise - sigma * data
+
+    def target(self, prediction: Prediction, data: Tensor, noise: Tensor, step: Tensor) -> Tensor:
+        """What the network has to output for noisy data at step ``(B,)``."""
+        check_name("prediction_type", prediction, get_args(Prediction))
+        if prediction == "epsilon":
+            return noise
+        return data if prediction == "sample" else self.velocity(data, noise, step)
+
+
+def noise_schedule(
+    name: BetaSchedule,
+    num_steps: int,
+    *,
+    beta_start: float = 0.0001,
+    beta_end: float = 0.02,
+    max_beta: float = 0.999,
+) -> NoiseSchedule:
+    """Build a schedule.
+
+    Args:
+        name: ``linear`` in beta, ``scaled_linear`` in sqrt(beta), or ``squaredcos_cap_v2``, where the data's share
+            falls as a squared cosine.
+        num_steps: steps from data to noise.
+        beta_start: first beta of the linear ones.
+        beta_end: last beta of the linear ones.
+        max_beta: cap of the cosine one.
+    """
+    check_name("beta_schedule", name, get_args(BetaSchedule))
+    if num_steps < 1:
+        raise ConfigError(f"num_train_timesteps is {num_steps}; it has to be at least 1")
+    if name == "linear":
+        betas = torch.linspace(beta_start, beta_end, num_steps, dtype=torch.float32)
+    elif name == "scaled_linear":
+        roots = torch.linspace(beta_start**0.5, beta_end**0.5, num_steps, dtype=torch.float32)
+        betas = roots.square()
+    else:
+        left = [
+            math.cos((i / num_steps + 0.008) / 1.008 * math.pi / 2) ** 2
+            for i in range(num_steps + 1)
+        ]
+        capped = [min(1.0 - left[i + 1] / left[i], max_beta) for i in range(num_steps)]
+        betas = torch.tensor(capped, dtype=torch.float32)
+    return NoiseSchedule(betas, torch.cumprod(1.0 - betas, dim=0))
+
+
+def predicted_data(
+    prediction: Prediction,
+    output: Tensor,
+    noisy: Tensor,
+    alpha: Tensor | float,
+    sigma: Tensor | float,
+) -> Tensor:
+    """The clean data that a network's output stands for."""
+    if prediction == "epsilon":
+        return (noisy - sigma * output) / alpha
+    return output if prediction == "sample" else alpha * noisy - sigma * output
+
+
+def predicted_noise(
+    prediction: Prediction,
+    output: Tensor,
+    noisy: Tensor,
+    alpha: Tensor | float,
+    sigma: Tensor | float,
+) -> Tensor:
+    """The noise that a network's output stands for."""
+    if prediction == "epsilon":
+        return output
+    return (
+        (noisy - alpha * output) / sigma
+        if prediction == "sample"
+        else alpha * output + sigma * noisy
+    )
+
+
+@dataclass(frozen=True)
+class ReverseStep:
+    """One step towards the data, all coefficients plain numbers: nothing waits for a device.
+
+    The result is ``data_factor * data + noisy_factor * noisy + noise_factor * noise + std * fresh noise`` with
+    the predicted data (clipped if so wished) and the predicted noise.
+    """
+
+    timestep: int
+    alpha: float
+    sigma: float
+    data_factor: float
+    noisy_factor: float
+    noise_factor: float
+    std: float
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Reverse steps in the order in which they run. Build it with :func:`make_sampler`."""
+
+    steps: tuple[ReverseStep, ...]
+    prediction: Prediction
+    clip: float | None
+
+    @property
+    def timesteps(self) -> tuple[int, ...]:
+        """What the network is told at each step."""
+        return tuple(step.timestep for step in self.steps)
+
+    def step(
+        self,
+        step: ReverseStep,
+        noisy: Tensor,
+        output: Tensor,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """From noisy data and the network's output to less noisy data, (B, ...) each."""
+        data = predicted_data(self.prediction, output, noisy, step.alpha, step.sigma)
+        if self.clip is not None:
+            data = data.clamp(-self.clip, self.clip)
+        result = data * step.data_factor
+        if step.noisy_factor:
+            result = result + noisy * step.noisy_factor
+        if step.noise_factor:
+            noise = predicted_noise(self.prediction, output, noisy, step.alpha, step.sigma)
+            result = result + noise * step.noise_factor
+        if step.std:
+            fresh = torch.empty_like(result).normal_(generator=generator)
+            result = result + fresh * step.std
+        return result
+
+    def sample(
+        self,
+        network: Callable[[Tensor, int], Tensor],
+        noise: Tensor,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Run all steps.
+
+        Args:
+            network: from noisy data (B, ...) and a timestep to the prediction.
+            noise: (B, ...) standard normal.
+            generator: source of DDPM's noise.
+        """
+        x = noise
+        for step in self.steps:
+            x = self.step(step, x, network(x, step.timestep), generator)
+        return x
+
+
+def make_sampler(
+    name: SamplerName,
+    schedule: NoiseSchedule,
+    num_steps: int,
+    *,
+    prediction: Prediction = "epsilon",
+    clip: float | None = 1.0,
+    steps_offset: int = 0,
+    set_alpha_to_one: bool = True,
+) -> Sampler:
+    """The reverse process: ``ddpm`` (variance fixed, the smaller one) or ``ddim`` (eta 0, no fresh noise).
+
+    Args:
+        name: kind of steps.
+        schedule: the one of the training.
+        num_steps: steps at inference, spread evenly from ``steps_offset`` upwards.
+        prediction: what the network outputs.
+        clip: bound of the predicted data; None leaves it alone.
+        steps_offset: the last timestep, 0 for the least noise.
+        set_alpha_to_one: whether DDIM's last step ends at pure data or at the data of step 0.
+    """
+    check_name("sampler", name, get_args(SamplerName))
+    check_name("prediction_type", prediction, get_args(Prediction))
+    total = schedule.num_steps
+    if not 1 <= num_steps <= total:
+        raise ConfigError(
+            f"num_inference_timesteps is {num_steps}; wanted 1 to num_train_timesteps, {total}"
+        )
+    stride = total // num_steps
+    timesteps = [i * stride + steps_offset for i in reversed(range(num_steps))]
+    largest = total - 1 - (num_steps - 1) * stride
+    if not 0 <= steps_offset <= largest:
+        raise ConfigError(
+            f"steps_offset is {steps_offset}; wanted 0 to {largest} with {num_steps} of {total} timesteps"
+        )
+    left = schedule.alphas_cumprod.cpu()
+    one = left.new_ones(())
+    steps = []
+    for i, timestep in enumerate(timesteps):
+        if name == "ddpm":
+            previous = left[timesteps[i + 1]] if i + 1 < num_steps else one
+            steps.append(_ddpm_step(timestep, left[timestep], previous))
+        else:
+            end = one if set_alpha_to_one else left[0]
+            previous = left[timestep - stride] if timestep >= stride else end
+            steps.append(_ddim_step(timestep, left[timestep], previous))
+    return Sampler(tuple(steps), prediction, clip)
+
+
+def _ddpm_step(timestep: int, left: Tensor, previous: Tensor) -> ReverseStep:
+    """Mean and variance of the posterior of the less noisy data (equations 6 and 7 of the DDPM paper)."""
+    alpha_now = left / previous
+    beta_now = 1.0 - alpha_now
+    variance = ((1.0 - previous) / (1.0 - left) * beta_now).clamp(min=1e-20)
+    return ReverseStep(
+        timestep=timestep,
+        alpha=left.sqrt().item(),
+        sigma=(1.0 - left).sqrt().item(),
+        data_factor=(previous.sqrt() * beta_now / (1.0 - left)).item(),
+        noisy_factor=(alpha_now.sqrt() * (1.0 - previous) / (1.0 - left)).item(),
+        noise_factor=0.0,
+        std=variance.sqrt().item() if timestep > 0 else 0.0,
+    )
+
+
+def _ddim_step(timestep: int, left: Tensor, previous: Tensor) -> ReverseStep:
+    """The deterministic step (equation 12 of the DDIM paper with sigma 0)."""
+    return ReverseStep(
+        timestep=timestep,
+        alpha=left.sqrt().item(),
+        sigma=(1.0 - left).sqrt().item(),
+        data_factor=previous.sqrt().item(),
+        noisy_factor=0.0,
+        noise_factor=(1.0 - previous).sqrt().item(),
+        std=0.0,
+    )
+
+
+def check_name(key: str, name: str, valid: tuple[str, ...]) -> None:
+    """Refuse a name that is not among the valid ones."""
+    if name not in valid:
+        raise ConfigError(f"{key}: unknown '{name}'; {nearest(name, valid)}")
