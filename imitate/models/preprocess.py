@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from imitate.errors import ConfigError, UserError, nearest
+from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Stats, fit_actions, fit_obs
 from imitate.models.layout import IMAGE_MODALITIES, Shape, processed_shape, raw_shape_of
 
@@ -33,13 +34,13 @@ class Preprocess(nn.Module):
     Observations: float32 on the module's device; images uint8 (H, W, C) to (C, H, W) in [0, 1],
     float images are taken as in [0, 1] already; scans (L, C) to (C, L). Then
     ``(x - offset) / scale``, per channel for images. Actions: the concatenation of the action keys,
-    in their given order, normalized the same way and back. Where nothing is normalized, offset is 0
-    and scale is 1.
+    in their given order, rotations as :class:`~imitate.models.action_layout.ActionLayout` says, normalized the same
+    way and back. Where nothing is normalized, offset is 0 and scale is 1.
 
     Args:
         raw_shapes: shape of one step of each observation key as stored.
         modalities: 'low_dim', 'rgb', 'depth' or 'scan' for each key.
-        action_dims: size of each action key; their order is the order of concatenation.
+        actions: the action keys, or the size of each; their order is the order of concatenation.
         obs_affine: offset and scale of the keys to normalize, shaped like one step, or per channel.
         action_affine: offset and scale of the action keys to normalize.
     """
@@ -53,7 +54,7 @@ class Preprocess(nn.Module):
         self,
         raw_shapes: Mapping[str, Sequence[int]],
         modalities: Mapping[str, str],
-        action_dims: Mapping[str, int],
+        actions: ActionLayout | Mapping[str, int],
         obs_affine: Mapping[str, Affine] | None = None,
         action_affine: Mapping[str, Affine] | None = None,
     ) -> None:
@@ -64,11 +65,16 @@ class Preprocess(nn.Module):
             key: processed_shape(shape, self.modalities[key], key)
             for key, shape in self.raw_shapes.items()
         }
-        self.action_dims = dict(action_dims)
+        self.actions = actions if isinstance(actions, ActionLayout) else ActionLayout(actions)
         # One pair of buffers for all observation keys: an entry per value, or per channel of an image.
         self._ranges = _ranges({key: self._affine_size(key) for key in self.raw_shapes})
         self._register("offset", "scale", self._ranges, obs_affine or {})
-        self._register("action_offset", "action_scale", _ranges(action_dims), action_affine or {})
+        self._register(
+            "action_offset",
+            "action_scale",
+            _ranges(self.actions.learned_dims),
+            action_affine or {},
+        )
         self._refresh()
 
     # ---- constructors ---------------------------------------------------------------------------
@@ -113,7 +119,8 @@ class Preprocess(nn.Module):
             statistics: ``{"obs": {key: Stats}, "actions": {key: Stats}}``.
             obs_normalization: None; 'mean_std', the std not below 0.01; 'min_max', to [-1, 1].
             action_config: per action key a mapping with ``normalization``: None; 'min_max', to
-                +-0.999999; 'gaussian', to mean 0 and std 1.
+                +-0.999999; 'gaussian', to mean 0 and std 1; and ``format`` and ``convert_at_runtime``, see
+                :class:`~imitate.models.action_layout.ActionLayout`.
         """
         obs_affine: dict[str, Affine] = {}
         if obs_normalization is not None:
@@ -122,18 +129,19 @@ class Preprocess(nn.Module):
                 if modalities[key] == "scan":  # statistics are in the layout of the file
                     offset, scale = offset.mT, scale.mT
                 obs_affine[key] = (offset, scale)
+        layout = ActionLayout.from_config(action_dims, action_config or {})
         action_affine: dict[str, Affine] = {}
-        for key in action_dims:
-            section = (action_config or {}).get(key, {})
-            if section.get("format", None) is not None:
+        for name, action_key in layout.keys.items():
+            mode = (action_config or {}).get(name, {}).get("normalization", None)
+            if mode is None:
+                continue
+            if action_key.learned != action_key.stored:
                 raise ConfigError(
-                    f"train.action_config.{key}.format is '{section.get('format')}', but rotations are not converted; "
-                    "store the rotations that the robot takes and set format to null"
+                    f"train.action_config.{name}.normalization is '{mode}', but rotations that are converted to 6d are "
+                    "within [-1, 1] already; set it to null"
                 )
-            mode = section.get("normalization", None)
-            if mode is not None:
-                action_affine[key] = fit_actions(mode, statistics["actions"][key], key)
-        return cls(raw_shapes, modalities, action_dims, obs_affine, action_affine)
+            action_affine[name] = fit_actions(mode, statistics["actions"][name], name)
+        return cls(raw_shapes, modalities, layout, obs_affine, action_affine)
 
     # ---- observations ----------------------------------------------------------------------------
 
@@ -227,21 +235,21 @@ class Preprocess(nn.Module):
 
     @property
     def action_dim(self) -> int:
-        """Size of the concatenated action."""
-        return sum(self.action_dims.values())
+        """Numbers that networks predict."""
+        return self.actions.learned_dim
 
     def normalize_actions(self, actions: Tensor) -> Tensor:
-        """Raw actions ``(*B, A)`` to what networks predict, float32 on the module's device."""
-        actions = actions.to(self.action_offset)
+        """Actions ``(*B, D)`` as stored to what networks predict, ``(*B, A)`` float32 on the module's device."""
+        actions = self.actions.to_learned(actions.to(self.action_offset))
         if not self.normalizes_actions:
             return actions
         return (actions - self.action_offset) / self.action_scale
 
     def unnormalize_actions(self, actions: Tensor) -> Tensor:
-        """The inverse of :meth:`normalize_actions`."""
-        if not self.normalizes_actions:
-            return actions
-        return actions * self.action_scale + self.action_offset
+        """What networks predict, ``(*B, A)``, to what the robot takes."""
+        if self.normalizes_actions:
+            actions = actions * self.action_scale + self.action_offset
+        return self.actions.to_sent(actions)
 
     # ---- saving ----------------------------------------------------------------------------------
 
@@ -257,10 +265,11 @@ class Preprocess(nn.Module):
         }
         actions = {
             key: {
-                "dim": stop - start,
+                "dim": self.actions.keys[key].stored,
+                "rotation": self.actions.keys[key].rotation,
                 **self._affine_dict(self.action_offset, self.action_scale, start, stop),
             }
-            for key, (start, stop) in _ranges(self.action_dims).items()
+            for key, (start, stop) in _ranges(self.actions.learned_dims).items()
         }
         return {"obs": obs, "actions": actions}
 
@@ -271,7 +280,10 @@ class Preprocess(nn.Module):
         return cls(
             {key: entry["raw_shape"] for key, entry in obs.items()},
             {key: entry["modality"] for key, entry in obs.items()},
-            {key: entry["dim"] for key, entry in actions.items()},
+            ActionLayout(
+                {key: entry["dim"] for key, entry in actions.items()},
+                {key: entry["rotation"] for key, entry in actions.items() if entry.get("rotation")},
+            ),
             _affine_of(obs),
             _affine_of(actions),
         )

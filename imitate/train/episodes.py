@@ -245,7 +245,7 @@ def check_obs_shapes(
 
 def check_action_size(policy: RolloutPolicy, env_name: str, size: int) -> None:
     """Raise EnvError where policy and environment disagree on the size of an action."""
-    given = policy.algo.preprocess.action_dim
+    given = policy.algo.preprocess.actions.sent_dim
     if given != size:
         raise _misfit(env_name, f"takes actions of {size} numbers, the checkpoint gives {given}")
 

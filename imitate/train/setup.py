@@ -90,6 +90,7 @@ def build(config: Config, device: torch.device) -> Setup:
         config.algo_name, config, preprocess.obs_shapes, preprocess.action_dim, device
     )
     algo.preprocess = preprocess.to(device)
+    action_low, action_high = preprocess.actions.sent_limits(action_low, action_high)
     if config.experiment.ckpt_path is not None:
         _start_from(algo, config.experiment.ckpt_path)
     if config.train.data_on_device:

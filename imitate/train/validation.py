@@ -60,7 +60,7 @@ def action_error(algo: Algo, raw: dict[str, Any], frame_stack: int) -> float | N
     recorded one (converted at run time).
     """
     actions: Tensor = raw["actions"]
-    if actions.shape[-1] != algo.preprocess.action_dim:
+    if actions.shape[-1] != algo.preprocess.actions.sent_dim:
         return None
     policy = RolloutPolicy(algo)
     goal = _arrays(raw["goal_obs"], policy.goal_keys) if policy.goal_keys else None

@@ -245,11 +245,10 @@ def test_an_unknown_normalization_is_refused(kwargs, message):
         fitted(**kwargs)
 
 
-def test_a_rotation_format_is_refused_rather_than_ignored():
-    with pytest.raises(ConfigError, match="train.action_config.arm.format is 'rot_6d'"):
-        Preprocess.from_statistics(
-            {}, {}, {"arm": 2}, STATISTICS, None, {"arm": {"format": "rot_6d"}}
-        )
+def test_converted_rotations_are_not_normalized():
+    rotation = {"format": "rot_6d", "convert_at_runtime": "rot_euler", "normalization": "min_max"}
+    with pytest.raises(ConfigError, match="train.action_config.arm.normalization is 'min_max'"):
+        Preprocess.from_statistics({}, {}, {"arm": 3}, STATISTICS, None, {"arm": rotation})
 
 
 def test_statistics_of_another_size_are_refused():
@@ -282,7 +281,7 @@ def test_saved_and_loaded_without_pickle(obs_normalization):
         assert torch.equal(loaded.prepare_obs(raw)[key], value)
     actions = torch.randn(2, 3)
     assert torch.equal(loaded.normalize_actions(actions), preprocess.normalize_actions(actions))
-    assert list(loaded.action_dims) == ["hand", "arm"]
+    assert list(loaded.actions.keys) == ["hand", "arm"]
     assert loaded.raw_shapes == preprocess.raw_shapes
     assert loaded.modalities == preprocess.modalities
 
