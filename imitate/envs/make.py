@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from imitate.envs.cameras import Size
 from imitate.envs.env import Env
 from imitate.errors import EnvError
 
@@ -17,7 +18,7 @@ def make_env(
     obs_keys: Sequence[str] | None = None,
     render: bool = False,
     camera_names: Sequence[str] | None = None,
-    camera_size: int | None = None,
+    camera_size: Size | Mapping[str, Size] | None = None,
 ) -> Env:
     """Make the environment that ``env_meta``, the ``env_args`` of a demonstration file, describes.
 
@@ -26,7 +27,7 @@ def make_env(
         obs_keys: the observations to return; None returns all.
         render: whether frames will be asked for.
         camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.
-        camera_size: side of observed images in pixels.
+        camera_size: side of observed images in pixels, or (height, width), or one of these by camera.
 
     Raises:
         EnvError: the description cannot be used, or its simulator is not installed.

@@ -18,20 +18,22 @@ import json
 import logging
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from imitate.envs import cameras as views
 from imitate.envs.env import Array, Obs
 from imitate.envs.rendering import prepare_gl
 from imitate.errors import EnvError, nearest
 
 ENV_TYPE = 1
 DEFAULT_CAMERA = "agentview"
-DEFAULT_IMAGE_SIZE = 84
-_IMAGE_SUFFIX = "_image"
 _LOGGER = "robosuite_logs"
+_CAMERA_KWARGS = frozenset(
+    ("camera_names", "camera_heights", "camera_widths", "camera_depths", "camera_segmentations")
+)
 
 
 def import_robosuite() -> Any:
@@ -68,8 +70,10 @@ class RobosuiteEnv:
             stepping is used.
         obs_keys: the observations to return; None returns all of them.
         render: whether ``render`` will be called. Without it and without cameras no OpenGL is touched.
-        camera_names: cameras to observe as ``<camera>_image``; None takes them from ``obs_keys``.
-        camera_size: side of observed images in pixels; None takes it from ``env_kwargs``, else 84.
+        camera_names: cameras to observe as ``<camera>_image``; None takes them from ``obs_keys``, where
+            ``<camera>_depth`` and ``<camera>_segmentation`` may stand too: see :mod:`imitate.envs.cameras`.
+        camera_size: side of observed images in pixels, or (height, width), or one of these by camera; None takes it
+            from ``env_kwargs``, else 84.
     """
 
     def __init__(
@@ -81,18 +85,20 @@ class RobosuiteEnv:
         obs_keys: Sequence[str] | None = None,
         render: bool = False,
         camera_names: Sequence[str] | None = None,
-        camera_size: int | None = None,
+        camera_size: views.Size | Mapping[str, views.Size] | None = None,
     ) -> None:
         self.name = env_name
         self._can_render = render
         self._obs_keys = list(obs_keys) if obs_keys is not None else None
-        self._cameras = _cameras(camera_names, obs_keys)
-        if render or self._cameras:
+        self.cameras = views.choose_cameras(env_kwargs or {}, camera_names, camera_size, obs_keys)
+        if render or self.cameras:
             prepare_gl()
         robosuite = import_robosuite()
         self._version = str(robosuite.__version__)
-        self._kwargs = self._make_kwargs(env_kwargs or {}, env_version, camera_size)
+        self._kwargs = self._make_kwargs(env_kwargs or {}, env_version)
         self._env = self._make(robosuite)
+        for camera in self.cameras:
+            views.check_camera(self._env, camera.name)
         self._model_xml: str | None = None
         self.action_low, self.action_high = (
             np.asarray(limit, dtype=np.float64) for limit in self._env.action_spec
@@ -104,9 +110,7 @@ class RobosuiteEnv:
         # Observations are refreshed once, after each step; the 25 updates inside a step would only cost time.
         self._env._update_observables = lambda force=False: None
 
-    def _make_kwargs(
-        self, given: dict[str, Any], env_version: str | None, camera_size: int | None
-    ) -> dict[str, Any]:
+    def _make_kwargs(self, given: dict[str, Any], env_version: str | None) -> dict[str, Any]:
         kwargs = copy.deepcopy(given)
         kwargs.setdefault("robots", "Panda")
         kwargs.setdefault("control_freq", 20)
@@ -115,20 +119,13 @@ class RobosuiteEnv:
             kwargs.setdefault("lite_physics", False)
         kwargs.update(
             has_renderer=False,
-            has_offscreen_renderer=bool(self._can_render or self._cameras),
-            use_camera_obs=bool(self._cameras),
+            has_offscreen_renderer=bool(self._can_render or self.cameras),
+            use_camera_obs=bool(self.cameras),
             use_object_obs=True,
             ignore_done=True,
         )
-        kwargs.pop("camera_depths", None)
-        if self._cameras:
-            kwargs["camera_names"] = self._cameras
-            for key in ("camera_heights", "camera_widths"):
-                kwargs[key] = camera_size or kwargs.get(key, DEFAULT_IMAGE_SIZE)
-        else:
-            for key in ("camera_names", "camera_heights", "camera_widths"):
-                kwargs.pop(key, None)
-        return kwargs
+        kwargs = {key: value for key, value in kwargs.items() if key not in _CAMERA_KWARGS}
+        return kwargs | (views.camera_kwargs(self.cameras) if self.cameras else {})
 
     def _make(self, robosuite: Any) -> Any:
         base = importlib.import_module("robosuite.environments.base")
@@ -137,7 +134,9 @@ class RobosuiteEnv:
                 f"robosuite {self._version} has no environment '{self.name}'; "
                 + nearest(self.name, base.REGISTERED_ENVS)
             )
-        kwargs = {**self._kwargs}
+        # Cameras are looked through here: robosuite would draw at each reset too, which nobody sees.
+        kwargs = {key: value for key, value in self._kwargs.items() if key not in _CAMERA_KWARGS}
+        kwargs["use_camera_obs"] = False
         controllers = kwargs.get("controller_configs")
         if isinstance(controllers, dict):
             kwargs["controller_configs"] = _composite_controller(controllers, kwargs["robots"])
@@ -239,19 +238,15 @@ class RobosuiteEnv:
     def _observe(self) -> Obs:
         cache = self._env._obs_cache
         observables = self._env._observables.values()
-        # Twice, as relative poses read others from the cache; images once, they are the costly ones.
-        for observable in observables:
-            if observable.modality != "image":
+        for _ in range(2):  # relative poses read others from the cache
+            for observable in observables:
                 observable.update(timestep=0.0, obs_cache=cache, force=True)
-        for observable in observables:
-            observable.update(timestep=0.0, obs_cache=cache, force=True)
         raw = self._env._get_observations()
         obs = {key: np.array(raw[key]) for key in raw if _is_kept(key, self._env)}
         if "object-state" in raw:
             obs["object"] = np.array(raw["object-state"])
-        for camera in self._cameras:
-            key = camera + _IMAGE_SUFFIX
-            obs[key] = np.ascontiguousarray(raw[key][::-1])
+        for camera in self.cameras:
+            obs |= views.observe(self._env, camera)
         return self._select(obs)
 
     def _select(self, obs: Obs) -> Obs:
@@ -270,12 +265,12 @@ class RobosuiteEnv:
         """One frame of a camera of the scene (default agentview)."""
         if not self._kwargs["has_offscreen_renderer"]:
             raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
-        camera = camera_name or DEFAULT_CAMERA
-        cameras = list(self._env.sim.model.camera_names)
-        if camera not in cameras:
-            raise EnvError(f"{self.name}: no camera '{camera}'; {nearest(camera, cameras)}")
-        frame = self._env.sim.render(height=height, width=width, camera_name=camera)
-        return np.ascontiguousarray(frame[::-1])
+        camera = views.Camera(camera_name or DEFAULT_CAMERA, height, width)
+        return views.observe(self._env, camera)[camera.keys[0]]
+
+    def camera_info(self) -> dict[str, Any]:
+        """Intrinsics and pose of each observed camera: see :func:`imitate.envs.cameras.camera_info`."""
+        return {camera.name: views.camera_info(self._env, camera) for camera in self.cameras}
 
     # ------------------------------------------------------------------ the rest
 
@@ -296,18 +291,7 @@ class RobosuiteEnv:
 def _is_kept(key: str, env: Any) -> bool:
     """Robot observations are kept one by one; the objects' come together as ``object``."""
     prefixes = tuple(robot.robot_model.naming_prefix for robot in env.robots)
-    return (
-        key.startswith(prefixes)
-        and not key.endswith("proprio-state")
-        and not key.endswith(_IMAGE_SUFFIX)
-    )
-
-
-def _cameras(camera_names: Sequence[str] | None, obs_keys: Iterable[str] | None) -> list[str]:
-    if camera_names is not None:
-        return list(camera_names)
-    images = [key for key in obs_keys or () if key.endswith(_IMAGE_SUFFIX)]
-    return [key[: -len(_IMAGE_SUFFIX)] for key in images]
+    return key.startswith(prefixes) and not key.endswith("proprio-state")
 
 
 def _scene_xml(env: Any) -> str:

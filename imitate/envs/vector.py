@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
+from imitate.envs.cameras import Size
 from imitate.envs.env import Array, Env, Obs
 from imitate.envs.make import make_env
 from imitate.errors import EnvError
@@ -108,7 +109,7 @@ def make_vector_env(
     obs_keys: Sequence[str] | None = None,
     render: bool = False,
     camera_names: Sequence[str] | None = None,
-    camera_size: int | None = None,
+    camera_size: Size | Mapping[str, Size] | None = None,
     max_episode_steps: int | None = None,
     autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
     context: str = "spawn",

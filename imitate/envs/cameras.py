@@ -1,0 +1,256 @@
+"""What cameras of a robosuite scene see: colours, depth in metres, segmentation; and where they are.
+
+Everything is right side up, row 0 at the top:
+
+* ``<camera>_image``: (H, W, 3) uint8.
+* ``<camera>_depth``: (H, W, 1) float32, metres along the viewing direction (not along the ray), as stereo cameras give.
+* ``<camera>_segmentation``: (H, W, 1); 0 is nothing that has a name, k the k-th of the names in :func:`camera_info`.
+  ``instance`` and ``class`` are uint8 with one name per object, robot, gripper; ``element`` is int32, one per geom.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from imitate.envs.env import Array, Obs
+from imitate.errors import EnvError, nearest
+
+DEFAULT_SIZE = 84
+SEGMENTATIONS = ("instance", "class", "element")
+IMAGE, DEPTH, SEGMENTATION = "_image", "_depth", "_segmentation"
+_SUFFIXES = (IMAGE, DEPTH, SEGMENTATION)
+
+Size = int | tuple[int, int]
+"""Side of a square, or (height, width), in pixels."""
+
+
+@dataclass(frozen=True)
+class Camera:
+    """What is observed of one camera.
+
+    Attributes:
+        name: of the camera in the scene.
+        height: in pixels.
+        width: in pixels.
+        depth: whether depth is observed.
+        segmentation: one of :data:`SEGMENTATIONS`, or None.
+    """
+
+    name: str
+    height: int = DEFAULT_SIZE
+    width: int = DEFAULT_SIZE
+    depth: bool = False
+    segmentation: str | None = None
+
+    @property
+    def keys(self) -> list[str]:
+        """Names of its observations."""
+        wanted = (True, self.depth, self.segmentation is not None)
+        return [
+            self.name + suffix
+            for suffix, is_wanted in zip(_SUFFIXES, wanted, strict=True)
+            if is_wanted
+        ]
+
+
+def choose_cameras(
+    env_kwargs: Mapping[str, Any],
+    names: Sequence[str] | None = None,
+    size: Size | Mapping[str, Size] | None = None,
+    obs_keys: Iterable[str] | None = None,
+) -> tuple[Camera, ...]:
+    """The cameras to observe.
+
+    Args:
+        env_kwargs: of a demonstration file; ``camera_heights``, ``camera_widths``, ``camera_depths`` and
+            ``camera_segmentations`` there, one for all or one for each of its ``camera_names``, hold where nothing
+            else is asked for.
+        names: of the cameras; None takes those that ``obs_keys`` speak of.
+        size: of all images, or by camera.
+        obs_keys: observations that are wanted; their depth and segmentation come along.
+    """
+    keys = list(obs_keys or ())
+    if names is None:
+        asked = (key[: -len(end)] for key in keys for end in _SUFFIXES if key.endswith(end))
+        names = list(dict.fromkeys(asked))
+    recorded = _recorded(env_kwargs)
+    chosen = []
+    for name in dict.fromkeys(names):
+        camera = recorded.get(name) or _recorded({**env_kwargs, "camera_names": name})[name]
+        given = size.get(name) if isinstance(size, Mapping) else size
+        height, width = (camera.height, camera.width) if given is None else _pair(given)
+        segmentation = camera.segmentation
+        if name + SEGMENTATION in keys:
+            segmentation = segmentation or SEGMENTATIONS[0]
+        depth = camera.depth or name + DEPTH in keys
+        chosen.append(Camera(name, height, width, depth, segmentation))
+    return tuple(chosen)
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+def _recorded(env_kwargs: Mapping[str, Any]) -> dict[str, Camera]:
+    """The cameras of ``robosuite.make``'s arguments, by name."""
+    names = env_kwargs.get("camera_names") or []
+    names = [names] if isinstance(names, str) else list(names)
+
+    def each(key: str, default: Any) -> list[Any]:
+        value = env_kwargs.get(key)
+        if isinstance(value, list | tuple) and len(value) == len(names):
+            return list(value)
+        if isinstance(value, list | tuple):
+            value = value[0] if value else None
+        return [default if value is None else value] * len(names)
+
+    columns = (
+        names,
+        each("camera_heights", DEFAULT_SIZE),
+        each("camera_widths", DEFAULT_SIZE),
+        each("camera_depths", False),
+        each("camera_segmentations", None),
+    )
+    return {
+        name: Camera(name, int(height), int(width), bool(depth), _one(segmentation))
+        for name, height, width, depth, segmentation in zip(*columns, strict=True)
+    }
+
+
+def _one(segmentation: Any) -> str | None:
+    """The first where there are several, as robosuite allows."""
+    if isinstance(segmentation, list | tuple):
+        segmentation = segmentation[0] if segmentation else None
+    if segmentation is not None and segmentation not in SEGMENTATIONS:
+        raise EnvError(
+            f"camera_segmentations: '{segmentation}': {nearest(str(segmentation), SEGMENTATIONS)}"
+        )
+    return None if segmentation is None else str(segmentation)
+
+
+def camera_kwargs(cameras: Sequence[Camera]) -> dict[str, Any]:
+    """The cameras in the form of ``robosuite.make``'s arguments, which ``env_args`` of a file hold."""
+
+    def together(values: Sequence[Any]) -> Any:
+        return values[0] if len(set(values)) == 1 else list(values)
+
+    kwargs = {
+        "camera_names": [camera.name for camera in cameras],
+        "camera_heights": together([camera.height for camera in cameras]),
+        "camera_widths": together([camera.width for camera in cameras]),
+        "camera_depths": together([camera.depth for camera in cameras]),
+    }
+    if any(camera.segmentation for camera in cameras):
+        kwargs["camera_segmentations"] = together([camera.segmentation for camera in cameras])
+    return kwargs
+
+
+# ---- pictures ------------------------------------------------------------------------------------
+
+
+def check_camera(env: Any, name: str) -> None:
+    """Raise EnvError where the scene of a robosuite environment has no camera of this name."""
+    known = list(env.sim.model.camera_names)
+    if name not in known:
+        raise EnvError(f"{type(env).__name__}: no camera '{name}'; {nearest(name, known)}")
+
+
+def observe(env: Any, camera: Camera) -> Obs:
+    """What a camera of a robosuite environment sees now, under the names of :attr:`Camera.keys`."""
+    check_camera(env, camera.name)
+    view = {"height": camera.height, "width": camera.width, "camera_name": camera.name}
+    obs: Obs = {}
+    if camera.depth:
+        image, z_buffer = env.sim.render(**view, depth=True)
+        obs[camera.name + DEPTH] = _upright(_metres(env, z_buffer)[..., None])
+    else:
+        image = env.sim.render(**view)
+    obs[camera.name + IMAGE] = _upright(image)
+    if camera.segmentation is not None:
+        ids = env.sim.render(**view, segmentation=True)
+        labels, _ = _labels(env, camera.segmentation)
+        is_geom = ids[..., 0] == _GEOM
+        found = labels[np.where(is_geom, ids[..., 1], -1)]
+        obs[camera.name + SEGMENTATION] = _upright(found[..., None])
+    return {key: obs[key] for key in camera.keys}
+
+
+_GEOM = 5  # mujoco.mjtObj.mjOBJ_GEOM
+
+
+def _upright(image: Array) -> Array:
+    return np.ascontiguousarray(image[::-1])
+
+
+def _metres(env: Any, z_buffer: Array) -> Array:
+    """Undo the perspective division: 0 in the z-buffer is the near plane, 1 the far plane."""
+    model = env.sim.model
+    near, far = (model.stat.extent * plane for plane in (model.vis.map.znear, model.vis.map.zfar))
+    depth: Array = near / (1.0 - z_buffer * (1.0 - near / far))
+    return depth.astype(np.float32)
+
+
+def _labels(env: Any, kind: str) -> tuple[Array, list[str]]:
+    """By number of a geom its label, the last one being that of no geom; and the names of labels 1, 2 ..."""
+    geoms = list(env.sim.model.geom_names)
+    if kind == "element":
+        names = [name or f"geom {number}" for number, name in enumerate(geoms)]
+        return np.array([*range(1, len(geoms) + 1), 0], dtype=np.int32), names
+    model = env.model
+    by_geom, groups = (
+        (model.geom_ids_to_instances, model.instances_to_ids)
+        if kind == "instance"
+        else (model.geom_ids_to_classes, model.classes_to_ids)
+    )
+    names = list(groups)
+    if len(names) > np.iinfo(np.uint8).max:
+        raise EnvError(
+            f"{type(env).__name__}: {len(names)} {kind} labels do not fit into uint8; use 'element'"
+        )
+    labels = np.zeros(len(geoms) + 1, dtype=np.uint8)
+    for geom, name in by_geom.items():
+        labels[geom] = names.index(name) + 1
+    return labels, names
+
+
+# ---- geometry ------------------------------------------------------------------------------------
+
+
+def camera_info(env: Any, camera: Camera) -> dict[str, Any]:
+    """Where a camera is and how it projects; plain lists, for JSON.
+
+    * ``intrinsics``: 3 x 3 in pixels; the corner of the image is (0, 0), the centre of its first pixel (0.5, 0.5).
+    * ``extrinsics``: 4 x 4 pose of the camera (x right, y down, z forward) in ``frame``.
+    * ``frame``: ``world``, or the body that carries the camera.
+    * ``segmentation``: the names of labels 1, 2 ..., where it is observed.
+    """
+    check_camera(env, camera.name)
+    model, data = env.sim.model, env.sim.data
+    index = model.camera_name2id(camera.name)
+    focal = 0.5 * camera.height / math.tan(math.radians(model.cam_fovy[index]) / 2)
+    pose, body = np.eye(4), int(model.cam_bodyid[index])
+    pose[:3, :3] = data.cam_xmat[index].reshape(3, 3) * [1.0, -1.0, -1.0]
+    pose[:3, 3] = data.cam_xpos[index]
+    frame = "world"
+    if model.body_weldid[body] != 0:
+        frame = model.body_id2name(body)
+        carrier = np.eye(4)
+        carrier[:3, :3], carrier[:3, 3] = data.body_xmat[body].reshape(3, 3), data.body_xpos[body]
+        pose = np.linalg.inv(carrier) @ pose
+    info: dict[str, Any] = {
+        "intrinsics": [
+            [focal, 0.0, camera.width / 2],
+            [0.0, focal, camera.height / 2],
+            [0.0, 0.0, 1.0],
+        ],
+        "extrinsics": pose.tolist(),
+        "frame": frame,
+    }
+    if camera.segmentation is not None:
+        info["segmentation"] = _labels(env, camera.segmentation)[1]
+    return info
