@@ -6,6 +6,8 @@ A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
     algo_name        str
     config           the resolved configuration, a JSON string
     env_metadata     env_args of the dataset (dict)
+    environments     env_args of all environments of its training, with `key` and `lang` where there are several
+    language         what the policy may be told (instructions, embeddings); None without language
     shape_metadata   ac_dim, all_shapes {key: network shape}, raw_shapes {key: shape in the data}, action_dims,
                      action_low, action_high
     model            Algo.serialize()
@@ -22,7 +24,7 @@ import os
 import pickle
 import platform
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,8 @@ def checkpoint_dict(
     shape_metadata: Mapping[str, Any],
     train_state: Mapping[str, Any] | None = None,
     provenance: Mapping[str, Any] | None = None,
+    environments: Sequence[Mapping[str, Any]] | None = None,
+    language: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that is saved of an algorithm; numpy arrays and scalars become lists and numbers."""
     return {
@@ -54,6 +58,8 @@ def checkpoint_dict(
         "algo_name": algo.global_config.algo_name,
         "config": algo.global_config.to_json(),
         "env_metadata": _plain(env_metadata),
+        "environments": _plain([env_metadata] if environments is None else environments),
+        "language": None if language is None else _plain(language),
         "shape_metadata": _plain(
             {
                 "ac_dim": algo.ac_dim,

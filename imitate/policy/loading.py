@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from imitate.data.language import Instructions
 from imitate.errors import CheckpointError
 from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
@@ -43,7 +44,9 @@ def policy_from_checkpoint(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     algo = algo_from_checkpoint(ckpt, device)
     shapes = ckpt["shape_metadata"]
-    policy = RolloutPolicy(algo, shapes.get("action_low"), shapes.get("action_high"))
+    saved = ckpt.get("language")
+    instructions = Instructions.from_dict(saved) if saved else None
+    policy = RolloutPolicy(algo, shapes.get("action_low"), shapes.get("action_high"), instructions)
     if verbose:
         _logger.info(
             "loaded %s (%s), trained for %s epochs, on %s",

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from imitate.algo.algo import Algo, PolicyState
+from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import UserError
 
 
@@ -26,9 +27,11 @@ class RolloutPolicy:
     Args:
         algo: put in evaluation mode.
         action_low, action_high: (A,) limits that actions are clipped to; None does not clip.
+        instructions: what a policy that is conditioned on language may be told.
 
     Attributes:
-        obs_keys: keys that an observation must have.
+        obs_keys: keys that an observation must have; ``lang_emb`` is not among them where there are ``instructions``:
+            it then comes from :meth:`start_episode`, or from an observation that has it.
         goal_keys: keys that a goal must have; empty for a policy without goals.
     """
 
@@ -37,25 +40,35 @@ class RolloutPolicy:
         algo: Algo,
         action_low: ArrayLike | None = None,
         action_high: ArrayLike | None = None,
+        instructions: Instructions | None = None,
     ) -> None:
         self.algo = algo
         self._low = np.asarray(-np.inf if action_low is None else action_low, dtype=np.float64)
         self._high = np.asarray(np.inf if action_high is None else action_high, dtype=np.float64)
-        self.obs_keys = tuple(algo.obs_shapes)
+        self.instructions = instructions
+        self._all_keys = tuple(algo.obs_shapes)
+        served = LANGUAGE_KEY if instructions is not None else None
+        self.obs_keys = tuple(key for key in self._all_keys if key != served)
         self.goal_keys = tuple(algo.goal_shapes)
         self._state: PolicyState | None = None
         self._batch_size = 0
         self.lang: str | None = None
+        self._told: NDArray[np.float32] | None = None
+        self._tell(None, None)
         algo.set_eval()
 
     def start_episode(self, lang: str | None = None, mask: ArrayLike | None = None) -> None:
         """Forget the past.
 
         Args:
-            lang: the task in words; kept for policies that read it.
+            lang: the task in words, one of ``instructions.names``; may be left out where there is only one.
             mask: (B,) bool: with batched observations, the episodes that start anew; all of them otherwise.
+
+        Raises:
+            UserError: the policy does not know the instruction; the message lists those that it knows.
         """
         self.lang = lang
+        self._tell(lang, mask)
         if mask is None or self._state is None:
             self._state = None
             return
@@ -82,7 +95,7 @@ class RolloutPolicy:
         Raises:
             UserError: a key is missing or mis-shaped, or the batch size changed without :meth:`start_episode`.
         """
-        obs = self._prepare(ob, self.obs_keys, batched_ob)
+        obs = self._prepare(self._with_language(ob, batched_ob), self._all_keys, batched_ob)
         goal_obs = self._prepare(goal or {}, self.goal_keys, batched_ob) if self.goal_keys else None
         batch_size = next(iter(obs.values())).shape[0]
         if self._state is None:
@@ -99,6 +112,35 @@ class RolloutPolicy:
         action = self.algo.preprocess.unnormalize_actions(normalized).cpu().numpy()
         # Two ufuncs: np.clip costs several times as much on arrays this small.
         return np.minimum(np.maximum(action.astype(np.float64), self._low), self._high)
+
+    def _tell(self, lang: str | None, mask: ArrayLike | None) -> None:
+        """Keep the vector of an instruction, for all rows or for those of the mask."""
+        known = self.instructions
+        if known is None:
+            return
+        if lang is None and len(known.names) == 1:
+            lang = known.names[0]
+        if mask is None or self._state is None or self._told is None:
+            self._told = None if lang is None else known.vector(lang)
+        elif lang is not None:
+            rows = np.broadcast_to(self._told, (self._batch_size, known.size)).copy()
+            rows[np.asarray(mask, dtype=bool)] = known.vector(lang)
+            self._told = rows
+
+    def _with_language(self, ob: Mapping[str, ArrayLike], batched: bool) -> Mapping[str, ArrayLike]:
+        """The observation with the vector of the instruction, where the policy reads one."""
+        if self.instructions is None or LANGUAGE_KEY in ob:
+            return ob
+        if self._told is None:
+            shown = "; ".join(f"'{name}'" for name in self.instructions.names[:10])
+            raise UserError(
+                f"the policy was trained on several tasks: say which with start_episode(lang=...): {shown}"
+            )
+        told = self._told
+        first = next((ob[key] for key in self.obs_keys if key in ob), None)
+        if batched and told.ndim == 1 and first is not None:
+            told = np.broadcast_to(told, (len(np.asarray(first)), told.size))
+        return {**ob, LANGUAGE_KEY: told}
 
     def _prepare(
         self, raw: Mapping[str, ArrayLike], keys: tuple[str, ...], batched: bool

@@ -1,0 +1,140 @@
+"""Tasks in words: what the robot was told in each demo, and the vector that a policy reads in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Self
+
+from imitate.errors import ConfigError, UserError, nearest
+
+LANGUAGE_KEY = "lang_emb"
+"""The observation that holds the vector of the instruction."""
+
+
+@dataclass(frozen=True, eq=False)
+class Instructions:
+    """The instructions that are known, with a vector each.
+
+    Attributes:
+        names: distinct instructions; the number of one is its ``task_id``.
+        vectors: (number of instructions, D) float32.
+    """
+
+    names: tuple[str, ...]
+    vectors: NDArray[np.float32]
+
+    @classmethod
+    def one_hot(cls, names: Iterable[str]) -> Self:
+        """Without any model of language: instruction i of the sorted ones is the i-th unit vector."""
+        known = tuple(sorted(set(names)))
+        return cls(known, np.eye(len(known), dtype=np.float32))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """A table that a text encoder has made: an .npz file with ``instructions`` (N,) and ``embeddings`` (N, D).
+
+        Raises:
+            ConfigError: there is no such file, or it holds something else.
+        """
+        path = Path(path)
+        try:
+            with np.load(path, allow_pickle=False) as table:
+                names, vectors = table["instructions"], table["embeddings"]
+        except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
+            raise ConfigError(
+                f"train.language_embeddings: {path} cannot be read ({str(error).splitlines()[0]}): write it with "
+                "numpy.savez(path, instructions=[...], embeddings=array of shape (N, D))"
+            ) from None
+        fits = names.ndim == 1 and vectors.ndim == 2 and len(names) == len(vectors) > 0
+        if not fits or names.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
+            raise ConfigError(
+                f"train.language_embeddings: {path}: instructions are {names.dtype} {names.shape} and embeddings "
+                f"{vectors.dtype} {vectors.shape}: wanted text (N,) and numbers (N, D), N at least 1"
+            )
+        if len(set(names.tolist())) < len(names) or not np.isfinite(vectors).all():
+            raise ConfigError(
+                f"train.language_embeddings: {path}: an instruction is there twice, or a value is not finite: "
+                "write the table anew"
+            )
+        return cls(tuple(names.tolist()), vectors.astype(np.float32))
+
+    @property
+    def size(self) -> int:
+        """D, the size of a vector."""
+        return int(self.vectors.shape[1])
+
+    def number(self, name: str) -> int:
+        """The ``task_id`` of an instruction.
+
+        Raises:
+            UserError: it is not known; the message lists those that are.
+        """
+        if name in self.names:
+            return self.names.index(name)
+        shown = "; ".join(f"'{known}'" for known in self.names[:10])
+        more = f" and {len(self.names) - 10} more" if len(self.names) > 10 else ""
+        close = nearest(name, self.names) if len(self.names) > 10 else ""
+        raise UserError(
+            f"instruction '{name}' is not known; known: {shown}{more}{' - ' + close if close else ''}"
+        )
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """(D,) the vector of an instruction."""
+        vector: NDArray[np.float32] = self.vectors[self.number(name)]
+        return vector
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a checkpoint: lists and numbers."""
+        return {"instructions": list(self.names), "embeddings": self.vectors.tolist()}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_dict`."""
+        vectors: ArrayLike = saved["embeddings"]
+        return cls(tuple(saved["instructions"]), np.asarray(vectors, dtype=np.float32))
+
+
+def instruction_of(attrs: Mapping[str, Any], given: str | None = None) -> str | None:
+    """What the robot was told in a demo.
+
+    Args:
+        attrs: of the demo.
+        given: for the whole file, by the configuration; it comes first.
+
+    Returns:
+        ``given``, else the attribute ``language``, else 'task <task_id>', else None.
+    """
+    said = given or attrs.get("language")
+    if isinstance(said, str) and said.strip():
+        return said.strip()
+    task = attrs.get("task_id")
+    return None if task is None else f"task {task}"
+
+
+class ToldInstructions:
+    """Which instruction belongs to each demo of a dataset.
+
+    Args:
+        told: per demo what the robot was told, None where it is not known.
+        instructions: the table; None: the unit vectors of those that occur.
+
+    Attributes:
+        instructions: the table.
+        task_ids: (number of demos,) number in the table; -1 where nothing is known.
+    """
+
+    def __init__(self, told: Sequence[str | None], instructions: Instructions | None) -> None:
+        if instructions is None:
+            instructions = Instructions.one_hot(name for name in told if name is not None)
+        self.instructions = instructions
+        number = {name: i for i, name in enumerate(instructions.names)}
+        self.unknown = sorted({name for name in told if name is not None and name not in number})
+        self.task_ids: NDArray[np.int64] = np.array(
+            [-1 if name is None else number.get(name, -1) for name in told], dtype=np.int64
+        )
