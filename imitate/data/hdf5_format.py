@@ -3,7 +3,7 @@
 /data                   attrs: total, env_args (JSON), imitate_format, control_freq
   /<demo>               attrs: num_samples, success, model_file, ...
     actions (T, A), rewards (T,), dones (T,), terminals (T,), timeouts (T,), states (T, S)
-    obs/<key> (T, ...), next_obs/<key> (T, ...)         images uint8 (T, H, W, C)
+    obs/<key> (T, ...), next_obs/<key> (T, ...)         images uint8 (T, H, W, C), or one JPEG per step
 /mask/<filter key>      names of demos
 """
 
@@ -13,6 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from imitate.data.image_codec import DamagedFrameError, decode_jpegs, storage_of
 from imitate.data.journal import is_being_written, roll_back
 from imitate.errors import DatasetError, nearest
 
@@ -39,6 +41,7 @@ class _Array(NamedTuple):
     values: h5py.Dataset
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    is_jpeg: bool
 
 
 class DatasetFile:
@@ -157,23 +160,44 @@ class DatasetFile:
             return key in self._arrays or key in group
 
     def array(self, demo: str, key: str) -> h5py.Dataset:
-        """The array, not yet read; what is done with it belongs inside :meth:`reading`."""
+        """The array as it lies in the file, not yet read; what is done with it belongs inside :meth:`reading`."""
         return self._array(demo, key).values
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
-        """Shape ``(T, ...)`` of an array."""
+        """Shape ``(T, ...)`` of an array; of JPEG frames, when decoded."""
         return self._array(demo, key).shape
 
     def dtype(self, demo: str, key: str) -> np.dtype[Any]:
         """Type of an array's values."""
         return self._array(demo, key).dtype
 
-    def read(self, demo: str, key: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Steps ``start`` to ``stop`` of an array, all by default."""
-        array = self._array(demo, key).values
+    def storage(self, demo: str, key: str) -> str:
+        """How an array lies in the file: see :class:`imitate.data.image_codec.Storage`."""
+        array = self._array(demo, key)
         with self.reading(f"demo '{demo}', '{key}'"):
-            values: NDArray[Any] = array[start:stop]
-        return values
+            return "jpeg" if array.is_jpeg else storage_of(array.values).kind
+
+    def read(
+        self,
+        demo: str,
+        key: str,
+        start: int = 0,
+        stop: int | None = None,
+        threads: Executor | None = None,
+    ) -> NDArray[Any]:
+        """Steps ``start`` to ``stop`` of an array, all by default; ``threads`` decode JPEG frames."""
+        array = self._array(demo, key)
+        with self.reading(f"demo '{demo}', '{key}'"):
+            values: NDArray[Any] = array.values[start:stop]
+        if not array.is_jpeg:
+            return values
+        try:
+            return decode_jpegs(values, array.shape[1:], threads)
+        except DamagedFrameError as error:
+            raise DatasetError(
+                f"{self.path}: demo '{demo}': '{key}' at step {start + error.frame} cannot be decoded ({error}): "
+                "write the frame again, or leave the demo out with a filter key"
+            ) from error
 
     # ---- metadata --------------------------------------------------------------------------------
 
@@ -245,8 +269,7 @@ class DatasetFile:
         with self.reading(f"demo '{demo}', '{key}'"):
             found = group.get(key)
             if isinstance(found, h5py.Dataset) and found.shape:
-                array = _Array(found, tuple(map(int, found.shape)), np.dtype(found.dtype))
-                self._arrays[key] = array
+                array = self._arrays[key] = _described(found)
                 return array
             prefix, _, name = key.rpartition("/")
             siblings = self.obs_keys(demo, prefix) if prefix else sorted(group)
@@ -272,6 +295,14 @@ class DatasetFile:
             raise DatasetError(
                 f"{self.path}: {what} cannot be read: {DAMAGED} ({error})"
             ) from error
+
+
+def _described(values: h5py.Dataset) -> _Array:
+    shape, dtype = tuple(map(int, values.shape)), np.dtype(values.dtype)
+    frame = storage_of(values).frame if dtype.kind == "O" else None
+    if frame is not None:
+        return _Array(values, (*shape, *frame), np.dtype(np.uint8), True)
+    return _Array(values, shape, dtype, False)
 
 
 def _open(path: Path, swmr: bool) -> h5py.File:

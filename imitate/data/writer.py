@@ -18,8 +18,9 @@ from typing_extensions import Self
 
 from imitate.data.episode import Episode, arrays_of, attrs_of, stacked
 from imitate.data.hdf5_format import DatasetFile
+from imitate.data.image_codec import STORAGES, ImageStorage, write_images
 from imitate.data.journal import JournaledFile, is_being_written
-from imitate.errors import DatasetError, nearest
+from imitate.errors import ConfigError, DatasetError, nearest
 
 FORMAT_VERSION = 1
 _log = logging.getLogger(__name__)
@@ -37,10 +38,14 @@ class DatasetWriter:
         env_meta: the environment, as :func:`imitate.envs.make_env` takes it; written as JSON.
         overwrite: replace an existing file, at the moment of closing, and a partial one, now.
         control_freq: actions per second, if known.
-        compress: gzip the observations: smaller, slower to read.
+        image_storage: how observations with two dimensions or more per step lie in the file. 'raw': as they are, read
+            fastest; 'gzip', 'lzf': compressed without loss; 'jpeg': uint8 images (H, W, 3) as one JPEG per step, with
+            loss, a tenth of the size or less, and the others as gzip.
+        jpeg_quality: 1 to 100.
         keep_partial: keep what is finished when the context is left with an exception; False: leave nothing.
 
     Raises:
+        ConfigError: an argument is none of those above.
         DatasetError: the file exists, an episode is malformed, or the disk is full.
     """
 
@@ -51,13 +56,21 @@ class DatasetWriter:
         *,
         overwrite: bool = False,
         control_freq: float | None = None,
-        compress: bool = False,
+        image_storage: ImageStorage = "raw",
+        jpeg_quality: int = 95,
         keep_partial: bool = True,
     ) -> None:
         self.path = Path(path).expanduser()
         self.partial = partial_of(self.path)
+        if image_storage not in STORAGES:
+            raise ConfigError(
+                f"image_storage is {image_storage!r}; {nearest(str(image_storage), STORAGES)}"
+            )
+        if not 1 <= jpeg_quality <= 100:
+            raise ConfigError(f"jpeg_quality is {jpeg_quality}: wanted 1 to 100")
         _check_free(self.path, self.partial, overwrite)
-        self._compression = "gzip" if compress else None
+        self._image_storage: ImageStorage = image_storage
+        self._jpeg_quality = jpeg_quality
         self._keep_partial = keep_partial
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,8 +117,9 @@ class DatasetWriter:
             data = file["data"]
             group = data.create_group(name)
             for key, value in arrays.items():
-                compression = self._compression if key.startswith(("obs/", "next_obs/")) else None
-                group.create_dataset(key, data=value, compression=compression)
+                is_image = value.ndim >= 3 and key.startswith(("obs/", "next_obs/"))
+                storage = self._image_storage if is_image else "raw"
+                write_images(group, key, value, storage, self._jpeg_quality)
             length = len(arrays["actions"])
             group.attrs.update({"num_samples": length, **attrs})
             data.attrs["total"] = int(data.attrs["total"]) + length

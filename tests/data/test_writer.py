@@ -83,9 +83,9 @@ def test_step_by_step(tmp_path):
         assert file.attrs("demo_0") == {"num_samples": 3, "success": False, "language": "lift it"}
 
 
-def test_compressed_observations_read_back_equal(tmp_path):
+def test_compressed_images_read_back_equal(tmp_path):
     image = np.zeros((3, 32, 32, 3), dtype=np.uint8)
-    with DatasetWriter(tmp_path / "a.hdf5", META, compress=True) as writer:
+    with DatasetWriter(tmp_path / "a.hdf5", META, image_storage="gzip") as writer:
         writer.append_episode(episode(3, obs={"image": image}))
     with h5py.File(tmp_path / "a.hdf5") as file:
         stored = file["data/demo_0/obs/image"]

@@ -48,8 +48,7 @@ def _keys(file: DatasetFile, demos: Sequence[str]) -> list[Report]:
     found: dict[str, dict[tuple[tuple[int, ...], str], int]] = {}
     for demo in demos:
         for name in file.keys(demo):
-            array = file.array(demo, name)
-            form = (tuple(array.shape[1:]), str(array.dtype))
+            form = (file.shape(demo, name)[1:], str(file.dtype(demo, name)))
             forms = found.setdefault(name, {})
             forms[form] = forms.get(form, 0) + 1
     return [
