@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,26 +115,3 @@ def instruction_of(attrs: Mapping[str, Any], given: str | None = None) -> str | 
         return said.strip()
     task = attrs.get("task_id")
     return None if task is None else f"task {task}"
-
-
-class ToldInstructions:
-    """Which instruction belongs to each demo of a dataset.
-
-    Args:
-        told: per demo what the robot was told, None where it is not known.
-        instructions: the table; None: the unit vectors of those that occur.
-
-    Attributes:
-        instructions: the table.
-        task_ids: (number of demos,) number in the table; -1 where nothing is known.
-    """
-
-    def __init__(self, told: Sequence[str | None], instructions: Instructions | None) -> None:
-        if instructions is None:
-            instructions = Instructions.one_hot(name for name in told if name is not None)
-        self.instructions = instructions
-        number = {name: i for i, name in enumerate(instructions.names)}
-        self.unknown = sorted({name for name in told if name is not None and name not in number})
-        self.task_ids: NDArray[np.int64] = np.array(
-            [-1 if name is None else number.get(name, -1) for name in told], dtype=np.int64
-        )

@@ -14,8 +14,10 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from typing_extensions import Self
 
+from imitate.data.demo_language import DemoLanguage, holds_language
 from imitate.data.fields import check_step_key
 from imitate.data.hdf5_format import DatasetFile
+from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.data.statistics import KeyStats, StatsOnDemand, statistics_of
 from imitate.data.store import DataSource, Store
 from imitate.data.windows import WindowRows, Windows
@@ -60,7 +62,10 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     * ``obs``, ``next_obs``: {key: (B, T, ...)}; ``goal_obs``: {key: (B, ...)};
     * ``actions`` (B, T, A): the action keys side by side; each action key by its own name too;
     * the keys of ``dataset_keys``: ``rewards``, ``dones``, ``terminals``, ``timeouts`` (B, T), others (B, T, ...);
-    * ``pad_mask`` (B, T) bool, true where the step is real; ``index`` (B,), numbers of the samples.
+    * ``pad_mask`` (B, T) bool, true where the step is real; ``index`` (B,), numbers of the samples;
+    * ``task_id`` (B,) int64, number in :attr:`tasks`, where any demo's instruction is known; -1 for the others.
+
+    The observation ``lang_emb``, where it is asked for and a file lacks it, is the vector of the demo's instruction.
 
     Low-dimensional keys are views of one tensor (B, T, D).
 
@@ -87,10 +92,13 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         hdf5_normalize_obs: statistics of observations are wanted; values stay raw, see :meth:`statistics`.
         filter_by_attribute: mask of the demos to load; None: all.
         load_next_obs: whether batches have ``next_obs``.
-        lang: language instruction of all demos; kept as an attribute.
+        lang: what the robot was told in all demos; None: each demo's attribute ``language``, else ``task_id``.
         demo_limit: load the first so many demos; None: all.
+        instructions: vectors of instructions; None: the unit vectors of those in the data.
 
     Attributes:
+        instructions: the table behind ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
+        serves_language: whether ``lang_emb`` comes from there.
         obs_shapes: shape of one step of each observation as stored.
         action_dims: size of each action key.
         sample_weights: (len,) relative probability of each sample; None where all are equal.
@@ -119,6 +127,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         load_next_obs: bool = False,
         lang: str | None = None,
         demo_limit: int | None = None,
+        instructions: Instructions | None = None,
     ) -> None:
         _one_of("hdf5_cache_mode", hdf5_cache_mode, ("all", "low_dim", None))
         _one_of("goal_mode", goal_mode, ("last", None))
@@ -129,34 +138,40 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         if not action_keys:
             raise ConfigError("action_keys is empty: name at least one array, such as 'actions'")
         if isinstance(hdf5_path, str | Path):
-            source = DataSource(Path(hdf5_path).expanduser(), filter_by_attribute, demo_limit)
+            path = Path(hdf5_path).expanduser()
+            source = DataSource(path, filter_by_attribute, demo_limit, lang=lang)
             self.sources: tuple[DataSource, ...] = (source,)
         else:
             self.sources = tuple(hdf5_path)
         self.hdf5_path = str(self.sources[0].path)
         self.hdf5_normalize_obs = hdf5_normalize_obs
-        self.lang = lang
         self.obs_keys = tuple(dict.fromkeys(obs_keys))
+        self.serves_language = LANGUAGE_KEY in self.obs_keys and not holds_language(self.sources)
+        stored = tuple(
+            key for key in self.obs_keys if key != LANGUAGE_KEY or not self.serves_language
+        )
         self.action_keys = tuple(dict.fromkeys(action_keys))
         self.load_next_obs = load_next_obs
         self.get_pad_mask = get_pad_mask
         steps = tuple(
             dict.fromkeys(key for key in dataset_keys if key not in ("actions", *action_keys))
         )
-        has_next = _look_at_first(
-            self.sources[0], self.obs_keys, (*self.action_keys, *steps), hdf5_use_swmr
-        )
-        next_keys = self.obs_keys if load_next_obs and has_next else ()
+        looked = [
+            _look_at_first(source, stored, (*self.action_keys, *steps), hdf5_use_swmr)
+            for source in self.sources
+        ]
+        has_next = all(looked)
+        next_keys = stored if load_next_obs and has_next else ()
         self._next_from_obs = load_next_obs and not has_next
         self.store = Store(
             self.sources,
             [
-                *(f"obs/{key}" for key in sorted(self.obs_keys)),
+                *(f"obs/{key}" for key in sorted(stored)),
                 *(f"next_obs/{key}" for key in sorted(next_keys)),
                 *self.action_keys,
                 *steps,
             ],
-            goal_keys=self.obs_keys if goal_mode == "last" else (),
+            goal_keys=stored if goal_mode == "last" else (),
             cache_mode=hdf5_cache_mode,
             bounded=_unnormalized(self.action_keys, action_config),
             swmr=hdf5_use_swmr,
@@ -181,7 +196,13 @@ class SequenceDataset(Dataset[dict[str, Any]]):
                     f"{self.hdf5_path}: a step of '{key}' has shape {fields[key].shape}: an action key wants one "
                     "vector per step: correct action_keys"
                 )
-        self.obs_shapes = {key: fields[f"obs/{key}"].shape for key in self.obs_keys}
+        self.obs_shapes = {key: fields[f"obs/{key}"].shape for key in stored}
+        self._language = DemoLanguage(
+            self.sources, self.store.demos, instructions, self.serves_language
+        )
+        self.instructions = self._language.instructions
+        if self.serves_language:
+            self.obs_shapes[LANGUAGE_KEY] = (self.instructions.size,)
         self.action_dims = {key: fields[key].shape[0] for key in self.action_keys}
         self.sample_weights = self._weights()
         self._plan_batches(next_keys, steps)
@@ -212,7 +233,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         assert first is not None and last is not None
         self._actions = (first.start, last.stop - first.start)
         self._single_action = parts[0] if len(parts) == 1 else None
-        self._obs_apart = [key for key in self.obs_keys if f"obs/{key}" not in packed]
+        apart = [key for key in self.store.fields if key not in packed]
+        self._obs_apart = [key for key in self.obs_keys if f"obs/{key}" in apart]
         self._next_apart = [key for key in next_keys if f"next_obs/{key}" not in packed]
         self._steps_apart = [key for key in steps if key not in packed]
 
@@ -261,6 +283,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             batch["actions"] = parts[self._single_action]
         else:
             batch["actions"] = packed.narrow(-1, *self._actions)
+        self._language.add_to(batch, window.demo, shape[1])
         if self.store.goals:
             batch["goal_obs"] = {key: self.store.goal(key, window.demo) for key in self.store.goals}
         if self.get_pad_mask:
@@ -297,6 +320,11 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             for demo in self.store.demos
         ]
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The instructions that ``task_id`` counts."""
+        return self.instructions.names
+
     def demo_of(self, index: int) -> tuple[str, int]:
         """Demo and step of a sample."""
         demo, row = self._windows.steps(np.array([index]))
@@ -306,7 +334,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         """``{"obs": {key: KeyStats}, "actions": {action key: KeyStats}}`` over all steps of the demos.
 
         Each key is computed when it is first asked for. Vectors: exact, in float64. Images: per channel, uint8 as
-        [0, 1]. Images and scans: from at most :data:`MAX_IMAGES` frames, evenly spread.
+        [0, 1]. Images and scans: from at most :data:`MAX_IMAGES` frames, evenly spread. Steps count alike, whatever
+        the weights of their files.
         """
         return {
             "obs": StatsOnDemand(self.obs_keys, lambda key: self._statistics(f"obs/{key}")),
@@ -314,6 +343,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         }
 
     def _statistics(self, key: str) -> KeyStats:
+        if self.serves_language and key == f"obs/{LANGUAGE_KEY}":
+            return self._language.statistics()
         field = self.store.fields[key]
         count = len(self.store)
         rows = np.arange(count)
@@ -342,6 +373,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     def to(self, device: torch.device | str) -> Self:
         """Move the data to a device, where batches are then gathered. In place."""
         self.store.to(device)
+        self._language.to(device)
         return self
 
 

@@ -35,12 +35,14 @@ class DataSource:
         filter_key: mask of the demos; None: all.
         demo_limit: the first so many of them; None: all.
         weight: of each of its samples in a batch, relative to other files.
+        lang: what the robot was told in all its demos; None: as each demo says.
     """
 
     path: Path
     filter_key: str | None = None
     demo_limit: int | None = None
     weight: float = 1.0
+    lang: str | None = None
 
 
 @dataclass(frozen=True)
