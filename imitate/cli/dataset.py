@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
-from imitate.cli import curate, doctor
+from imitate.cli import curate, doctor, report
 from imitate.cli.convert import convert
 from imitate.collection.playback import PlaybackReport
 from imitate.collection.playback import playback as play
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 curate.mount(app)
 doctor.mount(app)
+report.mount(app)
 
 
 class Source(str, Enum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,17 @@ def summarize(
         ]
         found = {}
         for number, key in enumerate(wanted, 1):
-            found[key] = _statistics(file, demos, key)
+            found[key] = key_statistics(file, demos, key)
             on_key(number, len(wanted))
         return found
 
 
-def _statistics(file: DatasetFile, demos: list[str], key: str) -> KeyStats:
+def key_statistics(file: DatasetFile, demos: Sequence[str], key: str) -> KeyStats:
+    """Statistics of one array over all steps of demos, shaped like one step; images per channel, as stored.
+
+    Raises:
+        DatasetError: a demo has no such array, it differs in shape, or holds no numbers.
+    """
     step, dtype = file.shape(demos[0], key)[1:], file.dtype(demos[0], key)
     is_image = len(step) == 3 and key.startswith(("obs/", "next_obs/"))
     pieces = _pieces(file, demos, key, step)
@@ -63,7 +68,7 @@ def _statistics(file: DatasetFile, demos: list[str], key: str) -> KeyStats:
 
 
 def _pieces(
-    file: DatasetFile, demos: list[str], key: str, step: tuple[int, ...]
+    file: DatasetFile, demos: Sequence[str], key: str, step: tuple[int, ...]
 ) -> Iterator[NDArray[Any]]:
     """Values of all demos, (n, *step), in pieces of a few megabytes."""
     for demo in demos:

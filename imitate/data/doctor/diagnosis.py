@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from imitate.data.doctor.actions import Clipping
@@ -12,7 +12,7 @@ from imitate.data.doctor.duplicates import Duplicates
 from imitate.data.doctor.finding import Finding, Level, Place, Remedy, Report
 from imitate.data.doctor.images import Images
 from imitate.data.doctor.lag import Lag
-from imitate.data.doctor.layout import Layout, layout_of
+from imitate.data.doctor.layout import DemoLayout, Layout, layout_of
 from imitate.data.doctor.mask_checks import check_masks
 from imitate.data.doctor.motion import Clock, Idle, Jumps
 from imitate.data.doctor.orientation import Orientation
@@ -39,7 +39,7 @@ def diagnose(path: str | Path, on_demo: Progress = lambda done, total: None) -> 
     path = Path(path).expanduser()
     try:
         with DatasetFile(path) as file:
-            return _examine(file, on_demo)
+            return examine(layout_of(file), on_demo)
     except DatasetError as error:
         if not _is_hdf5(path):
             raise
@@ -54,22 +54,33 @@ def _is_hdf5(path: Path) -> bool:
         return file.read(8) == b"\x89HDF\r\n\x1a\n"
 
 
-def _examine(file: DatasetFile, on_demo: Progress) -> Report:
-    layout = layout_of(file)
+def examine(
+    layout: Layout,
+    on_demo: Progress = lambda done, total: None,
+    demos: Sequence[DemoLayout] | None = None,
+) -> Report:
+    """Examine a file of which the layout is known.
+
+    Args:
+        layout: of the file, which is open.
+        on_demo: called after each demo with how many are done, and how many there are.
+        demos: those whose values are read; None: all.
+    """
     found = [finding for check in (*CHECKS, check_masks) for finding in check(layout)]
     survey = Survey(layout)
     checks = _value_checks(layout)
-    for number, demo in enumerate(layout.demos, 1):
+    looked_at = layout.demos if demos is None else demos
+    for number, demo in enumerate(looked_at, 1):
         for piece in survey.pieces(demo):
             for check in checks:
                 check.see(piece)
-        on_demo(number, len(layout.demos))
+        on_demo(number, len(looked_at))
     found += _unreadable(survey, layout)
     found += _once([finding for check in checks for finding in check.findings()])
     found.sort(key=lambda finding: _ORDER.index(finding.level))
     steps = sum(demo.length for demo in layout.demos)
-    demos = len(layout.demos) + len(layout.broken)
-    return Report(file.path, demos, steps, survey.read_bytes, found)
+    count = len(layout.demos) + len(layout.broken)
+    return Report(layout.file.path, count, steps, survey.read_bytes, found)
 
 
 def _value_checks(layout: Layout) -> list[Check]:

@@ -1,0 +1,53 @@
+"""``imitate dataset report``: a demonstration file as one HTML page."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imitate.cli.curate import File, FilterKey, progress
+from imitate.data.curate.target import Target
+from imitate.data.report.markup import size
+from imitate.data.report.page import write_report
+
+
+def mount(app: typer.Typer) -> None:
+    """Give the verb to ``imitate dataset``."""
+    app.command("report")(report)
+
+
+def report(
+    file: File,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The page; FILE_report.html beside it by default."),
+    ] = None,
+    filter_key: FilterKey = None,
+    max_demos: Annotated[
+        int, typer.Option("--max-demos", min=1, help="Read the values of at most so many demos.")
+    ] = 200,
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the page if there is one.")
+    ] = False,
+) -> None:
+    """Write one HTML page: numbers, plots, thumbnails, the doctor's findings.
+
+    The page stands alone: it can be mailed, printed, and opened without a network.
+    """
+    target = Target(
+        out or file.with_name(f"{file.stem}_report.html"), source=file, overwrite=overwrite
+    )
+    with progress("report") as on_demo:
+        subject = write_report(
+            file, target, filter_key=filter_key, max_demos=max_demos, on_demo=on_demo
+        )
+    counts = f"{len(subject.demos)} demos"
+    if not subject.is_whole:
+        counts += f", values of {len(subject.sample)}"
+    typer.echo(f"{target.path}: {counts}, {size(target.path.stat().st_size)}")
+    if open_:
+        webbrowser.open(target.path.resolve().as_uri())

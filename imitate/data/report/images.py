@@ -1,0 +1,116 @@
+"""Thumbnails: the first, a middle and the last frame of a few demos."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+
+import numpy as np
+from PIL import Image
+
+from imitate.data.doctor.layout import DemoLayout, Form
+from imitate.data.report.markup import Html, el, section
+from imitate.data.report.subject import Array, Subject, spread
+from imitate.errors import DatasetError
+
+_MOST_KEYS, _MOST_DEMOS = 8, 4
+_SIDE = 168  # pixels, the longer one
+_QUALITY = 85
+
+
+def thumbnails(subject: Subject) -> Html:
+    """A strip per camera."""
+    keys = [
+        key
+        for key, form in subject.layout.steps.items()
+        if key.startswith("obs/") and _is_picture(form)
+    ]
+    if not keys:
+        return Html("")
+    demos = spread(subject.sample, _MOST_DEMOS)
+    strips = [_strip(subject, key, demos) for key in keys[:_MOST_KEYS]]
+    note = f"First, middle and last frame of {len(demos)} demos."
+    if len(keys) > _MOST_KEYS:
+        note += f" The first {_MOST_KEYS} of {len(keys)} cameras."
+    return section("images", "Images", *strips, note=note)
+
+
+def _is_picture(form: Form) -> bool:
+    return form.is_numeric and (form.is_image or form.is_channel_first)
+
+
+def _strip(subject: Subject, key: str, demos: list[DemoLayout]) -> Html:
+    form = subject.layout.steps[key]
+    name = key.removeprefix("obs/")
+    said = f"{' × '.join(map(str, form.step))} {form.dtype}"
+    rows = [_frames(subject, key, demo) for demo in demos]
+    return el(
+        "figure",
+        el("figcaption", el("b", name), el("span", said)),
+        el("div", *(row for row in rows if row is not None), class_="films"),
+    )
+
+
+def _frames(subject: Subject, key: str, demo: DemoLayout) -> Html | None:
+    form = demo.arrays.get(key)
+    if form is None or form.step != subject.layout.steps[key].step or form.shape[0] == 0:
+        return None
+    last = form.shape[0] - 1
+    shown = []
+    for step in sorted({0, last // 2, last}):
+        try:
+            frame = np.asarray(subject.file.read(demo.name, key, step, step + 1)[0])
+        except DatasetError:
+            continue
+        said = f"{demo.name}, step {step}"
+        shown.append(el("img", src=data_url(key, frame), alt=f"{key} of {said}", title=said))
+    label = el("span", f"{demo.name}, {last + 1} steps")
+    return el("div", el("div", *shown, class_="film"), label) if shown else None
+
+
+def data_url(key: str, frame: Array) -> str:
+    """A frame as a small picture that a page can hold: JPEG, or PNG where colours are numbers of things."""
+    exact = "segmentation" in key
+    picture = Image.fromarray(_pixels(key, frame))
+    scale = min(1.0, _SIDE / max(picture.size))
+    width, height = (max(1, round(side * scale)) for side in picture.size)
+    filter_ = Image.Resampling.NEAREST if exact else Image.Resampling.BOX
+    picture = picture.resize((width, height), filter_)
+    kind = "PNG" if exact else "JPEG"
+    packed = io.BytesIO()
+    picture.save(packed, kind, **({} if exact else {"quality": _QUALITY}))
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(packed.getvalue()).decode()}"
+
+
+def _pixels(key: str, frame: Array) -> Array:
+    """(H, W, 3) uint8 of a frame of whatever kind."""
+    if Form(frame.shape, frame.dtype).shape[-1] not in (1, 3, 4):
+        frame = np.moveaxis(frame, 0, 2)
+    if "segmentation" in key:
+        return _coloured(frame[..., 0])
+    if frame.dtype != np.uint8:
+        frame = _stretched(frame, is_depth="depth" in key)
+    return np.ascontiguousarray(
+        frame[..., :3] if frame.shape[2] > 1 else np.repeat(frame, 3, axis=2)
+    )
+
+
+def _stretched(frame: Array, *, is_depth: bool) -> Array:
+    """Values as bytes: depth from the nearest to the farthest, other numbers from 0 to 1 or 255."""
+    values = np.nan_to_num(frame.astype(np.float64), posinf=0, neginf=0)
+    low, high = float(values.min()), float(values.max())
+    if not is_depth and low >= 0:
+        low, high = 0.0, 1.0 if high <= 1 else 255.0
+    scaled = (values - low) / max(high - low, 1e-12)
+    return np.rint(255 * scaled.clip(0, 1)).astype(np.uint8)
+
+
+def _coloured(numbers: Array) -> Array:
+    """A colour per number of a thing: hues a golden angle apart; nothing (0 or less) is dark."""
+    values = numbers.astype(np.int64)
+    hue = (values * 0.618034) % 1.0 * 2 * math.pi
+    waves = [0.5 + 0.4 * np.cos(hue + shift) for shift in (0.0, -2.094, 2.094)]
+    colours = np.rint(255 * np.stack(waves, axis=-1)).astype(np.uint8)
+    colours[values <= 0] = 40
+    return colours

@@ -1,0 +1,91 @@
+"""HTML and SVG as values: whatever is not markup already is escaped, so that no text of a file becomes a tag."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+_EMPTY = frozenset(("img", "link", "meta", "line", "rect", "circle", "path"))
+
+
+class Html(str):
+    """Text that is markup."""
+
+
+def text(value: object) -> Html:
+    """Any value as text of a page; control characters, which no page may hold, become a replacement character."""
+    if isinstance(value, Html):
+        return value
+    return Html(html.escape(_CONTROL.sub("\ufffd", str(value)), quote=True))
+
+
+def join(parts: Iterable[object]) -> Html:
+    """Several parts, one after another; None is left out."""
+    return Html("".join(text(part) for part in parts if part is not None))
+
+
+def el(name: str, /, *children: object, **attributes: object) -> Html:
+    """An element.
+
+    Args:
+        name: of the tag.
+        *children: text or markup; None is left out.
+        **attributes: ``class_`` is ``class``, other underscores are hyphens; None is left out.
+    """
+    words = [name]
+    for key, value in attributes.items():
+        if value is not None:
+            value = f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
+            words.append(f'{key.rstrip("_").replace("_", "-")}="{text(value)}"')
+    opening = " ".join(words)
+    if name in _EMPTY and not children:
+        return Html(f"<{opening}/>")
+    return Html(f"<{opening}>{join(children)}</{name}>")
+
+
+def table(header: Sequence[object], rows: Iterable[Sequence[object]], *, left: int = 1) -> Html:
+    """A table that sorts by a click on a column's header; the first ``left`` columns are text, the others numbers."""
+    sides = [None if at < left else "num" for at in range(len(header))]
+    head = [
+        el("th", name, class_=side, scope="col", tabindex="0")
+        for name, side in zip(header, sides, strict=True)
+    ]
+    body = [
+        el("tr", *(el("td", cell, class_=side) for cell, side in zip(row, sides, strict=True)))
+        for row in rows
+    ]
+    whole = el("table", el("thead", el("tr", *head)), el("tbody", *body), class_="sortable")
+    return el("div", whole, class_="scroll")
+
+
+def section(anchor: str, title: str, *parts: object, note: str | None = None) -> Html:
+    """A part of the page under a heading, with a line that says what it shows."""
+    lead = el("p", note, class_="note") if note else None
+    return el("section", el("h2", title), lead, *parts, id=anchor)
+
+
+def figure(drawing: object, title: object, caption: object = None) -> Html:
+    """A drawing under its title."""
+    head = el("figcaption", el("b", title), el("span", caption) if caption else None)
+    return el("figure", head, drawing)
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; a dash for None."""
+    return "–" if value is None else f"{value:.4g}".replace("-", "−")
+
+
+def size(num_bytes: float) -> str:
+    """Bytes in the unit that fits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"
+
+
+def percent(share: float) -> str:
+    """A share; what is not nothing is not called 0 %."""
+    return "< 0.1 %" if 0 < share < 0.001 else f"{100 * share:.3g} %"

@@ -1,0 +1,182 @@
+"""Where the robot goes, and how scenes begin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from imitate.data.doctor.layout import DemoLayout
+from imitate.data.doctor.motion import is_position
+from imitate.data.report.markup import Html, el, figure, join, section
+from imitate.data.report.subject import Array, Subject, spread
+from imitate.data.report.svg import Line, Plot, padded
+
+_HAND = re.compile(r"^obs/(\w+_)?(eef|ee|tcp)_pos$")
+_PLACE = re.compile(r"_pos(ition)?$")
+_ROBOT = re.compile(r"robot|eef|ee_|tcp|gripper|joint|qpos|_to_")
+_MOST_PATHS, _MOST_POINTS = 60, 80
+_MOST_CURVES = 6
+_MOST_STARTS = 500
+_MOST_PLACES = 4
+_VIEWS = (("seen from above", 0, 1), ("seen from the side", 0, 2))
+_AXES = ("x, m", "y, m", "z, m")
+
+
+def trajectories(subject: Subject) -> Html:
+    """Paths of the hands; of files without hands, the first observations over time."""
+    hands = [
+        key for key, form in subject.layout.steps.items() if _HAND.match(key) and form.step == (3,)
+    ]
+    demos = spread(subject.sample, _MOST_PATHS)
+    drawings = [drawing for key in hands for drawing in _paths(subject, key, demos)]
+    if drawings:
+        note = f"{len(demos)} demos; a circle where they begin, a dot where they end."
+        body = join([_legend(subject, demos), el("div", *drawings, class_="grid")])
+        return section("trajectories", "Trajectories", body, note=note)
+    curves = el("div", *_curves(subject), class_="grid")
+    return section(
+        "trajectories",
+        "Trajectories",
+        curves,
+        note="The first low-dimensional observations over time.",
+    )
+
+
+def _legend(subject: Subject, demos: list[DemoLayout]) -> Html | None:
+    outcomes = {subject.outcomes[demo.name] for demo in demos}
+    if False not in outcomes:
+        return None
+    return el(
+        "p",
+        el("span", class_="key solved"),
+        "solved ",
+        el("span", class_="key failed"),
+        "not solved",
+        class_="legend",
+    )
+
+
+def _paths(subject: Subject, key: str, demos: list[DemoLayout]) -> Iterator[Html]:
+    found = [(demo, subject.values(demo, key, _MOST_POINTS)) for demo in demos]
+    paths = [(demo, values) for demo, values in found if values is not None]
+    if not paths:
+        return
+    every = np.concatenate([values for _, values in paths])
+    for words, across, up in _VIEWS:
+        plot = Plot(
+            padded(every[:, across]),
+            padded(every[:, up]),
+            width=460,
+            height=340,
+            labels=(_AXES[across], _AXES[up]),
+            title=f"paths of {key} {words}",
+            equal=True,
+        )
+        for demo, values in paths:
+            kind = "failed" if subject.outcomes[demo.name] is False else "solved"
+            plot.line(Line(values[:, [across, up]], f"way {kind}", demo.name))
+        for demo, values in paths:
+            kind = "failed" if subject.outcomes[demo.name] is False else "solved"
+            plot.dot(values[0, across], values[0, up], f"start {kind}", f"{demo.name} begins")
+            plot.dot(values[-1, across], values[-1, up], f"end {kind}", f"{demo.name} ends", 2.5)
+        yield figure(plot.draw(), key.removeprefix("obs/"), words)
+
+
+def _curves(subject: Subject) -> Iterator[Html]:
+    keys = [
+        key
+        for key, form in subject.layout.steps.items()
+        if key.startswith("obs/") and len(form.step) <= 1 and form.is_numeric
+    ]
+    keys.sort(key=lambda key: (not is_position(key), key))
+    demos = spread(subject.sample, 5)
+    for key in keys[:_MOST_CURVES]:
+        found = [(demo, subject.values(demo, key, 200)) for demo in demos]
+        curves = [(demo, values) for demo, values in found if values is not None]
+        if not curves:
+            continue
+        values = np.concatenate([values[:, 0] for _, values in curves])
+        last = max(demo.length for demo, _ in curves)
+        plot = Plot(
+            (0, last - 1),
+            padded(values),
+            width=460,
+            height=220,
+            labels=("step", "value"),
+            title=f"{key} over time",
+        )
+        for number, (demo, values) in enumerate(curves):
+            at = np.linspace(0, demo.length - 1, len(values))
+            plot.line(Line(np.stack([at, values[:, 0]], axis=1), f"curve c{number}", demo.name))
+        names = join(
+            el("span", el("span", class_=f"key c{number}"), demo.name, " ")
+            for number, (demo, _) in enumerate(curves)
+        )
+        yield figure(plot.draw(), f"{key.removeprefix('obs/')}, dimension 0", names)
+
+
+def initial_states(subject: Subject) -> Html:
+    """Where objects are at the first step."""
+    demos = spread(subject.sample, _MOST_STARTS)
+    drawings = []
+    for key, form in subject.layout.steps.items():
+        if len(form.step) == 1 and key.startswith("obs/") and not _ROBOT.search(key):
+            drawings += _scatters(subject, key, demos)
+    if not drawings:
+        return Html("")
+    note = f"Objects at the first step of {len(demos)} demos: how much the scenes differ."
+    grid = el("div", *drawings[:_MOST_PLACES], class_="grid small")
+    return section("starts", "Initial states", grid, note=note)
+
+
+def _scatters(subject: Subject, key: str, demos: list[DemoLayout]) -> Iterator[Html]:
+    found = [(demo, subject.values(demo, key, 1)) for demo in demos]
+    kept = [(demo, values[0]) for demo, values in found if values is not None]
+    if not kept:
+        return
+    starts = np.stack([values for _, values in kept])
+    name = key.removeprefix("obs/")
+    for first in places_in(key, starts):
+        x, y = starts[:, first], starts[:, first + 1]
+        plot = Plot(
+            padded(x),
+            padded(y),
+            width=300,
+            height=260,
+            labels=(f"{name}[{first}], m", f"{name}[{first + 1}], m"),
+            title=f"{key} at the first step",
+            equal=True,
+        )
+        for (demo, _), a, b in zip(kept, x, y, strict=True):
+            kind = "failed" if subject.outcomes[demo.name] is False else "solved"
+            plot.dot(float(a), float(b), f"end {kind}", demo.name, 2.5)
+        yield figure(plot.draw(), name, f"dimensions {first} and {first + 1}")
+
+
+def places_in(key: str, starts: Array) -> list[int]:
+    """First dimensions of the positions in an observation.
+
+    A position is an observation named so, or in ``object``, into which robosuite joins all of a scene, the three
+    dimensions before a unit quaternion.
+
+    Args:
+        key: of the observation.
+        starts: (n, D) its first steps.
+    """
+    width = starts.shape[1]
+    if _PLACE.search(key):
+        return [0] if width in (2, 3) else []
+    if not key.endswith("object"):
+        return []
+    found = []
+    first = 0
+    while first + 7 <= width:
+        norms = np.linalg.norm(starts[:, first + 3 : first + 7], axis=1)
+        if np.abs(norms - 1).max() < 1e-3:
+            found.append(first)
+            first += 7
+        else:
+            first += 1
+    return found or ([0] if width >= 2 else [])

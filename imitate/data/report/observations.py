@@ -1,0 +1,104 @@
+"""Statistics of every array: what is constant, what is badly scaled, what is not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from imitate.data.curate.summary import key_statistics
+from imitate.data.report.markup import Html, el, join, number, section, table
+from imitate.data.report.subject import Subject
+from imitate.data.statistics import KeyStats
+from imitate.errors import DatasetError
+
+_MOST_KEYS = 100
+_MOST_DIMS = 64
+_CONSTANT = 1e-4  # a smaller range is shifted by the normalization, never scaled
+
+
+def observations(subject: Subject) -> Html:
+    """A line per array, and a line per dimension for those who want to know."""
+    keys = [key for key in subject.layout.steps if _is_shown(key)]
+    found = {key: _statistics(subject, key) for key in keys[:_MOST_KEYS]}
+    rows = [_row(subject, key, stats) for key, stats in found.items()]
+    details = [_details(key, stats) for key, stats in found.items() if stats is not None]
+    if not rows:
+        return Html("")
+    header = (
+        "array",
+        "one step",
+        "type",
+        "constant dimensions",
+        "smallest",
+        "mean",
+        "largest",
+        "std",
+    )
+    note = "Over all steps that were read; the smallest to the largest standard deviation of its dimensions."
+    if len(keys) > _MOST_KEYS:
+        note += f" The first {_MOST_KEYS} of {len(keys)} arrays."
+    return section(
+        "observations",
+        "Observations and actions",
+        table(header, rows, left=4),
+        join(details),
+        note=note,
+    )
+
+
+def _is_shown(key: str) -> bool:
+    return key in ("actions", "rewards") or key.startswith(("obs/", "action_dict/"))
+
+
+def _statistics(subject: Subject, key: str) -> KeyStats | None:
+    usual = subject.layout.steps[key]
+    having = [
+        demo.name
+        for demo in subject.sample
+        if key in demo.arrays
+        and demo.arrays[key].step == usual.step
+        and demo.arrays[key].is_numeric
+    ]
+    if not having or math.prod(usual.step) == 0:
+        return None
+    try:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return key_statistics(subject.file, having, key)
+    except DatasetError:
+        return None
+
+
+def _row(subject: Subject, key: str, stats: KeyStats | None) -> tuple[object, ...]:
+    form = subject.layout.steps[key]
+    shape = " × ".join(map(str, form.step)) or "number"
+    if stats is None:
+        return key, shape, str(form.dtype), el("span", "unreadable", class_="code"), *["–"] * 4
+    still = np.flatnonzero(stats.max - stats.min < _CONSTANT)
+    constant: object = ""
+    if len(still) == stats.max.size:
+        constant = el("span", "all", class_="code")
+    elif len(still):
+        constant = ", ".join(map(str, still[:8])) + (" …" if len(still) > 8 else "")
+    low, high = float(stats.std.min()), float(stats.std.max())
+    spread = number(high) if stats.std.size == 1 else f"{number(low)} … {number(high)}"
+    values = [number(float(v)) for v in (stats.min.min(), stats.mean.mean(), stats.max.max())]
+    return key, shape, str(form.dtype), constant, *values, spread
+
+
+def _details(key: str, stats: KeyStats) -> Html | None:
+    if stats.mean.size < 2:
+        return None
+    header = ("dimension", "smallest", "mean", "largest", "std")
+    return el(
+        "details",
+        el("summary", f"{key}: {stats.mean.size} dimensions"),
+        table(header, list(_dimensions(stats))),
+    )
+
+
+def _dimensions(stats: KeyStats) -> Iterator[tuple[str, ...]]:
+    columns = (stats.min, stats.mean, stats.max, stats.std)
+    for at in range(min(stats.mean.size, _MOST_DIMS)):
+        yield str(at), *(number(float(np.ravel(column)[at])) for column in columns)
