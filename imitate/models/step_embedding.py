@@ -1,0 +1,51 @@
+"""What tells a denoising network how much noise is left."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from imitate.errors import ConfigError
+
+
+class SinusoidalEmbedding(nn.Module):
+    """Sines and cosines of a number at frequencies from 1 down to 1/10000.
+
+    The scale of the number matters: neighbours a whole unit apart are told apart well, so diffusion steps
+    come as they are and a time in [0, 1] is multiplied first, by 100 or 1000.
+
+    Args:
+        dim: features, half sines and half cosines; even, at least 4.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        if dim < 4 or dim % 2:
+            raise ConfigError(f"step embedding: got {dim} features; wanted an even number from 4")
+        self.dim = dim
+
+    def forward(self, step: Tensor) -> Tensor:
+        """``(*B)`` to ``(*B, dim)``."""
+        half = self.dim // 2
+        exponent = torch.arange(half, device=step.device, dtype=torch.float32)
+        frequency = torch.exp(exponent * (-math.log(10000.0) / (half - 1)))
+        angle = step.unsqueeze(-1) * frequency
+        return torch.cat((angle.sin(), angle.cos()), dim=-1)
+
+
+def step_encoder(dim: int, output_dim: int) -> nn.Sequential:
+    """Embedding of the step and two layers over it: ``(*B)`` to ``(*B, output_dim)``."""
+    return nn.Sequential(
+        SinusoidalEmbedding(dim),
+        nn.Linear(dim, dim * 4),
+        nn.Mish(),
+        nn.Linear(dim * 4, output_dim),
+    )
+
+
+def steps_like(step: Tensor | float, sample: Tensor) -> Tensor:
+    """The step of each row of ``sample`` (B, ...) as a float tensor (B,), from one number or (B,)."""
+    steps = torch.as_tensor(step, dtype=torch.float32, device=sample.device)
+    return steps.expand(sample.shape[0])

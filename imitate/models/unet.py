@@ -1,0 +1,282 @@
+"""The one-dimensional conditional U-Net of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137).
+
+Names of the weights are those of its code and of robomimic's, so that their checkpoints fit.
+
+Inside, a chunk is an image of height 1 with channels last: for the short sequences of policies this layout
+makes a forward pass on a CPU several times faster than one-dimensional convolutions, and the
+(B, T, A) tensors outside need no copy to become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from imitate.errors import ConfigError
+from imitate.models.step_embedding import step_encoder, steps_like
+
+Condition = list[Tensor]
+"""What one denoising step knows besides its input: one (B, 2 C) or (B, C) tensor per residual block."""
+
+
+def _store_channels_last(weight: Tensor) -> None:
+    """Keep the shape (O, I, K) of a kernel but lay the input channels out innermost."""
+    weight.data = weight.data.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+class Conv1d(nn.Conv1d):
+    """A convolution over time of (B, C, 1, T)."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
+        super().__init__(inputs, outputs, kernel, stride, padding=kernel // 2)
+        _store_channels_last(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, inputs, 1, T) -> (B, outputs, 1, T / stride)``."""
+        kernel = self.weight.unsqueeze(2)
+        return F.conv2d(x, kernel, self.bias, (1, self.stride[0]), (0, cast(int, self.padding[0])))
+
+
+class Downsample(nn.Module):
+    """Halve the time axis."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = Conv1d(channels, channels, 3, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, 1, T) -> (B, C, 1, T / 2)``."""
+        return cast(Tensor, self.conv(x))
+
+
+class Upsample(nn.Module):
+    """Double the time axis."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.ConvTranspose1d(channels, channels, 4, stride=2, padding=1)
+        _store_channels_last(self.conv.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, 1, T) -> (B, C, 1, 2 T)``."""
+        kernel = self.conv.weight.unsqueeze(2)
+        return F.conv_transpose2d(x, kernel, self.conv.bias, (1, 2), (0, 1))
+
+
+class ConvBlock(nn.Module):
+    """Convolution, GroupNorm, Mish."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, groups: int) -> None:
+        super().__init__()
+        self.block = nn.Sequential(
+            Conv1d(inputs, outputs, kernel), nn.GroupNorm(groups, outputs), nn.Mish()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, inputs, 1, T) -> (B, outputs, 1, T)``."""
+        return cast(Tensor, self.block(x))
+
+
+class ConditionalResidualBlock(nn.Module):
+    """Two convolution blocks; between them the condition scales and shifts each channel (FiLM).
+
+    The scale multiplies as it is, without adding 1, as in the original.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        condition_dim: int,
+        kernel: int,
+        groups: int,
+        predict_scale: bool,
+    ) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            [
+                ConvBlock(inputs, outputs, kernel, groups),
+                ConvBlock(outputs, outputs, kernel, groups),
+            ]
+        )
+        self.predict_scale = predict_scale
+        film_dim = outputs * (2 if predict_scale else 1)
+        self.cond_encoder = nn.Sequential(nn.Mish(), nn.Linear(condition_dim, film_dim))
+        self.residual_conv = Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+    def forward(self, x: Tensor, film: Tensor) -> Tensor:
+        """``(B, inputs, 1, T)`` and ``(B, film_dim)`` to ``(B, outputs, 1, T)``."""
+        out = self.blocks[0](x)
+        film = film[..., None, None]
+        if self.predict_scale:
+            scale, bias = film.chunk(2, dim=1)
+            out = torch.addcmul(bias, scale, out)
+        else:
+            out = out + film
+        return cast(Tensor, self.blocks[1](out) + self.residual_conv(x))
+
+
+class ConditionalUnet1D(nn.Module):
+    """Denoiser of action chunks: convolutions over time, conditioned on the step and the observation.
+
+    Args:
+        input_dim: A, size of an action.
+        global_cond_dim: D, features of the observation; 0 for none.
+        diffusion_step_embed_dim: features of the embedding of the step.
+        down_dims: channels of each level; each level but the last halves the time axis.
+        kernel_size: odd.
+        n_groups: groups of each GroupNorm; has to divide each of ``down_dims``. The last block has
+            always 8, as in the original.
+        cond_predict_scale: the condition scales and shifts channels; or else only shifts.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        global_cond_dim: int = 0,
+        *,
+        diffusion_step_embed_dim: int = 256,
+        down_dims: Sequence[int] = (256, 512, 1024),
+        kernel_size: int = 5,
+        n_groups: int = 8,
+        cond_predict_scale: bool = True,
+    ) -> None:
+        super().__init__()
+        _check_sizes(down_dims, kernel_size, n_groups)
+        self.step_dim = diffusion_step_embed_dim
+        self.num_levels = len(down_dims)
+        condition_dim = diffusion_step_embed_dim + global_cond_dim
+
+        def residual(inputs: int, outputs: int) -> ConditionalResidualBlock:
+            return ConditionalResidualBlock(
+                inputs, outputs, condition_dim, kernel_size, n_groups, cond_predict_scale
+            )
+
+        self.diffusion_step_encoder = step_encoder(
+            diffusion_step_embed_dim, diffusion_step_embed_dim
+        )
+        dims = [input_dim, *down_dims]
+        self.down_modules = nn.ModuleList(
+            nn.ModuleList(
+                [
+                    residual(dims[i], dims[i + 1]),
+                    residual(dims[i + 1], dims[i + 1]),
+                    Downsample(dims[i + 1]) if i + 1 < self.num_levels else nn.Identity(),
+                ]
+            )
+            for i in range(self.num_levels)
+        )
+        self.mid_modules = nn.ModuleList(residual(dims[-1], dims[-1]) for _ in range(2))
+        self.up_modules = nn.ModuleList(
+            nn.ModuleList(
+                [
+                    residual(dims[i + 1] * 2, dims[i]),
+                    residual(dims[i], dims[i]),
+                    Upsample(dims[i]),
+                ]
+            )
+            for i in reversed(range(1, self.num_levels))
+        )
+        self.final_conv = nn.Sequential(
+            ConvBlock(dims[1], dims[1], kernel_size, 8), Conv1d(dims[1], input_dim, 1)
+        )
+
+    def check_horizon(self, steps: int) -> None:
+        """Refuse a chunk length that the levels cannot halve."""
+        factor = 2 ** (self.num_levels - 1)
+        if steps % factor:
+            raise ConfigError(
+                f"U-Net: a chunk of {steps} steps cannot be halved {self.num_levels - 1} times; wanted a multiple of "
+                f"{factor} (nearest {max(factor, round(steps / factor) * factor)}), or fewer down_dims"
+            )
+
+    def forward(
+        self, sample: Tensor, timestep: Tensor | float, global_cond: Tensor | None = None
+    ) -> Tensor:
+        """Predict.
+
+        Args:
+            sample: (B, T, A) noisy actions.
+            timestep: (B,) or one number for all rows.
+            global_cond: (B, D) features of the observation.
+
+        Returns:
+            (B, T, A).
+        """
+        features = self.diffusion_step_encoder(steps_like(timestep, sample))
+        if global_cond is not None:
+            features = torch.cat([features, global_cond], dim=-1)
+        films = [block.cond_encoder(features) for block in self._residuals()]
+        return self.denoise(sample, films)
+
+    def conditions(
+        self, timesteps: Sequence[float], global_cond: Tensor | None
+    ) -> dict[float, Condition]:
+        """Conditions of all steps of one sampling at once, for :meth:`denoise`.
+
+        The observation is the same in all of them and the step the same in all rows, so this costs about
+        as much as one step in :meth:`forward`.
+        """
+        device = next(self.parameters()).device
+        steps = torch.tensor(list(timesteps), dtype=torch.float32, device=device)
+        of_steps = F.mish(self.diffusion_step_encoder(steps))
+        of_obs = None if global_cond is None else F.mish(global_cond)
+        per_block = []
+        for block in self._residuals():
+            linear = cast(nn.Linear, block.cond_encoder[1])
+            film = F.linear(of_steps, linear.weight[:, : self.step_dim], linear.bias).unsqueeze(1)
+            if of_obs is not None:
+                film = film + F.linear(of_obs, linear.weight[:, self.step_dim :])
+            per_block.append(film.unbind(0))
+        return {t: list(films) for t, *films in zip(timesteps, *per_block, strict=True)}
+
+    def denoise(self, sample: Tensor, condition: Condition) -> Tensor:
+        """Predict, ``(B, T, A) -> (B, T, A)``, from a condition of :meth:`conditions`."""
+        self.check_horizon(sample.shape[1])
+        films = iter(condition)
+        x = sample.transpose(1, 2).unsqueeze(2)
+        skips = []
+        for first, second, down in _levels(self.down_modules):
+            x = second(first(x, next(films)), next(films))
+            skips.append(x)
+            x = down(x)
+        for block in self.mid_modules:
+            x = block(x, next(films))
+        for first, second, up in _levels(self.up_modules):
+            x = torch.cat((x, skips.pop()), dim=1)
+            x = up(second(first(x, next(films)), next(films)))
+        return cast(Tensor, self.final_conv(x).squeeze(2).transpose(1, 2))
+
+    def _residuals(self) -> list[ConditionalResidualBlock]:
+        """All residual blocks in the order in which they run."""
+        down = [block for level in _levels(self.down_modules) for block in level[:2]]
+        up = [block for level in _levels(self.up_modules) for block in level[:2]]
+        return [*down, *cast(Iterable[ConditionalResidualBlock], self.mid_modules), *up]
+
+
+_Level = tuple[ConditionalResidualBlock, ConditionalResidualBlock, nn.Module]
+
+
+def _levels(modules: nn.ModuleList) -> list[_Level]:
+    return [cast(_Level, tuple(cast(nn.ModuleList, level))) for level in modules]
+
+
+def _check_sizes(down_dims: Sequence[int], kernel_size: int, n_groups: int) -> None:
+    if not down_dims:
+        raise ConfigError("U-Net: down_dims is empty; wanted the channels of one level or more")
+    if kernel_size % 2 == 0:
+        raise ConfigError(f"U-Net: kernel_size is {kernel_size}; wanted an odd number")
+    wrong = [dim for dim in down_dims if dim % n_groups]
+    if wrong:
+        raise ConfigError(
+            f"U-Net: n_groups is {n_groups}, which does not divide {wrong[0]} of down_dims {list(down_dims)}; "
+            f"wanted a divisor of each"
+        )
+    if down_dims[0] % 8:
+        raise ConfigError(
+            f"U-Net: down_dims begins with {down_dims[0]}; wanted a multiple of 8, the groups of the last block"
+        )
