@@ -22,12 +22,20 @@ def located_data(config: Config) -> tuple[DatasetConfig, ...]:
             "train.data: no demonstrations given: name an HDF5 file there or with --dataset"
         )
     return tuple(
-        entry.model_copy(update={"path": str(_locate(entry.path, i, config.folder))})
+        entry.model_copy(
+            update={"path": str(_locate(entry.path, f"train.data.{i}.path", config.folder))}
+        )
         for i, entry in enumerate(config.train.data)
     )
 
 
-def _locate(path: str, index: int, folder: Path | None) -> Path:
+def located_file(config: Config, key: str) -> Path:
+    """The absolute path of another file that the key ``key`` of the configuration names, found in the same way."""
+    section, _, name = key.partition(".")
+    return _locate(str(config[section][name]), key, config.folder)
+
+
+def _locate(path: str, key: str, folder: Path | None) -> Path:
     relative = Path(path).expanduser()
     tried = [Path.cwd() / relative] + (
         [folder / relative] if folder and not relative.is_absolute() else []
@@ -37,6 +45,5 @@ def _locate(path: str, index: int, folder: Path | None) -> Path:
             return place.resolve()
     places = " nor ".join(str(place) for place in dict.fromkeys(tried))
     raise ConfigError(
-        f"train.data.{index}.path: no file {places}: correct the path, or collect or download "
-        "the data first"
+        f"{key}: no file {places}: correct the path, or collect or download the data first"
     )

@@ -29,9 +29,15 @@ class DatasetConfig(Section):
     eval: bool = Field(
         True, description="Whether the policy is evaluated in this file's environment."
     )
-    lang: str | None = Field(None, description="Language instruction of all demos of the file.")
+    lang: str | None = Field(
+        None,
+        description="Instruction, or name of the task, of all demos of the file; null: each demo's "
+        "attribute language, else task_id.",
+    )
     key: str | None = Field(
-        None, description="Short name for logs and videos; null: the file's name."
+        None,
+        description="Short name of the file's environment in logs and videos; null: the "
+        "environment's name.",
     )
     filter_key: str | None = Field(
         None, description="Train on the demos of this mask; null: train.hdf5_filter_key."
@@ -40,7 +46,9 @@ class DatasetConfig(Section):
         None, description="Train on the first so many demos; null: all."
     )
     weight: NonNegativeFloat = Field(
-        1.0, description="Share of this file's samples in a batch, relative to the others."
+        1.0,
+        description="Probability of each of this file's samples, relative to the others' (see "
+        "normalize_weights_by_ds_size); 0: not read, only evaluated in its environment.",
     )
 
 
@@ -96,8 +104,13 @@ class TrainConfig(Section):
     )
     normalize_weights_by_ds_size: bool = Field(
         False,
-        description="Divide the weights of several files by their sizes: equal weights then "
-        "mean equal shares.",
+        description="Divide the weights of several files by their numbers of samples: a weight is "
+        "then the file's share of a batch.",
+    )
+    language_embeddings: str | None = Field(
+        None,
+        description="An .npz file with instructions (N,) and embeddings (N, D), the observation "
+        "lang_emb; null: one-hot over the instructions in the data.",
     )
     num_data_workers: NonNegativeInt = Field(
         0, description="Processes that read data; 0 is best for data in RAM."

@@ -9,11 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.config import Config, DatasetConfig, located_data
+from imitate.config.data_paths import located_file
+from imitate.data.agreement import check_agreement, check_apart, tell_of_copies
+from imitate.data.demo_language import holds_language, instructions_in
 from imitate.data.faults import ACTION_LIMIT, check_modality
 from imitate.data.hdf5_format import DatasetFile
+from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.data.sequence_dataset import SequenceDataset
 from imitate.data.store import DataSource
-from imitate.errors import DatasetError
+from imitate.errors import ConfigError
 
 Shape = tuple[int, ...]
 
@@ -21,30 +25,75 @@ Shape = tuple[int, ...]
 def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | None]:
     """The training set, and with ``experiment.validate`` the validation set.
 
-    Validation demos are those of the mask ``train.hdf5_validation_filter_key``, or ``valid``; the training then uses
-    ``train.hdf5_filter_key``, or the mask ``train`` if there is one. A file's own ``filter_key`` is for the training
-    only.
+    Validation demos are those of the mask ``train.hdf5_validation_filter_key``, or ``valid``, of each file; the
+    training then uses ``train.hdf5_filter_key``, or the mask ``train`` if there is one. A file's own ``filter_key`` is
+    for the training only. A file with weight 0 is not read.
 
     Raises:
-        DatasetError: a file has a fault, a mask is missing or empty, or both sets share a demo.
+        DatasetError: a file has a fault, files do not fit together, a mask is missing or empty, or both sets share a
+            demo.
     """
-    entries = located_data(config)
-    train_sources = [_train_source(entry, config) for entry in entries]
-    valid_sources = [
-        DataSource(Path(entry.path), config.train.hdf5_validation_filter_key or "valid")
-        for entry in entries
-    ]
-    for train_source, valid_source in zip(train_sources, valid_sources, strict=True):
-        with DatasetFile(train_source.path) as file:
-            _check_observations(file, train_source, config)
-            if config.experiment.validate:
-                _check_apart(file, train_source, valid_source)
-    train_set = _sequence_dataset(train_sources, config)
-    if config.train.normalize_weights_by_ds_size and len(entries) > 1:
+    sources = training_sources(config)
+    valid_sources = _validation_sources(sources, config) if config.experiment.validate else []
+    keys = [*(f"obs/{key}" for key in _stored_keys(sources, config)), *_step_keys(config)]
+    check_agreement(sources, keys)
+    for source in sources:
+        with DatasetFile(source.path) as file:
+            _check_observations(file, source, config)
+    check_apart(sources, valid_sources)
+    if len({source.path for source in sources}) > 1:
+        tell_of_copies(sources, valid_sources)
+    instructions = instructions_of(config)
+    train_set = _sequence_dataset(sources, config, instructions)
+    if config.train.normalize_weights_by_ds_size and len(sources) > 1:
         train_set.sample_weights = _weights_by_size(train_set)
-    if not config.experiment.validate:
+    if not valid_sources:
         return train_set, None
-    return train_set, _sequence_dataset(valid_sources, config)
+    return train_set, _sequence_dataset(valid_sources, config, instructions)
+
+
+def training_sources(config: Config) -> list[DataSource]:
+    """What to train on: the entries of ``train.data`` with a weight.
+
+    Raises:
+        ConfigError: no entry has one.
+    """
+    entries = [entry for entry in located_data(config) if entry.weight > 0]
+    if not entries:
+        raise ConfigError(
+            "train.data: every weight is 0, so there is nothing to train on: give one a weight"
+        )
+    return [_train_source(entry, config) for entry in entries]
+
+
+def instructions_of(config: Config) -> Instructions:
+    """The instructions that are known: the table ``train.language_embeddings``, else those of the training demos."""
+    if config.train.language_embeddings is not None:
+        return Instructions.load(located_file(config, "train.language_embeddings"))
+    return Instructions.one_hot(instructions_in(training_sources(config)))
+
+
+def _validation_sources(sources: list[DataSource], config: Config) -> list[DataSource]:
+    """Each file once, with the instruction that all its entries agree on."""
+    filter_key = config.train.hdf5_validation_filter_key or "valid"
+    told: dict[Path, set[str | None]] = {}
+    for source in sources:
+        told.setdefault(source.path, set()).add(source.lang)
+    return [
+        DataSource(path, filter_key, lang=next(iter(lang)) if len(lang) == 1 else None)
+        for path, lang in told.items()
+    ]
+
+
+def _stored_keys(sources: list[DataSource], config: Config) -> list[str]:
+    """Observations that are read from the files."""
+    served = None if holds_language(sources) else LANGUAGE_KEY
+    return [key for key in config.all_obs_keys if key != served]
+
+
+def _step_keys(config: Config) -> list[str]:
+    keys = [key for key in config.train.dataset_keys if key != "actions"]
+    return [*config.train.action_keys, *keys]
 
 
 def dataset_metadata(
@@ -56,16 +105,16 @@ def dataset_metadata(
         env_meta; shape of one step per observation key as stored; size per action key; lowest and highest action to
         send, per dimension: -1 and 1 for an action key that stays within, else its range in the training demos.
     """
-    entries = located_data(config)
-    sources = [_train_source(entry, config) for entry in entries]
-    env_source = next(
-        (s for s, entry in zip(sources, entries, strict=True) if entry.eval), sources[0]
-    )
-    with DatasetFile(env_source.path) as file:
+    sources = training_sources(config)
+    evaluated = [entry.path for entry in located_data(config) if entry.eval]
+    with DatasetFile(next(iter(evaluated), sources[0].path)) as file:
         env_meta = file.env_meta
+    stored = _stored_keys(sources, config)
     with DatasetFile(sources[0].path) as file:
         first = file.demos(sources[0].filter_key)[0]
-        shapes = {key: file.shape(first, f"obs/{key}")[1:] for key in config.all_obs_keys}
+        shapes = {key: file.shape(first, f"obs/{key}")[1:] for key in stored}
+    if LANGUAGE_KEY in config.all_obs_keys and LANGUAGE_KEY not in stored:
+        shapes[LANGUAGE_KEY] = (instructions_of(config).size,)
     low, high, dims = [], [], {}
     for key in config.train.action_keys:
         key_low, key_high = _action_range(sources, key)
@@ -94,7 +143,7 @@ def _train_source(entry: DatasetConfig, config: Config) -> DataSource:
     if filter_key is None and config.experiment.validate:
         with DatasetFile(entry.path) as file:
             filter_key = "train" if "train" in file.filter_keys() else None
-    return DataSource(Path(entry.path), filter_key, entry.demo_limit, entry.weight)
+    return DataSource(Path(entry.path), filter_key, entry.demo_limit, entry.weight, entry.lang)
 
 
 def _weights_by_size(dataset: SequenceDataset) -> NDArray[np.float64]:
@@ -111,25 +160,13 @@ def _check_observations(file: DatasetFile, source: DataSource, config: Config) -
     modalities = {**config.observation.modality_of("obs"), **config.observation.modality_of("goal")}
     for demo in file.demos(source.filter_key)[:1]:
         for key, modality in modalities.items():
-            check_modality(file, demo, key, modality)
+            if key != LANGUAGE_KEY or file.has(demo, f"obs/{key}"):
+                check_modality(file, demo, key, modality)
 
 
-def _check_apart(file: DatasetFile, train: DataSource, valid: DataSource) -> None:
-    train_demos = file.demos(train.filter_key)[: train.demo_limit]
-    shared = [demo for demo in file.demos(valid.filter_key) if demo in set(train_demos)]
-    if shared:
-        chosen = (
-            f"filter key '{train.filter_key}'"
-            if train.filter_key
-            else "no filter key, so all demos"
-        )
-        raise DatasetError(
-            f"{file.path}: {len(shared)} validation demos of filter key '{valid.filter_key}', such as '{shared[0]}', "
-            f"are training demos too ({chosen}): set train.hdf5_filter_key to a mask without them"
-        )
-
-
-def _sequence_dataset(sources: list[DataSource], config: Config) -> SequenceDataset:
+def _sequence_dataset(
+    sources: list[DataSource], config: Config, instructions: Instructions
+) -> SequenceDataset:
     train = config.train
     return SequenceDataset(
         sources,
@@ -147,5 +184,5 @@ def _sequence_dataset(sources: list[DataSource], config: Config) -> SequenceData
         hdf5_use_swmr=train.hdf5_use_swmr,
         hdf5_normalize_obs=train.hdf5_normalize_obs,
         load_next_obs=train.hdf5_load_next_obs,
-        lang=train.data[0].lang if train.data else None,
+        instructions=instructions,
     )
