@@ -7,6 +7,7 @@ from typing import Any
 
 from imitate.envs.cameras import Size
 from imitate.envs.env import Env
+from imitate.envs.migration import ROBOSUITE, fitted
 from imitate.errors import EnvError
 
 _TYPES = {1: "robosuite", 2: "gymnasium"}
@@ -23,7 +24,8 @@ def make_env(
     """Make the environment that ``env_meta``, the ``env_args`` of a demonstration file, describes.
 
     Args:
-        env_meta: ``env_name``, ``type`` (1 robosuite, 2 gymnasium), ``env_kwargs`` and, optionally, ``env_version``.
+        env_meta: ``env_name``, ``type`` (1 robosuite, 2 gymnasium), ``env_kwargs`` and, optionally, ``env_version``;
+            of an older robosuite it is translated, which is logged.
         obs_keys: the observations to return; None returns all.
         render: whether frames will be asked for.
         camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.
@@ -41,14 +43,15 @@ def make_env(
         )
     if "env_name" not in env_meta:
         raise EnvError("env_args has no 'env_name'; write the environment's name there")
+    if kind == ROBOSUITE:
+        env_meta = fitted(env_meta)
     name, kwargs = str(env_meta["env_name"]), dict(env_meta.get("env_kwargs") or {})
-    if kind == 1:
+    if kind == ROBOSUITE:
         from imitate.envs.robosuite_env import RobosuiteEnv
 
         return RobosuiteEnv(
             name,
             kwargs,
-            env_version=env_meta.get("env_version"),
             obs_keys=obs_keys,
             render=render,
             camera_names=camera_names,

@@ -25,6 +25,7 @@ import numpy as np
 
 from imitate.envs import cameras as views
 from imitate.envs.env import Array, Obs
+from imitate.envs.model_migration import migrate_model_xml
 from imitate.envs.rendering import prepare_gl
 from imitate.errors import EnvError, nearest
 
@@ -64,10 +65,9 @@ class RobosuiteEnv:
 
     Args:
         env_name: robosuite's name of the task, such as ``Lift``.
-        env_kwargs: arguments of ``robosuite.make``, as ``env_args`` of a robomimic file holds them. Renderers, cameras,
-            ``ignore_done`` and ``use_object_obs`` are decided here; the reward is sparse unless ``reward_shaping``.
-        env_version: robosuite's version when the demonstrations were recorded; before 1.5 the older physics
-            stepping is used.
+        env_kwargs: arguments of ``robosuite.make`` 1.5, as ``env_args`` of a robomimic file holds them. Renderers,
+            cameras, ``ignore_done`` and ``use_object_obs`` are decided here; the reward is sparse unless
+            ``reward_shaping``.
         obs_keys: the observations to return; None returns all of them.
         render: whether ``render`` will be called. Without it and without cameras no OpenGL is touched.
         camera_names: cameras to observe as ``<camera>_image``; None takes them from ``obs_keys``, where
@@ -81,7 +81,6 @@ class RobosuiteEnv:
         env_name: str,
         env_kwargs: dict[str, Any] | None = None,
         *,
-        env_version: str | None = None,
         obs_keys: Sequence[str] | None = None,
         render: bool = False,
         camera_names: Sequence[str] | None = None,
@@ -95,7 +94,7 @@ class RobosuiteEnv:
             prepare_gl()
         robosuite = import_robosuite()
         self._version = str(robosuite.__version__)
-        self._kwargs = self._make_kwargs(env_kwargs or {}, env_version)
+        self._kwargs = self._make_kwargs(env_kwargs or {})
         self._env = self._make(robosuite)
         for camera in self.cameras:
             views.check_camera(self._env, camera.name)
@@ -110,13 +109,11 @@ class RobosuiteEnv:
         # Observations are refreshed once, after each step; the 25 updates inside a step would only cost time.
         self._env._update_observables = lambda force=False: None
 
-    def _make_kwargs(self, given: dict[str, Any], env_version: str | None) -> dict[str, Any]:
+    def _make_kwargs(self, given: dict[str, Any]) -> dict[str, Any]:
         kwargs = copy.deepcopy(given)
         kwargs.setdefault("robots", "Panda")
         kwargs.setdefault("control_freq", 20)
         kwargs.setdefault("reward_shaping", False)
-        if env_version is not None and _older_than_1_5(env_version):
-            kwargs.setdefault("lite_physics", False)
         kwargs.update(
             has_renderer=False,
             has_offscreen_renderer=bool(self._can_render or self.cameras),
@@ -137,11 +134,8 @@ class RobosuiteEnv:
         # Cameras are looked through here: robosuite would draw at each reset too, which nobody sees.
         kwargs = {key: value for key, value in self._kwargs.items() if key not in _CAMERA_KWARGS}
         kwargs["use_camera_obs"] = False
-        controllers = kwargs.get("controller_configs")
-        if isinstance(controllers, dict):
-            kwargs["controller_configs"] = _composite_controller(controllers, kwargs["robots"])
         try:
-            return robosuite.make(self.name, **kwargs)
+            return robosuite.make(self.name, **copy.deepcopy(kwargs))
         except (TypeError, ValueError, KeyError, AssertionError) as error:
             detail = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise EnvError(
@@ -221,8 +215,9 @@ class RobosuiteEnv:
         self._env.set_ep_meta(meta)
         if meta:
             self._env.reset()  # scenes that are built from the metadata
-        self._env.reset_from_xml_string(self._env.edit_model_xml(xml))
-        self._model_xml = xml
+        scene, _ = migrate_model_xml(xml)
+        self._env.reset_from_xml_string(self._env.edit_model_xml(scene))
+        self._model_xml = scene
 
     def _settle_controllers(self) -> None:
         """Tell the arm controllers the posture they start from: it is the rest posture of their null space."""
@@ -309,26 +304,3 @@ def _scene_xml(env: Any) -> str:
             body.set("pos", " ".join(repr(float(value)) for value in model.body_pos[index]))
             body.set("quat", " ".join(repr(float(value)) for value in model.body_quat[index]))
     return ElementTree.tostring(root, encoding="unicode")
-
-
-def _older_than_1_5(version: str) -> bool:
-    parts = version.split(".")
-    try:
-        return (int(parts[0]), int(parts[1])) < (1, 5)
-    except (ValueError, IndexError):
-        return False
-
-
-def _composite_controller(config: dict[str, Any], robots: str | list[str]) -> dict[str, Any]:
-    """Files recorded before robosuite 1.5 describe one arm's controller; 1.5 wants all parts of a robot."""
-    factory = importlib.import_module(
-        "robosuite.controllers.composite.composite_controller_factory"
-    )
-    if not factory.is_part_controller_config(config):
-        return config
-    robot = robots if isinstance(robots, str) else robots[0]
-    part = dict(config)
-    if "control_delta" in part:
-        part["input_type"] = "delta" if part.pop("control_delta") else "absolute"
-    composite: dict[str, Any] = factory.refactor_composite_controller_config(part, robot, ["right"])
-    return composite

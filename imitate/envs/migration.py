@@ -1,0 +1,329 @@
+"""Descriptions of robosuite environments (``env_args``) in the words of the robosuite that is installed.
+
+robosuite 1.5 gave every robot a composite controller, and files of 1.0 to 1.4 describe one arm's. What changed:
+
+==================  ==========================================  =========================================
+                    1.0 - 1.4                                   1.5
+==================  ==========================================  =========================================
+controller          ``{"type": "OSC_POSE", ...}``               ``{"type": "BASIC", "body_parts": {"right": {...}}}``
+no controller       ``JOINT_VELOCITY``                          ``OSC_POSE``
+delta or absolute   ``control_delta: true | false``             ``input_type: "delta" | "absolute"``
+frame of commands   the world                                   ``input_ref_frame``, by default the robot's base
+``damping``         the name before 1.2; later without effect   ``damping_ratio``
+physics             every substep                               ``lite_physics: true`` leaves some out
+==================  ==========================================  =========================================
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from imitate.errors import EnvError
+
+ROBOSUITE = 1
+"""``env_args.type`` of robosuite."""
+ABSENT = "absent"
+COMMAND = "imitate dataset migrate-env FILE"
+
+_logger = logging.getLogger(__name__)
+
+_OSC = ("OSC_POSE", "OSC_POSITION")
+_ARM_TYPES = (*_OSC, "IK_POSE", "JOINT_POSITION", "JOINT_VELOCITY", "JOINT_TORQUE")
+_OLD_DEFAULT = {
+    "type": "JOINT_VELOCITY",
+    "input_max": 1,
+    "input_min": -1,
+    "output_max": 0.5,
+    "output_min": -0.5,
+    "kp": 0.03,
+    "velocity_limits": [-1, 1],
+    "interpolation": None,
+    "ramp_ratio": 0.2,
+}
+_RENAMED_KWARGS = {"mount_types": "base_types", "camera_depth": "camera_depths"}
+_REMOVED_KWARGS = (
+    "gripper_visualization",
+    "gripper_visualizations",
+    "use_indicator_object",
+    "renderer",
+    "renderer_config",
+)
+_ARRANGEMENTS = {
+    "single-arm-opposed": "opposed",
+    "single-arm-parallel": "parallel",
+    "bimanual": "single-robot",
+}
+_TWO_ARMED = ("Baxter",)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference between two descriptions.
+
+    Attributes:
+        key: where, such as ``env_kwargs.lite_physics``.
+        old: the value before, as JSON; 'absent' if there was none.
+        new: the value after, likewise.
+        reason: in a few words.
+    """
+
+    key: str
+    old: str
+    new: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.old} -> {self.new} ({self.reason})"
+
+
+def installed_robosuite() -> str | None:
+    """Version of the robosuite that is installed, without importing it; None without one."""
+    try:
+        return metadata.version("robosuite")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def migrate_env_args(
+    env_args: Mapping[str, Any], installed: str | None = None
+) -> tuple[dict[str, Any], list[Change]]:
+    """Translate a description for a robosuite of version 1.5 or later. What needs no translation stays as it is.
+
+    Args:
+        env_args: of a demonstration file or a checkpoint; other simulators' and newer robosuites' come back unchanged.
+        installed: the version to translate for; None: the one that is installed.
+
+    Returns:
+        the new description, and what is different in it.
+
+    Raises:
+        EnvError: it cannot be translated.
+    """
+    new: dict[str, Any] = copy.deepcopy(dict(env_args))
+    target = installed or installed_robosuite()
+    if new.get("type") != ROBOSUITE or target is None:
+        return new, []
+    version = str(new.get("env_version") or "")
+    recorded, wanted = _release(version), _release(target)
+    if wanted is None or wanted < (1, 5) or (recorded is not None and recorded > wanted):
+        return new, []
+    kwargs = dict(new.get("env_kwargs") or {})
+    is_old = recorded < (1, 5) if recorded is not None else _has_flat_controller(kwargs)
+    if recorded is not None and recorded < (1, 0):
+        raise EnvError(
+            f"env_args: recorded with robosuite {version}: before 1.0 tasks and controllers were others; "
+            "record anew, or use the file without its simulator"
+        )
+    changes: list[Change] = []
+    edit = _Editor(kwargs, "env_kwargs", changes)
+    if is_old:
+        _migrate_old_kwargs(edit)
+    _migrate_controllers(edit, is_old=is_old, damping_works=recorded is None or recorded < (1, 2))
+    new["env_kwargs"] = kwargs
+    if version and version != target:
+        _Editor(new, "", changes).put("env_version", target, "the installed one")
+    return new, changes
+
+
+def version_note(env_args: Mapping[str, Any], installed: str | None = None) -> str | None:
+    """One line on what is wrong with running a description here, and the remedy; None if nothing is.
+
+    Versions that differ in their third number only are not told.
+    """
+    target = installed or installed_robosuite()
+    if env_args.get("type") != ROBOSUITE or target is None:
+        return None
+    name, version = env_args.get("env_name"), str(env_args.get("env_version") or "")
+    recorded, wanted = _release(version), _release(target)
+    if recorded is not None and wanted is not None and recorded > wanted:
+        return (
+            f"{name}: recorded with robosuite {version}, {target} is installed: what is newer may be refused "
+            f"or differ; do: pip install 'robosuite=={version}'"
+        )
+    kwargs = env_args.get("env_kwargs") or {}
+    if recorded != wanted and recorded is not None:
+        what = f"recorded with robosuite {version}, {target} is installed"
+    elif recorded is None and _has_flat_controller(kwargs):
+        what = f"its controller is described as before robosuite 1.5, {target} is installed"
+    else:
+        return None
+    return (
+        f"{name}: {what}: its description is translated for this run, the motion may differ a little; "
+        f"to translate a file and have it checked: {COMMAND}"
+    )
+
+
+def fitted(env_args: Mapping[str, Any]) -> dict[str, Any]:
+    """The description for the robosuite that is installed; a mismatch is logged in one line.
+
+    Whoever starts many processes does this before, so that the line appears once.
+
+    Raises:
+        EnvError: it cannot be translated.
+    """
+    note = version_note(env_args)
+    if note is not None:
+        _logger.warning(note)
+    return migrate_env_args(env_args)[0]
+
+
+def arm_controllers(env_kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Controllers of the arms that a translated description names, robot by robot; the dicts are those inside it."""
+    configs = env_kwargs.get("controller_configs")
+    robots = configs if isinstance(configs, list) else [configs]
+    return [
+        part
+        for config in robots
+        if isinstance(config, dict)
+        for part in (config.get("body_parts") or {}).values()
+        if isinstance(part, dict) and part.get("type") in _ARM_TYPES and "gripper" in part
+    ]
+
+
+class _Editor:
+    """Changes a dict and keeps a list of what it changed."""
+
+    def __init__(self, table: dict[str, Any], path: str, changes: list[Change]) -> None:
+        self.table, self.path, self.changes = table, path, changes
+
+    def put(self, key: str, value: Any, reason: str) -> None:
+        old = _json(self.table[key]) if key in self.table else ABSENT
+        self.table[key] = value
+        self._note(key, old, _json(value), reason)
+
+    def drop(self, key: str, reason: str) -> None:
+        if key in self.table:
+            self._note(key, _json(self.table.pop(key)), ABSENT, reason)
+
+    def rename(self, key: str, new: str, reason: str) -> None:
+        if key not in self.table:
+            return
+        value = self.table.pop(key)
+        self.table.setdefault(new, value)
+        self._note(key, _json(value), f"{new} {_json(self.table[new])}", reason)
+
+    def _note(self, key: str, old: str, new: str, reason: str) -> None:
+        self.changes.append(Change(f"{self.path}.{key}" if self.path else key, old, new, reason))
+
+
+def _migrate_old_kwargs(edit: _Editor) -> None:
+    for key, new in _RENAMED_KWARGS.items():
+        edit.rename(key, new, "renamed")
+    for key in _REMOVED_KWARGS:
+        edit.drop(key, "no longer there")
+    arrangement = _ARRANGEMENTS.get(str(edit.table.get("env_configuration")))
+    if arrangement is not None:
+        edit.put("env_configuration", arrangement, "renamed")
+    if "lite_physics" not in edit.table:
+        edit.put("lite_physics", False, "the stepping before 1.5")
+    robots = edit.table.get("robots", "Panda")
+    for robot in [robots] if isinstance(robots, str) else robots:
+        if robot in _TWO_ARMED:
+            raise EnvError(
+                f"env_args: since robosuite 1.5 the actions of {robot} are in another order (arms, then grippers): "
+                "install robosuite 1.4.1 for this file"
+            )
+
+
+def _migrate_controllers(edit: _Editor, *, is_old: bool, damping_works: bool) -> None:
+    configs = edit.table.get("controller_configs")
+    if configs is None:
+        if is_old:
+            edit.put("controller_configs", _composite(dict(_OLD_DEFAULT)), "the default before 1.5")
+        return
+    single = not isinstance(configs, list)
+    translated = []
+    for number, config in enumerate([configs] if single else configs):
+        if not isinstance(config, dict):
+            raise EnvError(
+                f"env_args['env_kwargs']['controller_configs'] is {_json(config)[:60]}: write the controller's settings"
+            )
+        key = "controller_configs" if single else f"controller_configs[{number}]"
+        translated.append(
+            _translated(config, key, edit, is_old=is_old, damping_works=damping_works)
+        )
+    edit.table["controller_configs"] = translated[0] if single else translated
+
+
+def _translated(
+    config: dict[str, Any], key: str, edit: _Editor, *, is_old: bool, damping_works: bool
+) -> dict[str, Any]:
+    path = f"{edit.path}.{key}"
+    if _is_flat(config):
+        old = config
+        config = _composite(config)
+        edit.changes.append(
+            Change(
+                path,
+                f"flat {old['type']}",
+                f"BASIC, body_parts.right: {old['type']}",
+                "all parts of a robot",
+            )
+        )
+    elif (
+        "control_delta" in config
+    ):  # laid over a composite description by a configuration written for older files
+        delta = config.pop("control_delta")
+        for part in config.get("body_parts", {}).values():
+            part["control_delta"] = delta
+    for name, part in (config.get("body_parts") or {}).items():
+        if isinstance(part, dict) and part.get("type") in _ARM_TYPES:
+            _migrate_arm(
+                _Editor(part, f"{path}.body_parts.{name}", edit.changes), is_old, damping_works
+            )
+    return config
+
+
+def _migrate_arm(edit: _Editor, is_old: bool, damping_works: bool) -> None:
+    part = edit.table
+    for key, new in (("damping", "damping_ratio"), ("damping_limits", "damping_ratio_limits")):
+        if damping_works:
+            edit.rename(key, new, "renamed")
+        else:
+            edit.drop(key, f"without effect since 1.2, which reads {new}")
+    if part["type"] in (*_OSC, "JOINT_POSITION") and "control_delta" in part:
+        delta = part.pop("control_delta")
+        mode = "delta" if delta else "absolute"
+        if part.setdefault("input_type", mode) != mode:
+            mode = part["input_type"]
+        edit.changes.append(
+            Change(f"{edit.path}.control_delta", _json(delta), f'input_type "{mode}"', "renamed")
+        )
+    if is_old and part["type"] in _OSC and "input_ref_frame" not in part:
+        edit.put("input_ref_frame", "world", "commands were in the world's frame before 1.5")
+    for key in ("position_limits", "orientation_limits"):
+        if part.get(key) is not None:
+            edit.put(key, None, "1.5 cannot limit goals: commands that hit the limit go farther")
+
+
+def _composite(arm: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "BASIC", "body_parts": {"right": {**arm, "gripper": {"type": "GRIP"}}}}
+
+
+def _is_flat(config: Any) -> bool:
+    return (
+        isinstance(config, dict) and "body_parts" not in config and config.get("type") in _ARM_TYPES
+    )
+
+
+def _has_flat_controller(kwargs: Mapping[str, Any]) -> bool:
+    configs = kwargs.get("controller_configs")
+    return any(map(_is_flat, configs if isinstance(configs, list) else [configs]))
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    parts = version.split(".")
+    try:
+        return int(parts[0]), int(parts[1])
+    except (ValueError, IndexError):
+        return None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=str)
