@@ -1,0 +1,85 @@
+"""Denoiser of short action chunks without convolutions: the whole chunk is one vector.
+
+A residual MLP, conditioned by addition. Far cheaper than a U-Net, and enough for low-dimensional tasks.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from imitate.models.step_embedding import step_encoder, steps_like
+
+
+class ResidualBlock(nn.Module):
+    """LayerNorm, Linear, SiLU, dropout, Linear, added to the input."""
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.inner = nn.Linear(dim, dim)
+        self.outer = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, dim) -> (B, dim)``."""
+        return x + cast(Tensor, self.outer(self.dropout(F.silu(self.inner(self.norm(x))))))
+
+
+class DenoisingMLP(nn.Module):
+    """Predicts a chunk from a noisy one, the step and the observation.
+
+    Takes and gives what :class:`~imitate.models.unet.ConditionalUnet1D` does.
+
+    Args:
+        input_dim: A, size of an action.
+        chunk_steps: T, always.
+        global_cond_dim: D, features of the observation; 0 for none.
+        hidden_dim: width.
+        num_blocks: residual blocks of two layers each.
+        step_embed_dim: features of the embedding of the step.
+        dropout: inside the blocks.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        chunk_steps: int,
+        global_cond_dim: int = 0,
+        *,
+        hidden_dim: int = 512,
+        num_blocks: int = 3,
+        step_embed_dim: int = 64,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        size = input_dim * chunk_steps
+        self.step_encoder = step_encoder(step_embed_dim, hidden_dim)
+        self.condition = nn.Linear(global_cond_dim, hidden_dim) if global_cond_dim else None
+        self.enter = nn.Linear(size, hidden_dim)
+        self.blocks = nn.ModuleList(ResidualBlock(hidden_dim, dropout) for _ in range(num_blocks))
+        self.norm = nn.LayerNorm(hidden_dim)
+        self.leave = nn.Linear(hidden_dim, size)
+
+    def forward(
+        self, sample: Tensor, timestep: Tensor | float, global_cond: Tensor | None = None
+    ) -> Tensor:
+        """Predict.
+
+        Args:
+            sample: (B, T, A) noisy actions.
+            timestep: (B,) or one number for all rows; see
+                :class:`~imitate.models.step_embedding.SinusoidalEmbedding` about its scale.
+            global_cond: (B, D) features of the observation.
+
+        Returns:
+            (B, T, A).
+        """
+        x = self.enter(sample.flatten(1)) + self.step_encoder(steps_like(timestep, sample))
+        if self.condition is not None:
+            x = x + self.condition(global_cond)
+        for block in self.blocks:
+            x = block(x)
+        return cast(Tensor, self.leave(self.norm(x)).view_as(sample))
