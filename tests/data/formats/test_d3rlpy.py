@@ -1,10 +1,14 @@
 """d3rlpy's dumps: T observations, the last next one lost."""
 
+from pathlib import Path
+
 import h5py
 import numpy as np
 
 from imitate.data import DatasetFile
 from imitate.data.formats.convert import convert
+
+FIXTURES = Path(__file__).with_name("fixtures")
 
 
 def dump(path, episodes, terminated, actions=None, image=False):
@@ -23,6 +27,30 @@ def dump(path, episodes, terminated, actions=None, image=False):
             file[f"rewards_{i}"] = steps[:, None]
             file[f"terminated_{i}"] = terminated[i]
     return path
+
+
+def test_vectors_dumped_by_the_package_itself(tmp_path):
+    """Two episodes of 4 and 3 steps, the second cut by the clock; observations are [10 i + t, 0.5, -t]."""
+    assert convert(FIXTURES / "d3rlpy_vectors.h5", tmp_path / "o.hdf5").source_format == "d3rlpy"
+    with DatasetFile(tmp_path / "o.hdf5") as file:
+        assert file.read("demo_0", "obs/flat")[:, 0].tolist() == [0, 1, 2, 3]
+        assert file.read("demo_0", "terminals").tolist() == [0, 0, 0, 1]
+        assert file.read("demo_1", "obs/flat").tolist() == [[10, 0.5, 0], [11, 0.5, -1]]
+        assert file.read("demo_1", "next_obs/flat")[:, 0].tolist() == [11, 12]
+        assert file.read("demo_1", "timeouts").tolist() == [0, 1]
+        assert file.read("demo_1", "rewards").tolist() == [4, 5]
+        np.testing.assert_allclose(file.read("demo_1", "actions"), [[0.1, 0], [0.1, 0.1]])
+
+
+def test_images_dumped_by_the_package_itself(tmp_path):
+    """Frame t is [t, t + 50, t] in (3, 8, 8), actions 0 to 2, two terminal episodes of 3 steps."""
+    convert(FIXTURES / "d3rlpy_images.h5", tmp_path / "o.hdf5")
+    with DatasetFile(tmp_path / "o.hdf5") as file:
+        images = file.read("demo_1", "obs/image")
+        assert images.shape == (3, 8, 8, 3)
+        assert images[:, 7, 0].tolist() == [[3, 53, 3], [4, 54, 4], [5, 55, 5]]
+        assert file.read("demo_0", "actions").tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
+        assert file.read("demo_1", "terminals").tolist() == [0, 0, 1]
 
 
 def test_terminal_episodes_are_whole_and_others_lose_their_last_row(tmp_path):
