@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,7 +43,15 @@ def command(
         typer.Option("--horizon", min=1, help="Longest episode; as trained if left out."),
     ] = None,
     env: Annotated[
-        str | None, typer.Option("--env", help="Environment name in place of the checkpoint's.")
+        str | None,
+        typer.Option(
+            "--env",
+            help="One of the checkpoint's environments, or another's name. By default all that it was trained on.",
+        ),
+    ] = None,
+    lang: Annotated[
+        str | None,
+        typer.Option("--lang", help="What a policy is told that is conditioned on language."),
     ] = None,
     mode: Annotated[
         Mode,
@@ -80,19 +89,20 @@ def command(
 
     paths = [find_checkpoint(path) for path in agent]
     results = []
-    for number, path in enumerate(paths):
+    places = [(path, meta) for path in paths for meta in _environments(path, env, lang)]
+    for number, (path, env_meta) in enumerate(places):
         try:
             with _Progress(episodes, quiet=quiet) as progress:
                 result = evaluate(
                     path,
-                    _environment(path, env),
+                    env_meta,
                     episodes=episodes,
                     horizon=horizon,
                     seed=seed,
                     workers=workers or default_workers(episodes),
                     mode=mode.value,
                     device=device,
-                    video=_numbered(video, number if len(paths) > 1 else None),
+                    video=_numbered(video, number if len(places) > 1 else None),
                     video_episodes=video_episodes,
                     video_skip=video_skip,
                     on_episode=progress.add,
@@ -101,8 +111,8 @@ def command(
             typer.echo(f"error: {path}: {error}", err=True)
             raise typer.Exit(FAILED) from None
         results.append(result)
-    comparison = _compare(results)
-    for line in (*table(results), *comparison_lines(comparison)):
+    comparison = _compare(paths, results)
+    for line in (*table(results), *mean_lines(results), *comparison_lines(comparison)):
         typer.echo(line)
     if json_ is not None:
         report: dict[str, Any] = {"evaluations": [result.to_dict() for result in results]}
@@ -144,6 +154,18 @@ def table(results: Sequence[EvalResult]) -> list[str]:
     return lines
 
 
+def mean_lines(results: Sequence[EvalResult]) -> list[str]:
+    """The mean success over the environments of each checkpoint, where there are several."""
+    rates: dict[str | None, list[float]] = {}
+    for result in results:
+        rates.setdefault(result.checkpoint, []).append(result.success_rate)
+    return [
+        f"{_short(checkpoint)}: mean of {len(found)} environments {100 * fmean(found):.1f} %"
+        for checkpoint, found in rates.items()
+        if len(found) > 1
+    ]
+
+
 def comparison_lines(comparison: PairedComparison | None) -> list[str]:
     """What two checkpoints on the same seeds say."""
     if comparison is None:
@@ -179,21 +201,33 @@ class _Progress:
         self._bar.update()
 
 
-def _environment(path: Path, env: str | None) -> dict[str, Any] | None:
-    """The checkpoint's environment under another name; None leaves it as it is."""
-    if env is None:
-        return None
+def _environments(path: Path, env: str | None, lang: str | None) -> list[dict[str, Any]]:
+    """Where a checkpoint is evaluated: in its own environments, those called ``env``, or the first under that name."""
     from imitate.policy.checkpoint import load_checkpoint
 
-    return {**load_checkpoint(path)["env_metadata"], "env_name": env}
+    ckpt = load_checkpoint(path)
+    metas: list[dict[str, Any]] = ckpt.get("environments") or [ckpt["env_metadata"]]
+    if env is not None:
+        called = [meta for meta in metas if env in (meta.get("key"), meta.get("env_name"))]
+        metas = called or [{**ckpt["env_metadata"], "env_name": env, "key": env}]
+    if lang is None:
+        return metas
+    told = [meta for meta in metas if meta.get("lang") == lang]
+    return told or [{**meta, "lang": lang} for meta in metas]
 
 
-def _compare(results: Sequence[EvalResult]) -> PairedComparison | None:
-    if len(results) != 2:
+def _compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> PairedComparison | None:
+    """Two checkpoints on the same seeds of the same environments, all episodes together."""
+    half = len(results) // 2
+    first, second = results[:half], results[half:]
+    if len(paths) != 2 or [r.env_name for r in first] != [r.env_name for r in second]:
         return None
     from imitate.functional.statistics import compare_paired
 
-    return compare_paired(results[0].success, results[1].success)
+    return compare_paired(
+        [success for result in first for success in result.success],
+        [success for result in second for success in result.success],
+    )
 
 
 def _numbered(video: Path | None, number: int | None) -> Path | None:

@@ -131,7 +131,7 @@ class EpisodeRunner:
         obs, _ = env.reset(seed=plan.seed + index)
         check_fit(policy, env, obs)
         goal = goal_of(policy, env)
-        policy.start_episode()
+        policy.start_episode(env_meta.get("lang"))
         success, total, length = False, 0.0, 0
         with recorder:
             recorder.add(env, 0)

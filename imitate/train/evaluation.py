@@ -18,6 +18,7 @@ from imitate.errors import EnvError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.train.environments import label
 from imitate.train.episode_pool import EpisodePool
 from imitate.train.episodes import (
     Episode,
@@ -65,7 +66,8 @@ def evaluate(
 
     Args:
         agent: a checkpoint, a run folder (its best checkpoint), or a policy, which then plays in this process.
-        env_meta: env_args of the environment; None: the one in the checkpoint.
+        env_meta: env_args of the environment; None: the first one in the checkpoint. `lang` in it is what the policy
+            is told, `key` the name under which the result is shown.
         horizon: longest episode; None: as in the checkpoint's configuration.
         workers: processes; 1 plays in this process unless `pool` is given.
         mode: "processes" (a policy copy in each worker), "vector" (environments in lockstep, batched calls), or
@@ -103,7 +105,7 @@ def evaluate(
         if video is not None and frame_dir is not None:
             written = write_mosaic(video, frame_dir, played, size=plan.frame_size)
     return EvalResult(
-        env_name=str(subject.env_meta.get("env_name", "?")),
+        env_name=label(subject.env_meta),
         checkpoint=None if subject.path is None else str(subject.path),
         episodes=tuple(played),
         planned=episodes,

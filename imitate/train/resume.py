@@ -77,8 +77,8 @@ def check_same_data(saved: Sequence[Any], present: Sequence[Any]) -> None:
         CheckpointError: a file has changed since the run began.
     """
     for before, now in zip(saved, present, strict=False):
-        if before != now:
-            changed = [key for key in now if before.get(key) != now[key]]
+        changed = [key for key in before if before[key] != now.get(key)]
+        if changed:
             raise CheckpointError(
                 f"{now['path']}: has changed since the run began ({', '.join(changed)}); "
                 "put the file of that time back, or start a new run"

@@ -9,6 +9,7 @@ from typing import Any
 from imitate.train.background import BackgroundEvaluations, Outcome, Request, attempt
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, duration
+from imitate.train.environments import file_name, label
 from imitate.train.episode_pool import EpisodePool
 from imitate.train.eval_result import EvalResult
 from imitate.train.evaluation import default_workers, evaluate
@@ -116,7 +117,7 @@ class Rollouts:
         wants_video = self._experiment.render_video
         results = []
         for number, env_meta in enumerate(self._env_metas):
-            name = f"epoch_{request.epoch}" + (f"_{env_meta['env_name']}" if number else "")
+            name = f"epoch_{request.epoch}" + (f"_{file_name(label(env_meta))}" if number else "")
             results.append(
                 evaluate(
                     request.checkpoint,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,6 +26,7 @@ from imitate.train.loss_guard import (
     weights_are_finite,
 )
 from imitate.train.metrics import EpochMeans, MetricsFile
+from imitate.train.ranks import Ranks
 from imitate.train.rollouts import Rollouts
 from imitate.train.run_folder import RunFolder
 from imitate.train.seeding import rng_state, set_rng_state
@@ -33,6 +35,7 @@ from imitate.train.state import History, TrainState
 from imitate.train.validation import Validation
 
 MAX_ROLLBACKS = 3
+ALONE = Ranks()
 
 
 class Run:
@@ -40,6 +43,7 @@ class Run:
 
     Args:
         ckpt: the checkpoint to go on from; None begins.
+        ranks: the processes that train together.
     """
 
     def __init__(
@@ -49,9 +53,10 @@ class Run:
         console: Console,
         interrupt: Interrupt,
         ckpt: Mapping[str, Any] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.setup, self.folder, self.console, self.interrupt = setup, folder, console, interrupt
-        self.config, self.algo = setup.config, setup.algo
+        self.config, self.algo, self.ranks = setup.config, setup.algo, ranks
         self.state = TrainState()
         self.history = History(self.config.experiment.early_stopping)
         self.checkpoints = Checkpoints(folder, self.config.experiment.save, self._checkpoint)
@@ -63,6 +68,7 @@ class Run:
             console,
             self._record_rollout,
         )
+        self._stopping = False
         self._means = EpochMeans()
         self._guard = LossGuard(setup.device)
         self._batches: Iterator[Any] | None = None
@@ -91,12 +97,13 @@ class Run:
             self.checkpoints.write_last(self.state.step)
         self.console.start_bar(self._total_steps, self.state.step)
         while self.state.epoch < self.config.train.num_epochs:
-            if self.history.stop_reason is not None:
+            (stop,) = self.ranks.any(self.history.stop_reason is not None)
+            if stop:
                 return f"stopped early: {self.history.stop_reason}"
             bad = self._timed(self._steps)
             if bad is not None:
                 self._go_back(bad)
-            elif self.interrupt.signal is not None:
+            elif self._stopping:
                 if self.config.experiment.save.enabled:
                     self.checkpoints.write_last(self.state.step)
                 return "interrupted"
@@ -166,7 +173,11 @@ class Run:
         batches = self._batches
         algo.set_train()
         self._epoch_began, self._epoch_first, self._waited_s = time.perf_counter(), state.step, 0.0
-        while state.step < target and self.interrupt.signal is None:
+        bad: BadLoss | None = None
+        while state.step < target:
+            failed = self._agree(bad)
+            if failed or self._stopping:
+                return failed
             asked = time.perf_counter()
             raw = next(batches)
             self._waited_s += time.perf_counter() - asked
@@ -174,13 +185,21 @@ class Run:
             means.add(info)
             bad = guard.add(state.step, info, raw.get("index"))
             if bad is not None:
-                return bad
+                continue
             state.step += 1
             self.console.advance(state.step)
         bad = guard.check()
         if bad is None and not weights_are_finite(algo.nets):
             bad = BadLoss(state.step - 1, float("nan"), "weights that are not finite", None)
-        return bad
+        return self._agree(bad)
+
+    def _agree(self, bad: BadLoss | None) -> BadLoss | None:
+        """Tell the other ranks of a signal and of a bad loss, and hear of theirs."""
+        stop, failed = self.ranks.any(self.interrupt.signal is not None, bad is not None)
+        if stop:
+            self._stopping = True
+            self.interrupt.signal = self.interrupt.signal or signal.SIGTERM
+        return bad or (elsewhere(self.state.step) if failed else None)
 
     def _new_batches(self) -> Iterator[Any]:
         train, state = self.config.train, self.state
@@ -189,8 +208,10 @@ class Run:
             train.batch_size,
             train.seed,
             start_batch=state.step + state.skipped_batches,
-            drop_last=train.compile,  # compiled code is for one shape
+            # Compiled code is for one shape, and ranks share a batch equally.
+            drop_last=train.compile or self.ranks.world > 1,
             weights=self.setup.train_set.sample_weights,
+            part=self.ranks.part_of(train.batch_size),
         )
         workers = 0 if train.data_on_device else train.num_data_workers
         return iter(make_loader(self.setup.train_set, batches, workers, self.setup.device))
@@ -265,6 +286,8 @@ class Run:
         return checkpoint_dict(
             self.algo,
             env_metadata=self.setup.env_metas[0],
+            environments=self.setup.env_metas,
+            language=self.setup.language,
             shape_metadata=self.setup.shape_metadata,
             train_state={
                 **self.state.to_dict(),
@@ -336,3 +359,8 @@ class Run:
             f"({self.state.rollbacks} of {MAX_ROLLBACKS} times)",
             always=True,
         )
+
+
+def elsewhere(step: int) -> BadLoss:
+    """The loss went bad on another rank, which tells the rest."""
+    return BadLoss(step, float("nan"), "on another rank", None)

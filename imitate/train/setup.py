@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
+from collections import Counter
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,12 +15,13 @@ import torch
 
 from imitate.algo.algo import Algo, algo_factory
 from imitate.config import Config, located_data
+from imitate.config.data_paths import located_file
 from imitate.config.readiness import check_trainable
-from imitate.config.section import merged
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
 from imitate.errors import CheckpointError, ConfigError
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import load_checkpoint
+from imitate.train.environments import environments
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,9 @@ class Setup:
 
     Attributes:
         config: resolved: absolute data paths, numbers where the user wrote null.
-        env_metas: environments to evaluate in; the first is the one of the data.
+        env_metas: environments to evaluate in; the first is the one of the data. Where there are several, `key` names
+            each; `lang` is what the policy is told there.
+        language: the instructions that a policy with the observation `lang_emb` may be told; None without it.
     """
 
     config: Config
@@ -36,6 +41,7 @@ class Setup:
     valid_set: Any
     algo: Algo
     env_metas: tuple[dict[str, Any], ...]
+    language: dict[str, Any] | None
     shape_metadata: dict[str, Any]
     provenance: dict[str, Any]
 
@@ -55,7 +61,10 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
         overrides["train.data"] = str(Path(dataset).expanduser().resolve())
     config = config.with_overrides(overrides) if overrides else config
     located = [entry.to_dict() for entry in located_data(config)]
-    config = config.with_overrides({"train.data": located})
+    paths: dict[str, Any] = {"train.data": located}
+    if config.train.language_embeddings is not None:
+        paths["train.language_embeddings"] = str(located_file(config, "train.language_embeddings"))
+    config = config.with_overrides(paths)
     check_trainable(config)
     _check_rollback(config)
     return config
@@ -101,14 +110,15 @@ def build(config: Config, device: torch.device) -> Setup:
         train_set=train_set,
         valid_set=valid_set if config.experiment.validate else None,
         algo=algo,
-        env_metas=_environments(config),
+        env_metas=environments(config, train_set.tasks if train_set.serves_language else ()),
+        language=train_set.instructions.to_dict() if train_set.serves_language else None,
         shape_metadata={
             "raw_shapes": {key: list(raw_shapes[key]) for key in modalities},
             "action_dims": dict(action_dims),
             "action_low": action_low,
             "action_high": action_high,
         },
-        provenance=_provenance(config),
+        provenance=_provenance(config, train_set),
     )
 
 
@@ -133,24 +143,17 @@ def _start_from(algo: Algo, path: str) -> None:
         ) from error
 
 
-def _environments(config: Config) -> tuple[dict[str, Any], ...]:
-    """Environments to evaluate in: those of the files with `eval`, with the configuration's changes laid over."""
-    experiment = config.experiment
-    metas: list[dict[str, Any]] = []
-    entries = config.train.data or ()
-    for entry in [entry for entry in entries if entry.eval] or entries[:1]:
-        with DatasetFile(entry.path) as file:
-            meta = merged(file.env_meta, experiment.env_meta_update_dict.to_dict())
-        names = [experiment.env or meta.get("env_name"), *(experiment.additional_envs or ())]
-        metas += [{**meta, "env_name": name} for name in names]
-    return tuple(meta for number, meta in enumerate(metas) if meta not in metas[:number])
-
-
-def _provenance(config: Config) -> dict[str, Any]:
+def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
+    """Each file with what was taken of it: filter key, number of demos, weight; commit and packages."""
+    taken = Counter(demo.source for demo in train_set.store.demos)
+    sources = itertools.count()
     datasets = []
     for entry in config.train.data or ():
         with DatasetFile(entry.path) as file:
-            datasets.append({"path": entry.path, **file.fingerprint()})
+            chosen = entry.to_dict()
+            del chosen["eval"], chosen["key"]
+            chosen["training_demos"] = taken[next(sources)] if entry.weight > 0 else 0
+            datasets.append({**chosen, **file.fingerprint()})
     return {"datasets": datasets, "git_commit": _git_commit(), "packages": package_versions()}
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 import torch
 
+from imitate.algo.algo import Algo
 from imitate.config import Config, load_config
 from imitate.errors import ConfigError, UserError
 from imitate.train.console import Console
@@ -19,6 +21,7 @@ from imitate.train.errors import TrainingError
 from imitate.train.evaluation import available_cores
 from imitate.train.interrupts import caught_signals
 from imitate.train.logging import import_wandb
+from imitate.train.ranks import Ranks, joined_ranks
 from imitate.train.resume import check_same_data, last_state, resumed_config
 from imitate.train.run import Run
 from imitate.train.run_folder import (
@@ -29,7 +32,7 @@ from imitate.train.run_folder import (
     write_text,
 )
 from imitate.train.seeding import seed_everything, torch_threads
-from imitate.train.setup import build, package_versions, resolve
+from imitate.train.setup import Setup, build, package_versions, resolve
 from imitate.train.summary import best_checkpoint, draw_curves, summary_lines, write_results
 
 
@@ -40,7 +43,7 @@ class RunResult:
     Attributes:
         checkpoint: the best one, else the last.
         exit_code: 0 finished; 1 an evaluation failed; 130, 143 interrupted.
-        results: the content of results.json.
+        results: the content of results.json; empty on a rank that writes nothing.
         summary: the same as a table for people, by line.
     """
 
@@ -85,10 +88,16 @@ def train(
     device, device_words = choose_device(config.train)
     with ExitStack() as stack:
         interrupt = stack.enter_context(caught_signals())
+        ranks = stack.enter_context(joined_ranks(device.type == "cuda"))
+        device = _device_of_rank(device, ranks)
         seed_everything(config.train.seed)
         setup = build(config, device)
+        _join(setup.algo, ranks)
+        ckpt = None if folder is None else last_state(folder)
+        if ranks.rank > 0:
+            setup, quiet = _without_output(setup), True
+            folder = create_run_folder(stack.enter_context(TemporaryDirectory()), "rank")
         config = setup.config
-        resuming = folder is not None
         if folder is None:
             folder = create_run_folder(config.train.output_dir, config.experiment.name)
         stack.enter_context(folder.locked())
@@ -96,18 +105,18 @@ def train(
         log = folder.log if config.experiment.logging.terminal_output_to_txt else None
         console = Console(stream, quiet=quiet, log=log)
         console.say(f"run: {folder.path}")
-        console.say(device_words)
+        console.say(device_words + (f", {ranks.world} processes" if ranks.world > 1 else ""))
         if config.experiment.render:
             console.say("experiment.render: no window is opened; look at the videos instead")
         write_text(folder.config, config.to_json() + "\n")
-        ckpt = last_state(folder) if resuming else None
         if ckpt is not None:
             check_same_data(ckpt["provenance"]["datasets"], setup.provenance["datasets"])
             console.say(
                 f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
             )
         with _full_disk_is_told(folder):
-            run = Run(setup, folder, console, interrupt, ckpt)
+            run = Run(setup, folder, console, interrupt, ckpt, ranks)
+            ranks.draw_apart(config.train.seed + run.state.step)
             stack.callback(run.close)
             threads = _threads(config, device, run.rollouts.shared_workers)
             with torch_threads(threads), _failure_is_written(run):
@@ -119,6 +128,43 @@ def train(
             if interrupt.signal is not None:
                 status = "interrupted"
             return _finish(run, status)
+
+
+def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
+    """Each process of a machine has a GPU of its own."""
+    if device.type != "cuda" or ranks.world == 1:
+        return device
+    if ranks.local >= torch.cuda.device_count():
+        raise ConfigError(
+            f"{ranks.local + 1} processes want a GPU each, but torch sees {torch.cuda.device_count()}: "
+            "start fewer with --nproc_per_node, or set train.device to cpu"
+        )
+    return torch.device("cuda", ranks.local)
+
+
+def _join(algo: Algo, ranks: Ranks) -> None:
+    """Start all ranks with the weights of the first, and average their gradients."""
+    if ranks.world == 1:
+        return
+    if algo.global_config.train.on_bad_loss == "rollback":
+        raise ConfigError(
+            "train.on_bad_loss is 'rollback', which several processes cannot do together: set it to 'stop'"
+        )
+    ranks.share(algo.nets)
+    if algo.ema is not None:
+        ranks.share(algo.ema.module)
+    algo.share_gradients = ranks.average
+
+
+def _without_output(setup: Setup) -> Setup:
+    """The part of a rank that only computes."""
+    silent = {
+        "experiment.rollout.enabled": False,
+        "experiment.save.enabled": False,
+        "experiment.logging.log_tb": False,
+        "experiment.logging.log_wandb": False,
+    }
+    return replace(setup, config=setup.config.with_overrides(silent), valid_set=None)
 
 
 def _folder_and_config(
@@ -185,6 +231,8 @@ def _failure_is_written(run: Run) -> Iterator[None]:
 def _finish(run: Run, status: str) -> RunResult:
     """Write results.json and the picture; the outcome."""
     folder, failures = run.folder, run.rollouts.failures
+    if run.ranks.rank > 0:
+        return RunResult(folder.path, status, run.interrupt.exit_code, None, {}, ())
     checkpoint = best_checkpoint(folder)
     results = {
         "run": str(folder.path),

@@ -84,7 +84,10 @@ def run_vector_episodes(
         _check_fit(policy, env_meta, venv)
         with preserved_rng():
             seed_everything(plan.seed)
-            return _Lockstep(policy, venv, plan, episodes, num_envs, on_episode).run(give_up_after)
+            lockstep = _Lockstep(
+                policy, venv, plan, episodes, num_envs, on_episode, env_meta.get("lang")
+            )
+            return lockstep.run(give_up_after)
     finally:
         venv.close()
 
@@ -98,9 +101,11 @@ class _Lockstep:
         episodes: int,
         num_envs: int,
         on_episode: Callable[[Episode], None] | None,
+        lang: str | None,
     ) -> None:
         self.policy, self.venv, self.plan = policy, venv, plan
         self.on_episode = on_episode
+        self.lang = lang
         self.todo = iter(range(episodes))
         self.slots = [_Slot(next(self.todo)) for _ in range(num_envs)]
         self.results: dict[int, Episode] = {}
@@ -134,7 +139,7 @@ class _Lockstep:
         """Start the episodes of the masked environments (those without one are reset too, and ignored)."""
         seeds = [self.plan.seed + max(slot.index, 0) for slot in self.slots]
         obs, _ = self.venv.reset(seed=seeds, options={"reset_mask": mask})
-        self.policy.start_episode(mask=mask)
+        self.policy.start_episode(self.lang, mask=mask)
         return dict(obs)
 
     def _advance(self, slot: _Slot, reward: float, success: bool, ended: bool) -> bool:
