@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from imitate.cli import curate, doctor, report
 from imitate.cli.convert import convert
+from imitate.cli.render import render
 from imitate.collection.playback import PlaybackReport
 from imitate.collection.playback import playback as play
 
@@ -36,6 +37,7 @@ def dataset() -> None:
 
 
 app.command()(convert)
+app.command()(render)
 
 
 @app.command()

@@ -1,0 +1,182 @@
+"""``imitate dataset render``: recorded simulator states to images."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tqdm import tqdm
+
+from imitate.cli.curate import FilterKey, First, Names, Overwrite, names_of
+from imitate.collection.render import RenderReport
+from imitate.collection.render import render as draw
+from imitate.data.curate.selection import Selection
+from imitate.envs.cameras import DEFAULT_SIZE, Camera
+from imitate.errors import UserError, nearest
+
+SOME_LOST = 1
+INTERRUPTED = 130
+
+
+class Segmentation(str, Enum):
+    """What gets a number of its own."""
+
+    instance = "instance"
+    class_ = "class"
+    element = "element"
+
+
+class Storage(str, Enum):
+    """How images lie in the file."""
+
+    raw = "raw"
+    gzip = "gzip"
+    lzf = "lzf"
+    jpeg = "jpeg"
+
+
+def render(
+    file: Annotated[
+        Path, typer.Argument(help="HDF5 file of robosuite demonstrations with states.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new file.")],
+    cameras: Annotated[
+        str, typer.Option("--cameras", help="Names: agentview,robot0_eye_in_hand.")
+    ] = "agentview,robot0_eye_in_hand",
+    size: Annotated[
+        str,
+        typer.Option(
+            "--size",
+            help="Pixels: 84, HEIGHTxWIDTH (120x160), or by camera: agentview=128,robot0_eye_in_hand=84.",
+        ),
+    ] = str(DEFAULT_SIZE),
+    depth: Annotated[
+        bool, typer.Option("--depth", help="Also <camera>_depth: (H, W, 1) float32, metres.")
+    ] = False,
+    segmentation: Annotated[
+        Segmentation | None,
+        typer.Option(
+            "--segmentation",
+            help="Also <camera>_segmentation: (H, W, 1) numbers of objects; their names are in the demo's camera_info.",
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
+    storage: Annotated[
+        Storage,
+        typer.Option(
+            "--storage",
+            help="raw: read fastest; gzip, lzf: smaller, without loss; jpeg: smallest, colours only, with loss.",
+        ),
+    ] = Storage.raw,
+    jpeg_quality: Annotated[
+        int, typer.Option("--jpeg-quality", min=1, max=100, help="Of --storage jpeg.")
+    ] = 95,
+    filter_key: FilterKey = None,
+    demos: Names = None,
+    first: First = None,
+    keep_obs: Annotated[
+        bool,
+        typer.Option("--keep-obs/--only-images", help="Whether recorded observations are copied."),
+    ] = True,
+    next_obs: Annotated[
+        bool,
+        typer.Option(
+            "--next-obs/--no-next-obs",
+            help="Write next_obs too: twice the size. Without it training takes the following step's obs.",
+        ),
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")
+    ] = False,
+    overwrite: Overwrite = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Draw what cameras see in the recorded states of robosuite demonstrations.
+
+    All else is copied as it is. Exit code 1: some demos could not be drawn; they are named and not in the new file.
+    """
+    kind = segmentation.value if segmentation else None
+    views = _cameras(names_of(cameras) or [], size, depth, kind)
+    with tqdm(unit="step", desc="render", disable=None) as bar:
+
+        def start(steps: int) -> None:
+            bar.reset(total=steps)
+
+        try:
+            report = draw(
+                file,
+                out,
+                views,
+                selection=Selection(filter_key, names_of(demos), first=first),
+                keep_obs=keep_obs,
+                next_obs=next_obs,
+                workers=workers,
+                storage=storage.value,
+                jpeg_quality=jpeg_quality,
+                resume=resume,
+                overwrite=overwrite,
+                on_start=start,
+                on_demo=lambda _, steps: bar.update(steps),
+            )
+        except KeyboardInterrupt:
+            bar.close()
+            typer.echo(f"stopped; go on with --resume; {out} was not written", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+    typer.echo(json.dumps(asdict(report)) if json_ else _as_text(report))
+    if report.lost:
+        raise typer.Exit(SOME_LOST)
+
+
+def _cameras(
+    names: list[str], text: str, depth: bool, segmentation: str | None
+) -> tuple[Camera, ...]:
+    sizes = _sizes(names, text)
+    return tuple(Camera(name, *sizes[name], depth, segmentation) for name in dict.fromkeys(names))
+
+
+def _sizes(names: list[str], text: str) -> dict[str, tuple[int, int]]:
+    if "=" not in text:
+        return dict.fromkeys(names, _pair(text))
+    sizes = dict.fromkeys(names, (DEFAULT_SIZE, DEFAULT_SIZE))
+    for part in text.split(","):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in sizes:
+            raise UserError(f"--size: '{name}' is none of --cameras; {nearest(name, names)}")
+        sizes[name] = _pair(value)
+    return sizes
+
+
+def _pair(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9][0-9]*)(?:x([1-9][0-9]*))?", text.strip())
+    if found is None:
+        raise UserError(
+            f"--size is '{text}': wanted pixels, such as 84, or HEIGHTxWIDTH, such as 120x160"
+        )
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _as_text(report: RenderReport) -> str:
+    rate = report.images / report.seconds if report.seconds else 0.0
+    lines = [
+        f"{report.path}: {report.demos} demos"
+        + (f" ({report.resumed} of the interrupted run)" if report.resumed else ""),
+        f"  observations     {', '.join(report.keys)}",
+        f"  drawn            {report.images} images of {report.steps} states in {report.seconds:.0f} s ({rate:.0f}/s)",
+        f"  size             {report.size_mb:.1f} MB",
+    ]
+    if report.recorded_with not in (None, report.drawn_with):
+        lines.append(
+            f"  robosuite        {report.recorded_with} recorded, {report.drawn_with} drew"
+        )
+    if report.differences:
+        key, value = max(report.differences.items(), key=lambda item: item[1])
+        lines.append(
+            f"  recorded obs     differ from the simulator's by at most {value:.2g} ({key})"
+        )
+    lines += [f"  lost             {demo}: {reason}" for demo, reason in report.lost.items()]
+    return "\n".join(lines)
