@@ -19,7 +19,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
@@ -120,6 +120,7 @@ class Algo(ABC):
     Attributes:
         nets: every network that has weights, targets too.
         preprocess: from raw values to network inputs, and back for actions. Saved apart from the networks.
+        share_gradients: averages gradients over the processes that train together, where there are several.
         ema: moving average of the networks, where ``algo.ema.enabled``; it follows each update of :attr:`main_net`.
     """
 
@@ -154,6 +155,7 @@ class Algo(ABC):
         self._state: PolicyState | None = None
         self._compiled = False
         self.ema: EMA | None = None
+        self.share_gradients: Callable[[Sequence[Tensor]], None] | None = None
         self._create_networks()
         self.nets = self.nets.float().to(self.device)
         ema = algo_config.get("ema", None)
@@ -315,6 +317,7 @@ class Algo(ABC):
             self.nets[name].parameters(),
             self.optimizers[name],
             self.global_config.train.max_grad_norm,
+            self.share_gradients,
         )
         self.schedulers[name].step()
         if self.ema is not None and name == self.main_net:

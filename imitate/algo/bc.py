@@ -151,10 +151,8 @@ class BC(Algo):
     @cached_property
     def execution(self) -> ChunkExecution | None:
         """How chunks are executed; None for a policy of single actions."""
-        chunk = self.algo_config.chunk
-        if not chunk.enabled:
-            return None
-        return ChunkExecution(chunk.size, chunk.execute, chunk.temporal_ensemble, chunk.latency)
+        chunk: ChunkConfig = self.algo_config.chunk
+        return chunk.execution if chunk.enabled else None
 
     @property
     def _head_dim(self) -> int:

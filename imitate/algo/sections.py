@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from imitate.algo.execution import ChunkExecution
 from imitate.config import OpenSection, OptimizerConfig, Section
 
 LayerDims = tuple[int, ...]
@@ -42,6 +43,11 @@ class ChunkConfig(Section):
         ge=0,
         description="steps that pass until a prediction is there: its first actions are left out",
     )
+
+    @property
+    def execution(self) -> ChunkExecution:
+        """How chunks are executed."""
+        return ChunkExecution(self.size, self.execute, self.temporal_ensemble, self.latency)
 
     def problems(self, path: str) -> list[str]:
         """What cannot be executed; ``path`` is the dotted key of this section."""
@@ -158,3 +164,52 @@ class TransformerConfig(Section):
     supervise_all_steps: bool = Field(False, description="loss at every step of the window")
     nn_parameter_for_timesteps: bool = Field(True, description="learned positions")
     pred_future_acs: bool = Field(False, description="predict the actions that follow")
+
+
+class HorizonConfig(Section):
+    """What a diffusion or flow policy sees, predicts and executes (Chi et al., RSS 2023: To, Tp, Ta)."""
+
+    observation_horizon: int = Field(
+        2, ge=1, description="observations that the policy sees; equal to train.frame_stack"
+    )
+    action_horizon: int = Field(8, ge=1, description="actions executed before the next prediction")
+    prediction_horizon: int = Field(
+        16, ge=1, description="actions predicted, beginning at the oldest observation"
+    )
+    temporal_ensemble: float | None = Field(
+        None,
+        description="average overlapping chunks with weights exp(-m i), i = 0 the oldest, m this; needs "
+        "action_horizon 1",
+    )
+    latency: int = Field(
+        0,
+        ge=0,
+        description="steps that pass until a prediction is there: its first actions are left out",
+    )
+
+    @property
+    def execution(self) -> ChunkExecution:
+        """How the actions from the newest observation on are executed."""
+        size = self.prediction_horizon - self.observation_horizon + 1
+        return ChunkExecution(size, self.action_horizon, self.temporal_ensemble, self.latency)
+
+    def problems(self, path: str, frame_stack: int, seq_length: int) -> list[str]:
+        """What cannot be trained or executed; ``path`` is the dotted key of this section."""
+        problems = execution_problems(
+            self.prediction_horizon - self.observation_horizon + 1,
+            self.action_horizon,
+            self.temporal_ensemble,
+            self.latency,
+            path,
+        )
+        if frame_stack != self.observation_horizon:
+            problems.append(
+                f"train.frame_stack is {frame_stack}, but {path}.observation_horizon is {self.observation_horizon}: "
+                "set both to the same number"
+            )
+        if frame_stack - 1 + seq_length < self.prediction_horizon:
+            problems.append(
+                f"train.seq_length is {seq_length}, too short for {path}.prediction_horizon "
+                f"{self.prediction_horizon}: set it to {self.prediction_horizon}"
+            )
+        return problems

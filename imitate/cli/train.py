@@ -85,9 +85,9 @@ def command(
     except TrainingError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(FAILED) from None
-    if json_:
+    if json_ and result.results:
         typer.echo(to_json(result.results, indent=2))
-    else:
+    elif result.summary:
         typer.echo("\n".join(result.summary))
     if result.exit_code:
         raise typer.Exit(result.exit_code)

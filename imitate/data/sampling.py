@@ -21,6 +21,7 @@ class ShuffledBatches:
         start_batch: number of the first batch.
         drop_last: leave out the smaller batch at the end of a pass.
         weights: (num_samples,) relative probability of each sample; None: a plain shuffle.
+        part: which samples of each batch to give: one of several processes that share it.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class ShuffledBatches:
         start_batch: int = 0,
         drop_last: bool = False,
         weights: ArrayLike | None = None,
+        part: slice = slice(None),
     ) -> None:
         if num_samples < 1 or batch_size < 1:
             raise ValueError(
@@ -40,6 +42,7 @@ class ShuffledBatches:
         self.batch_size = batch_size
         self.seed = seed
         self.start_batch = start_batch
+        self.part = part
         self._cumulative: NDArray[np.float64] | None = None
         if weights is not None:
             self._cumulative = np.cumsum(np.asarray(weights, dtype=np.float64))
@@ -54,7 +57,7 @@ class ShuffledBatches:
         while True:
             order = self._pass(number)
             for start in range(batch, self.batches_per_pass):
-                yield order[start * self.batch_size : (start + 1) * self.batch_size]
+                yield order[start * self.batch_size : (start + 1) * self.batch_size][self.part]
             number, batch = number + 1, 0
 
     def _pass(self, number: int) -> NDArray[np.int64]:

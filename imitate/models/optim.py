@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -70,6 +70,7 @@ def apply_gradients(
     parameters: Iterable[nn.Parameter],
     optimizer: torch.optim.Optimizer,
     max_grad_norm: float | None = None,
+    share: Callable[[Sequence[Tensor]], None] | None = None,
 ) -> Tensor:
     """Backward, clip, step.
 
@@ -78,6 +79,7 @@ def apply_gradients(
         parameters: the weights whose gradients are measured and clipped.
         optimizer: steps its own weights, which should be the same.
         max_grad_norm: scale gradients down to this L2 norm over all weights; None leaves them.
+        share: makes the gradients those of all processes that train together, in place.
 
     Returns:
         detached L2 norm of the gradients before clipping, on the device, not synchronized.
@@ -85,6 +87,8 @@ def apply_gradients(
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     gradients = [p.grad for p in parameters if p.grad is not None]
+    if share is not None:
+        share(gradients)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if max_grad_norm is not None:
         scale = (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)

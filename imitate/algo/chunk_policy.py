@@ -1,0 +1,86 @@
+"""What policies that predict chunks of actions share: windows, execution, the error on held-out demonstrations."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.execution import ChunkExecution, Inputs
+from imitate.functional.losses import masked_mean
+
+
+class ChunkPolicy(Algo):
+    """A policy that sees the last ``train.frame_stack`` observations and predicts K actions.
+
+    A subclass says in :attr:`prediction` how many actions its network predicts and where they begin, in
+    :attr:`execution` how they are executed, and predicts in :meth:`_predict`.
+    """
+
+    aligned_with_oldest_frame: bool = False
+    """Whether predictions begin at the oldest observation (as Diffusion Policy's) rather than the newest."""
+
+    @property
+    @abstractmethod
+    def prediction_horizon(self) -> int:
+        """Actions that the network predicts."""
+
+    @property
+    @abstractmethod
+    def execution(self) -> ChunkExecution:
+        """How the actions from the newest observation on are executed."""
+
+    @abstractmethod
+    def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
+        """Chunks ``(B, prediction_horizon, A)``, normalized, for observations ``(B, [F,] ...)``."""
+
+    @cached_property
+    def _first_action(self) -> int:
+        """Position of the current action in a prediction."""
+        return self.frame_stack - 1 if self.aligned_with_oldest_frame else 0
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """The stacked frames of the window's step, and the actions that are predicted from them."""
+        start = self.frame_stack - 1 - self._first_action
+        steps = slice(start, start + self.prediction_horizon)
+        frames = slice(0, self.frame_stack) if self.frame_stack > 1 else 0
+        mask = batch.get("pad_mask")
+        return {
+            "obs": {key: value[:, frames] for key, value in batch["obs"].items()},
+            "goal_obs": batch.get("goal_obs"),
+            "actions": batch["actions"][:, steps],
+            "pad_mask": None if mask is None else mask[:, steps],
+        }
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """Mean absolute error of the predicted actions, normalized units; what is before the present is left out."""
+        predicted = self._predict(batch["obs"], batch["goal_obs"], None)
+        error = (predicted - batch["actions"]).abs().mean(-1)[:, self._first_action :]
+        mask = batch["pad_mask"]
+        return {
+            "Action_Error": masked_mean(
+                error, None if mask is None else mask[:, self._first_action :]
+            )
+        }
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        return self.execution.initial_state(batch_size, self.ac_dim, self.device)
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        def predict(inputs: Inputs) -> Tensor:
+            chunk = self._predict(inputs["obs"], inputs["goal"], generator)
+            return chunk[:, self._first_action :]
+
+        action, next_state, extras = self.execution.step(state, {"obs": obs, "goal": goal}, predict)
+        return PolicyStep(action, next_state, extras)

@@ -1,0 +1,79 @@
+"""Networks that diffusion and flow policies choose from, and their sections of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydantic import Field
+
+from imitate.config import Section
+from imitate.models.actor import GroupEncoder
+from imitate.models.denoiser import Denoiser
+from imitate.models.denoising_mlp import DenoisingMLP
+from imitate.models.unet import ConditionalUnet1D
+
+NETWORKS = ("unet", "mlp")
+
+
+class UNetConfig(Section):
+    """Convolutions over time."""
+
+    enabled: bool = Field(False, description="denoise with a one-dimensional U-Net")
+    diffusion_step_embed_dim: int = Field(256, ge=4, description="features of the step")
+    down_dims: tuple[int, ...] = Field((256, 512, 1024), description="channels of each level")
+    kernel_size: int = Field(5, ge=1, description="of the convolutions, odd")
+    n_groups: int = Field(8, ge=1, description="groups of the normalization")
+
+
+class DenoisingMLPConfig(Section):
+    """Hidden layers over the flattened chunk."""
+
+    enabled: bool = Field(False, description="denoise with an MLP over the flattened chunk")
+    hidden_dim: int = Field(512, ge=1, description="width")
+    num_blocks: int = Field(3, ge=1, description="residual blocks of two layers")
+    dropout: float = Field(0.0, ge=0, lt=1, description="inside the blocks")
+
+
+class NetworkChoice(Section):
+    """One of the networks."""
+
+    unet: UNetConfig = Field(UNetConfig())
+    mlp: DenoisingMLPConfig = Field(DenoisingMLPConfig())
+
+    def make_denoiser(
+        self, make_encoder: Callable[[], GroupEncoder], ac_dim: int, horizon: int, frames: int
+    ) -> Denoiser:
+        """The enabled network, for chunks of ``horizon`` actions and ``frames`` observations."""
+        encoder = make_encoder()
+        if self.mlp.enabled:
+            return Denoiser(
+                encoder,
+                DenoisingMLP(
+                    ac_dim,
+                    horizon,
+                    encoder.output_dim,
+                    hidden_dim=self.mlp.hidden_dim,
+                    num_blocks=self.mlp.num_blocks,
+                    dropout=self.mlp.dropout,
+                ),
+            )
+        unet = ConditionalUnet1D(
+            ac_dim,
+            encoder.output_dim,
+            diffusion_step_embed_dim=self.unet.diffusion_step_embed_dim,
+            down_dims=self.unet.down_dims,
+            kernel_size=self.unet.kernel_size,
+            n_groups=self.unet.n_groups,
+        )
+        unet.check_horizon(horizon)
+        return Denoiser(encoder, unet)
+
+
+def network_problems(choice: NetworkChoice) -> list[str]:
+    """What is wrong with the choice."""
+    enabled = [name for name in NETWORKS if choice[name].enabled]
+    if len(enabled) == 1:
+        return []
+    found = " and ".join(f"algo.{name}.enabled" for name in enabled) or "none"
+    every = ", ".join(f"algo.{name}.enabled" for name in NETWORKS)
+    return [f"exactly one network wants to be enabled of {every}; found {found}"]

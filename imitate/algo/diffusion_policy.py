@@ -1,0 +1,188 @@
+"""Diffusion policy: chunks of actions by denoising.
+
+Chi et al., "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion", RSS 2023 (arXiv:2303.04137). With
+a = the demonstrated chunk, s = the last observations, k = a random step of the noise schedule, z ~ N(0, I):
+
+    x_k = sqrt(abar_k) a + sqrt(1 - abar_k) z                                -> NoiseSchedule.add_noise
+    loss = | eps(x_k, k, s) - z |^2, padded steps left out                   -> DiffusionPolicy._loss
+    acting: from noise to the chunk by the steps of DDPM or DDIM             -> DiffusionPolicy._predict
+
+With ``prediction_type`` the network predicts the chunk (``sample``) or the velocity (``v_prediction``) instead of the
+noise. The averaged weights act. Actions must lie in [-1, 1]: normalize them with ``min_max`` where they do not, since
+the predicted chunk is clipped (``clip_sample``).
+
+Departures from robomimic: ``prediction_type`` changes what is learned too, not only how it is sampled; ``algo.unet.*``
+is heeded; padded steps are left out of the loss; batches of observations give batches of actions.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.chunk_policy import ChunkPolicy
+from imitate.algo.denoising import NetworkChoice, UNetConfig, network_problems
+from imitate.algo.execution import ChunkExecution
+from imitate.algo.sections import EMAConfig, HorizonConfig, OptimParams
+from imitate.config import Section
+from imitate.functional.diffusion import (
+    BetaSchedule,
+    NoiseSchedule,
+    Prediction,
+    Sampler,
+    make_sampler,
+    noise_schedule,
+)
+from imitate.functional.losses import masked_mean
+from imitate.models.denoiser import Denoiser, gaussian_noise
+
+
+class SamplerConfig(Section):
+    """A noise schedule and the steps back."""
+
+    enabled: bool = Field(False, description="act with this sampler")
+    num_train_timesteps: int = Field(100, ge=1, description="steps from data to noise")
+    num_inference_timesteps: int = Field(100, ge=1, description="steps back")
+    beta_schedule: BetaSchedule = Field("squaredcos_cap_v2", description="noise of each step")
+    clip_sample: bool = Field(True, description="clip the predicted chunk to [-1, 1] at each step")
+    prediction_type: Prediction = Field("epsilon", description="what the network predicts")
+
+
+class DDIMConfig(SamplerConfig):
+    """Deterministic, fewer steps. (Song et al., ICLR 2021, arXiv:2010.02502)."""
+
+    num_inference_timesteps: int = Field(10, ge=1, description="steps back")
+    set_alpha_to_one: bool = Field(True, description="the last step ends at pure data")
+    steps_offset: int = Field(0, ge=0, description="the step with the least noise that is used")
+
+
+class DiffusionPolicyConfig(NetworkChoice):
+    """Section ``algo`` of algorithm ``diffusion_policy``; one network and one sampler are enabled."""
+
+    tree_defaults = {"train": {"frame_stack": 2, "seq_length": 16}}
+
+    optim_params: OptimParams = Field(
+        OptimParams.model_validate(
+            {
+                "policy": {
+                    "optimizer_type": "adamw",
+                    "learning_rate": {
+                        "initial": 1e-4,
+                        "step_every_batch": True,
+                        "scheduler_type": "cosine",
+                        "warmup_steps": 500,
+                    },
+                    "regularization": {"L2": 1e-6},
+                }
+            }
+        )
+    )
+    horizon: HorizonConfig = Field(HorizonConfig())
+    unet: UNetConfig = Field(UNetConfig(enabled=True))
+    ema: EMAConfig = Field(EMAConfig(enabled=True))
+    ddpm: SamplerConfig = Field(SamplerConfig(enabled=True))
+    ddim: DDIMConfig = Field(DDIMConfig())
+
+    @property
+    def sampler(self) -> SamplerConfig:
+        """The sampler that is enabled."""
+        return self.ddim if self.ddim.enabled else self.ddpm
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained or cannot act."""
+        train = config.train
+        problems = self.horizon.problems("algo.horizon", train.frame_stack, train.seq_length)
+        if self.ddpm.enabled == self.ddim.enabled:
+            problems.append(
+                f"algo.ddpm.enabled and algo.ddim.enabled are both {str(self.ddpm.enabled).lower()}: enable one of them"
+            )
+        if self.sampler.num_inference_timesteps > self.sampler.num_train_timesteps:
+            problems.append(
+                f"num_inference_timesteps is {self.sampler.num_inference_timesteps}, more than num_train_timesteps "
+                f"{self.sampler.num_train_timesteps}: lower it"
+            )
+        return problems + network_problems(self)
+
+
+@register_algo_factory_func("diffusion_policy", section=DiffusionPolicyConfig)
+def algo_config_to_class(
+    algo_config: DiffusionPolicyConfig,
+) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return DiffusionPolicy, {}
+
+
+class DiffusionPolicy(ChunkPolicy):
+    """Chunks by denoising."""
+
+    aligned_with_oldest_frame = True
+
+    @property
+    def policy(self) -> Denoiser:
+        """The network that learns and acts."""
+        return cast(Denoiser, self.active_nets["policy"])
+
+    @property
+    def prediction_horizon(self) -> int:
+        """Tp."""
+        return int(self.algo_config.horizon.prediction_horizon)
+
+    @property
+    def execution(self) -> ChunkExecution:
+        """Ta of Tp."""
+        return cast(ChunkExecution, self.algo_config.horizon.execution)
+
+    @cached_property
+    def schedule(self) -> NoiseSchedule:
+        """The noise of each step."""
+        config = self.algo_config.sampler
+        return noise_schedule(config.beta_schedule, config.num_train_timesteps).to(self.device)
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """The steps back."""
+        config: SamplerConfig = self.algo_config.sampler
+        ddim = config if isinstance(config, DDIMConfig) else None
+        return make_sampler(
+            "ddim" if ddim else "ddpm",
+            self.schedule,
+            config.num_inference_timesteps,
+            prediction=config.prediction_type,
+            clip=1.0 if config.clip_sample else None,
+            steps_offset=ddim.steps_offset if ddim else 0,
+            set_alpha_to_one=ddim.set_alpha_to_one if ddim else True,
+        )
+
+    def _create_networks(self) -> None:
+        policy = self.algo_config.make_denoiser(
+            self._create_encoder, self.ac_dim, self.prediction_horizon, self.frame_stack
+        )
+        self.nets = nn.ModuleDict({"policy": policy})
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        actions = batch["actions"]
+        noise = torch.randn_like(actions)
+        step = torch.randint(self.schedule.num_steps, (len(actions),), device=actions.device)
+        noisy = self.schedule.add_noise(actions, noise, step)
+        with self.autocast():
+            condition = self.policy.condition(batch["obs"], batch["goal_obs"])
+            predicted = self.policy(noisy, step, condition)
+        prediction = self.algo_config.sampler.prediction_type
+        target = self.schedule.target(prediction, actions, noise, step)
+        error = (predicted.float() - target).square().mean(-1)
+        loss = masked_mean(error, batch["pad_mask"])
+        return loss, {"Loss": loss, "L2_Loss": loss}
+
+    def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
+        policy = self.policy
+        condition = policy.condition(obs, goal)
+        shape = (len(condition), self.prediction_horizon, self.ac_dim)
+        noise = gaussian_noise(shape, condition, generator)
+
+        network = policy.for_steps(self.sampler.timesteps, condition)
+        return self.sampler.sample(network, noise, generator)

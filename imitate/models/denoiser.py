@@ -1,0 +1,59 @@
+"""The network of a diffusion or flow policy: encoder of the observations, denoiser of the chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from imitate.models.actor import GroupEncoder, Obs
+from imitate.models.unet import ConditionalUnet1D
+
+
+class Denoiser(nn.Module):
+    """Encoder and denoiser.
+
+    Args:
+        encoder: of observations and goal; its features are the condition.
+        network: from a noisy chunk (B, T, A), its step (B,) or a number, and the condition to (B, T, A).
+        frames: F: the condition is the features of each of the last F observations, (B, F, D), oldest first; None: one
+            vector (B, D).
+    """
+
+    def __init__(
+        self, encoder: GroupEncoder, network: nn.Module, frames: int | None = None
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.network = network
+        self.frames = frames
+
+    def condition(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+        """Features of observations ``(B, [F,] ...)``: ``(B, D)``, or ``(B, F, D)``."""
+        features: Tensor = self.encoder(obs, goal)
+        if self.frames == 1:
+            features = features.unsqueeze(1)
+        return features
+
+    def forward(self, noisy: Tensor, step: Tensor | float, condition: Tensor) -> Tensor:
+        """``(B, T, A)`` noisy chunks to what the network predicts of them."""
+        return cast(Tensor, self.network(noisy, step, condition))
+
+    def for_steps(
+        self, steps: Sequence[float], condition: Tensor
+    ) -> Callable[[Tensor, float], Tensor]:
+        """:meth:`forward` at these steps and this condition, with what they have in common computed once."""
+        if isinstance(self.network, ConditionalUnet1D):
+            unet = self.network
+            conditions = unet.conditions(steps, condition)
+            return lambda noisy, step: unet.denoise(noisy, conditions[step])
+        return lambda noisy, step: self(noisy, step, condition)
+
+
+def gaussian_noise(
+    shape: Sequence[int], like: Tensor, generator: torch.Generator | None = None
+) -> Tensor:
+    """Standard normal numbers on the device of ``like``."""
+    return torch.empty(tuple(shape), device=like.device).normal_(generator=generator)

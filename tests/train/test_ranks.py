@@ -1,0 +1,145 @@
+"""Several processes train together as one would."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.data import DatasetWriter, Episode, ShuffledBatches
+from imitate.errors import ConfigError
+from imitate.policy.checkpoint import load_checkpoint
+from imitate.train.ranks import Ranks
+from imitate.train.trainer import _join, train
+
+NO_ENV = {"type": 2, "env_name": "Pendulum-v1", "env_kwargs": {}}
+
+
+@pytest.fixture
+def data(tmp_path):
+    rng = np.random.default_rng(0)
+    path = tmp_path / "data.hdf5"
+    with DatasetWriter(path, NO_ENV) as writer:
+        for _ in range(4):
+            obs = rng.normal(size=(16, 3)).astype(np.float32)
+            ends = np.zeros(16, dtype=bool)
+            actions = np.tanh(obs[:, :1]).astype(np.float32)
+            writer.append_episode(
+                Episode({"state": obs}, actions, np.zeros(16, np.float32), ends, ends)
+            )
+    return path
+
+
+def config(data, output_dir, **train_keys):
+    return {
+        "algo_name": "bc",
+        "algo": {"actor_layer_dims": [16]},
+        "experiment": {
+            "name": "shared",
+            "epoch_every_n_steps": 8,
+            "rollout": {"enabled": False},
+            "logging": {"log_tb": False},
+        },
+        "train": {
+            "data": str(data),
+            "output_dir": str(output_dir),
+            "batch_size": 16,
+            "num_epochs": 3,
+            "cuda": False,
+            **train_keys,
+        },
+        "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
+    }
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def start(tmp_path, tree, *arguments):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(tree))
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"),
+        *("--master_addr", "127.0.0.1", "--master_port", str(free_port())),
+        *("-m", "imitate", "train", "--config", str(path), *arguments),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def weights(run):
+    return load_checkpoint(run / "checkpoints" / "last.pth")["model"]["nets"]
+
+
+def test_two_processes_learn_what_one_learns(tmp_path, data):
+    tree = config(data, tmp_path / "two")
+    process = start(tmp_path, tree)
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert out.count("training time") == 1, "only one rank reports"
+    (two,) = (tmp_path / "two" / "shared").iterdir()
+    one = train(config(data, tmp_path / "one"), quiet=True)
+    for key, value in weights(one.run_dir).items():
+        torch.testing.assert_close(weights(two)[key], value, rtol=1e-5, atol=1e-6)
+    shared = [json.loads(line) for line in (two / "metrics.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in shared] == [1, 2, 3]
+
+
+def test_a_signal_stops_all_and_the_run_goes_on(tmp_path, data):
+    tree = config(data, tmp_path / "runs", num_epochs=100000)
+    process = start(tmp_path, tree)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        metrics = list((tmp_path / "runs").glob("shared/*/metrics.jsonl"))
+        if metrics and len(metrics[0].read_text().splitlines()) > 2:
+            break
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGTERM)
+    process.communicate(timeout=60)
+    (run,) = (tmp_path / "runs" / "shared").iterdir()
+    stopped = load_checkpoint(run / "checkpoints" / "last.pth")["train_state"]
+    epochs = stopped["epoch"] + 2
+    resumed = train(resume=run, overrides=[f"train.num_epochs={epochs}"], quiet=True)
+    assert resumed.status == "finished"
+    assert resumed.results["step"] == epochs * 8
+
+
+def test_ranks_share_each_batch():
+    whole = iter(ShuffledBatches(20, 6, seed=0, drop_last=True))
+    parts = [
+        iter(ShuffledBatches(20, 6, seed=0, drop_last=True, part=Ranks(rank, 2).part_of(6)))
+        for rank in (0, 1)
+    ]
+    for _ in range(7):
+        shares = [next(part) for part in parts]
+        assert [len(share) for share in shares] == [3, 3]
+        assert sorted(np.concatenate(shares)) == sorted(next(whole))
+
+
+def test_a_batch_that_cannot_be_shared_is_refused():
+    with pytest.raises(ConfigError, match="set it to a multiple of 3"):
+        Ranks(0, 3).part_of(16)
+
+
+def test_going_back_after_a_bad_loss_is_for_one_process(tmp_path, data):
+    tree = load_config(config(data, tmp_path, on_bad_loss="rollback"))
+    algo = algo_factory("bc", tree, {"state": (3,)}, 1)
+    with pytest.raises(ConfigError, match="set it to 'stop'"):
+        _join(algo, Ranks(0, 2))
