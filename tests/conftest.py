@@ -34,3 +34,11 @@ def demo_file(tmp_path):
         return demo_files.make_demo_file(tmp_path / name, **kwargs)
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path_factory, monkeypatch):
+    """Decoded images go to a folder of the test."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("IMITATE_CACHE", str(folder))
+    return folder

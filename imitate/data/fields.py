@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.faults import check_numeric
+from imitate.data.faults import check_finite, check_numeric
 from imitate.data.hdf5_format import DatasetFile
 from imitate.errors import DatasetError, nearest
 
 SCALARS = ("rewards", "dones", "terminals", "timeouts")
 """Step arrays of shape (T,) that a file may lack."""
+_PIECE_BYTES = 2**25
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,37 @@ def _step(file: DatasetFile, demo: str, key: str) -> tuple[tuple[int, ...], np.d
     return shape, file.dtype(demo, key)
 
 
-def read_steps(file: DatasetFile, demo: str, field: Field, start: int, stop: int) -> NDArray[Any]:
+def read_steps(
+    file: DatasetFile,
+    demo: str,
+    field: Field,
+    start: int,
+    stop: int,
+    threads: Executor | None = None,
+) -> NDArray[Any]:
     """Steps ``start`` to ``stop`` of a demo's array as :class:`Field` says, unscaled and not yet cast."""
     if field.key in SCALARS:
         return _scalars(file, demo, field.key, start, stop)
-    values = file.read(demo, field.key, start, stop)
+    values = file.read(demo, field.key, start, stop, threads)
     return values.reshape(stop - start, *field.shape)
+
+
+def read_pieces(
+    file: DatasetFile, demo: str, length: int, field: Field, threads: Executor | None = None
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """An array of ``length`` steps as :class:`Field` says, in its dtype: pieces of some megabytes, and their steps.
+
+    Raises:
+        DatasetError: NaN or infinity, or what float32 cannot hold.
+    """
+    size = max(1, _PIECE_BYTES // max(1, field.step_bytes))
+    for start in range(0, length, size):
+        values = read_steps(file, demo, field, start, min(start + size, length), threads)
+        if field.dtype == np.float32:
+            with np.errstate(over="ignore"):  # what is too large becomes inf, which is refused next
+                values = values.astype(np.float32, copy=False)
+        check_finite(values, file, demo, field.key, start)
+        yield start, np.ascontiguousarray(values)
 
 
 def _scalars(file: DatasetFile, demo: str, key: str, start: int, stop: int) -> NDArray[Any]:

@@ -18,6 +18,7 @@ from imitate.data.demo_language import DemoLanguage, holds_language
 from imitate.data.fields import check_step_key
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, Instructions
+from imitate.data.placement import CACHE_MODES
 from imitate.data.statistics import KeyStats, StatsOnDemand, statistics_of
 from imitate.data.store import DataSource, Store
 from imitate.data.windows import WindowRows, Windows
@@ -87,7 +88,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         goal_mode: 'last': ``goal_obs`` is the demo's last next observation, or its last observation where the file
             lacks ``next_obs``; None: no goal.
         hdf5_cache_mode: what is in RAM: 'all'; 'low_dim', where arrays with two dimensions or more per step (images,
-            scans) stay in the file; None, where all stay there.
+            scans) stay in the file; None, where all stay there; 'auto', what fits the free memory, vectors first.
         hdf5_use_swmr: open the file such that a process that writes in HDF5's SWMR mode may go on.
         hdf5_normalize_obs: statistics of observations are wanted; values stay raw, see :meth:`statistics`.
         filter_by_attribute: mask of the demos to load; None: all.
@@ -120,7 +121,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         pad_seq_length: bool = True,
         get_pad_mask: bool = False,
         goal_mode: str | None = None,
-        hdf5_cache_mode: str | None = "all",
+        hdf5_cache_mode: str | None = "auto",
         hdf5_use_swmr: bool = True,
         hdf5_normalize_obs: bool = False,
         filter_by_attribute: str | None = None,
@@ -129,7 +130,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         demo_limit: int | None = None,
         instructions: Instructions | None = None,
     ) -> None:
-        _one_of("hdf5_cache_mode", hdf5_cache_mode, ("all", "low_dim", None))
+        _one_of("hdf5_cache_mode", hdf5_cache_mode, CACHE_MODES)
         _one_of("goal_mode", goal_mode, ("last", None))
         if frame_stack < 1 or seq_length < 1:
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from imitate.data.buffers import Buffers
 from imitate.data.check import no_demos
 from imitate.data.faults import (
     check_bounded,
@@ -20,9 +22,12 @@ from imitate.data.faults import (
     check_numeric,
     check_shape,
 )
-from imitate.data.fields import SCALARS, Field, check_step_key, lay_out, read_steps, scalar_source
-from imitate.data.file_rows import FileRows
+from imitate.data.fields import SCALARS, Field, check_step_key, lay_out, read_pieces, scalar_source
+from imitate.data.file_rows import READ_DIRECTLY, Decoded, FileRows
+from imitate.data.frame_cache import decode_once
+from imitate.data.free_memory import free_memory
 from imitate.data.hdf5_format import DatasetFile
+from imitate.data.placement import place
 from imitate.errors import DatasetError
 
 
@@ -67,7 +72,8 @@ class Store:
         sources: files with equal arrays.
         keys: arrays to hold, in the order of the packed columns.
         goal_keys: observations whose last value in each demo is held as the goal.
-        cache_mode: 'all'; 'low_dim', arrays with two dimensions or more per step stay in the file; None, all do.
+        cache_mode: 'all'; 'low_dim', arrays with two dimensions or more per step stay in the file; None, all do;
+            'auto', those that do not fit the free memory.
         bounded: action keys that must lie in [-1, 1].
         swmr: how files are opened.
 
@@ -76,6 +82,8 @@ class Store:
         apart: (N, ...) per field with two dimensions or more per step.
         goals: (number of demos, ...) per goal key.
         demo_start, demo_end: first row of each demo and the row after its last.
+        placement: which fields are in RAM.
+        notes: what became of compressed arrays that stay in the file, in words.
 
     Raises:
         DatasetError: a file has a fault, or files do not fit together.
@@ -96,6 +104,9 @@ class Store:
         self.apart: dict[str, Tensor] = {}
         self.goals: dict[str, Tensor] = {}
         self.demos: tuple[Demo, ...] = ()
+        self.notes: list[str] = []
+        self._buffers = Buffers()
+        self._compressed: set[tuple[int, str]] = set()
         files = [DatasetFile(source.path, swmr=swmr) for source in sources]
         try:
             self.demos = tuple(_demos(files, sources))
@@ -104,9 +115,14 @@ class Store:
             ends = np.cumsum([demo.length for demo in self.demos])
             self.demo_end: NDArray[np.int64] = ends
             self.demo_start: NDArray[np.int64] = ends - [demo.length for demo in self.demos]
-            self._allocate(cache_mode, goal_keys)
-            for number, demo in enumerate(self.demos):
-                self._fill(files[demo.source], number, bounded)
+            self.placement = place(
+                self.fields, len(self), cache_mode, free_memory(), self.sources[0].path
+            )
+            self._allocate(goal_keys)
+            with ThreadPoolExecutor() as threads:
+                for number, demo in enumerate(self.demos):
+                    self._fill(files[demo.source], number, bounded, threads)
+                decoded = self._decode_once(files, threads)
         finally:
             for file in files:
                 file.close()
@@ -116,7 +132,7 @@ class Store:
             if (self.packed is None if field.columns else key not in self.apart)
         }
         self._reader = FileRows(
-            [source.path for source in sources], self.demos, self.demo_start, swmr
+            [source.path for source in sources], self.demos, self.demo_start, decoded, swmr
         )
 
     def __len__(self) -> int:
@@ -173,13 +189,17 @@ class Store:
 
     def rows(self, key: str, rows: NDArray[np.int64]) -> Tensor:
         """``rows`` (M,) of a field that lies apart, or in the file: (M, ...)."""
-        if key in self.apart:
-            return _take(self.apart[key], rows)
         field = self.fields[key]
-        unique, inverse = np.unique(rows, return_inverse=True)
-        values = np.empty((len(unique), *field.shape), dtype=field.dtype)
-        self._reader.read(field, unique, values)
-        return torch.from_numpy(values[inverse])
+        held = self.apart.get(key)
+        if held is not None and held.device.type != "cpu":
+            return _take(held, rows)
+        if held is not None:
+            taken = self._buffers.empty((len(rows), *field.shape), field.dtype)
+            held.numpy().take(rows, axis=0, mode="clip", out=taken.numpy())
+            return taken
+        values = self._buffers.empty((len(rows), *field.shape), field.dtype)
+        self._reader.read(field, rows, values.numpy())
+        return values
 
     def goal(self, key: str, demos: NDArray[np.int64]) -> Tensor:
         """The goals of ``demos`` (B,): (B, ...)."""
@@ -187,41 +207,53 @@ class Store:
 
     # ---- filling ---------------------------------------------------------------------------------
 
-    def _allocate(self, cache_mode: str | None, goal_keys: Sequence[str]) -> None:
-        if cache_mode is not None:
+    def _allocate(self, goal_keys: Sequence[str]) -> None:
+        if self.placement.packed_in_ram:
             self.packed = torch.empty(len(self), self.num_columns)
-        for key, field in self.fields.items():
-            if field.columns is None and cache_mode == "all":
-                self.apart[key] = _empty(len(self), field)
+        for key in self.placement.apart_in_ram:
+            self.apart[key] = _empty(len(self), self.fields[key])
         for key in goal_keys:
             self.goals[key] = _empty(len(self.demos), self.fields[f"obs/{key}"])
 
-    def _fill(self, file: DatasetFile, number: int, bounded: Collection[str]) -> None:
+    def _fill(
+        self, file: DatasetFile, number: int, bounded: Collection[str], threads: Executor
+    ) -> None:
         demo, start, end = self.demos[number], self.demo_start[number], self.demo_end[number]
         first = self.demos[0]
         words = f"demo '{first.name}'" + ("" if demo.source == 0 else f" of {self.sources[0].path}")
         for key, field in self.fields.items():
             _check_field(file, demo, field, words)
-            if field.columns is None and key not in self.apart:
-                continue
-            values = read_steps(file, demo.name, field, 0, demo.length)
-            if field.dtype == np.float32:
-                with np.errstate(
-                    over="ignore"
-                ):  # what is too large becomes inf, which is refused next
-                    values = values.astype(np.float32, copy=False)
-            check_finite(values, file, demo.name, key)
-            if key in bounded:
-                check_bounded(values, file, demo.name, key)
             if field.columns is None:
-                self.apart[key].numpy()[start:end] = values
-            elif self.packed is not None:
-                self.packed.numpy()[start:end, field.columns] = values.reshape(demo.length, -1)
+                if key in self.apart:
+                    rows = self.apart[key].numpy()[start:end]
+                    for step, values in read_pieces(file, demo.name, demo.length, field, threads):
+                        rows[step : step + len(values)] = values
+                elif file.storage(demo.name, key) not in READ_DIRECTLY:
+                    self._compressed.add((demo.source, key))
+                continue
+            for step, values in read_pieces(file, demo.name, demo.length, field):
+                if key in bounded:
+                    check_bounded(values, file, demo.name, key, step)
+                if self.packed is not None:
+                    rows = self.packed.numpy()[start + step : start + step + len(values)]
+                    rows[:, field.columns] = values.reshape(len(values), -1)
         for key, goal in self.goals.items():
             group = "next_obs" if file.has(demo.name, f"next_obs/{key}") else "obs"
             last = file.read(demo.name, f"{group}/{key}", demo.length - 1, demo.length)
             check_finite(last, file, demo.name, f"{group}/{key}", demo.length - 1)
             goal.numpy()[number] = last[0]
+
+    def _decode_once(self, files: Sequence[DatasetFile], threads: Executor) -> Decoded:
+        """Cache files of the compressed arrays that stay in their files."""
+        decoded = {}
+        for source, key in sorted(self._compressed):
+            numbers = [n for n, demo in enumerate(self.demos) if demo.source == source]
+            demos = {self.demos[number].name: self.demos[number].length for number in numbers}
+            path, words = decode_once(files[source], self.fields[key], demos, threads)
+            self.notes.append(words)
+            if path is not None:
+                decoded[source, key] = path, int(self.demo_start[numbers[0]])
+        return decoded
 
 
 def _demos(files: Sequence[DatasetFile], sources: Sequence[DataSource]) -> Iterable[Demo]:

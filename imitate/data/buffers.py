@@ -1,0 +1,51 @@
+"""Memory for batches, used again once a batch is gone.
+
+Fresh memory of some megabytes comes from the system page by page, which takes longer than filling it with images.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_SMALLEST_BYTES = 2**17
+_MAX_FREE = 4
+_MAX_SIZES = 8
+
+
+class Buffers:
+    """Gives out tensors; the memory of one comes back when neither it nor a view of it is left."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[NDArray[np.uint8]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._free = {}
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+        """A tensor whose values are whatever was there."""
+        size = math.prod(shape) * dtype.itemsize
+        if size < _SMALLEST_BYTES:
+            return torch.from_numpy(np.empty(shape, dtype))
+        free = self._free.get(size)
+        memory = free.pop() if free else np.empty(size, np.uint8)
+        lent = memory.view(dtype).reshape(shape)
+        # The tensor and its views hold `lent`, and nothing else does.
+        weakref.finalize(lent, self._take_back, memory).atexit = False
+        return torch.from_numpy(lent)
+
+    def _take_back(self, memory: NDArray[np.uint8]) -> None:
+        if memory.nbytes not in self._free and len(self._free) >= _MAX_SIZES:
+            self._free.clear()
+        free = self._free.setdefault(memory.nbytes, [])
+        if len(free) < _MAX_FREE:
+            free.append(memory)

@@ -1,0 +1,75 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Bytes that can be taken before the machine swaps or a container's limit kills the process.
+
+    Args:
+        root: of the file system; another one is for tests.
+
+    Returns:
+        on Linux what the kernel calls available, or what the tightest control group (version 1 or 2) leaves, if that is
+        less: memory that holds cached files counts as free in both. On other systems half of what the machine has.
+    """
+    try:
+        available = 1024 * _named(root / "proc/meminfo", "MemAvailable:")
+    except (OSError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return max(0, min([available, *_left_in_groups(root)]))
+
+
+def gigabytes(count: int) -> str:
+    """A number of bytes in words, such as '1.2 GB'."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1e3:.3g} kB"
+
+
+def _left_in_groups(root: Path) -> Iterator[int]:
+    """What each control group with a limit leaves, from this process's own up to the outermost that is visible."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    mount = root / "sys/fs/cgroup"
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            names = ("memory.max", "memory.current", "inactive_file")
+            top = mount
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            top = mount / "memory"
+        else:
+            continue
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            yield from _left_in(folder, *names)
+            if folder == top:
+                break
+
+
+def _left_in(folder: Path, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
+    try:
+        most = int((folder / limit).read_text())
+        used = int((folder / usage).read_text())
+        used -= _named(folder / "memory.stat", reclaimable)
+    except (OSError, ValueError):  # no such group, or the limit is the word 'max'
+        return
+    yield most - used
+
+
+def _named(path: Path, name: str) -> int:
+    """The number that follows a name at the start of a line."""
+    for line in path.read_text().splitlines():
+        words = line.split()
+        if words and words[0] == name:
+            return int(words[1])
+    raise ValueError(f"{path}: no {name}")
