@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.image_codec import DamagedFrameError, decode_jpegs, storage_of
 from imitate.errors import DatasetError
 
 ENDINGS = (".hdf5", ".h5", ".hdf")
@@ -73,6 +74,27 @@ def rows(dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> NDAr
         )
     values: NDArray[Any] = np.asarray(dataset[()] if dataset.ndim == 0 else dataset[start:stop])
     return values
+
+
+def is_jpeg(dataset: h5py.Dataset) -> bool:
+    """Whether an array of ours holds one JPEG per step."""
+    return h5py.check_vlen_dtype(dataset.dtype) == np.uint8 and storage_of(dataset).kind == "jpeg"
+
+
+def jpeg_rows(dataset: h5py.Dataset) -> NDArray[np.uint8]:
+    """The decoded frames, (T, H, W, 3).
+
+    Raises:
+        DatasetError: one of them is damaged.
+    """
+    shape = storage_of(dataset).frame or ()
+    try:
+        return decode_jpegs(rows(dataset), shape)
+    except DamagedFrameError as error:
+        raise DatasetError(
+            f"{dataset.file.filename}: '{dataset.name}' at step {error.frame} cannot be decoded ({error}): "
+            "the file is damaged; copy it again"
+        ) from error
 
 
 def leaves(group: h5py.Group, prefix: str = "") -> dict[str, h5py.Dataset]:

@@ -4,7 +4,8 @@
   ``states[t]`` is from before. So row t becomes ``next_obs[t]`` and ``obs[t + 1]``, and the first step, before which
   nothing was seen, is dropped. Files that were made again without this lag are recognised by comparing the joint
   positions in ``obs`` with those in ``states``.
-* Images lie upside down (OpenGL's convention) unless ``macros_image_convention`` says 'opencv'; they are flipped.
+* Images lie upside down (OpenGL's convention) unless ``macros_image_convention`` says 'opencv'; they are flipped, and
+  the attribute says afterwards how they lie then.
 * The instruction is in the JSON of ``problem_info``; it becomes the attribute ``language`` of each demo.
 * Observation names become those that the simulator's environment gives.
 """
@@ -37,6 +38,7 @@ _NAMES = {
     "joint_states": "robot0_joint_pos",
     "ee_pos": "robot0_eef_pos",
 }
+_UPRIGHT, _LOWEST_FIRST = "opencv", "opengl"  # values of macros_image_convention
 _JOINTS = slice(1, 8)  # of a state: time, then positions, the arm's first
 
 
@@ -78,7 +80,11 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
             demos=_demos(tasks, masks),
             count=sum(task.source.count or 0 for task in tasks),
             masks=masks,
-            attrs={**tasks[0].source.attrs, "images_flipped": tasks[0].flip},
+            attrs={
+                **tasks[0].source.attrs,
+                "images_flipped": tasks[0].flip,
+                "macros_image_convention": tasks[0].convention,
+            },
         )
 
 
@@ -102,8 +108,9 @@ class _Task:
         self.name = path.stem.removesuffix("_demo")
         self.source = open_source(file, path, report, self._converted)
         attrs = self.source.attrs
-        convention = str(attrs.get("macros_image_convention", "opengl"))
-        self.flip = convention != "opencv" if options.flip_images is None else options.flip_images
+        is_upright = attrs.get("macros_image_convention", _LOWEST_FIRST) == _UPRIGHT
+        self.flip = not is_upright if options.flip_images is None else options.flip_images
+        self.convention = _UPRIGHT if is_upright != self.flip else _LOWEST_FIRST
         self._report = report
         self._attrs: dict[str, Any] = {
             "language": options.language or _instruction(attrs.get("problem_info"), self.name),

@@ -4,7 +4,7 @@ Every array of a demo that has one row per step is carried over under its name (
 ``camera_info`` ...), every attribute too (``model_file``, ``ep_meta``). Arrays of other lengths become attributes.
 
 * ``env_args``: ``type`` is what readers look at; ``env_type``, as the documentation calls it, is renamed.
-* Images are (T, H, W, C) uint8; channels first are turned.
+* Images are (T, H, W, C) uint8; channels first are turned, and images stored as one JPEG per step decoded.
 * ``dones`` alone are terminals, and a demo that does not end with one ends by the clock.
 """
 
@@ -156,7 +156,8 @@ def episode_of(group: h5py.Group, where: str, report: Report) -> Episode | None:
         )
     values: dict[str, NDArray[Any]] = {}
     for key, dataset in arrays.items():
-        if dataset.shape and len(dataset) == length and dataset.dtype.kind in "fiub":
+        numbers = dataset.dtype.kind in "fiub" or hdf5_tree.is_jpeg(dataset)
+        if dataset.shape and len(dataset) == length and numbers:
             values[_step_name(key, report)] = _rows(key, dataset, report)
         else:
             _as_attribute(key, dataset, attrs, report)
@@ -196,6 +197,9 @@ def _step_name(key: str, report: Report) -> str:
 
 
 def _rows(key: str, dataset: h5py.Dataset, report: Report) -> NDArray[Any]:
+    if hdf5_tree.is_jpeg(dataset):
+        report.changed[key] = "a JPEG per step -> (T, H, W, 3) uint8"
+        return hdf5_tree.jpeg_rows(dataset)
     values = hdf5_tree.rows(dataset)
     if key.startswith(("obs/", "next_obs/")) and channels_first(values.shape[1:]):
         report.changed[key] = "channels first -> (T, H, W, C)"

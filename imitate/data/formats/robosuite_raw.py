@@ -43,7 +43,8 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         report.synthesised.pop("env_args", None)
         report.renamed.update({"env": "env_args.env_name", "env_info": "env_args.env_kwargs"})
         report.renamed["repository_version"] = "env_args.env_version"
-        for name in ("env", "env_info", "repository_version"):
+        # The convention is that of the simulator that shows the images now.
+        for name in ("env", "env_info", "repository_version", "macros_image_convention"):
             source.attrs.pop(name, None)
         yield source
 

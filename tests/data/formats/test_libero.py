@@ -67,21 +67,22 @@ def test_files_made_again_without_the_lag_are_left_in_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("convention", "option", "flipped"),
+    ("convention", "option", "flipped", "after"),
     [
-        ("opengl", None, True),
-        ("opencv", None, False),
-        ("opengl", False, False),
-        ("opencv", True, True),
+        ("opengl", None, True, "opencv"),
+        ("opencv", None, False, "opencv"),
+        ("opengl", False, False, "opengl"),
+        ("opencv", True, True, "opengl"),
     ],
 )
-def test_images_are_set_upright_and_that_is_stored(tmp_path, convention, option, flipped):
+def test_images_are_set_upright_and_that_is_stored(tmp_path, convention, option, flipped, after):
     source = write(tmp_path / "a_demo.hdf5", convention=convention)
     convert(source, tmp_path / "o.hdf5", options=Options(flip_images=option))
     with DatasetFile(tmp_path / "o.hdf5") as file:
         image = file.read("demo_1", "obs/agentview_image")
         assert image[0, -1 if flipped else 0].min() == 200
         assert file.file_attrs["images_flipped"] == flipped
+        assert file.file_attrs["macros_image_convention"] == after
 
 
 def test_a_folder_of_tasks_becomes_one_file(tmp_path):

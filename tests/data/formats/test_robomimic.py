@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from imitate.data import DatasetFile
 from imitate.data.formats.convert import convert
+from imitate.data.image_codec import write_images
 from imitate.errors import DatasetError
 
 ENV = {"env_name": "Lift", "env_version": "1.4.1", "type": 1, "env_kwargs": {"robots": "Panda"}}
@@ -127,6 +128,24 @@ def test_demos_without_rewards_and_ends(tmp_path):
         assert file.read("demo_0", "timeouts").tolist() == [0, 0, 1]
         assert not file.has("demo_0", "next_obs")
     assert {"rewards", "terminals", "timeouts"} <= set(report.synthesised)
+
+
+def test_images_of_one_jpeg_per_step_are_decoded(tmp_path):
+    path = write(tmp_path / "a.hdf5", demos=1)
+    shades = np.repeat(np.array([10, 90, 200], dtype=np.uint8), 6 * 8 * 3).reshape(3, 6, 8, 3)
+    with h5py.File(path, "a") as file:
+        write_images(file["data/demo_0/obs"], "wrist_image", shades, "jpeg", 95)
+    report = convert(path, tmp_path / "b.hdf5")
+    assert report.changed["obs/wrist_image"] == "a JPEG per step -> (T, H, W, 3) uint8"
+    with DatasetFile(tmp_path / "b.hdf5") as file:
+        assert file.storage("demo_0", "obs/wrist_image") == "raw"
+        images = file.read("demo_0", "obs/wrist_image")
+        assert images.shape == (3, 6, 8, 3)
+        assert np.abs(images.astype(int) - shades).max() <= 2
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/obs/wrist_image"][1] = np.arange(30, dtype=np.uint8)
+    with pytest.raises(DatasetError, match="wrist_image' at step 1 cannot be decoded"):
+        convert(path, tmp_path / "c.hdf5")
 
 
 def test_arrays_that_are_not_per_step_become_attributes(tmp_path):
