@@ -1,0 +1,58 @@
+"""Pieces that several transformers share: rotary positions, sinusoidal positions, masks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from imitate.errors import ConfigError
+
+
+def head_dim(embed_dim: int, num_heads: int) -> int:
+    """Features of one attention head."""
+    if embed_dim % num_heads:
+        raise ConfigError(
+            f"transformer: {num_heads} heads do not divide {embed_dim} features; wanted a divisor"
+        )
+    return embed_dim // num_heads
+
+
+def sinusoidal_positions(num_positions: int, dim: int) -> Tensor:
+    """Sines and cosines in turn (Vaswani et al. 2017, arXiv:1706.03762): ``(num_positions, dim)``."""
+    if dim % 2:
+        raise ConfigError(f"sinusoidal positions: {dim} features; wanted an even number")
+    frequency = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim))
+    angle = torch.arange(num_positions).unsqueeze(1) * frequency
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
+
+
+def rotary_table(num_positions: int, dim: int) -> Tensor:
+    """Cosines and sines for :func:`rotate`: ``(2, num_positions, dim / 2)``."""
+    if dim % 2:
+        raise ConfigError(f"rotary positions: {dim} features per head; wanted an even number")
+    frequency = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim))
+    angle = torch.arange(num_positions).unsqueeze(1) * frequency
+    return torch.stack((angle.cos(), angle.sin()))
+
+
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Turn queries or keys by their position, so that their product depends on the distance only.
+
+    Su et al. 2021, arXiv:2104.09864; feature i turns together with feature i + dim / 2.
+
+    Args:
+        x: (..., T, dim).
+        table: (2, T, dim / 2), rows of :func:`rotary_table`.
+    """
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = table[0], table[1]
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
+
+
+def causal_mask(num_steps: int, window: int, device: torch.device | str = "cpu") -> Tensor:
+    """Which step (row) sees which (column): itself and the ``window - 1`` before it; (T, T) bool."""
+    step = torch.arange(num_steps, device=device)
+    distance = step.unsqueeze(1) - step
+    return (distance >= 0) & (distance < window)

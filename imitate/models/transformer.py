@@ -1,0 +1,371 @@
+"""A GPT over the steps of a window: each step sees itself and the steps before it.
+
+Radford et al. 2019 (GPT-2): LayerNorm before each sublayer. Names of the weights are those of robomimic's
+transformer, so that its checkpoints fit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast, get_args
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from imitate.errors import ConfigError, nearest
+from imitate.models.attention import (
+    causal_mask,
+    head_dim,
+    rotary_table,
+    rotate,
+    sinusoidal_positions,
+)
+
+Activation = Literal["gelu", "geglu"]
+Positions = Literal["parameter", "embedding", "sinusoidal", "rotary"]
+KVCache = dict[str, Tensor]
+"""What has been seen, one row per sequence: ``keys`` and ``values`` (B, L, heads, W, head_dim), the newest step
+last and keys not yet rotated, and ``length`` (B,), steps seen, at most W. A row of zeros is a fresh start."""
+
+
+class GEGLU(nn.Module):
+    """Half of the features gated by the GELU of the other half (Shazeer 2020, arXiv:2002.05202)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., 2 D) -> (..., D)``."""
+        value, gate = x.chunk(2, dim=-1)
+        return value * F.gelu(gate)
+
+
+class CausalSelfAttention(nn.Module):
+    """Attention over queries, keys and values of one sequence."""
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, attn_dropout: float, output_dropout: float
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.head_dim = head_dim(embed_dim, num_heads)
+        self.attn_dropout = attn_dropout
+        self.nets = nn.ModuleDict(
+            {
+                "qkv": nn.Linear(embed_dim, 3 * embed_dim, bias=False),
+                "output": nn.Linear(embed_dim, embed_dim),
+                "output_dropout": nn.Dropout(output_dropout),
+            }
+        )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        state_dict.pop(f"{prefix}mask", None)  # robomimic stores its triangle of ones
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values: ``(B, T, E)`` to ``(B, heads, T, head_dim)`` each."""
+        qkv = self.nets["qkv"](x).unflatten(-1, (3, self.num_heads, self.head_dim))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        return q, k, v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Result of the sublayer, ``(B, T, E)``; without a mask each step sees all before it."""
+        dropout = self.attn_dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=mask is None)
+        y = self.nets["output"](y.transpose(1, 2).flatten(2))
+        return cast(Tensor, self.nets["output_dropout"](y))
+
+
+class SelfAttentionBlock(nn.Module):
+    """Attention and an MLP, each after a LayerNorm and added to its input."""
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        attn_dropout: float,
+        output_dropout: float,
+        activation: Activation,
+    ) -> None:
+        super().__init__()
+        gated = activation == "geglu"
+        self.nets = nn.ModuleDict(
+            {
+                "attention": CausalSelfAttention(
+                    embed_dim, num_heads, attn_dropout, output_dropout
+                ),
+                "mlp": nn.Sequential(
+                    nn.Linear(embed_dim, 4 * embed_dim * (2 if gated else 1)),
+                    GEGLU() if gated else nn.GELU(),
+                    nn.Linear(4 * embed_dim, embed_dim),
+                    nn.Dropout(output_dropout),
+                ),
+                "ln1": nn.LayerNorm(embed_dim),
+                "ln2": nn.LayerNorm(embed_dim),
+            }
+        )
+
+    @property
+    def attention(self) -> CausalSelfAttention:
+        """The first sublayer."""
+        return cast(CausalSelfAttention, self.nets["attention"])
+
+    def forward(self, x: Tensor, mask: Tensor | None, rotation: Tensor | None) -> Tensor:
+        """``(B, T, E) -> (B, T, E)``; ``rotation`` holds rows of a rotary table for the T steps."""
+        q, k, v = self.attention.project(self.nets["ln1"](x))
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        return self.finish(x, self.attention.attend(q, k, v, mask))
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Both residual sums, ``(B, T, E)``."""
+        x = x + attended
+        return x + cast(Tensor, self.nets["mlp"](self.nets["ln2"](x)))
+
+
+class GPTBackbone(nn.Module):
+    """Blocks and a last LayerNorm over embedded steps.
+
+    **The window.** With rotary positions a step sees itself and the ``context_length - 1`` steps before it,
+    in sequences of any length. :meth:`step` computes the same, one step at a time, from a cache. Over several
+    layers what reaches a step comes from further back than the window, through the steps between; so the
+    cache equals the masked pass over the whole sequence so far, and not a pass over the last window alone.
+    Train on windows longer than ``context_length`` for steps of that kind.
+
+    Without rotary positions sequences are at most ``context_length`` long, and there is no cache.
+
+    Args:
+        embed_dim: E.
+        num_layers: L.
+        num_heads: of each layer; divides E.
+        context_length: W.
+        attn_dropout: of attention weights.
+        block_output_dropout: of each sublayer's result.
+        activation: of the MLPs; ``geglu`` doubles their first layer.
+        rotary: turn queries and keys by their position.
+    """
+
+    rotation: Tensor | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_layers: int,
+        num_heads: int,
+        context_length: int,
+        *,
+        attn_dropout: float = 0.1,
+        block_output_dropout: float = 0.1,
+        activation: Activation = "gelu",
+        rotary: bool = False,
+    ) -> None:
+        super().__init__()
+        valid = get_args(Activation)
+        if activation not in valid:
+            raise ConfigError(
+                f"transformer activation: unknown '{activation}'; {nearest(activation, valid)}"
+            )
+        self.num_heads = num_heads
+        self.head_dim = head_dim(embed_dim, num_heads)
+        self.context_length = context_length
+        self.nets = nn.ModuleDict(
+            {
+                "transformer": nn.Sequential(
+                    *(
+                        SelfAttentionBlock(
+                            embed_dim, num_heads, attn_dropout, block_output_dropout, activation
+                        )
+                        for _ in range(num_layers)
+                    )
+                ),
+                "output_ln": nn.LayerNorm(embed_dim),
+            }
+        )
+        table = rotary_table(context_length, self.head_dim) if rotary else None
+        self.register_buffer("rotation", table, persistent=False)
+        self.apply(_init_weights)
+
+    @property
+    def blocks(self) -> list[SelfAttentionBlock]:
+        """The layers in their order."""
+        return cast(list[SelfAttentionBlock], list(cast(nn.Sequential, self.nets["transformer"])))
+
+    def forward(self, x: Tensor, pad_mask: Tensor | None = None) -> Tensor:
+        """Over a whole sequence.
+
+        Args:
+            x: (B, T, E).
+            pad_mask: (B, T) bool, false for steps that no other step may see; None means none.
+
+        Returns:
+            (B, T, E).
+        """
+        num_steps = x.shape[1]
+        self.check_length(num_steps)
+        rotation = self.rotation
+        if rotation is not None and num_steps > self.context_length:
+            rotation = rotary_table(num_steps, self.head_dim).to(rotation)
+        mask = self._mask(num_steps, pad_mask, x.device)
+        for block in self.blocks:
+            x = block(x, mask, None if rotation is None else rotation[:, :num_steps])
+        return cast(Tensor, self.nets["output_ln"](x))
+
+    def check_length(self, num_steps: int) -> None:
+        """Refuse a sequence that the positions do not reach."""
+        if self.rotation is None and num_steps > self.context_length:
+            raise ConfigError(
+                f"transformer: a window of {num_steps} steps, longer than context_length {self.context_length}; "
+                f"raise it, shorten the windows, or take rotary positions"
+            )
+
+    def _mask(self, num_steps: int, pad_mask: Tensor | None, device: torch.device) -> Tensor | None:
+        if pad_mask is None and num_steps <= self.context_length:
+            return None
+        mask = causal_mask(num_steps, self.context_length, device)
+        if pad_mask is None:
+            return mask
+        # A padded step sees itself, for a softmax over nothing is NaN.
+        own = torch.eye(num_steps, dtype=torch.bool, device=device)
+        return ((mask & pad_mask.bool().unsqueeze(1)) | own).unsqueeze(1)
+
+    def initial_cache(self, batch_size: int) -> KVCache:
+        """The cache before the first step, on the device of the weights."""
+        if self.rotation is None:
+            raise ConfigError(
+                "transformer: a cache needs rotary positions; with others a step's place in the window changes"
+            )
+        weight = cast(Tensor, self.nets["output_ln"].weight)
+        shape = (batch_size, len(self.blocks), self.num_heads, self.context_length, self.head_dim)
+        return {
+            "keys": weight.new_zeros(shape),
+            "values": weight.new_zeros(shape),
+            "length": torch.zeros(batch_size, dtype=torch.long, device=weight.device),
+        }
+
+    @torch.no_grad()
+    def step(self, x: Tensor, cache: KVCache) -> tuple[Tensor, KVCache]:
+        """One step of each sequence: ``(B, E)`` to ``(B, E)``, and the cache after it. Gives no gradient."""
+        window, rotation = self.context_length, cast(Tensor, self.rotation)
+        # Everything one place to the left; the new step comes last. What is given stays as it is.
+        keys, values = cache["keys"].roll(-1, 3), cache["values"].roll(-1, 3)
+        turned = rotate(keys, rotation)
+        length = (cache["length"] + 1).clamp(max=window)
+        slot = torch.arange(window, device=x.device)
+        mask = (slot >= window - length.unsqueeze(1)).view(-1, 1, 1, window)
+        x = x.unsqueeze(1)
+        for layer, block in enumerate(self.blocks):
+            q, k, v = block.attention.project(block.nets["ln1"](x))
+            keys[:, layer, :, -1:] = k
+            values[:, layer, :, -1:] = v
+            turned[:, layer, :, -1:] = rotate(k, rotation[:, -1:])
+            q = rotate(q, rotation[:, -1:])
+            attended = block.attention.attend(q, turned[:, layer], values[:, layer], mask)
+            x = block.finish(x, attended)
+        y = self.nets["output_ln"](x).squeeze(1)
+        return y, {"keys": keys, "values": values, "length": length}
+
+
+class CausalTransformer(nn.Module):
+    """Features of each step to features that know the steps before: embedding and :class:`GPTBackbone`.
+
+    Args:
+        input_dim: D, features per step.
+        embed_dim: E.
+        num_layers: L.
+        num_heads: of each layer.
+        context_length: W, the steps that a step sees.
+        positions: what tells steps apart: ``parameter`` (learned, zeros at first), ``embedding`` (learned,
+            random at first), ``sinusoidal``, or ``rotary``, which alone allows a cache.
+        emb_dropout: of the embedded steps.
+        attn_dropout: of attention weights.
+        block_output_dropout: of each sublayer's result.
+        activation: of the MLPs.
+    """
+
+    fixed_positions: Tensor | None
+
+    def __init__(
+        self,
+        input_dim: int,
+        *,
+        embed_dim: int = 512,
+        num_layers: int = 6,
+        num_heads: int = 8,
+        context_length: int = 10,
+        positions: Positions = "parameter",
+        emb_dropout: float = 0.1,
+        attn_dropout: float = 0.1,
+        block_output_dropout: float = 0.1,
+        activation: Activation = "gelu",
+    ) -> None:
+        super().__init__()
+        valid = get_args(Positions)
+        if positions not in valid:
+            raise ConfigError(
+                f"transformer positions: unknown '{positions}'; {nearest(positions, valid)}"
+            )
+        self.positions = positions
+        self.output_dim = embed_dim
+        self.nets = nn.ModuleDict(
+            {
+                "embed_encoder": nn.Linear(input_dim, embed_dim),
+                "embed_ln": nn.LayerNorm(embed_dim),
+                "embed_drop": nn.Dropout(emb_dropout),
+                "transformer": GPTBackbone(
+                    embed_dim,
+                    num_layers,
+                    num_heads,
+                    context_length,
+                    attn_dropout=attn_dropout,
+                    block_output_dropout=block_output_dropout,
+                    activation=activation,
+                    rotary=positions == "rotary",
+                ),
+            }
+        )
+        self.params = nn.ParameterDict()
+        fixed = None
+        if positions == "parameter":
+            self.params["embed_timestep"] = nn.Parameter(torch.zeros(1, context_length, embed_dim))
+        elif positions == "embedding":
+            self.nets["embed_timestep"] = nn.Embedding(context_length, embed_dim)
+        elif positions == "sinusoidal":
+            fixed = sinusoidal_positions(context_length, embed_dim)
+        self.register_buffer("fixed_positions", fixed, persistent=False)
+
+    @property
+    def backbone(self) -> GPTBackbone:
+        """The blocks."""
+        return cast(GPTBackbone, self.nets["transformer"])
+
+    def forward(self, x: Tensor, pad_mask: Tensor | None = None) -> Tensor:
+        """``(B, T, D) -> (B, T, E)``; ``pad_mask`` as in :meth:`GPTBackbone.forward`."""
+        self.backbone.check_length(x.shape[1])
+        embedded = self.nets["embed_encoder"](x)
+        places = self._places(x.shape[1])
+        if places is not None:
+            embedded = embedded + places
+        return cast(Tensor, self.backbone(self._normalized(embedded), pad_mask))
+
+    def initial_cache(self, batch_size: int) -> KVCache:
+        """The cache before the first step."""
+        return self.backbone.initial_cache(batch_size)
+
+    def step(self, x: Tensor, cache: KVCache) -> tuple[Tensor, KVCache]:
+        """One step of each sequence: ``(B, D)`` to ``(B, E)``, and the cache after it."""
+        return self.backbone.step(self._normalized(self.nets["embed_encoder"](x)), cache)
+
+    def _normalized(self, embedded: Tensor) -> Tensor:
+        return cast(Tensor, self.nets["embed_drop"](self.nets["embed_ln"](embedded)))
+
+    def _places(self, num_steps: int) -> Tensor | None:
+        if self.positions == "parameter":
+            return cast(Tensor, self.params["embed_timestep"])[:, :num_steps]
+        if self.positions == "embedding":
+            return cast(nn.Embedding, self.nets["embed_timestep"]).weight[:num_steps]
+        return None if self.fixed_positions is None else self.fixed_positions[:num_steps]
+
+
+def _init_weights(module: nn.Module) -> None:
+    """GPT's initialization: small normal weights, zero biases."""
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
