@@ -156,6 +156,7 @@ class Algo(ABC):
         self._compiled = False
         self.ema: EMA | None = None
         self.share_gradients: Callable[[Sequence[Tensor]], None] | None = None
+        self._parts: dict[str, int] = {}
         self._create_networks()
         self.nets = self.nets.float().to(self.device)
         ema = algo_config.get("ema", None)
@@ -230,7 +231,9 @@ class Algo(ABC):
             name: make_scheduler(
                 optimizers[name],
                 optim_config,
-                steps_per_epoch=steps_per_epoch,
+                steps_per_epoch=max(
+                    1, steps_per_epoch // self.global_config.train.gradient_accumulation
+                ),
                 num_epochs=self.global_config.train.num_epochs,
             )
             for name, optim_config in params.items()
@@ -311,14 +314,23 @@ class Algo(ABC):
         return {name: value.detach() for name, value in info.items()}
 
     def _gradient_step(self, name: str, loss: Tensor) -> Tensor:
-        """Backward, clip to ``train.max_grad_norm``, step one network's optimizer and schedule; the gradient's norm."""
+        """Backward, clip to ``train.max_grad_norm``, step one network's optimizer and schedule; the gradient's norm.
+
+        With ``train.gradient_accumulation`` n only each n-th call steps, by the mean of n gradients.
+        """
+        parts = self.global_config.train.gradient_accumulation
+        number = self._parts.get(name, 0)
+        self._parts[name] = (number + 1) % parts
         norm = apply_gradients(
             loss,
             self.nets[name].parameters(),
             self.optimizers[name],
             self.global_config.train.max_grad_norm,
             self.share_gradients,
+            (number, parts),
         )
+        if self._parts[name] > 0:
+            return norm
         self.schedulers[name].step()
         if self.ema is not None and name == self.main_net:
             self.ema.update(self.nets)

@@ -41,6 +41,12 @@ def _data_problems(config: Config) -> list[str]:
             f"train.hdf5_validation_filter_key: '{train.hdf5_filter_key}' is also hdf5_filter_key: "
             "validation wants other demos than training"
         )
+    steps = config.experiment.epoch_every_n_steps
+    if steps is not None and steps % train.gradient_accumulation:
+        problems.append(
+            f"experiment.epoch_every_n_steps: {steps} is no multiple of train.gradient_accumulation "
+            f"{train.gradient_accumulation}: an epoch wants whole updates"
+        )
     return problems
 
 

@@ -115,9 +115,10 @@ class TrainConfig(Section):
     num_data_workers: NonNegativeInt = Field(
         0, description="Processes that read data; 0 is best for data in RAM."
     )
-    hdf5_cache_mode: Literal["all", "low_dim"] | None = Field(
-        "all",
-        description="What is held in RAM: all; low_dim (images stay in the file); null: nothing.",
+    hdf5_cache_mode: Literal["auto", "all", "low_dim"] | None = Field(
+        "auto",
+        description="What is held in RAM: auto (what fits the free memory); all; low_dim (images "
+        "stay in the file); null: nothing.",
     )
     hdf5_use_swmr: bool = Field(
         True, description="Open the HDF5 file so that a writer may append meanwhile."
@@ -158,6 +159,9 @@ class TrainConfig(Section):
     seed: int = Field(1, ge=0, lt=2**32, description="Seed of everything random in the training.")
     max_grad_norm: PositiveFloat | None = Field(
         None, description="Gradients are scaled down to this norm; null: never."
+    )
+    gradient_accumulation: PositiveInt = Field(
+        1, description="Batches whose gradients are averaged for one update."
     )
     obs_normalization: Literal["mean_std", "min_max"] | None = Field(
         None,

@@ -71,8 +71,9 @@ def apply_gradients(
     optimizer: torch.optim.Optimizer,
     max_grad_norm: float | None = None,
     share: Callable[[Sequence[Tensor]], None] | None = None,
+    part: tuple[int, int] = (0, 1),
 ) -> Tensor:
-    """Backward, clip, step.
+    """Backward, and after the last part of a batch clip and step.
 
     Args:
         loss: scalar.
@@ -80,16 +81,22 @@ def apply_gradients(
         optimizer: steps its own weights, which should be the same.
         max_grad_norm: scale gradients down to this L2 norm over all weights; None leaves them.
         share: makes the gradients those of all processes that train together, in place.
+        part: number of this part of the batch, from 0, and of how many: their gradients are averaged.
 
     Returns:
-        detached L2 norm of the gradients before clipping, on the device, not synchronized.
+        detached L2 norm of the gradients so far, before clipping, on the device, not synchronized.
     """
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    number, parts = part
+    is_last = number == parts - 1
+    if number == 0:
+        optimizer.zero_grad(set_to_none=True)
+    (loss if parts == 1 else loss / parts).backward()  # type: ignore[no-untyped-call]
     gradients = [p.grad for p in parameters if p.grad is not None]
-    if share is not None:
+    if share is not None and is_last:
         share(gradients)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if not is_last:
+        return norm
     if max_grad_norm is not None:
         scale = (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, scale)

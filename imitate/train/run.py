@@ -195,7 +195,9 @@ class Run:
 
     def _agree(self, bad: BadLoss | None) -> BadLoss | None:
         """Tell the other ranks of a signal and of a bad loss, and hear of theirs."""
-        stop, failed = self.ranks.any(self.interrupt.signal is not None, bad is not None)
+        # Gradients that are not applied yet are in no checkpoint.
+        whole = self.state.step % self.config.train.gradient_accumulation == 0
+        stop, failed = self.ranks.any(whole and self.interrupt.signal is not None, bad is not None)
         if stop:
             self._stopping = True
             self.interrupt.signal = self.interrupt.signal or signal.SIGTERM
