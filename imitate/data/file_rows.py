@@ -149,9 +149,14 @@ class FileRows:
         array = file.array(name, key)
         with file.reading(f"demo '{name}', '{key}'"):
             offset = array.id.get_offset()
-            in_one_piece = array.chunks is None and not array.is_virtual and array.external is None
+            elsewhere = array.is_virtual or array.external is not None
         dtype = file.dtype(name, key)
-        if offset is None or not in_one_piece or dtype.kind not in "fiub":
+        if (
+            offset is None
+            or elsewhere
+            or file.storage(name, key) != "raw"
+            or dtype.kind not in "fiub"
+        ):
             return None
         return _Place(file.path, offset, math.prod(field.shape) * dtype.itemsize, dtype)
 

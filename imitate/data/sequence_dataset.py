@@ -326,6 +326,11 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         """The instructions that ``task_id`` counts."""
         return self.instructions.names
 
+    @property
+    def storage_words(self) -> list[str]:
+        """Where images lie, in lines for people; none where there are no images."""
+        return [line for line in (self.store.placement.words, *self.store.notes) if line]
+
     def demo_of(self, index: int) -> tuple[str, int]:
         """Demo and step of a sample."""
         demo, row = self._windows.steps(np.array([index]))

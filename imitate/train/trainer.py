@@ -106,6 +106,8 @@ def train(
         console = Console(stream, quiet=quiet, log=log)
         console.say(f"run: {folder.path}")
         console.say(device_words + (f", {ranks.world} processes" if ranks.world > 1 else ""))
+        for line in setup.train_set.storage_words:
+            console.say(line)
         if config.experiment.render:
             console.say("experiment.render: no window is opened; look at the videos instead")
         write_text(folder.config, config.to_json() + "\n")

@@ -161,7 +161,7 @@ trees = st.fixed_dictionaries(
                 "max_grad_norm": st.none() | st.floats(1e-3, 1e3),
                 "action_keys": st.lists(texts, min_size=1, max_size=3, unique=True),
                 "hdf5_normalize_obs": st.booleans(),
-                "hdf5_cache_mode": st.sampled_from(["all", "low_dim", None]),
+                "hdf5_cache_mode": st.sampled_from(["auto", "all", "low_dim", None]),
             },
         ),
         "algo": st.fixed_dictionaries(

@@ -161,10 +161,13 @@ def test_the_tree_of_05_loads_unchanged(caplog):
     assert caplog.records == []
 
 
-def test_robomimics_defaults_are_ours_but_for_the_output_folder():
+def test_robomimics_defaults_are_ours_but_for_the_output_folder_and_what_lies_in_ram():
     """So a partial file means the same to both."""
     defaults = load_config({"algo_name": "bc"}).to_dict()
-    assert list(differences(robomimic_bc(), defaults)) == ["train.output_dir"]
+    assert list(differences(robomimic_bc(), defaults)) == [
+        "train.output_dir",
+        "train.hdf5_cache_mode",
+    ]
 
 
 def test_the_tree_of_03_and_04_loads_unchanged():
