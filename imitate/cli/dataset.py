@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
-from imitate.cli import curate, doctor, report
+from imitate.cli import curate, doctor, migrate_env, report
 from imitate.cli.convert import convert
 from imitate.cli.render import render
 from imitate.collection.playback import PlaybackReport
@@ -21,6 +21,7 @@ app = typer.Typer(
 curate.mount(app)
 doctor.mount(app)
 report.mount(app)
+migrate_env.mount(app)
 
 
 class Source(str, Enum):

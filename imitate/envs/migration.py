@@ -126,7 +126,7 @@ def migrate_env_args(
         _migrate_old_kwargs(edit)
     _migrate_controllers(edit, is_old=is_old, damping_works=recorded is None or recorded < (1, 2))
     new["env_kwargs"] = kwargs
-    if version and version != target:
+    if version != target and (version or changes):
         _Editor(new, "", changes).put("env_version", target, "the installed one")
     return new, changes
 

@@ -17,13 +17,14 @@ from pathlib import Path
 from imitate.errors import EnvError
 
 _NEW_SCENE = re.compile(r'name="robot\d+_\w*_center"')
-_PREFIXES = (
-    (re.compile(r"^gripper(\d+)_"), r"gripper\1_right_"),
-    (re.compile(r"^mount(\d+)_"), r"fixed_mount\1_"),
-)
+_PREFIXES = {
+    "gripper*_": (re.compile(r"^gripper(\d+)_"), r"gripper\1_right_"),
+    "mount*_": (re.compile(r"^mount(\d+)_"), r"fixed_mount\1_"),
+}
 _ASSETS = "robosuite/models/assets/"
 _ENDINGS = (".obj", ".stl", ".msh", ".png")
-_NO_LONGER_READ = {"compiler": ("coordinate",), "option": ("collision", "apirate")}
+_UNKNOWN_OPTIONS = ("collision", "apirate", "mpr_iterations", "mpr_tolerance")
+"""Of MuJoCo 2; MuJoCo 3 refuses them."""
 
 
 def migrate_model_xml(xml: str, assets: Path | None = None) -> tuple[str, Counter[str]]:
@@ -51,12 +52,13 @@ def migrate_model_xml(xml: str, assets: Path | None = None) -> tuple[str, Counte
     folder = assets or _installed_assets()
     for element in root.iter():
         _rename(element, changes)
-        for attribute in _NO_LONGER_READ.get(element.tag, ()):
+        for attribute in _UNKNOWN_OPTIONS if element.tag == "option" else ():
             if element.attrib.pop(attribute, None) is not None:
-                changes[f"{element.tag} {attribute} left out"] += 1
+                changes[f"option {attribute} left out"] += 1
         if "file" in element.attrib:
             _relocate(element, folder, changes)
-    _add_centers(root, folder, changes)
+    _add_centers(root, changes)
+    _allow_flat_meshes(root, changes)
     return ElementTree.tostring(root, encoding="unicode"), changes
 
 
@@ -71,11 +73,11 @@ def _rename(element: ElementTree.Element, changes: Counter[str]) -> None:
     for attribute, value in element.attrib.items():
         if attribute == "file":
             continue
-        for prefix, new in _PREFIXES:
-            renamed, count = prefix.subn(new, value)
+        for prefix, (old, new) in _PREFIXES.items():
+            renamed, count = old.subn(new, value)
             if count:
                 element.set(attribute, renamed)
-                changes[f"{prefix.pattern[1:-6]}* renamed"] += 1
+                changes[f"{prefix} renamed"] += 1
 
 
 def _relocate(element: ElementTree.Element, assets: Path, changes: Counter[str]) -> None:
@@ -96,41 +98,30 @@ def _relocate(element: ElementTree.Element, assets: Path, changes: Counter[str])
         changes["asset paths corrected"] += 1
 
 
-def _add_centers(root: ElementTree.Element, assets: Path, changes: Counter[str]) -> None:
-    bodies = {body.get("name"): body for body in root.iter("body")}
-    for number, folder in sorted(_robot_folders(root)):
-        for site, parent in _centers(assets / "robots" / folder / "robot.xml"):
-            body = bodies.get(f"robot{number}_{parent}")
-            if body is None:
-                raise EnvError(
-                    f"model_file: robot{number} ({folder}) has no body '{parent}': the robot was another one; "
-                    "remove model_file, and robosuite builds the scene"
-                )
-            name = f"robot{number}_{site}"
-            ElementTree.SubElement(
-                body, "site", name=name, pos="0 0 0", size="0.01", rgba="0 0 0 0"
-            )
+def _add_centers(root: ElementTree.Element, changes: Counter[str]) -> None:
+    """Where controllers measure a robot's own motion: the body that carries the first joint's."""
+    done = set()
+    for carrier in root.iter("body"):
+        for body in carrier.findall("body"):
+            joint = body.find("joint")
+            robot = re.match(r"robot\d+_", joint.get("name", "")) if joint is not None else None
+            if robot is None or robot[0] in done:
+                continue
+            done.add(robot[0])
+            name = f"{robot[0]}right_center"
+            ElementTree.SubElement(carrier, "site", name=name, size="0.01", rgba="0 0 0 0")
             changes["site *_center added"] += 1
 
 
-def _robot_folders(root: ElementTree.Element) -> set[tuple[int, str]]:
-    """Number and folder of each robot, by the paths of its meshes."""
-    found = set()
+def _allow_flat_meshes(root: ElementTree.Element, changes: Counter[str]) -> None:
+    """MuJoCo refuses meshes without volume unless their inertia is a shell's: allowed where inertia is not theirs."""
+    weighing = {
+        geom.get("mesh")
+        for body in root.iter("body")
+        for geom in body.findall("geom")
+        if body.find("inertial") is None or geom.get("contype") != "0"
+    }
     for mesh in root.iter("mesh"):
-        robot = re.match(r"robot(\d+)_", mesh.get("name", ""))
-        place = re.search(rf"{_ASSETS}robots/([^/]+)/", mesh.get("file", ""))
-        if robot and place:
-            found.add((int(robot[1]), place[1]))
-    return found
-
-
-def _centers(robot: Path) -> list[tuple[str, str]]:
-    """Sites of an installed robot that its controllers measure from, with the bodies they are in."""
-    if not robot.exists():
-        return []
-    return [
-        (name, body.get("name", ""))
-        for body in ElementTree.parse(robot).iter("body")
-        for site in body.findall("site")
-        if (name := site.get("name", "")).endswith("_center")
-    ]
+        if mesh.get("name") not in weighing:
+            mesh.set("inertia", "shell")
+            changes["meshes without mass"] += 1

@@ -1,0 +1,72 @@
+"""``imitate dataset migrate-env``: a file of another robosuite, for the one that is installed."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from imitate.cli.curate import File, InPlace, Out, Overwrite, progress, target_of
+from imitate.collection.migrate import RECORDED_ENV_ARGS, MigrationReport, Replay, migrate_file
+
+
+def mount(app: typer.Typer) -> None:
+    """Give the verb to ``imitate dataset``."""
+    app.command("migrate-env")(migrate_env)
+
+
+def migrate_env(
+    file: File,
+    out: Out = None,
+    in_place: InPlace = False,
+    overwrite: Overwrite = False,
+    check: Annotated[
+        int, typer.Option("--check", min=0, help="Replay so many demos, spread over the file.")
+    ] = 3,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say and check what would change; write nothing.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Rewrite a file's environment for the robosuite that is installed.
+
+    Controllers, names and the scenes of the demos are translated from robosuite 1.0 - 1.4 to 1.5; states, actions and
+    observations stay as they are. Some demos are replayed by their states and actions before anything is written.
+    """
+    target = None if dry_run else target_of(file, out, in_place, overwrite)
+    with progress("migrate-env") as on_demo:
+        report = migrate_file(file, target, check=check, on_demo=on_demo)
+    typer.echo(json.dumps(report.to_dict()) if json_ else "\n".join(_lines(report)))
+
+
+def _lines(report: MigrationReport) -> list[str]:
+    if not report.changes and not report.scenes:
+        return [
+            f"{report.path}: fits robosuite {report.robosuite}: nothing to change, no file is written"
+        ]
+    lines = [f"  {change}" for change in report.changes]
+    scenes = ", ".join(f"{what} {count}" for what, count in report.scenes.items())
+    lines += [f"  model_file of the demos: {scenes}"] if scenes else []
+    lines += [f"  {demo}: {_replay(replay)}" for demo, replay in report.replays.items()]
+    lines += [f"  not checked: {report.not_checked}"] if report.not_checked else []
+    if report.written:
+        return [
+            *lines,
+            f"{report.path}: {report.demos} demos for robosuite {report.robosuite}; the old description is kept "
+            f"as attribute '{RECORDED_ENV_ARGS}'",
+        ]
+    return [*lines, f"{report.path}: nothing is written (--dry-run)"]
+
+
+def _replay(replay: Replay) -> str:
+    solved = {True: "solved", False: "not solved", None: "unknown"}
+    observed = "" if replay.obs_error_m is None else f" (observations {_mm(replay.obs_error_m)} mm)"
+    return (
+        f"{replay.steps} steps played, hand at most {_mm(replay.hand_error_m)} mm off{observed}; "
+        f"recorded: {solved[replay.was_solved]}, now: {solved[replay.is_solved]}"
+    )
+
+
+def _mm(distance_m: float) -> str:
+    return f"{distance_m * 1000:.2g}"
