@@ -65,6 +65,14 @@ def convert(
         bool | None,
         typer.Option("--flip-images/--keep-images", help="Whether images are upside down."),
     ] = None,
+    video: Annotated[
+        str | None,
+        typer.Option(
+            "--video",
+            metavar="CODEC",
+            help="To LeRobot: images as h264 or av1 videos, smaller and with a little loss; by default as PNGs.",
+        ),
+    ] = None,
     _formats: Annotated[
         bool,
         typer.Option(
@@ -80,6 +88,7 @@ def convert(
         language=language,
         action_shift=action_shift,
         flip_images=flip_images,
+        video=video,
     )
     with tqdm(desc="convert", unit="demo", leave=False, disable=None) as bar:
 

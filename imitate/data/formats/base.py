@@ -50,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Options:
-    """What the user knows and a file does not say. None: not given.
+    """What the user knows and a file does not say, and how to write. None: not given.
 
     Attributes:
         env: registered id of the gymnasium environment the data come from.
@@ -59,6 +59,7 @@ class Options:
         language: what the robot was told to do.
         action_shift: steps by which an observation lies after its action.
         flip_images: whether images are stored upside down.
+        video: codec of the camera videos to write.
     """
 
     env: str | None = None
@@ -67,6 +68,7 @@ class Options:
     language: str | None = None
     action_shift: int | None = None
     flip_images: bool | None = None
+    video: str | None = None
 
     def given(self) -> list[str]:
         """Names of the options that are set."""
@@ -74,8 +76,7 @@ class Options:
 
 
 Reader = Callable[[Path, Options, Report], AbstractContextManager[Source]]
-Writer = Callable[[Path, Source, Report], AbstractContextManager[Callable[[Demo], None]]]
-
+Writer = Callable[[Path, Source, Options, Report], AbstractContextManager[Callable[[Demo], None]]]
 
 Replay = Callable[[Source, Report], Iterator[Demo]]
 """From a source of states to its demos with observations."""
@@ -92,6 +93,7 @@ class Format:
         read: opens a path; None if it is only written.
         write: makes a path that does not exist; None if it is only read.
         options: names in :class:`Options` that its reader takes.
+        write_options: those that its writer takes.
         endings: of the names of its files, for choosing the target format.
         needs_replay: its files hold simulator states instead of observations.
     """
@@ -102,6 +104,7 @@ class Format:
     read: Reader
     write: Writer | None = None
     options: frozenset[str] = frozenset()
+    write_options: frozenset[str] = frozenset()
     endings: tuple[str, ...] = ()
     needs_replay: bool = False
 

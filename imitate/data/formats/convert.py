@@ -14,7 +14,7 @@ import numpy as np
 from imitate.data.faults import ACTION_LIMIT
 from imitate.data.formats import registry
 from imitate.data.formats.base import Demo, Format, Options, Replay, Source
-from imitate.data.formats.damage import reading
+from imitate.data.formats.damage import reading, writing
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
 
@@ -59,7 +59,8 @@ def convert(
     with _appearing(final) as unfinished, _opened(reader, path, given, report) as opened:
         if reader.needs_replay:
             opened.demos = _with_observations(copy(opened), replay, path, report)
-        _copy(opened, writer, unfinished, report, path, on_demo)
+        with writing(final):
+            _copy(opened, writer, unfinished, given, report, on_demo)
         if report.demos == 0:
             raise DatasetError(f"{path}: holds no demonstration: there is nothing to convert")
     return report
@@ -80,11 +81,13 @@ def _check(
         )
     if final.exists() and final.samefile(path):
         raise DatasetError(f"{final}: is the source itself: choose another name")
+    known = reader.options | writer.write_options
     for name in options.given():
-        if name not in reader.options:
-            known = ", ".join(f"--{_flag(option)}" for option in sorted(reader.options)) or "none"
+        if name not in known:
+            words = ", ".join(f"--{_flag(option)}" for option in sorted(known)) or "none"
             raise DatasetError(
-                f"{path}: format '{reader.name}' has no use for --{_flag(name)}: leave it out (it takes: {known})"
+                f"{path}: from '{reader.name}' to '{writer.name}' there is no use for --{_flag(name)}: "
+                f"leave it out (taken: {words})"
             )
 
 
@@ -107,16 +110,17 @@ def _copy(
     source: Source,
     writer: Format,
     unfinished: Path,
+    options: Options,
     report: Report,
-    path: Path,
     on_demo: Callable[[str, int | None], None] | None,
 ) -> None:
     assert writer.write is not None  # checked before
+    path = Path(report.source)
     demos = iter(source.demos)
     first = _next(demos, path)
     if first is None:
         return
-    with writer.write(unfinished, source, report) as append:
+    with writer.write(unfinished, source, options, report) as append:
         demo: Demo | None = first
         while demo is not None:
             append(demo)

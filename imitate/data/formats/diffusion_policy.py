@@ -114,7 +114,9 @@ def _frames(values: NDArray[Any], name: str, report: Report) -> NDArray[Any]:
 
 
 @contextmanager
-def _write(path: Path, source: Source, report: Report) -> Iterator[Callable[[Demo], None]]:
+def _write(
+    path: Path, source: Source, options: Options, report: Report
+) -> Iterator[Callable[[Demo], None]]:
     zarr = extra("zarr", "zarr")
     root = zarr.open_group(str(path), mode="w", zarr_format=2)
     data, meta = root.create_group("data"), root.create_group("meta")

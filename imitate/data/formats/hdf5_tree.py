@@ -115,7 +115,9 @@ def attributes(holder: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Bytes as text, numpy's scalars as Python's."""
+    """Bytes as text, numpy's scalars as Python's; in texts, what is not UTF-8 is replaced."""
+    if isinstance(value, str):
+        value = value.encode(errors="surrogateescape")
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value.item() if isinstance(value, np.generic) else value

@@ -182,4 +182,5 @@ FORMAT = Format(
     read=_read,
     write=write,
     options=frozenset({"fps", "language"}),
+    write_options=frozenset({"video"}),
 )

@@ -2,7 +2,7 @@
 
 * Vectors of ``obs`` side by side, in the order of their names, are ``observation.state``, each dimension named
   ``<key>.<i>``; ``object`` is ``observation.environment_state``. RGB frames are PNGs in the tables: no value changes,
-  which no video can promise.
+  which no video can promise; with ``--video`` they are videos.
 * ``actions`` -> ``action``; ``rewards`` -> ``next.reward``; the end of an episode -> ``next.done``, by the clock
   ``next.truncated`` too; the attribute ``success`` -> ``next.success`` at the last step; ``language`` -> the task.
 * ``meta/stats.json`` has exact statistics of all values.
@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.formats.base import Demo, Source
+from imitate.data.formats.base import Demo, Options, Source
 from imitate.data.formats.extras import extra
 from imitate.data.formats.frames import as_png
+from imitate.data.formats.lerobot_encoder import FILE_MB, VIDEO_PATH, Encoder, check_codec
 from imitate.data.formats.lerobot_stats import RunningStats, Stats
 from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import NAME, SidecarWriter, arrays_to_write
@@ -97,9 +98,13 @@ def from_features(
 
 
 @contextmanager
-def write(path: Path, source: Source, report: Report) -> Iterator[Callable[[Demo], None]]:
+def write(
+    path: Path, source: Source, options: Options, report: Report
+) -> Iterator[Callable[[Demo], None]]:
     """The dataset's folder; see the module."""
-    writer = _Writer(path, source, report)
+    if options.video is not None:
+        check_codec(options.video)
+    writer = _Writer(path, source, options.video, report)
     try:
         yield writer.append
         writer.finish()
@@ -108,8 +113,10 @@ def write(path: Path, source: Source, report: Report) -> Iterator[Callable[[Demo
 
 
 class _Writer:
-    def __init__(self, path: Path, source: Source, report: Report) -> None:
+    def __init__(self, path: Path, source: Source, video: str | None, report: Report) -> None:
         self._path, self._source, self._report = path, source, report
+        self._video = video
+        self._encoders: dict[str, Encoder] = {}
         (path / "meta").mkdir(parents=True)
         self._arrow = extra("pyarrow", "lerobot")
         self._parquet = extra("pyarrow.parquet", "lerobot")
@@ -154,8 +161,9 @@ class _Writer:
         rows["task_index"] = np.full(length, index)
         self._describe(rows)
         stats = {key: self._add_stats(key, values) for key, values in rows.items()}
+        places = self._encode(rows)
         self._write_rows(rows)
-        self._note_episode(task, length, stats)
+        self._note_episode(task, length, places, stats)
         assert self._sidecar is not None
         self._sidecar.append(demo, arrays)
 
@@ -187,7 +195,7 @@ class _Writer:
             return {"dtype": _AUTOMATIC[key], "shape": [1], "names": None}
         if values.ndim == 4:
             return {
-                "dtype": "image",
+                "dtype": "image" if self._video is None else "video",
                 "shape": list(values.shape[1:]),
                 "names": ["height", "width", "channels"],
             }
@@ -206,6 +214,20 @@ class _Writer:
     def _add_stats(self, key: str, values: NDArray[Any]) -> Stats:
         flat = values if values.ndim == 4 else values.reshape(len(values), -1)
         return self._stats.setdefault(key, RunningStats()).add(flat)
+
+    def _encode(self, rows: dict[str, NDArray[Any]]) -> dict[str, int | float]:
+        """Take the frames out of the rows if they become videos; where these lie."""
+        places: dict[str, int | float] = {}
+        if self._video is None:
+            return places
+        for key in [key for key, values in rows.items() if values.ndim == 4]:
+            if key not in self._encoders:
+                encoder = Encoder(self._path, key, self._video, self._fps, _CHUNK_FILES)
+                self._encoders[key] = encoder
+                self._report.changed[key] = f"{self._video} video: pixel values change a little"
+            places.update(self._encoders[key].append(rows.pop(key)))
+            self._features[key].setdefault("info", self._encoders[key].info())
+        return places
 
     def _write_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
         columns = {key: self._column(key, values) for key, values in rows.items()}
@@ -241,7 +263,13 @@ class _Writer:
             return flat
         return arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
-    def _note_episode(self, task: str, length: int, stats: Mapping[str, Stats]) -> None:
+    def _note_episode(
+        self,
+        task: str,
+        length: int,
+        places: Mapping[str, int | float],
+        stats: Mapping[str, Stats],
+    ) -> None:
         chunk, file = divmod(self._number, _CHUNK_FILES)
         self._episodes.append(
             {
@@ -252,6 +280,7 @@ class _Writer:
                 "data/file_index": file,
                 "dataset_from_index": self._frames,
                 "dataset_to_index": self._frames + length,
+                **places,
                 "meta/episodes/chunk_index": 0,
                 "meta/episodes/file_index": 0,
                 **{
@@ -267,6 +296,8 @@ class _Writer:
 
     def finish(self) -> None:
         """Write what is known at the end."""
+        for encoder in self._encoders.values():
+            encoder.finish()
         place = self._path / _EPISODES
         place.parent.mkdir(parents=True)
         self._parquet.write_table(self._arrow.Table.from_pylist(self._episodes), place)
@@ -315,16 +346,18 @@ class _Writer:
             "total_tasks": len(self._tasks),
             "chunks_size": _CHUNK_FILES,
             "data_files_size_in_mb": _DATA_MB,
-            "video_files_size_in_mb": 200,
+            "video_files_size_in_mb": FILE_MB,
             "fps": self._fps,
             "splits": {"train": f"0:{len(self._episodes)}"},
             "data_path": _DATA,
-            "video_path": None,
+            "video_path": VIDEO_PATH if self._encoders else None,
             "features": self._features,
         }
 
     def close(self) -> None:
         """Close the files."""
+        for encoder in self._encoders.values():
+            encoder.close()
         if self._file is not None:
             self._file.close()
         if self._sidecar is not None:

@@ -179,7 +179,9 @@ def _infos(
 
 
 @contextmanager
-def _write(path: Path, source: Source, report: Report) -> Iterator[Callable[[Demo], None]]:
+def _write(
+    path: Path, source: Source, options: Options, report: Report
+) -> Iterator[Callable[[Demo], None]]:
     minari = extra("minari", "minari")
     storages = extra("minari.dataset.minari_storage", "minari")
     buffers = extra("minari.data_collector", "minari")

@@ -6,8 +6,8 @@ from importlib import import_module
 from pathlib import Path
 
 from imitate.data.formats.base import Format
-from imitate.data.formats.damage import DAMAGE
-from imitate.errors import DatasetError, nearest
+from imitate.data.formats.damage import reading
+from imitate.errors import DatasetError, UserError, nearest
 
 # In the order in which a path is tried: what has more marks of its own comes first.
 _MODULES = {
@@ -62,8 +62,9 @@ def detect(path: Path) -> Format:
 
 def _recognised(candidate: Format, path: Path) -> bool:
     try:
-        return candidate.recognises(path)
-    except DAMAGE:
+        with reading(path):
+            return candidate.recognises(path)
+    except UserError:
         return False
 
 

@@ -257,7 +257,9 @@ def ends_of(
 
 
 @contextmanager
-def _write(path: Path, source: Source, report: Report) -> Iterator[Callable[[Demo], None]]:
+def _write(
+    path: Path, source: Source, options: Options, report: Report
+) -> Iterator[Callable[[Demo], None]]:
     written: set[str] = set()
     with DatasetWriter(
         path, source.env_meta, control_freq=source.control_freq, keep_partial=False

@@ -1,0 +1,243 @@
+"""Damaged and foreign files against every reader.
+
+    python -m tests.data.formats.fuzz                          each sample cut 200 times, 200 flips, foreign files
+    python -m tests.data.formats.fuzz --cases 20 aloha d4rl    fewer, and only these samples
+
+A case runs in a process of its own, a fork of this one, with a limit on time. It must end with a dataset, or with one
+line of a UserError and nothing left behind. If one does not, the exit code is 1; ``--only 'flip 7'`` runs it again.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from imitate.data import SequenceDataset, check_dataset
+from imitate.data.doctor.diagnosis import diagnose
+from imitate.data.formats.convert import convert
+from imitate.errors import UserError
+from tests.data.formats import samples
+
+LIMIT_S = 20
+MAX_GROWTH = 512 * 2**20
+OUTCOMES = ("refused", "valid", "CRASHED", "HUNG", "LITTER", "MEMORY")
+
+
+def converts(name):
+    """From the format named, then as it is recognised."""
+
+    def run(path, out):
+        given = {"from_format": name, "replay": lambda source, report: source.demos}
+        try:
+            convert(path, out / "o.hdf5", **given)
+        except UserError:
+            convert(path, out / "p.hdf5", replay=given["replay"])
+            raise
+
+    return run
+
+
+def trains(path, out):
+    check_dataset(path)
+    dataset = SequenceDataset(path, ("object",), seq_length=3, load_next_obs=True)
+    dataset.__getitems__(list(range(len(dataset))))
+
+
+def diagnoses(path, out):
+    diagnose(path)
+
+
+def targets():
+    """Name -> (what reads it, name of the file, function that makes it)."""
+    found = {
+        key: (converts(name), file, make) for key, (name, file, make) in samples.MAKERS.items()
+    }
+    found["SequenceDataset"] = (trains, "d.hdf5", samples.robomimic)
+    found["doctor"] = (diagnoses, "d.hdf5", samples.with_jpegs)
+    return found
+
+
+# ---- damage --------------------------------------------------------------------------------------
+
+
+def damage(path, kind, number, seed):
+    """Cut a file short at a random place, or flip 1 to 64 of its bits; of a folder, one of its files."""
+    random = np.random.default_rng([seed, number, kind == "cut"])
+    files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
+    file = files[random.integers(len(files))]
+    content = bytearray(file.read_bytes())
+    if kind == "cut":
+        del content[int(random.integers(len(content))) :]
+    else:
+        for bit in random.integers(len(content) * 8, size=2 ** (number % 7)):
+            content[bit // 8] ^= 1 << (bit % 8)
+    file.write_bytes(content)
+
+
+# ---- one case ------------------------------------------------------------------------------------
+
+
+def attempt(run, path, folder):
+    """Outcome, words, seconds and growth of memory in bytes of one reading, in a process of its own."""
+    out = folder / "out"
+    out.mkdir()
+    words = folder / "words"
+    started = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        _in_child(run, path, out, words)
+    status, peak = _wait(child)
+    seconds = time.monotonic() - started
+    said = words.read_text() if words.exists() else ""
+    if status is None:
+        return "HUNG", said, seconds, peak
+    outcome = {0: "valid", 2: "refused"}.get(os.waitstatus_to_exitcode(status), "CRASHED")
+    if outcome == "CRASHED" and not said:
+        said = f"exit status {os.waitstatus_to_exitcode(status)}"
+    left = [item.name for item in out.iterdir()]
+    if outcome == "refused" and left:
+        outcome, said = "LITTER", f"left {left} after: {said}"
+    if peak > MAX_GROWTH:
+        outcome, said = "MEMORY", f"{peak / 2**20:.0f} MiB: {said}"
+    return outcome, said, seconds, peak
+
+
+def _in_child(run, path, out, words):
+    before = _resident()
+    code = 0
+    try:
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), 2)
+        run(path, out)
+    except UserError as error:
+        code = 2 if len(str(error).splitlines()) == 1 else 3
+        words.write_text(str(error))
+    except BaseException:
+        code = 3
+        words.write_text(traceback.format_exc())
+    (words.parent / "growth").write_text(str(_peak() - before))
+    os._exit(code)
+
+
+def _resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def _peak():
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in x)
+    return int(line.split()[1]) * 1024
+
+
+def _wait(child):
+    """Exit status (None: it had to be ended) and peak memory."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        ended, status, usage = os.wait4(child, os.WNOHANG)
+        if ended:
+            return status, usage.ru_maxrss * 1024 - _resident()
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return None, 0
+        time.sleep(0.002)
+
+
+# ---- all cases -----------------------------------------------------------------------------------
+
+
+def cases(name, number_of, only):
+    for number in range(number_of):
+        for kind in ("cut", "flip"):
+            label = f"{kind} {number}"
+            if only in (None, label):
+                yield label, kind, number
+
+
+def examine(name, args, folder):
+    """All cases of a sample: counts, and what went wrong."""
+    run, file, make = targets()[name]
+    good = folder / "good"
+    good.mkdir()
+    make(good / file)
+    counts, failures, slowest, peak, total = Counter(), [], 0.0, 0, 0
+
+    def note(label, path, home):
+        nonlocal slowest, peak, total
+        outcome, said, seconds, growth = attempt(run, path, home)
+        counts[outcome] += 1
+        total += 1
+        slowest, peak = max(slowest, seconds), max(peak, growth)
+        if outcome not in ("refused", "valid"):
+            failures.append(f"{name}, {label}: {outcome}: {said}")
+        if args.verbose:
+            _say(f"{name}, {label}: {outcome} {seconds:.2f} s {said}")
+        return outcome
+
+    home = folder / "whole"
+    home.mkdir()
+    if note("undamaged", good / file, home) != "valid":
+        failures.append(f"{name}: the sample itself is not read")
+    for label, kind, number in cases(name, args.cases, args.only):
+        home = folder / "case"
+        home.mkdir()
+        copy = home / file
+        (shutil.copytree if (good / file).is_dir() else shutil.copy)(good / file, copy)
+        damage(copy, kind, number, args.seed)
+        note(label, copy, home)
+        shutil.rmtree(home)
+    if args.only is None:
+        for label, path in samples.foreign(folder / "foreign").items():
+            home = folder / "case"
+            home.mkdir()
+            if note(label, path, home) == "valid" and name != "doctor":
+                failures.append(f"{name}, {label}: taken for a dataset")
+            shutil.rmtree(home)
+    row = {"sample": name, "cases": total, **{key: counts[key] for key in OUTCOMES}}
+    return {**row, "slowest_s": round(slowest, 2), "peak_mib": round(peak / 2**20)}, failures
+
+
+def _say(line):
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main():
+    parser = argparse.ArgumentParser("python -m tests.data.formats.fuzz", description=__doc__)
+    parser.add_argument("samples", nargs="*", help="names of samples; all by default")
+    parser.add_argument("--cases", type=int, default=200, help="of each kind of damage")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="one case, such as 'flip 17'")
+    parser.add_argument("--json", action="store_true", help="the table as JSON")
+    parser.add_argument("--verbose", action="store_true", help="each case")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rows, failures = [], []
+    for name in args.samples or targets():
+        with tempfile.TemporaryDirectory() as folder:
+            row, found = examine(name, args, Path(folder))
+        rows.append(row)
+        failures += found
+        if not args.json:
+            if len(rows) == 1:
+                _say(" | ".join(row))
+            _say(" | ".join(str(value) for value in row.values()))
+    if args.json:
+        _say(json.dumps({"rows": rows, "failures": failures}))
+    else:
+        _say("\n".join(failures))
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
