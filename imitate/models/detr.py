@@ -1,0 +1,225 @@
+"""Encoder and decoder of DETR (Carion et al. 2020, arXiv:2005.12872), as in ACT (Zhao et al. 2023, arXiv:2304.13705).
+
+Unlike GPT's blocks, positions are added to queries and keys in every layer and never to values, and by
+default LayerNorm follows each sum. Names of the weights are those of the original.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from imitate.errors import ConfigError
+from imitate.models.attention import head_dim
+
+
+class _Layer(nn.Module):
+    """What layers of both kinds have: one self-attention, one MLP."""
+
+    def __init__(
+        self, dim: int, num_heads: int, feedforward_dim: int, dropout: float, pre_norm: bool
+    ) -> None:
+        super().__init__()
+        head_dim(dim, num_heads)  # refuses what does not divide
+        self.pre_norm = pre_norm
+        self.self_attn = nn.MultiheadAttention(dim, num_heads, dropout, batch_first=True)
+        self.linear1 = nn.Linear(dim, feedforward_dim)
+        self.linear2 = nn.Linear(feedforward_dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def _feedforward(self, x: Tensor) -> Tensor:
+        hidden = self.dropout(F.relu(self.linear1(x)))
+        return cast(Tensor, self.dropout(self.linear2(hidden)))
+
+    def _attend(
+        self,
+        attention: nn.MultiheadAttention,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+    ) -> Tensor:
+        hidden = None if mask is None else ~mask
+        y, _ = attention(query, key, value, key_padding_mask=hidden, need_weights=False)
+        return cast(Tensor, self.dropout(y))
+
+
+class EncoderLayer(_Layer):
+    """Self-attention and an MLP."""
+
+    def __init__(
+        self, dim: int, num_heads: int, feedforward_dim: int, dropout: float, pre_norm: bool
+    ) -> None:
+        super().__init__(dim, num_heads, feedforward_dim, dropout, pre_norm)
+        self.norm1 = nn.LayerNorm(dim)
+        self.norm2 = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+        """``(B, T, E) -> (B, T, E)``."""
+        if self.pre_norm:
+            y = self.norm1(x)
+            x = x + self._attend(self.self_attn, y + positions, y + positions, y, mask)
+            return x + self._feedforward(self.norm2(x))
+        place = x + positions
+        x = self.norm1(x + self._attend(self.self_attn, place, place, x, mask))
+        return cast(Tensor, self.norm2(x + self._feedforward(x)))
+
+
+class DecoderLayer(_Layer):
+    """Self-attention among the queries, attention to the memory, an MLP."""
+
+    def __init__(
+        self, dim: int, num_heads: int, feedforward_dim: int, dropout: float, pre_norm: bool
+    ) -> None:
+        super().__init__(dim, num_heads, feedforward_dim, dropout, pre_norm)
+        self.multihead_attn = nn.MultiheadAttention(dim, num_heads, dropout, batch_first=True)
+        self.norm1 = nn.LayerNorm(dim)
+        self.norm2 = nn.LayerNorm(dim)
+        self.norm3 = nn.LayerNorm(dim)
+
+    def forward(
+        self, x: Tensor, queries: Tensor, memory: Tensor, places: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """``(B, K, E) -> (B, K, E)``; ``places`` is the memory with its positions."""
+        if self.pre_norm:
+            y = self.norm1(x)
+            x = x + self._attend(self.self_attn, y + queries, y + queries, y, None)
+            y = self.norm2(x) + queries
+            x = x + self._attend(self.multihead_attn, y, places, memory, mask)
+            return x + self._feedforward(self.norm3(x))
+        y = x + queries
+        x = self.norm1(x + self._attend(self.self_attn, y, y, x, None))
+        x = self.norm2(x + self._attend(self.multihead_attn, x + queries, places, memory, mask))
+        return cast(Tensor, self.norm3(x + self._feedforward(x)))
+
+
+class Encoder(nn.Module):
+    """Layers over tokens.
+
+    Args:
+        dim: E.
+        num_layers: of them.
+        num_heads: divides E.
+        feedforward_dim: width of the MLPs.
+        dropout: of attention weights, of each sublayer and inside the MLPs.
+        pre_norm: LayerNorm before each sublayer and at the end, not after each sum.
+    """
+
+    def __init__(
+        self,
+        dim: int = 512,
+        num_layers: int = 4,
+        num_heads: int = 8,
+        feedforward_dim: int = 3200,
+        dropout: float = 0.1,
+        pre_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            EncoderLayer(dim, num_heads, feedforward_dim, dropout, pre_norm)
+            for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(dim) if pre_norm else nn.Identity()
+        _init_matrices(self)
+
+    def forward(self, x: Tensor, positions: Tensor, pad_mask: Tensor | None = None) -> Tensor:
+        """Mix the tokens.
+
+        Args:
+            x: (B, T, E).
+            positions: (1 or B, T, E), added where tokens are compared.
+            pad_mask: (B, T) bool, true where a token is real; the others are seen by none. At least one
+                of each row has to be real.
+
+        Returns:
+            (B, T, E).
+        """
+        for layer in self.layers:
+            x = layer(x, positions, pad_mask)
+        return cast(Tensor, self.norm(x))
+
+
+class Decoder(nn.Module):
+    """Layers over queries that read a memory; arguments as of :class:`Encoder`.
+
+    Args:
+        dim: E.
+        num_layers: of them.
+        num_heads: divides E.
+        feedforward_dim: width of the MLPs.
+        dropout: of attention weights, of each sublayer and inside the MLPs.
+        pre_norm: LayerNorm before each sublayer.
+        first_layer_only: return the first layer's result and leave the rest without effect, which the
+            published code of ACT does by mistake.
+    """
+
+    def __init__(
+        self,
+        dim: int = 512,
+        num_layers: int = 7,
+        num_heads: int = 8,
+        feedforward_dim: int = 3200,
+        dropout: float = 0.1,
+        pre_norm: bool = False,
+        first_layer_only: bool = False,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            DecoderLayer(dim, num_heads, feedforward_dim, dropout, pre_norm)
+            for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(dim)
+        self.first_layer_only = first_layer_only
+        _init_matrices(self)
+
+    def forward(
+        self, queries: Tensor, memory: Tensor, positions: Tensor, pad_mask: Tensor | None = None
+    ) -> Tensor:
+        """Answer the queries.
+
+        Args:
+            queries: (K, E), positions of the results; what is filled in begins as zeros.
+            memory: (B, T, E).
+            positions: (1 or B, T, E) of the memory.
+            pad_mask: (B, T) bool, true where a token of the memory is real.
+
+        Returns:
+            (B, K, E).
+        """
+        places = memory + positions
+        x = queries.new_zeros(memory.shape[0], *queries.shape)
+        layers = list(self.layers)[: 1 if self.first_layer_only else None]
+        for layer in layers:
+            x = layer(x, queries, memory, places, pad_mask)
+        return cast(Tensor, self.norm(x))
+
+
+def sinusoidal_positions_2d(height: int, width: int, dim: int) -> Tensor:
+    """Positions of the cells of a feature map, rows first: ``(height * width, dim)``.
+
+    DETR's: half of the features for the row and half for the column, each counted from 1 and scaled so that
+    the last is 2 pi; sines and cosines in turn.
+    """
+    if dim % 4:
+        raise ConfigError(f"positions of a feature map: {dim} features; wanted a multiple of 4")
+    frequency = 10000.0 ** (-2.0 * torch.arange(dim // 4) / (dim // 2))
+
+    def axis(size: int) -> Tensor:
+        place = torch.arange(1, size + 1) / (size + 1e-6) * 2.0 * math.pi
+        angle = place.unsqueeze(1) * frequency
+        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
+
+    rows = axis(height).unsqueeze(1).expand(-1, width, -1)
+    columns = axis(width).unsqueeze(0).expand(height, -1, -1)
+    return torch.cat((rows, columns), dim=-1).flatten(0, 1)
+
+
+def _init_matrices(module: nn.Module) -> None:
+    """DETR's initialization: Xavier for every matrix."""
+    for p in module.parameters():
+        if p.dim() > 1:
+            nn.init.xavier_uniform_(p)
