@@ -1,14 +1,14 @@
-"""Build step beside pyproject.toml: the folder ``configs`` travels inside the package."""
+"""Build step beside pyproject.toml: ``configs`` and the catalogue of datasets travel inside the package."""
 
 from pathlib import Path
-from shutil import copytree, ignore_patterns
+from shutil import copy, copytree, ignore_patterns
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
 
 class BuildWithConfigs(build_py):
-    """Copies ``configs`` to ``imitate/configs`` of the built package; a clone keeps the one copy."""
+    """Copies them below ``imitate`` of the built package; a clone keeps the one copy."""
 
     def run(self) -> None:
         """Build as usual, then copy."""
@@ -16,6 +16,7 @@ class BuildWithConfigs(build_py):
         if not self.editable_mode:
             target = Path(self.build_lib) / "imitate" / "configs"
             copytree("configs", target, dirs_exist_ok=True, ignore=ignore_patterns(".*"))
+            copy("datasets/catalogue.json", Path(self.build_lib) / "imitate")
 
 
 setup(cmdclass={"build_py": BuildWithConfigs})

@@ -11,6 +11,8 @@ from tqdm import tqdm
 
 from imitate.cli import curate, doctor, migrate_env, report
 from imitate.cli.convert import convert
+from imitate.cli.download import download
+from imitate.cli.finish import finish
 from imitate.cli.render import render
 from imitate.collection.playback import PlaybackReport
 from imitate.collection.playback import playback as play
@@ -38,6 +40,8 @@ def dataset() -> None:
 
 
 app.command()(convert)
+app.command()(download)
+app.command()(finish)
 app.command()(render)
 
 

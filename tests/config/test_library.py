@@ -80,6 +80,8 @@ def test_an_installed_wheel_has_the_configurations(tmp_path):
     no_junk = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for part in ("imitate", "configs"):
         shutil.copytree(ROOT / part, source / part, ignore=no_junk)
+    (source / "datasets").mkdir()
+    shutil.copy(ROOT / "datasets" / "catalogue.json", source / "datasets")
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy(path, source)
@@ -90,7 +92,9 @@ def test_an_installed_wheel_has_the_configurations(tmp_path):
     subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(built)], check=True)
     code = (
         "import imitate.config.library as library; from imitate.config import load_config;"
-        "print(library.folder(), len(library.names()), load_config('robosuite/lift/bc').algo_name)"
+        "print(library.folder(), len(library.names()), load_config('robosuite/lift/bc').algo_name);"
+        "from imitate.data.catalogue import catalogue_path, load_catalogue; load_catalogue();"
+        "print(catalogue_path())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -100,4 +104,9 @@ def test_an_installed_wheel_has_the_configurations(tmp_path):
         text=True,
         check=True,
     )
-    assert done.stdout.split() == [str(site / "imitate" / "configs"), str(len(names())), "bc"]
+    assert done.stdout.split() == [
+        str(site / "imitate" / "configs"),
+        str(len(names())),
+        "bc",
+        str(site / "imitate" / "catalogue.json"),
+    ]

@@ -1,0 +1,24 @@
+"""``imitate dataset finish``: a demonstration file from what an interrupted recording left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imitate.data.writer import finish_partial
+
+
+def finish(
+    partial: Annotated[
+        Path, typer.Argument(help="The .partial that a recording left, or the file it was to be.")
+    ],
+) -> None:
+    """Make a demonstration file of what an interrupted recording left.
+
+    Whole episodes are kept; the one that was running is lost. FILE.partial becomes FILE.
+    """
+    file = partial.with_suffix("") if partial.suffix == ".partial" else partial
+    count = finish_partial(file)
+    typer.echo(f"{file}: {count} episodes")

@@ -1,0 +1,104 @@
+"""The catalogue of public demonstration files: ``datasets/catalogue.json``, which is also in an installed package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from urllib.parse import urljoin
+
+from imitate.errors import UserError, nearest
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    """One file that can be downloaded.
+
+    Attributes:
+        name: such as ``robomimic/lift/ph/low_dim``.
+        url: where it is.
+        place: its path below the folder of downloads.
+        licence: of the data; None: the publisher states none.
+        size_bytes: None: not known.
+        about_bytes: rounded size, where the exact one is not known.
+        sha256: None: not known.
+        horizon: steps of an evaluation episode, as the publisher has them.
+        note: what is special about it.
+    """
+
+    name: str
+    url: str
+    place: PurePosixPath
+    licence: str | None
+    size_bytes: int | None
+    about_bytes: int | None
+    sha256: str | None
+    horizon: int
+    note: str | None = None
+
+
+def catalogue_path() -> Path:
+    """The file: in an installed package, or at a clone's root."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "catalogue.json"
+    return installed if installed.is_file() else package.parent / "datasets" / "catalogue.json"
+
+
+def load_catalogue(path: Path | None = None, base_url: str | None = None) -> list[PublicFile]:
+    """All files of the catalogue, in its order.
+
+    Args:
+        path: another catalogue than the one that comes with the package.
+        base_url: another server with the same paths.
+    """
+    tree = json.loads((path or catalogue_path()).read_text(encoding="utf-8"))
+    if tree["version"] != VERSION:
+        raise UserError(
+            f"{path}: a catalogue of version {tree['version']}; this imitate reads {VERSION}"
+        )
+    files = []
+    for entry in tree["files"]:
+        source = tree["sources"][entry["source"]]
+        base = source["base_url"] if base_url is None else base_url.rstrip("/") + "/"
+        folder = PurePosixPath(entry["name"]).parent
+        files.append(
+            PublicFile(
+                name=entry["name"],
+                url=urljoin(base, entry["path"]),
+                place=folder / PurePosixPath(entry["path"]).name,
+                licence=source["licence"],
+                size_bytes=entry["size_bytes"],
+                about_bytes=entry["about_bytes"],
+                sha256=entry["sha256"],
+                horizon=entry["horizon"],
+                note=entry.get("note"),
+            )
+        )
+    return files
+
+
+def chosen(files: Sequence[PublicFile], names: Sequence[str]) -> list[PublicFile]:
+    """The files called so; ``*`` stands for any letters, as in ``robomimic/*/ph/low_dim``.
+
+    Raises:
+        UserError: a name fits no file; the message says which are near.
+    """
+    found: dict[str, PublicFile] = {}
+    for name in names:
+        fitting = [file for file in files if fnmatchcase(file.name, name)]
+        if not fitting:
+            below = [file.name for file in files if file.name.startswith(name.rstrip("/") + "/")]
+            near = (
+                f"did you mean '{name.rstrip('/')}/*' ({len(below)} files)?"
+                if below
+                else nearest(name, (file.name for file in files))
+            )
+            raise UserError(
+                f"'{name}' is not in the catalogue; {near[:300]} (imitate dataset download --list)"
+            )
+        found.update((file.name, file) for file in fitting)
+    return list(found.values())

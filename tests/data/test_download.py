@@ -1,0 +1,367 @@
+"""Downloads from a server on this machine that behaves well, and badly."""
+
+import json
+import shutil
+import threading
+from collections import namedtuple
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePosixPath
+
+import pytest
+from typer.testing import CliRunner
+
+from imitate.cli.dataset import app
+from imitate.data import download as module
+from imitate.data.catalogue import PublicFile
+from imitate.data.download import download, sha256_of
+from imitate.errors import DatasetError, UserError
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one content at every path.
+
+    Attributes:
+        content: the bytes.
+        etag: its validator; None: none is sent.
+        ranges: whether parts are served.
+        drops: of the next answers, after how many bytes the connection is cut.
+        codes: of the next answers, the status in place of 200.
+        length: whether Content-Length is sent.
+        asked: header Range of each request.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, content):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content, self.etag, self.ranges, self.length = content, '"one"', True, True
+        self.drops, self.codes, self.asked = [], [], []
+        self.change_after = None
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+    def do_GET(self):
+        server = self.server
+        server.asked.append(self.headers.get("Range"))
+        if server.codes:
+            self.send_response(server.codes.pop(0))
+            self.send_header("Retry-After", "0")
+            self.end_headers()
+            return
+        start, content = 0, server.content
+        wanted = self.headers.get("Range")
+        same = self.headers.get("If-Range") == server.etag
+        if wanted and server.ranges and same:
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            if start >= len(content):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(content)}")
+                self.end_headers()
+                return
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        else:
+            self.send_response(200)
+        if server.etag is not None:
+            self.send_header("ETag", server.etag)
+        if server.length:
+            self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        body = content[start:]
+        if server.drops:
+            body = body[: server.drops.pop(0)]
+        self.wfile.write(body)
+        if server.change_after is not None:
+            server.content, server.etag = server.change_after
+            server.change_after = None
+
+
+@pytest.fixture
+def content(demo_file):
+    path = demo_file(num_demos=20, length=60)
+    data = path.read_bytes()
+    path.unlink()
+    return data
+
+
+@pytest.fixture
+def server(content):
+    with Server(content) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def file(server, content, tmp_path):
+    (tmp_path / "whole").write_bytes(content)
+    return PublicFile(
+        name="toy/lift",
+        url=f"{server.url}/lift.hdf5",
+        place=PurePosixPath("toy/lift.hdf5"),
+        licence="MIT",
+        size_bytes=len(content),
+        about_bytes=None,
+        sha256=sha256_of(tmp_path / "whole"),
+        horizon=400,
+    )
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "out" / "toy" / "lift.hdf5"
+
+
+def changed(file, **values):
+    return PublicFile(**{**vars(file), **values})
+
+
+def left(target):
+    return sorted(path.name for path in target.parent.iterdir())
+
+
+def get(file, target, **values):
+    return download(file, target, wait_s=0.001, **values)
+
+
+def test_a_file_arrives_whole_and_nothing_else_is_left(file, target, content):
+    told = []
+    result = get(file, target, on_bytes=lambda done, total: told.append((done, total)))
+    assert target.read_bytes() == content
+    assert left(target) == ["lift.hdf5"]
+    assert (result.verified, result.size_bytes, result.fetched_bytes, result.resumed_at) == (
+        *("sha256", len(content), len(content), 0),
+    )
+    assert result.sha256 == file.sha256
+    assert told[-1] == (len(content), len(content))
+
+
+def test_a_connection_that_breaks_is_taken_up_where_it_broke(file, target, content, server):
+    server.drops = [1000, 500]
+    result = get(file, target)
+    assert target.read_bytes() == content
+    assert server.asked == [None, "bytes=1000-", "bytes=1500-"]
+    assert result.fetched_bytes == len(content)
+
+
+def test_progress_starts_the_count_of_retries_anew(file, target, content, server):
+    server.drops = [100] * 6
+    get(file, target, retries=1)
+    assert target.read_bytes() == content
+
+
+def test_a_second_call_goes_on_with_what_the_first_left(file, target, content, server):
+    server.drops = [1000, 0, 0]
+    with pytest.raises(DatasetError, match="given up after 1 retries.*1000 bytes are kept"):
+        get(file, target, retries=1)
+    assert left(target) == ["lift.hdf5.part", "lift.hdf5.part.json"]
+    server.asked.clear()
+    server.drops.clear()
+    result = get(file, target)
+    assert server.asked == ["bytes=1000-"]
+    assert (result.resumed_at, result.fetched_bytes) == (1000, len(content) - 1000)
+    assert target.read_bytes() == content
+    assert left(target) == ["lift.hdf5"]
+
+
+def test_a_part_that_was_complete_needs_no_byte(file, target, content, server, monkeypatch):
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            get(file, target)
+    assert not target.exists()
+    result = get(file, target)
+    assert server.asked == [None, f"bytes={len(content)}-"]
+    assert (result.fetched_bytes, target.read_bytes()) == (0, content)
+
+
+def test_a_server_without_ranges_sends_all_of_it_again(file, target, content, server):
+    server.ranges, server.drops = False, [1000]
+    get(file, target)
+    assert target.read_bytes() == content
+
+
+@pytest.mark.parametrize("etag", [None, 'W/"weak"'])
+def test_without_a_strong_validator_it_begins_anew(file, target, content, server, etag):
+    server.etag, server.drops = etag, [1000]
+    get(file, target)
+    assert server.asked == [None, None]
+    assert target.read_bytes() == content
+
+
+def test_a_file_that_changes_between_attempts_is_not_glued(
+    file, target, content, server, demo_file
+):
+    other = demo_file("other.hdf5", num_demos=20, length=60, seed=7).read_bytes()
+    server.drops, server.change_after = [1000], (other, '"two"')
+    unknown = changed(file, size_bytes=None, sha256=None)
+    get(unknown, target)
+    assert target.read_bytes() == other
+    assert server.asked == [None, "bytes=1000-"]
+
+
+def test_a_part_of_another_address_is_not_used(file, target, content, server):
+    server.drops = [1000, 0]
+    with pytest.raises(DatasetError):
+        get(file, target, retries=0)
+    server.drops.clear()
+    server.asked.clear()
+    get(changed(file, url=f"{server.url}/mirror/lift.hdf5"), target)
+    assert server.asked == [None]
+    assert target.read_bytes() == content
+
+
+def test_a_body_cut_short_without_a_length(file, target, content, server):
+    server.length, server.drops = False, [1000]
+    get(file, target)
+    assert target.read_bytes() == content
+
+
+def test_busy_servers_are_asked_again(file, target, content, server):
+    server.codes = [503, 429, 500]
+    get(file, target)
+    assert target.read_bytes() == content
+
+
+def test_a_server_that_stays_busy(file, target, server):
+    server.codes = [503] * 3
+    with pytest.raises(DatasetError, match="given up after 2 retries .503 Service Unavailable"):
+        get(file, target, retries=2)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"), [(404, "publisher's page"), (403, "login"), (401, "login"), (410, "--url")]
+)
+def test_answers_that_will_not_change_are_told_at_once(file, target, server, code, advice):
+    server.codes = [code]
+    with pytest.raises(DatasetError, match=f"answers {code} .*{advice}"):
+        get(file, target)
+    assert len(server.asked) == 1
+    assert left(target) == []
+
+
+def test_nobody_listens(file, target, server):
+    port = 9  # discard: nothing listens there
+    with pytest.raises(DatasetError, match="given up after 1 retries .*refused"):
+        get(changed(file, url=f"http://127.0.0.1:{port}/x.hdf5"), target, retries=1)
+
+
+def test_a_wrong_checksum_leaves_nothing(file, target):
+    with pytest.raises(DatasetError, match="SHA-256 is .* but the catalogue says 000.*removed"):
+        get(changed(file, sha256="0" * 64), target)
+    assert left(target) == []
+
+
+def test_a_wrong_size_leaves_nothing(file, target, content):
+    with pytest.raises(DatasetError, match=f"has {len(content)} bytes, but the catalogue says 5"):
+        get(changed(file, size_bytes=5), target)
+    assert left(target) == []
+
+
+def test_a_page_of_html_is_no_demonstration_file(file, target, server):
+    server.content = b"<html>please log in</html>"
+    with pytest.raises(DatasetError, match="not an HDF5 file"):
+        get(changed(file, size_bytes=None, sha256=None), target)
+    assert left(target) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "verified"),
+    [({"sha256": None}, "size"), ({"sha256": None, "size_bytes": None}, "structure")],
+)
+def test_without_a_checksum_it_says_by_what_it_was_verified(file, target, values, verified):
+    result = get(changed(file, **values), target)
+    assert (result.verified, result.sha256) == (verified, file.sha256)
+
+
+def test_a_file_that_is_there_is_verified_not_fetched(file, target, server):
+    get(file, target)
+    server.asked.clear()
+    result = get(file, target)
+    assert (result.fetched_bytes, result.verified, server.asked) == (0, "sha256", [])
+
+
+def test_another_file_of_that_name_is_not_touched_without_overwrite(file, target, demo_file):
+    target.parent.mkdir(parents=True)
+    own = demo_file("own.hdf5", seed=9)
+    shutil.copy(own, target)
+    with pytest.raises(DatasetError, match="is there already, with another content.*--overwrite"):
+        get(file, target)
+    assert target.read_bytes() == own.read_bytes()
+    get(file, target, overwrite=True)
+    assert sha256_of(target) == file.sha256
+
+
+def test_overwrite_that_fails_keeps_the_old_file(file, target, server, demo_file):
+    target.parent.mkdir(parents=True)
+    shutil.copy(demo_file("own.hdf5", seed=9), target)
+    before = target.read_bytes()
+    server.codes = [404]
+    with pytest.raises(DatasetError):
+        get(file, target, overwrite=True)
+    assert target.read_bytes() == before
+
+
+def test_a_disk_that_is_too_small_is_told_before_a_byte_is_written(file, target, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(100, 90, 10))
+    with pytest.raises(DatasetError, match="0.00 GB free.*--out"):
+        get(file, target)
+    assert not target.exists()
+
+
+def test_only_http(file, target):
+    with pytest.raises(DatasetError, match="http:// or https://"):
+        get(changed(file, url="file:///etc/passwd"), target)
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["download", *map(str, arguments)])
+
+
+def test_the_command_lists():
+    result = run("--list")
+    assert result.exit_code == 0
+    assert "robomimic/lift/ph/low_dim " in result.stdout and "CC-BY-4.0" in result.stdout
+    entries = json.loads(run("--list", "--json", "mimicgen/source/*").stdout)
+    assert len(entries) == 12 and {entry["licence"] for entry in entries} == {"CC-BY-4.0"}
+
+
+def test_the_command_downloads_from_a_mirror(server, tmp_path, content):
+    names = ("robomimic/lift/mh/low_dim", "robomimic/can/mh/low_dim")
+    result = run(*names, "--url", server.url, "--out", tmp_path / "d")
+    assert result.exit_code == 0, result.output
+    for task in ("lift", "can"):
+        assert (tmp_path / f"d/robomimic/{task}/mh/low_dim_v15.hdf5").read_bytes() == content
+    assert (
+        result.stdout.count("no checksum is known for this file: verified by HDF5 structure") == 2
+    )
+    assert "its SHA-256 is " in result.stdout and "licence MIT" in result.stdout
+    again = json.loads(run(*names, "--url", server.url, "--out", tmp_path / "d", "--json").stdout)
+    assert [entry["fetched_bytes"] for entry in again] == [0, 0]
+
+
+def test_the_command_refuses_what_the_catalogue_does_not_know():
+    result = run("robomimic/lift/ph/lowdim")
+    assert isinstance(result.exception, UserError)
+    assert "did you mean 'robomimic/lift/ph/low_dim'" in str(result.exception)
+    assert isinstance(run().exception, UserError)
+
+
+def test_a_file_that_is_not_the_catalogues_is_refused(server, tmp_path):
+    result = run("robomimic/lift/ph/low_dim", "--url", server.url, "--out", tmp_path)
+    assert isinstance(result.exception, DatasetError)
+    assert "the catalogue says 21084088" in str(result.exception)
