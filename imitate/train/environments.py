@@ -10,6 +10,7 @@ from imitate.config import Config, DatasetConfig
 from imitate.config.section import merged
 from imitate.data import DatasetFile
 from imitate.data.language import instruction_of
+from imitate.envs.migration import fitted
 
 
 def environments(config: Config, tasks: Sequence[str] = ()) -> tuple[dict[str, Any], ...]:
@@ -59,6 +60,8 @@ def _of_file(
         if tasks:
             found = {instruction_of(file.attrs(demo), entry.lang) for demo in file.demos()}
             told = [task for task in tasks if task in found]
+    if experiment.rollout.enabled:
+        meta = fitted(meta)
     names = [experiment.env or meta.get("env_name"), *(experiment.additional_envs or ())]
     own = entry.key if len(names) == 1 else None
     return [

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from imitate.envs.migration import fitted
 from imitate.errors import EnvError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.policy.loading import policy_from_checkpoint
@@ -139,7 +140,7 @@ def _subject(
             raise EnvError("a policy object needs env_meta, the env_args of its environment")
         weights = sum(weight.numel() for weight in agent.algo.nets.parameters())
         horizon = int(agent.algo.global_config.experiment.rollout.horizon)
-        return _Subject(None, agent, dict(env_meta), horizon, weights, str(agent.algo.device))
+        return _Subject(None, agent, fitted(env_meta), horizon, weights, str(agent.algo.device))
     path = find_checkpoint(agent)
     ckpt = load_checkpoint(path)
     meta = dict(env_meta if env_meta is not None else ckpt["env_metadata"])
@@ -149,7 +150,7 @@ def _subject(
     weights = sum(weight.numel() for weight in ckpt["model"]["nets"].values())
     if device is None:
         device = "cuda" if weights > GPU_POLICY and torch.cuda.is_available() else "cpu"
-    return _Subject(path, None, meta, horizon, weights, device)
+    return _Subject(path, None, fitted(meta), horizon, weights, device)
 
 
 def _chosen(mode: Mode, subject: _Subject) -> Mode:
