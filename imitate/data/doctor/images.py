@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
@@ -13,10 +14,12 @@ from imitate.data.doctor.orientation import flip
 from imitate.data.doctor.survey import Array, Piece
 
 _MAX_RUNS = 100
+_NO_COLOURS = re.compile("depth|segmentation")
 
 
 class Images:
-    """Looks at arrays that are images: (H, W, C) with 1, 3 or 4 channels.
+    """Looks at arrays that are images: (H, W, C) with 1, 3 or 4 channels; not at depth and segmentation,
+    whose values are metres and numbers of things.
 
     Args:
         layout: of the file.
@@ -26,7 +29,7 @@ class Images:
         self._keys = {
             key: form
             for key, form in layout.steps.items()
-            if key.startswith("obs/") and form.is_image and "depth" not in key
+            if key.startswith("obs/") and form.is_image and not _NO_COLOURS.search(key)
         }
         self._blank: defaultdict[str, list[Place]] = defaultdict(list)
         self._low: dict[str, float] = {}

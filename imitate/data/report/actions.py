@@ -26,7 +26,11 @@ def actions(subject: Subject) -> Html:
         _dimension(values[:, d], d, bounded) for d in range(min(values.shape[1], _MOST_DIMS))
     ]
     note = f"{len(values)} steps of {len(subject.sample)} demos"
-    note += "; dashed lines are the limits −1 and 1." if bounded else "; the actions leave [−1, 1]."
+    note += (
+        "; dashed lines are the limits −1 and 1."
+        if bounded
+        else "; the actions leave [−1, 1]: the limits are the smallest and largest value."
+    )
     if values.shape[1] > _MOST_DIMS:
         note += f" The first {_MOST_DIMS} of {values.shape[1]} dimensions are shown."
     course = _course(subject, values)
@@ -43,19 +47,25 @@ def _dimension(values: Array, dimension: int, bounded: bool) -> Html:
         label="action",
         limits=(-1.08, 1.08) if bounded else _range(low, high),
         marks=(-1, 1) if bounded else (),
-        width=250,
+        width=232,
         height=150,
         title=f"histogram of action {dimension}",
     )
-    count = len(np.unique(values[:10_000]))
-    if count == 1 and low == high:
+    if low == high:
         words = f"always {number(low)}"
     elif bool(is_switch(values[:, None])[0]):
-        words = f"switch: {number(low)} or {number(high)}"
+        words = f"a switch: {number(low, 3)} in {percent(float((values == low).mean()))}, else {number(high, 3)}"
     else:
-        at = float(((values == low) | (values == high)).mean())
-        words = f"{number(low)} to {number(high)}, mean {number(float(values.mean()))}, {percent(at)} at a limit"
+        words = f"{number(low, 3)} to {number(high, 3)}, mean {number(float(values.mean()), 2)}"
+        words += f"; {percent(float(_stuck(values, bounded).mean()))} at a limit"
     return figure(drawing, f"dimension {dimension}", words)
+
+
+def _stuck(values: Array, bounded: bool) -> Array:
+    """(n,) whether each value is at -1 or 1; at the smallest or largest where these are no limits."""
+    if bounded:
+        return np.asarray(np.abs(values) >= 1)
+    return np.asarray((values == values.min()) | (values == values.max()))
 
 
 def _range(low: float, high: float) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from imitate.data.report.markup import Html, el, figure, join, number, percent, section, table
-from imitate.data.report.subject import Subject
+from imitate.data.report.subject import Array, Subject
 from imitate.data.report.svg import histogram
 
 _WIDTH, _HEIGHT = 460, 210
@@ -46,7 +46,7 @@ def episodes(subject: Subject) -> Html:
     return section("episodes", "Episodes", el("div", *drawings, class_="grid"), _success(subject))
 
 
-def _returns(returns: np.ndarray) -> Html:
+def _returns(returns: Array) -> Html:
     title = "Return"
     returns = returns[np.isfinite(returns)]
     if len(returns) and returns.min() == returns.max():

@@ -85,7 +85,7 @@ def data_url(key: str, frame: Array) -> str:
 
 def _pixels(key: str, frame: Array) -> Array:
     """(H, W, 3) uint8 of a frame of whatever kind."""
-    if Form(frame.shape, frame.dtype).shape[-1] not in (1, 3, 4):
+    if frame.shape[2] not in (1, 3, 4):
         frame = np.moveaxis(frame, 0, 2)
     if "segmentation" in key:
         return _coloured(frame[..., 0])
@@ -103,7 +103,8 @@ def _stretched(frame: Array, *, is_depth: bool) -> Array:
     if not is_depth and low >= 0:
         low, high = 0.0, 1.0 if high <= 1 else 255.0
     scaled = (values - low) / max(high - low, 1e-12)
-    return np.rint(255 * scaled.clip(0, 1)).astype(np.uint8)
+    pixels: Array = np.rint(255 * scaled.clip(0, 1)).astype(np.uint8)
+    return pixels
 
 
 def _coloured(numbers: Array) -> Array:
@@ -111,6 +112,6 @@ def _coloured(numbers: Array) -> Array:
     values = numbers.astype(np.int64)
     hue = (values * 0.618034) % 1.0 * 2 * math.pi
     waves = [0.5 + 0.4 * np.cos(hue + shift) for shift in (0.0, -2.094, 2.094)]
-    colours = np.rint(255 * np.stack(waves, axis=-1)).astype(np.uint8)
+    colours: Array = np.rint(255 * np.stack(waves, axis=-1)).astype(np.uint8)
     colours[values <= 0] = 40
     return colours

@@ -72,9 +72,9 @@ def figure(drawing: object, title: object, caption: object = None) -> Html:
     return el("figure", head, drawing)
 
 
-def number(value: float | None) -> str:
-    """Four significant digits; a dash for None."""
-    return "–" if value is None else f"{value:.4g}".replace("-", "−")
+def number(value: float | None, digits: int = 4) -> str:
+    """So many significant digits; a dash for None."""
+    return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
 
 
 def size(num_bytes: float) -> str:
@@ -88,4 +88,8 @@ def size(num_bytes: float) -> str:
 
 def percent(share: float) -> str:
     """A share; what is not nothing is not called 0 %."""
-    return "< 0.1 %" if 0 < share < 0.001 else f"{100 * share:.3g} %"
+    if 0 < share < 0.001:
+        return "<\u00a00.1\u00a0%"
+    if 0.999 < share < 1:
+        return ">\u00a099.9\u00a0%"
+    return f"{100 * share:.1f}".removesuffix(".0") + "\u00a0%"

@@ -120,14 +120,14 @@ def _curves(subject: Subject) -> Iterator[Html]:
 def initial_states(subject: Subject) -> Html:
     """Where objects are at the first step."""
     demos = spread(subject.sample, _MOST_STARTS)
-    drawings = []
+    drawings: list[Html] = []
     for key, form in subject.layout.steps.items():
         if len(form.step) == 1 and key.startswith("obs/") and not _ROBOT.search(key):
             drawings += _scatters(subject, key, demos)
     if not drawings:
         return Html("")
     note = f"Objects at the first step of {len(demos)} demos: how much the scenes differ."
-    grid = el("div", *drawings[:_MOST_PLACES], class_="grid small")
+    grid = el("div", *drawings[:_MOST_PLACES], class_="grid starts")
     return section("starts", "Initial states", grid, note=note)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from imitate.data.curate.summary import key_statistics
-from imitate.data.report.markup import Html, el, join, number, section, table
+from imitate.data.report.markup import Html, el, number, section, table
 from imitate.data.report.subject import Subject
 from imitate.data.statistics import KeyStats
 from imitate.errors import DatasetError
@@ -43,7 +43,7 @@ def observations(subject: Subject) -> Html:
         "observations",
         "Observations and actions",
         table(header, rows, left=4),
-        join(details),
+        el("details", el("summary", "Every dimension"), *details) if details else None,
         note=note,
     )
 
@@ -91,11 +91,8 @@ def _details(key: str, stats: KeyStats) -> Html | None:
     if stats.mean.size < 2:
         return None
     header = ("dimension", "smallest", "mean", "largest", "std")
-    return el(
-        "details",
-        el("summary", f"{key}: {stats.mean.size} dimensions"),
-        table(header, list(_dimensions(stats))),
-    )
+    more = f", the first {_MOST_DIMS} of {stats.mean.size}" if stats.mean.size > _MOST_DIMS else ""
+    return el("div", el("h3", f"{key}{more}"), table(header, list(_dimensions(stats))))
 
 
 def _dimensions(stats: KeyStats) -> Iterator[tuple[str, ...]]:

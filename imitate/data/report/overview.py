@@ -10,7 +10,7 @@ from imitate.data.doctor.finding import Finding, Level, Place
 from imitate.data.report.markup import Html, el, join, number, percent, section, size
 from imitate.data.report.subject import Subject
 
-_KINDS = {1: "robosuite", 2: "gymnasium", 3: "iGibson", 4: "real robot"}
+_KINDS = {"1": "robosuite", "2": "gymnasium", "3": "iGibson", "4": "real robot"}
 _KNOWN = frozenset(("env_args", "control_freq", "total", "imitate_format"))
 _MAX_TEXT = 160
 _MAX_ATTRS = 24
@@ -39,7 +39,7 @@ def _tiles(subject: Subject) -> Html:
     levels = [finding.level for finding in subject.health.findings]
     for level in (Level.error, Level.warning):
         count = levels.count(level)
-        tiles.append((f"{level.value}s", str(count)))
+        tiles.append((level.value if count == 1 else f"{level.value}s", str(count)))
     return el(
         "div",
         *(
@@ -56,7 +56,7 @@ def _tiles(subject: Subject) -> Html:
 
 
 def _alarm(name: str, value: str) -> str:
-    return name.rstrip("s") if name in ("errors", "warnings") and value != "0" else ""
+    return name.rstrip("s") if name.rstrip("s") in ("error", "warning") and value != "0" else ""
 
 
 def _duration(seconds: float) -> str:
@@ -67,13 +67,13 @@ def _duration(seconds: float) -> str:
 
 def _facts(subject: Subject) -> Html:
     rows = [(name, value) for name, value in _described(subject) if value]
-    return el("dl", *(part for name, value in rows for part in (el("dt", name), el("dd", value))))
+    return el("dl", *(el("div", el("dt", name), el("dd", value)) for name, value in rows))
 
 
 def _described(subject: Subject) -> Iterator[tuple[str, object]]:
     meta, attrs = subject.env_meta, subject.file.file_attrs
     robots = subject.env_kwargs.get("robots")
-    kind = _KINDS.get(meta.get("type") if isinstance(meta.get("type"), int) else -1)
+    kind = _KINDS.get(str(meta.get("type")))
     yield "environment", " ".join(_words(meta.get("env_name"))) or "not said"
     yield "simulator", " ".join([*_words(kind), *_words(meta.get("env_version"))])
     yield "robot", ", ".join(map(str, robots)) if isinstance(robots, list) else robots
@@ -122,7 +122,7 @@ def doctor(subject: Subject) -> Html:
         body = el("p", "✔ Nothing is wrong with this file.", class_="well")
     else:
         body = join(_finding(subject, finding) for finding in findings)
-    return section("doctor", "Doctor", body, note=f"What `imitate dataset doctor` says.{looked}")
+    return section("doctor", "Doctor", body, note=f"What imitate dataset doctor says.{looked}")
 
 
 def _finding(subject: Subject, finding: Finding) -> Html:

@@ -25,12 +25,15 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
   min-width: 104px; } .tile b { display: block; font-size: 23px; line-height: 1.25; font-weight: 650; }
 .tile span { color: var(--faint); font-size: 13px; } .tile.error b { color: var(--bad); }
 .tile.warning b { color: var(--warn); }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px; margin: 0 0 8px; font-size: 14px; }
-dt { color: var(--faint); } dd { margin: 0; overflow-wrap: anywhere; }
-.grid { display: flex; flex-wrap: wrap; gap: 18px 28px; margin-top: 12px; } .grid.small { gap: 16px 24px; }
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(300px, 1fr)); gap: 3px 24px; margin: 0 0 10px;
+  font-size: 14px; } dl div { display: flex; gap: 12px; } dt { color: var(--faint); flex: 0 0 96px; }
+dd { margin: 0; overflow-wrap: anywhere; }
+.grid { display: flex; flex-wrap: wrap; gap: 18px 28px; margin-top: 12px; } .small > figure { width: 232px; }
+.grid.small { gap: 18px 20px; } .starts > figure { width: 310px; }
 figure { margin: 0; max-width: 100%; } .grid + figure { margin-top: 22px; }
+.grid + figure figcaption { max-width: none; }
 figcaption { font-size: 13.5px; margin-bottom: 2px; max-width: 460px; } figcaption b { margin-right: 8px; }
-figcaption > span { color: var(--faint); font-size: 12.5px; } .small figcaption { max-width: 300px; }
+figcaption > span { color: var(--faint); font-size: 12.5px; } .small figcaption { min-height: 58px; }
 .small figcaption b { display: block; } .plain { color: var(--soft); max-width: 420px; }
 svg { display: block; max-width: 100%; height: auto; overflow: visible; } svg text { fill: var(--faint);
   font-size: 11px; font-variant-numeric: tabular-nums; } .tick { text-anchor: middle; } .tick.y { text-anchor: end; }
@@ -54,7 +57,8 @@ svg .axis { stroke: var(--axis); stroke-width: 1; } .bar { fill: var(--accent); 
   user-select: none; } th:hover { color: var(--ink); } th[aria-sort=ascending]::after { content: " ▲"; font-size: 9px; }
 th[aria-sort=descending]::after { content: " ▼"; font-size: 9px; } .num { text-align: right; }
 td { max-width: 380px; overflow: hidden; text-overflow: ellipsis; }
-details { margin-top: 6px; font-size: 13.5px; } summary { cursor: pointer; color: var(--soft); }
+h3 { font-size: 14px; margin: 14px 0 0; }
+details { margin-top: 10px; font-size: 13.5px; } summary { cursor: pointer; color: var(--soft); }
 .finding { border-left: 4px solid var(--accent); background: var(--info-wash); border-radius: 0 8px 8px 0;
   padding: 8px 14px; margin-top: 10px; overflow-wrap: anywhere; } .finding.error { border-color: var(--bad);
   background: var(--bad-wash); } .finding.warning { border-color: var(--warn); background: var(--warn-wash); }

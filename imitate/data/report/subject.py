@@ -76,7 +76,7 @@ class Subject:
         """Steps per second, if the file says so."""
         said = self.file.file_attrs.get("control_freq") or self.env_kwargs.get("control_freq")
         try:
-            rate = float(said)
+            rate = float(said or 0)
         except (TypeError, ValueError):
             return None
         return rate if math.isfinite(rate) and rate > 0 else None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from imitate.data.report.markup import Html, el, number
 
 Array = NDArray[Any]
+_LEAST_BARS = 9
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 8, 34
 
 
@@ -173,7 +174,7 @@ def short(value: float) -> str:
         return "0"
     if abs(value) >= 1e6:
         return f"{number(value / 1e6)}M"
-    return f"{number(value / 1000)}k" if abs(value) >= 1e4 else number(value)
+    return f"{number(value / 1000)}k" if abs(value) >= 1000 else number(value)
 
 
 def _wide(limits: tuple[float, float]) -> tuple[float, float]:
@@ -216,6 +217,8 @@ def histogram(
     low, high = limits or (float(values.min()), float(values.max()))
     whole = bool((values == np.round(values)).all()) and high - low < 200 and limits is None
     if whole:
+        room = max(0, math.ceil((_LEAST_BARS - 1 - (high - low)) / 2))
+        low, high = low - room, high + room
         width = max(1, math.ceil((high - low + 1) / bins))
         edges = np.arange(low - 0.5, high + 0.5 + width, width)
     else:
