@@ -72,7 +72,7 @@ class MigrationReport:
     path: str
     robosuite: str
     changes: list[Change]
-    scenes: Counter[str] = field(default_factory=Counter)
+    scenes: dict[str, int] = field(default_factory=dict)
     demos: int = 0
     replays: dict[str, Replay] = field(default_factory=dict)
     not_checked: str = ""
@@ -131,6 +131,7 @@ def migrate_file(
 def _scenes(file: DatasetFile, report: MigrationReport) -> dict[str, str]:
     """The scenes that change, by demo."""
     scenes = {}
+    counts: Counter[str] = Counter()
     for demo in file.demos():
         report.demos += 1
         old = file.attrs(demo).get("model_file")
@@ -142,7 +143,8 @@ def _scenes(file: DatasetFile, report: MigrationReport) -> dict[str, str]:
             raise EnvError(f"{file.path}: {demo}: {error}") from error
         if changes:
             scenes[demo] = new
-            report.scenes += changes
+            counts += changes
+    report.scenes = dict(counts)
     return scenes
 
 

@@ -1,0 +1,235 @@
+"""Descriptions of environments as robomimic's files hold them, for robosuite 1.5.2."""
+
+import copy
+import logging
+
+import numpy as np
+import pytest
+
+from imitate.envs import make_env
+from imitate.envs.migration import (
+    arm_controllers,
+    fitted,
+    migrate_env_args,
+    version_note,
+)
+from imitate.errors import EnvError
+
+# What robomimic's low_dim files for robosuite 1.4.1 say.
+OLD_CONTROLLER = {
+    "type": "OSC_POSE",
+    "input_max": 1,
+    "input_min": -1,
+    "output_max": [0.05, 0.05, 0.05, 0.5, 0.5, 0.5],
+    "output_min": [-0.05, -0.05, -0.05, -0.5, -0.5, -0.5],
+    "kp": 150,
+    "damping": 1,
+    "impedance_mode": "fixed",
+    "kp_limits": [0, 300],
+    "damping_limits": [0, 10],
+    "position_limits": None,
+    "orientation_limits": None,
+    "uncouple_pos_ori": True,
+    "control_delta": True,
+    "interpolation": None,
+    "ramp_ratio": 0.2,
+}
+OLD = {
+    "env_name": "Lift",
+    "env_version": "1.4.1",
+    "type": 1,
+    "env_kwargs": {
+        "has_renderer": False,
+        "has_offscreen_renderer": False,
+        "ignore_done": True,
+        "use_object_obs": True,
+        "use_camera_obs": False,
+        "control_freq": 20,
+        "controller_configs": OLD_CONTROLLER,
+        "robots": ["Panda"],
+        "camera_depths": False,
+        "camera_heights": 84,
+        "camera_widths": 84,
+        "reward_shaping": False,
+    },
+}
+# What those for 1.5.1 say: the old keys are still there, without effect.
+V15 = {
+    **OLD,
+    "env_version": "1.5.1",
+    "env_kwargs": {
+        **OLD["env_kwargs"],
+        "lite_physics": False,
+        "controller_configs": {
+            "type": "BASIC",
+            "body_parts": {
+                "right": {
+                    **OLD_CONTROLLER,
+                    "input_ref_frame": "world",
+                    "gripper": {"type": "GRIP"},
+                }
+            },
+        },
+    },
+}
+NEW_CONTROLLER = {
+    "type": "OSC_POSE",
+    "input_max": 1,
+    "input_min": -1,
+    "output_max": [0.05, 0.05, 0.05, 0.5, 0.5, 0.5],
+    "output_min": [-0.05, -0.05, -0.05, -0.5, -0.5, -0.5],
+    "kp": 150,
+    "impedance_mode": "fixed",
+    "kp_limits": [0, 300],
+    "position_limits": None,
+    "orientation_limits": None,
+    "uncouple_pos_ori": True,
+    "interpolation": None,
+    "ramp_ratio": 0.2,
+    "input_type": "delta",
+    "input_ref_frame": "world",
+    "gripper": {"type": "GRIP"},
+}
+
+
+def with_kwargs(**kwargs):
+    return {**OLD, "env_kwargs": {**OLD["env_kwargs"], **kwargs}}
+
+
+def arm_of(env_args, version="1.5.2"):
+    new, _ = migrate_env_args(env_args, version)
+    return new["env_kwargs"]["controller_configs"]["body_parts"]["right"]
+
+
+@pytest.mark.parametrize("old", [OLD, V15])
+def test_robomimics_files(old):
+    before = copy.deepcopy(old)
+    new, changes = migrate_env_args(old, "1.5.2")
+    assert new == {
+        **OLD,
+        "env_version": "1.5.2",
+        "env_kwargs": {
+            **OLD["env_kwargs"],
+            "lite_physics": False,
+            "controller_configs": {"type": "BASIC", "body_parts": {"right": NEW_CONTROLLER}},
+        },
+    }
+    assert old == before
+    assert migrate_env_args(new, "1.5.2") == (new, [])
+    assert str(changes[-1]).endswith('-> "1.5.2" (the installed one)')
+
+
+def test_changes_are_told_key_by_key():
+    _, changes = migrate_env_args(OLD, "1.5.2")
+    arm = "env_kwargs.controller_configs.body_parts.right"
+    assert [(change.key, change.old, change.new) for change in changes] == [
+        ("env_kwargs.lite_physics", "absent", "false"),
+        ("env_kwargs.controller_configs", "flat OSC_POSE", "BASIC, body_parts.right: OSC_POSE"),
+        (f"{arm}.damping", "1", "absent"),
+        (f"{arm}.damping_limits", "[0, 10]", "absent"),
+        (f"{arm}.control_delta", "true", 'input_type "delta"'),
+        (f"{arm}.input_ref_frame", "absent", '"world"'),
+        ("env_version", '"1.4.1"', '"1.5.2"'),
+    ]
+
+
+def test_absolute_commands_stay_absolute():
+    for controller in ({**OLD_CONTROLLER, "control_delta": False}, {**NEW_CONTROLLER}):
+        mode = "delta" if "input_type" in controller else "absolute"
+        assert arm_of(with_kwargs(controller_configs=controller))["input_type"] == mode
+    # A configuration for older files, laid over a description of 1.5: control_delta beside body_parts.
+    laid_over = copy.deepcopy(V15)
+    laid_over["env_kwargs"]["controller_configs"]["control_delta"] = False
+    assert arm_of(laid_over)["input_type"] == "absolute"
+
+
+def test_damping_had_an_effect_before_1_2_only():
+    old = with_kwargs(controller_configs={**OLD_CONTROLLER, "damping": 2})
+    assert "damping_ratio" not in arm_of(old)
+    assert arm_of({**old, "env_version": "1.0.1"})["damping_ratio"] == 2
+    assert arm_of({**old, "env_version": "1.0.1"})["damping_ratio_limits"] == [0, 10]
+
+
+def test_no_controller_meant_joint_velocities():
+    kwargs = {key: v for key, v in OLD["env_kwargs"].items() if key != "controller_configs"}
+    arm = arm_of({**OLD, "env_kwargs": kwargs})
+    assert (arm["type"], arm["kp"], arm["output_max"]) == ("JOINT_VELOCITY", 0.03, 0.5)
+    new = {**OLD, "env_version": "1.5.0", "env_kwargs": kwargs}
+    assert "controller_configs" not in migrate_env_args(new, "1.5.2")[0]["env_kwargs"]
+
+
+def test_names_that_changed():
+    old = with_kwargs(
+        robots=["Panda", "Panda"],
+        env_configuration="single-arm-opposed",
+        controller_configs=[OLD_CONTROLLER, {**OLD_CONTROLLER, "kp": 100}],
+        mount_types="default",
+        gripper_visualizations=True,
+    )
+    new, changes = migrate_env_args(old, "1.5.2")
+    kwargs = new["env_kwargs"]
+    assert kwargs["env_configuration"] == "opposed"
+    assert kwargs["base_types"] == "default"
+    assert not kwargs.keys() & {"mount_types", "gripper_visualizations"}
+    assert [arm["kp"] for arm in arm_controllers(kwargs)] == [150, 100]
+    assert any(change.key.startswith("env_kwargs.controller_configs[1].") for change in changes)
+
+
+def test_limits_of_goals_are_told_to_be_lost():
+    old = with_kwargs(
+        controller_configs={**OLD_CONTROLLER, "position_limits": [[0, 0, 0], [1, 1, 1]]}
+    )
+    new, changes = migrate_env_args(old, "1.5.2")
+    assert arm_controllers(new["env_kwargs"])[0]["position_limits"] is None
+    assert any("position_limits" in change.key and "farther" in change.reason for change in changes)
+
+
+def test_what_is_left_alone():
+    gym = {"env_name": "Pendulum-v1", "type": 2, "env_version": "0.29"}
+    newer = {**OLD, "env_version": "1.6.0"}
+    for env_args in (gym, newer):
+        assert migrate_env_args(env_args, "1.5.2") == (env_args, [])
+    assert migrate_env_args(OLD, "1.4.1") == (OLD, [])
+
+
+@pytest.mark.parametrize(
+    ("env_args", "words"),
+    [
+        ({**OLD, "env_version": "0.3.0"}, "robosuite 0.3.0.*record anew"),
+        (with_kwargs(robots="Baxter"), "Baxter.*install robosuite 1.4.1"),
+        (with_kwargs(controller_configs="OSC_POSE"), 'controller_configs.*"OSC_POSE"'),
+    ],
+)
+def test_what_cannot_be_translated(env_args, words):
+    with pytest.raises(EnvError, match=words):
+        migrate_env_args(env_args, "1.5.2")
+
+
+def test_a_mismatch_is_one_line_that_names_the_command():
+    note = version_note(OLD, "1.5.2")
+    assert "recorded with robosuite 1.4.1, 1.5.2 is installed" in note
+    assert "imitate dataset migrate-env" in note
+    assert "\n" not in note
+    unversioned = {key: value for key, value in OLD.items() if key != "env_version"}
+    assert "before robosuite 1.5" in version_note(unversioned, "1.5.2")
+    assert "pip install 'robosuite==1.6.0'" in version_note({**OLD, "env_version": "1.6.0"}, "1.5.2")
+    assert version_note(V15, "1.5.2") is None
+    assert version_note({**OLD, "type": 2}, "1.5.2") is None
+
+
+def test_environments_are_translated_and_say_so(caplog):
+    with caplog.at_level(logging.WARNING, logger="imitate.envs.migration"):
+        env = make_env(OLD)
+    assert [record.getMessage() for record in caplog.records] == [version_note(OLD)]
+    caplog.clear()
+    meta = env.serialize()
+    assert meta["env_kwargs"]["lite_physics"] is False
+    start, _ = env.reset(seed=0)
+    for _ in range(5):
+        obs, *_ = env.step(np.array([1.0, 0, 0, 0, 0, 0, 0]))
+    move = obs["robot0_eef_pos"] - start["robot0_eef_pos"]
+    assert move[0] > 0.02
+    assert np.abs(move[1:]).max() < 0.01
+    env.close()
+    assert fitted(meta) == meta
+    assert not caplog.records
