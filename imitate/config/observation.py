@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from imitate.config.section import OpenSection, Section
+from imitate.errors import nearest
 
 
 class ModalityGroup(Section):
@@ -64,10 +65,11 @@ class ModalitiesConfig(Section):
 
 
 class EncoderConfig(Section):
-    """The network of one modality."""
+    """The network of one modality, or of one observation."""
 
     core_class: str | None = Field(None, description="Network; null: the values go in as they are.")
     core_kwargs: OpenSection = Field(OpenSection(), description="Its arguments. Free-form.")
+    share: bool = Field(False, description="Whether keys of equal shape have one network together.")
     obs_randomizer_class: str | tuple[str, ...] | None = Field(
         None, description="Augmentation, or a list of them."
     )
@@ -89,7 +91,10 @@ class EncoderConfig(Section):
 
 
 class EncodersConfig(Section):
-    """One encoder per modality; other modalities than these four may be named too."""
+    """One encoder per modality; other modalities than these four may be named too.
+
+    An entry under the name of an observation stands in for its modality's.
+    """
 
     model_config = ConfigDict(extra="allow")
     entry_type: ClassVar[type[Section] | None] = EncoderConfig
@@ -115,6 +120,19 @@ class ObservationConfig(Section):
         ModalitiesConfig(), description="Observation keys by group and modality."
     )
     encoder: EncodersConfig = Field(EncodersConfig(), description="Networks by modality.")
+
+    @model_validator(mode="after")
+    def _encoders_of_something(self) -> Self:
+        named = {name for group in self.modalities.values() for name in group}
+        named |= {
+            key for group in self.modalities.values() for keys in group.values() for key in keys
+        }
+        for name in self.encoder:
+            if name not in named:
+                raise ValueError(
+                    f"encoder.{name} is neither a modality nor an observation under modalities; {nearest(name, named)}"
+                )
+        return self
 
     def modality_of(self, group: str = "obs") -> dict[str, str]:
         """Modality of each key of a group ('obs', 'goal' or 'subgoal')."""

@@ -14,12 +14,13 @@ _FUSED_DEVICES = ("cpu", "cuda")
 
 
 def make_optimizer(
-    parameters: Iterable[nn.Parameter], config: Any, device: torch.device | str
+    weights: nn.Module | Iterable[nn.Parameter], config: Any, device: torch.device | str
 ) -> torch.optim.Optimizer:
     """Adam or AdamW, fused into one kernel where torch has it.
 
     Args:
-        parameters: weights to train; frozen ones are left out.
+        weights: a network, whose parts with an attribute ``lr_scale`` learn at that multiple of the learning rate; or
+            weights, which all learn alike. Frozen ones are left out.
         config: an ``OptimizerConfig``. ``regularization.L2`` is the weight decay.
         device: where the weights live.
     """
@@ -27,12 +28,36 @@ def make_optimizer(
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,
     }
+    rate = config.learning_rate.initial
+    by_scale = lr_scales(weights) if isinstance(weights, nn.Module) else {1.0: list(weights)}
+    groups = [
+        {"params": trained, "lr": rate * scale}
+        for scale, group in by_scale.items()
+        if (trained := [p for p in group if p.requires_grad])
+    ]
     return kinds[config.optimizer_type](
-        [p for p in parameters if p.requires_grad],
-        lr=config.learning_rate.initial,
+        groups,
+        lr=rate,
         weight_decay=config.regularization.L2,
         fused=torch.device(device).type in _FUSED_DEVICES,
     )
+
+
+def lr_scales(net: nn.Module) -> dict[float, list[nn.Parameter]]:
+    """The weights of a network by the multiple of the learning rate at which they learn; 1 comes first.
+
+    A part's multiple is the product of the attributes ``lr_scale`` of the modules that it lies in.
+    """
+    scale = dict.fromkeys(net.parameters(), 1.0)
+    for module in net.modules():
+        factor = float(getattr(module, "lr_scale", 1.0))
+        if factor != 1.0:
+            for parameter in module.parameters():
+                scale[parameter] *= factor
+    groups: dict[float, list[nn.Parameter]] = {1.0: []}
+    for parameter, factor in scale.items():
+        groups.setdefault(factor, []).append(parameter)
+    return groups
 
 
 def make_scheduler(
@@ -41,7 +66,7 @@ def make_scheduler(
     """Schedule to be stepped after every update; its factor depends on the number of updates alone.
 
     Args:
-        optimizer: its learning rates are scaled.
+        optimizer: the learning rates of all its groups are scaled.
         config: an ``OptimizerConfig``; section ``learning_rate``.
         steps_per_epoch: updates per epoch.
         num_epochs: epochs of the whole training, where a cosine ends.

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from imitate.errors import ConfigError, nearest
 
 T = TypeVar("T")
+
+_BUILDERS = {
+    *("self", "input_shape", "input_channel"),
+    *("language_dim", "default_norm", "load_pretrained"),
+}
+"""Arguments that the builder of a network gives, never a configuration."""
 
 
 def chosen(table: Mapping[str, T], name: str, key: str) -> T:
@@ -18,10 +25,39 @@ def chosen(table: Mapping[str, T], name: str, key: str) -> T:
     return table[name]
 
 
+def chosen_or_installed(table: Mapping[str, Any], name: str, key: str, group: str) -> Any:
+    """The entry of that name, else what another package offers as an entry point of that name.
+
+    Raises:
+        ConfigError: neither has it, or the entry point cannot be loaded.
+    """
+    if name in table:
+        return table[name]
+    installed = {point.name: point for point in entry_points(group=group)}
+    if name not in installed:
+        known = [*table, *installed]
+        raise ConfigError(
+            f"{key}: unknown '{name}'; {nearest(name, known)} (known: {', '.join(known)}; other packages may add "
+            f"more by entry points in the group '{group}')"
+        )
+    try:
+        return installed[name].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{key}: '{name}' is offered by {installed[name].value}, which cannot be loaded ({error}); "
+            "mend or reinstall that package"
+        ) from error
+
+
 def arguments(kind: Any) -> list[str]:
     """Names of the constructor's arguments that a configuration may give."""
-    given = {"self", "input_shape", "input_channel"}
-    return [name for name in inspect.signature(kind.__init__).parameters if name not in given]
+    return [name for name in inspect.signature(kind).parameters if name not in _BUILDERS]
+
+
+def supplied(kind: Any, **values: Any) -> dict[str, Any]:
+    """Those of the builder's values that the constructor asks for."""
+    wanted = inspect.signature(kind).parameters
+    return {name: value for name, value in values.items() if name in wanted}
 
 
 def relevant(

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from imitate.errors import ConfigError, nearest
 from imitate.models.layout import Shape
-from imitate.models.visual import make_linear, make_pool
+from imitate.models.pools import make_pool
+from imitate.models.visual import make_linear
 
 _PER_LAYER = ("out_channels", "kernel_size", "stride", "padding", "dilation")
 _DEFAULTS = {"out_channels": (32, 64, 64), "kernel_size": (8, 4, 2), "stride": (4, 2, 1)}

@@ -8,109 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from imitate.errors import ConfigError
 from imitate.models.layout import Shape
-from imitate.models.options import chosen, relevant
-
-
-class CoordConv2d(nn.Conv2d):
-    """Convolution that sees where it is: two more input channels, y and x in [0, 1).
-
-    Liu et al., NeurIPS 2018 (arXiv:1807.03247).
-    """
-
-    def __init__(self, in_channels: int, out_channels: int, **kwargs: Any) -> None:
-        super().__init__(in_channels + 2, out_channels, **kwargs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)``."""
-        return super().forward(with_coordinates(x))
-
-
-def with_coordinates(x: Tensor) -> Tensor:
-    """``(B, C, H, W)`` with two more channels: row / H and column / W."""
-    batch, _, height, width = x.shape
-    rows = torch.arange(height, device=x.device, dtype=x.dtype) / height
-    columns = torch.arange(width, device=x.device, dtype=x.dtype) / width
-    grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))
-    return torch.cat([x, grid.expand(batch, -1, -1, -1)], dim=1)
-
-
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
-
-    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.downsample: nn.Module | None = None
-        if stride != 1 or in_channels != channels:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, channels, H / stride, W / stride)``."""
-        shortcut = x if self.downsample is None else self.downsample(x)
-        y = torch.relu(self.bn1(self.conv1(x)))
-        return torch.relu(self.bn2(self.conv2(y)) + shortcut)
-
-
-class ResNet18Conv(nn.Module):
-    """The convolutional part of ResNet-18, 1/32 of the resolution; names of weights are torchvision's.
-
-    He et al., CVPR 2016 (arXiv:1512.03385).
-
-    Args:
-        input_channel: channels of the image.
-        pretrained: must be false; weights of ImageNet are not fetched.
-        input_coord_conv: the first convolution sees pixel coordinates too.
-    """
-
-    def __init__(
-        self, input_channel: int = 3, pretrained: bool = False, input_coord_conv: bool = False
-    ) -> None:
-        super().__init__()
-        if pretrained:
-            raise ConfigError(
-                "backbone_kwargs.pretrained is true, but weights are not fetched from the internet; set it to false"
-            )
-        first = CoordConv2d if input_coord_conv else nn.Conv2d
-        self.conv1 = first(input_channel, 64, kernel_size=7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = self._layer(64, 64, stride=1)
-        self.layer2 = self._layer(64, 128, stride=2)
-        self.layer3 = self._layer(128, 256, stride=2)
-        self.layer4 = self._layer(256, 512, stride=2)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    @staticmethod
-    def _layer(in_channels: int, channels: int, stride: int) -> nn.Sequential:
-        return nn.Sequential(
-            BasicBlock(in_channels, channels, stride), BasicBlock(channels, channels, 1)
-        )
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        """``(C, H, W)`` to ``(512, H / 32, W / 32)``, rounded up."""
-        _, height, width = input_shape
-        return (512, math.ceil(height / 32), math.ceil(width / 32))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)``."""
-        x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
-        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
-            x = layer(x)
-        return x
+from imitate.models.options import chosen, relevant, supplied
+from imitate.models.pools import SpatialSoftmax, make_pool
+from imitate.models.resnet import (
+    ResNet18Conv,
+    ResNet18ConvFiLM,
+    ResNet34Conv,
+    ResNet34ConvFiLM,
+    ResNet50Conv,
+    ResNet50ConvFiLM,
+)
 
 
 class ShallowConv(nn.Module):
@@ -145,88 +59,22 @@ class ShallowConv(nn.Module):
         return y
 
 
-class SpatialSoftmax(nn.Module):
-    """Expected image coordinates of feature maps. (Finn et al., ICRA 2016, arXiv:1509.06113.).
+BACKBONES: dict[str, Any] = {
+    "ResNet18Conv": ResNet18Conv,
+    "ResNet34Conv": ResNet34Conv,
+    "ResNet50Conv": ResNet50Conv,
+    "ResNet18ConvFiLM": ResNet18ConvFiLM,
+    "ResNet34ConvFiLM": ResNet34ConvFiLM,
+    "ResNet50ConvFiLM": ResNet50ConvFiLM,
+    "ShallowConv": ShallowConv,
+}
 
-    Args:
-        input_shape: (C, H, W).
-        num_kp: keypoints K, from a 1x1 convolution; None takes the C channels as they are.
-        temperature: of the softmax over pixels.
-        learnable_temperature: learn it.
-        output_variance: give var x, cov x y and var y of each keypoint too.
-        noise_std: standard deviation of noise added to the coordinates in training.
-    """
-
-    pos_x: Tensor
-    pos_y: Tensor
-
-    def __init__(
-        self,
-        input_shape: Shape,
-        num_kp: int | None = 32,
-        temperature: float = 1.0,
-        learnable_temperature: bool = False,
-        output_variance: bool = False,
-        noise_std: float = 0.0,
-    ) -> None:
-        super().__init__()
-        channels, height, width = input_shape
-        self.num_kp = channels if num_kp is None else num_kp
-        self.maps = nn.Identity() if num_kp is None else nn.Conv2d(channels, num_kp, 1)
-        start = torch.full((1,), float(temperature))
-        if learnable_temperature:
-            self.temperature = nn.Parameter(start)
-        else:
-            self.register_buffer("temperature", start)
-        self.output_variance = output_variance
-        self.noise_std = noise_std
-        grid_y, grid_x = torch.meshgrid(
-            torch.linspace(-1.0, 1.0, height), torch.linspace(-1.0, 1.0, width), indexing="ij"
-        )
-        self.register_buffer("pos_x", grid_x.flatten())
-        self.register_buffer("pos_y", grid_y.flatten())
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        """``(K, 2)``, or ``(K, 5)`` with variances."""
-        return (self.num_kp, 5 if self.output_variance else 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, K, 2)``: x and y in [-1, 1]."""
-        attention = (self.maps(x).flatten(2) / self.temperature).softmax(-1)
-        mean_x = (attention * self.pos_x).sum(-1)
-        mean_y = (attention * self.pos_y).sum(-1)
-        keypoints = torch.stack([mean_x, mean_y], dim=-1)
-        if self.training and self.noise_std > 0:
-            keypoints = keypoints + torch.randn_like(keypoints) * self.noise_std
-        if not self.output_variance:
-            return keypoints
-        second = [(self.pos_x, self.pos_x), (self.pos_x, self.pos_y), (self.pos_y, self.pos_y)]
-        means = [(mean_x, mean_x), (mean_x, mean_y), (mean_y, mean_y)]
-        moments = [
-            (attention * a * b).sum(-1) - mean_a * mean_b
-            for (a, b), (mean_a, mean_b) in zip(second, means, strict=True)
-        ]
-        return torch.cat([keypoints, torch.stack(moments, dim=-1)], dim=-1)
-
-
-class SpatialMeanPool(nn.Module):
-    """Mean over pixels."""
-
-    def __init__(self, input_shape: Shape) -> None:
-        super().__init__()
-        self.channels = input_shape[0]
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        """``(C,)``."""
-        return (self.channels,)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, C)``."""
-        return x.mean(dim=(-2, -1))
-
-
-BACKBONES = {"ResNet18Conv": ResNet18Conv, "ShallowConv": ShallowConv}
-POOLS = {"SpatialSoftmax": SpatialSoftmax, "SpatialMeanPool": SpatialMeanPool}
+_ELSEWHERE = {
+    "R3MConv": "R3M is a ResNet: take ResNet18Conv, ResNet34Conv or ResNet50Conv with R3M's file in "
+    "backbone_kwargs.pretrained and freeze true",
+    "MVPConv": "MVP's vision transformers are not here: take a pretrained ResNet, or bring a core of your own by an "
+    "entry point in the group 'imitate.encoders'",
+}
 
 
 class VisualCore(nn.Module):
@@ -234,28 +82,52 @@ class VisualCore(nn.Module):
 
     Args:
         input_shape: (C, H, W).
-        backbone_class: name in :data:`BACKBONES`.
-        pool_class: name in :data:`POOLS`, or None.
+        backbone_class: name in :data:`BACKBONES`; None: the class's own default.
+        pool_class: name in :data:`~imitate.models.pools.POOLS`, or None.
         backbone_kwargs: arguments of the trunk; those that belong to another trunk are left out.
         pool_kwargs: arguments of the pooling; likewise.
         flatten: give a vector.
         feature_dimension: size of that vector by a linear map; None for none.
+        language_dim: size of the instruction's embedding, where there is one.
+        default_norm: normalization layers of a trunk whose ``norm`` is null.
+        load_pretrained: read pretrained weights; false where a checkpoint brings them.
     """
+
+    default_backbone: ClassVar[str] = "ResNet18Conv"
+    conditioned: ClassVar[bool] = False
 
     def __init__(
         self,
         input_shape: Shape,
-        backbone_class: str = "ResNet18Conv",
+        backbone_class: str | None = None,
         pool_class: str | None = "SpatialSoftmax",
         backbone_kwargs: Mapping[str, Any] | None = None,
         pool_kwargs: Mapping[str, Any] | None = None,
         flatten: bool = True,
         feature_dimension: int | None = 64,
+        language_dim: int | None = None,
+        default_norm: str = "batch",
+        load_pretrained: bool = True,
     ) -> None:
         super().__init__()
+        backbone_class = backbone_class or self.default_backbone
+        if backbone_class in _ELSEWHERE:
+            raise ConfigError(f"backbone_class: {backbone_class}: {_ELSEWHERE[backbone_class]}")
         trunk = chosen(BACKBONES, backbone_class, "backbone_class")
         options = relevant(BACKBONES, trunk, backbone_kwargs, "backbone_kwargs")
-        self.backbone = trunk(**{**options, "input_channel": input_shape[0]})
+        given = supplied(
+            trunk,
+            language_dim=language_dim,
+            default_norm=default_norm,
+            load_pretrained=load_pretrained,
+        )
+        self.backbone = trunk(**{**options, **given, "input_channel": input_shape[0]})
+        self.uses_language: bool = getattr(trunk, "uses_language", False)
+        if self.conditioned and not self.uses_language:
+            fitting = ", ".join(name for name in BACKBONES if name.endswith("FiLM"))
+            raise ConfigError(
+                f"backbone_class is {backbone_class}, but {type(self).__name__} wants one of {fitting}"
+            )
         shape = self.backbone.output_shape(input_shape)
         self.pool, shape = make_pool(pool_class, pool_kwargs, shape)
         self.flatten = flatten
@@ -263,25 +135,30 @@ class VisualCore(nn.Module):
         # The layout in which images come; halves the time of a single image on the CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, *output_shape)``."""
-        x = self.pool(self.backbone(x))
+    def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
+        """Images ``(B, C, H, W)``, and embeddings ``(B, D)`` if it uses language, to ``(B, *output_shape)``."""
+        x = self.pool(self._features(x, language))
         if self.flatten:
             x = x.flatten(1)
         y: Tensor = self.linear(x)
         return y
 
+    def keypoints(self, x: Tensor, language: Tensor | None = None) -> Tensor | None:
+        """Where a :class:`SpatialSoftmax` looks: ``(B, K, 2)``, x and y in [-1, 1]; None with another pooling."""
+        if not isinstance(self.pool, SpatialSoftmax):
+            return None
+        return self.pool.keypoints(self._features(x, language))
 
-def make_pool(
-    pool_class: str | None, pool_kwargs: Mapping[str, Any] | None, shape: Shape
-) -> tuple[nn.Module, Shape]:
-    """The pooling of that name for features (C, H, W), and the shape of its output."""
-    if pool_class is None:
-        return nn.Identity(), shape
-    kind = chosen(POOLS, pool_class, "pool_class")
-    options = relevant(POOLS, kind, pool_kwargs, "pool_kwargs")
-    pool = kind(**{**options, "input_shape": shape})
-    return pool, pool.output_shape(shape)
+    def _features(self, x: Tensor, language: Tensor | None) -> Tensor:
+        features: Tensor = self.backbone(x, language) if self.uses_language else self.backbone(x)
+        return features
+
+
+class VisualCoreLanguageConditioned(VisualCore):
+    """A :class:`VisualCore` whose trunk reads the instruction by FiLM."""
+
+    default_backbone = "ResNet18ConvFiLM"
+    conditioned = True
 
 
 def make_linear(

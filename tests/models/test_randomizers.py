@@ -1,14 +1,15 @@
-"""Crops and noise."""
+"""Crops, colours and noise."""
 
 import pytest
 import torch
 
 from imitate.errors import ConfigError
 from imitate.models.randomizers import (
+    ColorRandomizer,
     CropRandomizer,
     GaussianNoiseRandomizer,
     centre_crop,
-    random_crops,
+    crops_at,
 )
 
 
@@ -25,26 +26,40 @@ def numbered(batch, channels, height, width):
 
 
 def test_crops_are_windows_of_their_own_image():
-    x = numbered(6, 2, 5, 7)
-    crops = random_crops(x, 3, 4, num_crops=2)
-    assert crops.shape == (12, 2, 3, 4)
-    for i, crop in enumerate(crops):
-        image = x[i // 2]
-        top, left = divmod(int((crop[0, 0, 0] - image[0, 0, 0]).item()), 7)
-        assert torch.equal(crop, image[:, top : top + 3, left : left + 4])
+    x = numbered(3, 2, 5, 7)
+    crops = crops_at(x, torch.tensor([0, 2, 1, 0, 2, 1]), torch.tensor([3, 0, 2, 1, 3, 0]), 3, 4)
+    assert crops.shape == (6, 2, 3, 4)
+    assert torch.equal(crops[0], x[0, :, 0:3, 3:7])
+    assert torch.equal(crops[1], x[0, :, 2:5, 0:4])
+    assert torch.equal(crops[2], x[1, :, 1:4, 2:6])
+    assert torch.equal(crops[5], x[2, :, 1:4, 0:4])
+    last = x.contiguous(memory_format=torch.channels_last)
+    assert crops_at(last, torch.zeros(3).long(), torch.zeros(3).long(), 3, 4).is_contiguous(
+        memory_format=torch.channels_last
+    )
 
 
 def test_crops_reach_every_place_equally_often():
-    x = numbered(1, 1, 4, 5)
-    corners = random_crops(x, 3, 3, num_crops=6000)[:, 0, 0, 0]
-    places, counts = corners.unique(return_counts=True)
+    crop = CropRandomizer((1, 4, 5), crop_height=3, crop_width=3, num_crops=6000)
+    places, counts = crop(numbered(1, 1, 4, 5))[:, 0, 0, 0].unique(return_counts=True)
     assert places.tolist() == [0.0, 1.0, 2.0, 5.0, 6.0, 7.0]
     torch.testing.assert_close(counts / 6000, torch.full((6,), 1 / 6), atol=0.03, rtol=0)
 
 
 def test_a_crop_of_the_whole_image_is_the_image():
     x = numbered(2, 3, 4, 5)
-    assert torch.equal(random_crops(x, 4, 5), x)
+    assert torch.equal(CropRandomizer((3, 4, 5), crop_height=4, crop_width=5)(x), x)
+
+
+def test_crops_of_each_step_or_shared_over_a_window():
+    x = torch.arange(64.0).view(1, 1, 8, 8).expand(12, -1, -1, -1)  # 3 windows of 4 equal steps
+    options = {"crop_height": 2, "crop_width": 2, "num_crops": 2}
+    free = CropRandomizer((1, 8, 8), **options)(x, steps=4)[:, 0, 0, 0].view(3, 4, 2)
+    assert all(len(window.unique()) > 2 for window in free)
+    crop = CropRandomizer((1, 8, 8), **options, shared_over_time=True)
+    shared = crop(x, steps=4)[:, 0, 0, 0].view(3, 4, 2)
+    assert torch.equal(shared, shared[:, :1].expand(-1, 4, -1))
+    assert len(shared[:, 0].unique()) > 3
 
 
 def test_centre_crop():
@@ -98,3 +113,80 @@ def test_noise_options():
     assert noise.merge(torch.arange(6.0).view(6, 1)).tolist() == [[1.0], [4.0]]
     x = torch.randn(4, 2)
     assert torch.equal(noise.eval()(x), x)
+
+
+@pytest.mark.parametrize(
+    ("options", "ratios"),
+    [
+        ({"brightness": 0.5, "contrast": None, "saturation": None, "hue": None}, (0.5, 1.5)),
+        ({"brightness": [0.2, 0.4], "contrast": None, "saturation": None, "hue": None}, (0.2, 0.4)),
+        ({"brightness": 3.0, "contrast": None, "saturation": None, "hue": None}, (0.0, 4.0)),
+    ],
+)
+def test_amounts_of_colour(options, ratios):
+    jitter = ColorRandomizer((3, 1, 1), **options)
+    x = torch.full((4000, 3, 1, 1), 0.2)
+    ratio = jitter(x)[:, 0, 0, 0] / 0.2
+    low, high = ratios
+    assert ratio.min().item() == pytest.approx(low, abs=0.01 * (1 + high))
+    assert ratio.max().item() == pytest.approx(high, abs=0.01 * (1 + high))
+    assert ratio.mean().item() == pytest.approx((low + high) / 2, abs=0.03 * (1 + high))
+
+
+def test_colours_of_each_image_by_their_own_amounts():
+    # Pure red at half brightness: turning the hue by h in [-0.3, 0.3] makes green (or blue) 6 h of it, at most all.
+    jitter = ColorRandomizer((3, 2, 2), brightness=None, contrast=None, saturation=None, hue=0.3)
+    x = torch.zeros(500, 3, 2, 2)
+    x[:, 0] = 0.5
+    out = jitter(x)
+    assert torch.equal(out.amax(1), torch.full((500, 2, 2), 0.5))
+    assert torch.equal(out.amin(1), torch.zeros(500, 2, 2))
+    assert torch.equal(out, out[:, :, :1, :1].expand(-1, -1, 2, 2))
+    greener = (out[:, 1, 0, 0] > 0).float().mean().item()
+    assert greener == pytest.approx(0.5, abs=0.07)
+    # |h| < 1/12, that is 0.28 of the amounts, keeps the other colour below half of red's.
+    weak = ((out[:, 1:, 0, 0].amax(-1) < 0.25) & (out[:, 0, 0, 0] == 0.5)).float().mean().item()
+    assert weak == pytest.approx(0.278, abs=0.06)
+
+
+def test_colours_change_in_random_order():
+    # Brightness 2 then contrast 0 gives the cut mean, contrast 0 then brightness 2 twice the mean.
+    options = {"brightness": [2, 2], "contrast": [0, 0], "saturation": None, "hue": None}
+    jitter = ColorRandomizer((3, 1, 2), **options)
+    x = torch.tensor([0.9, 0.1]).expand(1, 3, 1, 2)
+    seen = {round(jitter(x)[0, 0, 0, 0].item(), 2) for _ in range(20)}
+    assert seen == {0.6, 1.0}  # (1 + 0.2) / 2, and 2 x 0.5
+
+
+def test_versions_of_colours_and_evaluation():
+    jitter = ColorRandomizer((3, 4, 4), num_samples=3)
+    x = torch.rand(20, 3, 4, 4)
+    kept = x.clone()
+    out = jitter(x)
+    assert out.shape == (60, 3, 4, 4)
+    assert torch.equal(x, kept)
+    assert (out.min() >= 0, out.max() <= 1) == (True, True)
+    assert len(out.reshape(20, 3, -1)[7].unique(dim=0)) == 3
+    nearest = torch.cdist(out.flatten(1), x.flatten(1)).argmin(1)
+    assert (nearest == torch.arange(20).repeat_interleave(3)).float().mean() > 0.9
+    assert torch.equal(jitter.eval()(x), x)
+
+
+def test_colours_shared_over_a_window():
+    x = torch.rand(3, 1, 3, 4, 4).expand(-1, 5, -1, -1, -1).reshape(15, 3, 4, 4)
+    out = ColorRandomizer((3, 4, 4), shared_over_time=True)(x, steps=5).view(3, 5, 3, 4, 4)
+    assert torch.equal(out, out[:, :1].expand(-1, 5, -1, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        ((1, 8, 8), {}, "wants images of 3 channels, got shape"),
+        ((3, 8, 8), {"hue": 0.6}, "hue is 0.6; wanted a number from 0 to 0.5"),
+        ((3, 8, 8), {"contrast": -0.1}, "contrast is -0.1; wanted a number, at least 0"),
+        ((3, 8, 8), {"saturation": [0.5, 0.2]}, "saturation is .0.5, 0.2.; wanted"),
+    ],
+)
+def test_impossible_colours_are_refused(shape, options, message):
+    with pytest.raises(ConfigError, match=message):
+        ColorRandomizer(shape, **options)

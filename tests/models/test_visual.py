@@ -1,19 +1,14 @@
-"""Image encoders: pooling by hand, shapes, torchvision's weight names."""
-
-import math
+"""Trunks put together with pooling and a linear map."""
 
 import pytest
 import torch
 
 from imitate.errors import ConfigError
+from imitate.models.resnet import ResNet18Conv, ResNet50Conv
 from imitate.models.visual import (
-    CoordConv2d,
-    ResNet18Conv,
     ShallowConv,
-    SpatialMeanPool,
-    SpatialSoftmax,
     VisualCore,
-    with_coordinates,
+    VisualCoreLanguageConditioned,
 )
 
 
@@ -22,60 +17,8 @@ def _seed():
     torch.manual_seed(0)
 
 
-def test_spatial_softmax_by_hand():
-    pool = SpatialSoftmax((2, 2, 3), num_kp=None)
-    maps = torch.zeros(1, 2, 2, 3)
-    maps[0, 1, 1, 2] = 100.0  # all attention on the last row and column
-    keypoints = pool(maps)
-    assert pool.output_shape((2, 2, 3)) == keypoints.shape[1:] == (2, 2)
-    torch.testing.assert_close(keypoints[0], torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
-
-
-def test_spatial_softmax_temperature_by_hand():
-    # One row of two pixels at x = -1 and 1, maps 0 and 1: mean x = tanh(1 / (2 temperature)).
-    pool = SpatialSoftmax((1, 1, 2), num_kp=None, temperature=0.5)
-    x = pool(torch.tensor([[[[0.0, 1.0]]]]))[0, 0, 0]
-    assert x.item() == pytest.approx(math.tanh(1.0), abs=1e-6)
-    assert list(pool.parameters()) == []
-
-
-def test_spatial_softmax_variances_by_hand():
-    # Equal attention on the four corners: mean 0, variances 1, no covariance.
-    pool = SpatialSoftmax((1, 2, 2), num_kp=None, output_variance=True)
-    out = pool(torch.zeros(1, 1, 2, 2))
-    assert pool.output_shape((1, 2, 2)) == (1, 5)
-    torch.testing.assert_close(out[0, 0], torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0]))
-
-
-def test_spatial_softmax_learns_its_temperature_and_adds_noise_in_training():
-    pool = SpatialSoftmax((4, 3, 3), num_kp=6, learnable_temperature=True, noise_std=0.1)
-    x = torch.randn(2, 4, 3, 3)
-    assert not torch.equal(pool(x), pool(x))
-    pool.eval()
-    out = pool(x)
-    assert torch.equal(out, pool(x))
-    out[..., 0].square().sum().backward()
-    assert pool.temperature.grad.abs().item() > 0
-
-
-def test_mean_pool():
-    x = torch.arange(12.0).view(1, 2, 2, 3)
-    assert SpatialMeanPool((2, 2, 3))(x).tolist() == [[2.5, 8.5]]
-
-
-def test_coordinates_by_hand():
-    x = with_coordinates(torch.zeros(2, 1, 2, 4))
-    assert x.shape == (2, 3, 2, 4)
-    assert x[1, 1].tolist() == [[0.0] * 4, [0.5] * 4]
-    assert x[1, 2].tolist() == [[0.0, 0.25, 0.5, 0.75]] * 2
-    conv = CoordConv2d(1, 1, kernel_size=1, bias=False)
-    with torch.no_grad():
-        conv.weight.copy_(torch.tensor([0.0, 10.0, 1.0]).view(1, 3, 1, 1))
-    assert conv(torch.zeros(1, 1, 2, 4))[0, 0, 1].tolist() == [5.0, 5.25, 5.5, 5.75]
-
-
 @pytest.mark.parametrize("size", [(76, 76), (84, 100), (33, 64)])
-@pytest.mark.parametrize("kind", [ResNet18Conv, ShallowConv])
+@pytest.mark.parametrize("kind", [ResNet18Conv, ResNet50Conv, ShallowConv])
 def test_output_shape_of_trunks(kind, size):
     trunk = kind(input_channel=3).eval()
     out = trunk(torch.rand(1, 3, *size))
@@ -84,42 +27,6 @@ def test_output_shape_of_trunks(kind, size):
 
 def test_shallow_conv_heeds_its_output_channels():
     assert ShallowConv(1, output_channel=5)(torch.rand(1, 1, 8, 8)).shape == (1, 5, 4, 4)
-
-
-def test_resnet_has_torchvisions_weights():
-    # torchvision's resnet18: 11,689,512 parameters, 513,000 of them in its last layer.
-    trunk = ResNet18Conv()
-    assert sum(p.numel() for p in trunk.parameters()) == 11_689_512 - 513_000
-    names = set(trunk.state_dict())
-    assert len(names) == 120
-    assert {
-        "conv1.weight",
-        "bn1.running_mean",
-        "layer1.0.conv1.weight",
-        "layer1.1.bn2.bias",
-        "layer2.0.downsample.0.weight",
-        "layer4.0.downsample.1.num_batches_tracked",
-        "layer4.1.conv2.weight",
-    } <= names
-    assert "layer1.0.downsample.0.weight" not in names
-    assert tuple(trunk.layer3[0].conv1.weight.shape) == (256, 128, 3, 3)
-    assert trunk.layer3[0].conv1.stride == (2, 2)
-    assert trunk.layer3[0].conv2.stride == (1, 1)
-
-
-def test_residual_block_by_hand():
-    # With zero weights in the last normalization a block is the ReLU of its shortcut.
-    block = ResNet18Conv().layer1[0].eval()
-    with torch.no_grad():
-        block.bn2.weight.zero_()
-        x = torch.randn(1, 64, 4, 4)
-        torch.testing.assert_close(block(x), x.relu())
-
-
-def test_resnet_options():
-    assert ResNet18Conv(1, input_coord_conv=True).conv1.weight.shape == (64, 3, 7, 7)
-    with pytest.raises(ConfigError, match="pretrained is true"):
-        ResNet18Conv(pretrained=True)
 
 
 def test_visual_core_defaults():
@@ -171,3 +78,52 @@ def test_visual_core_gives_the_same_for_both_layouts_of_images():
     x = torch.rand(2, 3, 40, 40)
     last = x.to(memory_format=torch.channels_last)
     torch.testing.assert_close(core(last), core(x), atol=1e-5, rtol=1e-5)
+
+
+def test_keypoints_are_what_the_pooling_gives_without_noise():
+    core = VisualCore((3, 64, 64), feature_dimension=None, pool_kwargs={"noise_std": 0.3}).eval()
+    x = torch.rand(2, 3, 64, 64)
+    places = core.keypoints(x)
+    assert places.shape == (2, 32, 2)
+    assert torch.equal(places.flatten(1), core(x))
+    assert places.abs().max() <= 1
+    assert torch.equal(places, core.train(False).keypoints(x))
+    assert VisualCore((3, 64, 64), pool_class="SpatialMeanPool").keypoints(x) is None
+
+
+def test_conditioned_on_language():
+    core = VisualCoreLanguageConditioned((3, 40, 40), language_dim=5).eval()
+    assert isinstance(core.backbone, ResNet18Conv)
+    assert core.uses_language
+    x, words = torch.rand(2, 3, 40, 40), torch.randn(2, 5)
+    assert core(x, words).shape == (2, 64)
+    plain = VisualCore((3, 40, 40)).eval()
+    plain.load_state_dict(core.state_dict(), strict=False)
+    torch.testing.assert_close(plain(x), core(x, words))  # FiLM begins as the identity
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (
+            VisualCore,
+            {"backbone_class": "R3MConv"},
+            "R3M is a ResNet: take ResNet18Conv.*pretrained",
+        ),
+        (VisualCore, {"backbone_class": "MVPConv"}, "entry point in the group 'imitate.encoders'"),
+        (
+            VisualCoreLanguageConditioned,
+            {"backbone_class": "ResNet18Conv", "language_dim": 3},
+            "is ResNet18Conv, but VisualCoreLanguageConditioned wants one of ResNet18ConvFiLM",
+        ),
+        (VisualCoreLanguageConditioned, {}, "wants an observation 'lang_emb'"),
+        (
+            VisualCoreLanguageConditioned,
+            {"language_dim": 3, "backbone_kwargs": {"lang_emb_dim": 768}},
+            "lang_emb_dim is 768, but observation 'lang_emb' has 3 values",
+        ),
+    ],
+)
+def test_refused_trunks(kind, options, message):
+    with pytest.raises(ConfigError, match=message):
+        kind((3, 64, 64), **options)

@@ -1,0 +1,158 @@
+"""The network of one observation, or of several of the same kind: randomizers, core, ReLU.
+
+A core is a module built as ``core(input_shape, **core_kwargs)`` with an attribute ``output_shape``; its ``forward``
+maps ``(B, *input_shape)`` to ``(B, *output_shape)``. Where its constructor has arguments of these names, they are given
+too: ``language_dim`` (size of ``lang_emb``, or None), ``default_norm`` ('batch' or 'group'), ``load_pretrained`` (false
+when a checkpoint brings the weights). One with a true ``uses_language`` is called as ``core(x, language)`` with
+``(B, D)``. Other packages offer cores by entry points in the group 'imitate.encoders'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from imitate.errors import ConfigError
+from imitate.models.layout import Shape
+from imitate.models.options import chosen, chosen_or_installed, relevant, supplied
+from imitate.models.randomizers import (
+    ColorRandomizer,
+    CropRandomizer,
+    GaussianNoiseRandomizer,
+    Randomizer,
+)
+from imitate.models.scan import ScanCore
+from imitate.models.visual import VisualCore, VisualCoreLanguageConditioned
+
+ENTRY_POINTS = "imitate.encoders"
+
+CORES: dict[str, Any] = {
+    "VisualCore": VisualCore,
+    "VisualCoreLanguageConditioned": VisualCoreLanguageConditioned,
+    "ScanCore": ScanCore,
+}
+RANDOMIZERS: dict[str, Any] = {
+    "CropRandomizer": CropRandomizer,
+    "ColorRandomizer": ColorRandomizer,
+    "GaussianNoiseRandomizer": GaussianNoiseRandomizer,
+}
+
+
+class KeyEncoder(nn.Module):
+    """Randomizers, core and ReLU.
+
+    Args:
+        input_shape: of one step.
+        randomizers: applied in order.
+        core: with ``output_shape``; None for no network.
+    """
+
+    def __init__(
+        self, input_shape: Shape, randomizers: Sequence[Randomizer], core: nn.Module | None
+    ) -> None:
+        super().__init__()
+        self.input_shape = input_shape
+        self.randomizers = nn.ModuleList(randomizers)
+        self.core = core
+        self.uses_language: bool = getattr(core, "uses_language", False)
+        shape: Any = randomizers[-1].output_shape if randomizers else input_shape
+        self.output_dim = math.prod(shape if core is None else core.output_shape)  # type: ignore[arg-type]
+
+    def forward(self, values: Sequence[Tensor], language: Tensor | None = None) -> list[Tensor]:
+        """Values ``(*B, *input_shape)`` of one or more keys to ``(*B, output_dim)`` each, all in one pass.
+
+        Args:
+            values: one per key.
+            language: ``(*B, D)``, if the core uses it.
+        """
+        batch = values[0].shape[: values[0].dim() - len(self.input_shape)]
+        flat = [value.reshape(-1, *self.input_shape) for value in values]
+        x = flat[0] if len(flat) == 1 else torch.cat(flat)
+        windows = len(flat) * (batch[0] if batch else 1)
+        for randomizer in self.randomizers:
+            x = randomizer(x, len(x) // max(windows, 1))
+        if self.core is not None:
+            x = torch.relu(self.core(*self._core_inputs(x, len(flat), language)))
+        x = x.flatten(1)
+        for randomizer in reversed(self.randomizers):
+            x = randomizer.merge(x)  # type: ignore[operator]
+        return list(x.reshape(len(flat), *batch, self.output_dim).unbind(0))
+
+    def _core_inputs(self, x: Tensor, keys: int, language: Tensor | None) -> tuple[Tensor, ...]:
+        """What the core takes: the samples, and the instruction of each if it uses language."""
+        if language is None or not self.uses_language:
+            return (x,)
+        language = language.reshape(-1, language.shape[-1]).repeat(keys, 1)
+        return (x, language.repeat_interleave(len(x) // max(len(language), 1), dim=0))
+
+    def keypoints(self, value: Tensor, language: Tensor | None = None) -> Tensor | None:
+        """Places (x, y) ``(*B, K, 2)`` in pixels of images ``(*B, C, H, W)``; None where the core has none."""
+        find = getattr(self.core, "keypoints", None)
+        if find is None:
+            return None
+        batch = value.shape[: value.dim() - len(self.input_shape)]
+        x = value.reshape(-1, *self.input_shape)
+        row = column = 0
+        for randomizer in self.randomizers:
+            x = randomizer.evaluate(x)  # type: ignore[operator]
+            corner: tuple[int, int] = randomizer.corner  # type: ignore[assignment]
+            row, column = row + corner[0], column + corner[1]
+        places: Tensor | None = find(*self._core_inputs(x, 1, language))
+        if places is None:
+            return None
+        size = torch.tensor([x.shape[-1] - 1, x.shape[-2] - 1], device=x.device)
+        start = torch.tensor([column, row], device=x.device)
+        return (start + (places + 1) / 2 * size).reshape(*batch, -1, 2)
+
+
+def make_key_encoder(
+    key: str, shape: Shape, section: str, config: Any, supplies: Mapping[str, Any]
+) -> KeyEncoder | None:
+    """The network of a key, or None where there is nothing to do.
+
+    Args:
+        key: the observation, for messages.
+        shape: of one step, as networks see it.
+        section: name of the section, for messages.
+        config: the section ``observation.encoder.<section>``.
+        supplies: arguments for cores that ask for them.
+    """
+    try:
+        randomizers = _randomizers(shape, config)
+        core = _core(randomizers[-1].output_shape if randomizers else shape, config, supplies)
+    except ConfigError as error:
+        raise ConfigError(f"observation.encoder.{section} ('{key}', {shape}): {error}") from None
+    if core is None and not randomizers:
+        return None
+    return KeyEncoder(shape, randomizers, core)
+
+
+def _core(shape: Shape, config: Any, supplies: Mapping[str, Any]) -> nn.Module | None:
+    core_class = config.get("core_class", None)
+    if core_class is None:
+        return None
+    kind = chosen_or_installed(CORES, core_class, "core_class", ENTRY_POINTS)
+    options = relevant({core_class: kind}, kind, config.get("core_kwargs", {}), "core_kwargs")
+    core: nn.Module = kind(shape, **options, **supplied(kind, **supplies))
+    return core
+
+
+def _randomizers(shape: Shape, config: Any) -> list[Randomizer]:
+    """One name with its arguments, or a list of names with a list of arguments."""
+    names = config.get("obs_randomizer_class", None) or ()
+    kwargs = config.get("obs_randomizer_kwargs", None) or {}
+    if isinstance(names, str):
+        names, kwargs = (names,), (kwargs,)
+    if isinstance(kwargs, Mapping) or hasattr(kwargs, "items"):
+        kwargs = [kwargs] * len(names)
+    randomizers: list[Randomizer] = []
+    for name, options in zip(names, kwargs, strict=True):
+        kind = chosen(RANDOMIZERS, name, "obs_randomizer_class")
+        options = relevant({name: kind}, kind, options, "obs_randomizer_kwargs")
+        randomizers.append(kind(shape, **options))
+        shape = randomizers[-1].output_shape
+    return randomizers

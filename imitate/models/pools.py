@@ -1,0 +1,168 @@
+"""Pooling over the pixels of feature maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from imitate.errors import ConfigError
+from imitate.models.layout import Shape
+from imitate.models.options import chosen, relevant
+
+
+class SpatialSoftmax(nn.Module):
+    """Expected image coordinates of feature maps. (Finn et al., ICRA 2016, arXiv:1509.06113.).
+
+    Args:
+        input_shape: (C, H, W).
+        num_kp: keypoints K, from a 1x1 convolution; None takes the C channels as they are.
+        temperature: of the softmax over pixels.
+        learnable_temperature: learn it.
+        output_variance: give var x, cov x y and var y of each keypoint too.
+        noise_std: standard deviation of noise added to the coordinates in training.
+    """
+
+    pos_x: Tensor
+    pos_y: Tensor
+
+    def __init__(
+        self,
+        input_shape: Shape,
+        num_kp: int | None = 32,
+        temperature: float = 1.0,
+        learnable_temperature: bool = False,
+        output_variance: bool = False,
+        noise_std: float = 0.0,
+    ) -> None:
+        super().__init__()
+        channels, height, width = input_shape
+        self.num_kp = channels if num_kp is None else num_kp
+        self.maps = nn.Identity() if num_kp is None else nn.Conv2d(channels, num_kp, 1)
+        start = torch.full((1,), float(temperature))
+        if learnable_temperature:
+            self.temperature = nn.Parameter(start)
+        else:
+            self.register_buffer("temperature", start)
+        self.output_variance = output_variance
+        self.noise_std = noise_std
+        grid_y, grid_x = torch.meshgrid(
+            torch.linspace(-1.0, 1.0, height), torch.linspace(-1.0, 1.0, width), indexing="ij"
+        )
+        self.register_buffer("pos_x", grid_x.flatten())
+        self.register_buffer("pos_y", grid_y.flatten())
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """``(K, 2)``, or ``(K, 5)`` with variances."""
+        return (self.num_kp, 5 if self.output_variance else 2)
+
+    def keypoints(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, K, 2)`` without noise: x and y in [-1, 1], the centres of the outermost pixels."""
+        return self._expected(self._attention(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, K, 2)``: x and y in [-1, 1]."""
+        attention = self._attention(x)
+        means = self._expected(attention)
+        keypoints = means
+        if self.training and self.noise_std > 0:
+            keypoints = keypoints + torch.randn_like(keypoints) * self.noise_std
+        if not self.output_variance:
+            return keypoints
+        x_mean, y_mean = means.unbind(-1)
+        second = [(self.pos_x, self.pos_x), (self.pos_x, self.pos_y), (self.pos_y, self.pos_y)]
+        firsts = [(x_mean, x_mean), (x_mean, y_mean), (y_mean, y_mean)]
+        moments = [
+            (attention * a * b).sum(-1) - mean_a * mean_b
+            for (a, b), (mean_a, mean_b) in zip(second, firsts, strict=True)
+        ]
+        return torch.cat([keypoints, torch.stack(moments, dim=-1)], dim=-1)
+
+    def _attention(self, x: Tensor) -> Tensor:
+        weights: Tensor = (self.maps(x).flatten(2) / self.temperature).softmax(-1)
+        return weights
+
+    def _expected(self, attention: Tensor) -> Tensor:
+        return torch.stack(
+            [(attention * self.pos_x).sum(-1), (attention * self.pos_y).sum(-1)], dim=-1
+        )
+
+
+class SpatialMeanPool(nn.Module):
+    """Mean over pixels."""
+
+    def __init__(self, input_shape: Shape) -> None:
+        super().__init__()
+        self.channels = input_shape[0]
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """``(C,)``."""
+        return (self.channels,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, C)``."""
+        return x.mean(dim=(-2, -1))
+
+
+class AttentionPool(nn.Module):
+    """The mean of all pixels asks, the pixels and their mean answer. (CLIP: Radford et al. 2021, arXiv:2103.00020.).
+
+    One layer of multi-head attention; the places of the pixels are learned.
+
+    Args:
+        input_shape: (C, H, W).
+        num_heads: heads of the attention; divides C.
+    """
+
+    def __init__(self, input_shape: Shape, num_heads: int = 8) -> None:
+        super().__init__()
+        channels, height, width = input_shape
+        if channels % num_heads:
+            raise ConfigError(
+                f"pool_kwargs.num_heads is {num_heads}, which does not divide the {channels} channels of the trunk"
+            )
+        self.channels, self.num_heads = channels, num_heads
+        self.places = nn.Parameter(torch.randn(height * width + 1, channels) / channels**0.5)
+        self.query = nn.Linear(channels, channels)
+        self.key_value = nn.Linear(channels, 2 * channels)
+        self.output = nn.Linear(channels, channels)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """``(C,)``."""
+        return (self.channels,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, C)``."""
+        tokens = x.flatten(2).transpose(1, 2)
+        tokens = torch.cat([tokens.mean(1, keepdim=True), tokens], dim=1) + self.places
+        key, value = self.key_value(tokens).chunk(2, dim=-1)
+        answer = nn.functional.scaled_dot_product_attention(
+            self._heads(self.query(tokens[:, :1])), self._heads(key), self._heads(value)
+        )
+        pooled: Tensor = self.output(answer.transpose(1, 2).flatten(1))
+        return pooled
+
+    def _heads(self, tokens: Tensor) -> Tensor:
+        """``(B, N, C)`` to ``(B, heads, N, C / heads)``."""
+        return tokens.reshape(*tokens.shape[:-1], self.num_heads, -1).transpose(1, 2)
+
+
+POOLS: dict[str, Any] = {
+    "SpatialSoftmax": SpatialSoftmax,
+    "SpatialMeanPool": SpatialMeanPool,
+    "AttentionPool": AttentionPool,
+}
+
+
+def make_pool(
+    pool_class: str | None, pool_kwargs: Mapping[str, Any] | None, shape: Shape
+) -> tuple[nn.Module, Shape]:
+    """The pooling of that name for features (C, H, W), and the shape of its output."""
+    if pool_class is None:
+        return nn.Identity(), shape
+    kind = chosen(POOLS, pool_class, "pool_class")
+    options = relevant(POOLS, kind, pool_kwargs, "pool_kwargs")
+    pool = kind(**{**options, "input_shape": shape})
+    return pool, pool.output_shape(shape)

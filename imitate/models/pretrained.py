@@ -1,0 +1,166 @@
+"""Pretrained weights of trunks: from a file, or by torchvision. Nothing in a file is executed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from imitate.errors import ConfigError
+
+Weights = dict[str, Tensor]
+
+_KEY = "backbone_kwargs.pretrained"
+_FIRST = "conv1.weight"
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_SAFETENSORS_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16}
+_SAFETENSORS_TYPES |= {"BF16": torch.bfloat16, "I64": torch.int64}
+_WAYS = (
+    f"install a torchvision that fits this torch and allow a download, or give the path of a file in {_KEY} "
+    "(.pth or .safetensors with torchvision's names)"
+)
+
+
+def pretrained_weights(source: bool | str, torchvision_name: str) -> tuple[Weights, str]:
+    """The weights, by torchvision's names, and where they are from in words.
+
+    Args:
+        source: true for ImageNet's weights by torchvision, or a path.
+        torchvision_name: of the network.
+    """
+    if isinstance(source, str):
+        path = Path(source).expanduser()
+        return _by_torchvisions_names(_read(path), path), str(path)
+    return _from_torchvision(torchvision_name), f"torchvision's {torchvision_name}"
+
+
+def fill(trunk: nn.Module, weights: Weights, source: str) -> None:
+    """Load the weights of a whole ResNet into its trunk, in place.
+
+    The first convolution takes over the colours alone if it sees other channels too, and nothing if it does not see
+    colours. Layers that keep no statistics leave those out.
+
+    Raises:
+        ConfigError: the weights are of another network.
+    """
+    state = trunk.state_dict()
+    for name, value in state.items():
+        if name.endswith("num_batches_tracked"):
+            continue
+        given = weights.get(name)
+        if given is None:
+            raise ConfigError(
+                f"{_KEY}: {source} lacks '{name}', which {type(trunk).__name__} has; take weights of that network"
+            )
+        if (
+            name == _FIRST
+            and given.shape[0] == value.shape[0]
+            and given.shape[2:] == value.shape[2:]
+        ):
+            channels = given.shape[1]
+            if value.shape[1] >= channels:
+                value[:, :channels] = given
+        elif given.shape == value.shape:
+            value.copy_(given)
+        else:
+            raise ConfigError(
+                f"{_KEY}: '{name}' in {source} is {tuple(given.shape)}, but {type(trunk).__name__} wants "
+                f"{tuple(value.shape)}; take weights of that network"
+            )
+    unknown = [n for n in weights if n not in state and not _left_out(n)]
+    if unknown:
+        raise ConfigError(
+            f"{_KEY}: {source} has '{unknown[0]}', which {type(trunk).__name__} has not; take weights of that network"
+        )
+
+
+def _left_out(name: str) -> bool:
+    return name.startswith("fc.") or name.endswith(_STATISTICS)
+
+
+def _from_torchvision(name: str) -> Weights:
+    try:
+        from torchvision.models import get_weight
+    except (ImportError, RuntimeError, OSError) as error:
+        raise ConfigError(
+            f"{_KEY} is true, but torchvision cannot be imported ({_first_line(error)}): {_WAYS}"
+        ) from error
+    kind = name.replace("resnet", "ResNet")
+    try:
+        return dict(get_weight(f"{kind}_Weights.IMAGENET1K_V1").get_state_dict(progress=False))
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(
+            f"{_KEY} is true, but torchvision could not fetch the weights of {name} ({_first_line(error)}): {_WAYS}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise ConfigError(f"{_KEY}: there is no file {path}")
+    try:
+        if path.suffix == ".safetensors":
+            return read_safetensors(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ConfigError(
+            f"{_KEY}: {path} holds Python objects that could run code when loaded, and was refused; "
+            "save the state_dict alone"
+        ) from error
+    except (RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
+        raise ConfigError(f"{_KEY}: {path} cannot be read ({_first_line(error)})") from error
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{_KEY}: {path} holds a {type(content).__name__}; wanted a state_dict")
+    return content
+
+
+def read_safetensors(path: Path) -> Weights:
+    """Tensors of a .safetensors file: the length of a JSON header, the header, the data.
+
+    Raises:
+        ValueError: the file is cut short, or has a number format that is none of weights.
+    """
+    data = bytearray(path.read_bytes())
+    if len(data) < 8:
+        raise ValueError("cut short")
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    header: dict[str, Any] = json.loads(data[8:start])
+    header.pop("__metadata__", None)
+    tensors: Weights = {}
+    for name, entry in header.items():
+        if entry["dtype"] not in _SAFETENSORS_TYPES:
+            raise ValueError(f"'{name}' has number format {entry['dtype']}")
+        dtype = _SAFETENSORS_TYPES[entry["dtype"]]
+        begin, end = entry["data_offsets"]
+        count = (end - begin) // dtype.itemsize
+        flat = torch.frombuffer(data, dtype=dtype, count=count, offset=start + begin)
+        tensors[name] = flat.reshape(entry["shape"])
+    return tensors
+
+
+def _by_torchvisions_names(content: Mapping[str, Any], path: Path) -> Weights:
+    """What lies under a prefix such as R3M's ``r3m: module.convnet.`` comes out by its plain name."""
+    for wrapper in ("state_dict", "model", "r3m"):
+        if isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    firsts = [name for name in content if name.endswith(_FIRST) and ".layer" not in f".{name}"]
+    if len(firsts) != 1:
+        raise ConfigError(
+            f"{_KEY}: {path} has {len(firsts)} weights named '{_FIRST}' at the start of a network, wanted one; "
+            "its names must be torchvision's"
+        )
+    prefix = firsts[0].removesuffix(_FIRST)
+    return {
+        name.removeprefix(prefix): value
+        for name, value in content.items()
+        if name.startswith(prefix) and isinstance(value, Tensor)
+    }

@@ -1,0 +1,267 @@
+"""ResNet trunks: everything before the pooling; names of weights are torchvision's.
+
+He et al., CVPR 2016 (arXiv:1512.03385). The stride of a bottleneck is in its 3x3 convolution, as in torchvision.
+FiLM: Perez et al., AAAI 2018 (arXiv:1709.07871): after each block, channels are scaled and shifted by a linear map of
+the instruction's embedding.
+
+Departures from robomimic: pretrained trunks see images normalized with ImageNet's mean and standard deviation, as they
+did when they were trained; the colours of a pretrained first convolution are kept where coordinates are added; FiLM
+begins as the identity; the normalization layers can be chosen.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from imitate.errors import ConfigError
+from imitate.models.coordinates import CoordConv2d
+from imitate.models.layout import Shape
+from imitate.models.norms import norm_class
+from imitate.models.pretrained import fill, pretrained_weights
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    expansion: ClassVar[int] = 1
+
+    def __init__(self, in_channels: int, channels: int, stride: int, norm: type[nn.Module]) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = norm(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = norm(channels)
+        self.downsample = _shortcut(in_channels, channels, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, channels, H / stride, W / stride)``."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = torch.relu_(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return torch.relu_(y.add_(shortcut))
+
+
+class Bottleneck(nn.Module):
+    """A 3x3 convolution on a quarter of the channels, between two 1x1 convolutions, and a shortcut."""
+
+    expansion: ClassVar[int] = 4
+
+    def __init__(self, in_channels: int, channels: int, stride: int, norm: type[nn.Module]) -> None:
+        super().__init__()
+        out = channels * self.expansion
+        self.conv1 = nn.Conv2d(in_channels, channels, 1, bias=False)
+        self.bn1 = norm(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, stride, padding=1, bias=False)
+        self.bn2 = norm(channels)
+        self.conv3 = nn.Conv2d(channels, out, 1, bias=False)
+        self.bn3 = norm(out)
+        self.downsample = _shortcut(in_channels, out, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, 4 channels, H / stride, W / stride)``."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = torch.relu_(self.bn1(self.conv1(x)))
+        y = torch.relu_(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return torch.relu_(y.add_(shortcut))
+
+
+def _shortcut(
+    in_channels: int, channels: int, stride: int, norm: type[nn.Module]
+) -> nn.Sequential | None:
+    if stride == 1 and in_channels == channels:
+        return None
+    return nn.Sequential(nn.Conv2d(in_channels, channels, 1, stride, bias=False), norm(channels))
+
+
+class FiLM(nn.Module):
+    """``relu((1 + gamma) x + beta)``, where beta and gamma are linear in a vector; at first the identity on x >= 0."""
+
+    def __init__(self, vector_dim: int, channels: int) -> None:
+        super().__init__()
+        self.lang_proj = nn.Linear(vector_dim, 2 * channels)
+        nn.init.zeros_(self.lang_proj.weight)
+        nn.init.zeros_(self.lang_proj.bias)
+
+    def forward(self, x: Tensor, vector: Tensor) -> Tensor:
+        """``(B, C, H, W)`` and ``(B, D)``; the linear map gives beta first."""
+        beta, gamma = self.lang_proj(vector)[:, :, None, None].chunk(2, dim=1)
+        return torch.relu_(torch.addcmul(beta, x, 1 + gamma))
+
+
+class ResNet(nn.Module):
+    """A trunk with 1/32 of the resolution; see the subclasses.
+
+    Args:
+        input_channel: channels of the image; the first three are colours where there are three or more.
+        pretrained: false; true: ImageNet's weights, by torchvision; or the path of a file (.pth, .pt, .safetensors)
+            with torchvision's names. A first convolution with fewer than three channels starts fresh.
+        input_coord_conv: the first convolution sees pixel coordinates too.
+        freeze: the pretrained weights stay as they are, and BatchNorm keeps its statistics.
+        lr_scale: the learning rate of these weights as a multiple of the network's.
+        norm: see :func:`~imitate.models.norms.norm_class`.
+        imagenet_normalization: colours in [0, 1] are normalized as for ImageNet; None: where pretrained.
+        lang_emb_dim: robomimic's key: size of the instruction's embedding; if given, it must be the observation's.
+        language_dim: size of the instruction's embedding, where there is one.
+        default_norm: ``norm`` where that is None.
+        load_pretrained: read the pretrained weights; false where a checkpoint brings them.
+    """
+
+    block: ClassVar[type[BasicBlock | Bottleneck]]
+    blocks: ClassVar[tuple[int, int, int, int]]
+    torchvision_name: ClassVar[str]
+    uses_language: ClassVar[bool] = False
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        input_channel: int = 3,
+        pretrained: bool | str = False,
+        input_coord_conv: bool = False,
+        freeze: bool = False,
+        lr_scale: float = 1.0,
+        norm: str | None = None,
+        imagenet_normalization: bool | None = None,
+        lang_emb_dim: int | None = None,
+        language_dim: int | None = None,
+        default_norm: str = "batch",
+        load_pretrained: bool = True,
+    ) -> None:
+        super().__init__()
+        if lr_scale <= 0:
+            raise ConfigError(
+                f"backbone_kwargs.lr_scale is {lr_scale}; wanted more than 0 (or freeze, for weights that stay)"
+            )
+        if freeze and not pretrained and load_pretrained:
+            warnings.warn(
+                "backbone_kwargs.freeze is true without pretrained: unless experiment.ckpt_path brings weights, "
+                "they stay random",
+                stacklevel=2,
+            )
+        self.lr_scale = lr_scale
+        self.frozen = freeze
+        layer = norm_class(norm, default_norm, bool(pretrained))
+        first = CoordConv2d if input_coord_conv else nn.Conv2d
+        self.conv1 = first(input_channel, 64, kernel_size=7, stride=2, padding=3, bias=False)
+        self.bn1 = layer(64)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        channels = [64 * self.block.expansion * 2**i for i in range(4)]
+        for i, (count, before) in enumerate(zip(self.blocks, [64, *channels], strict=False)):
+            setattr(self, f"layer{i + 1}", self._layer(before, 64 * 2**i, count, i, layer))
+        self.channels = channels[-1]
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        self._set_up_normalization(
+            input_channel,
+            bool(pretrained) if imagenet_normalization is None else imagenet_normalization,
+        )
+        if pretrained and load_pretrained:
+            fill(self, *pretrained_weights(pretrained, self.torchvision_name))
+        if freeze:
+            self.requires_grad_(False).eval()
+        self.film = self._films(language_dim, lang_emb_dim) if self.uses_language else None
+
+    def _layer(
+        self, in_channels: int, channels: int, count: int, number: int, norm: type[nn.Module]
+    ) -> nn.Sequential:
+        blocks = [self.block(in_channels, channels, 1 if number == 0 else 2, norm)]
+        out = channels * self.block.expansion
+        blocks += [self.block(out, channels, 1, norm) for _ in range(count - 1)]
+        return nn.Sequential(*blocks)
+
+    def _set_up_normalization(self, input_channel: int, wanted: bool) -> None:
+        self.normalizes = wanted and input_channel >= 3
+        others = input_channel - 3
+        mean, std = (*IMAGENET_MEAN, *[0.0] * others), (*IMAGENET_STD, *[1.0] * others)
+        if self.normalizes:
+            self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+            self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+
+    def _films(self, language_dim: int | None, stated: int | None) -> nn.ModuleList:
+        if language_dim is None:
+            raise ConfigError(
+                f"{type(self).__name__} is conditioned on language: it wants an observation 'lang_emb', a vector, "
+                "under observation.modalities.obs.low_dim"
+            )
+        if stated not in (None, language_dim):
+            raise ConfigError(
+                f"backbone_kwargs.lang_emb_dim is {stated}, but observation 'lang_emb' has {language_dim} values; "
+                "leave lang_emb_dim out"
+            )
+        widths = [64 * self.block.expansion * 2**i for i in range(4) for _ in range(self.blocks[i])]
+        return nn.ModuleList(FiLM(language_dim, width) for width in widths)
+
+    def _blocks(self) -> Iterator[nn.Module]:
+        for number in range(1, 5):
+            yield from self.get_submodule(f"layer{number}").children()
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """``(C, H, W)`` to ``(channels, H / 32, W / 32)``, rounded up."""
+        _, height, width = input_shape
+        return (self.channels, math.ceil(height / 32), math.ceil(width / 32))
+
+    def train(self, mode: bool = True) -> Self:
+        """A frozen trunk stays in evaluation mode."""
+        return super().train(mode and not self.frozen)
+
+    def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
+        """Images ``(B, C, H, W)`` with values in [0, 1]; for FiLM also embeddings ``(B, D)``."""
+        no_gradient = self.frozen and self.film is None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not no_gradient):
+            if self.normalizes:
+                x = (x - self.mean) / self.std
+            x = self.maxpool(torch.relu_(self.bn1(self.conv1(x))))
+            for number, block in enumerate(self._blocks()):
+                x = block(x)
+                if self.film is not None:
+                    x = self.film[number](x, language)
+        return x
+
+
+class ResNet18Conv(ResNet):
+    """18 layers, 11.2 million weights, 512 channels."""
+
+    block, blocks, torchvision_name = BasicBlock, (2, 2, 2, 2), "resnet18"
+
+
+class ResNet34Conv(ResNet):
+    """34 layers, 21.3 million weights, 512 channels."""
+
+    block, blocks, torchvision_name = BasicBlock, (3, 4, 6, 3), "resnet34"
+
+
+class ResNet50Conv(ResNet):
+    """50 layers, 23.5 million weights, 2048 channels."""
+
+    block, blocks, torchvision_name = Bottleneck, (3, 4, 6, 3), "resnet50"
+
+
+class ResNet18ConvFiLM(ResNet18Conv):
+    """:class:`ResNet18Conv` conditioned on language."""
+
+    uses_language = True
+
+
+class ResNet34ConvFiLM(ResNet34Conv):
+    """:class:`ResNet34Conv` conditioned on language."""
+
+    uses_language = True
+
+
+class ResNet50ConvFiLM(ResNet50Conv):
+    """:class:`ResNet50Conv` conditioned on language."""
+
+    uses_language = True
