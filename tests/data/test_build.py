@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from imitate import load_config
-from imitate.data import build_datasets, dataset_metadata
+from imitate.data import ShuffledBatches, build_datasets, dataset_metadata
 from imitate.errors import DatasetError
 
 KEYS = ("robot0_eef_pos", "object")
@@ -114,20 +114,50 @@ def test_several_files_in_every_cache_mode(demo_file, cache_mode):
     np.testing.assert_array_equal(train_set[20]["obs"]["object"][0].numpy(), wanted)
 
 
-def test_several_files_share_their_statistics(demo_file):
-    paths = [demo_file(f"{i}.hdf5", num_demos=2, length=3 + i, seed=i) for i in range(2)]
-    train_set, _ = build_datasets(
-        make_config([entry(path) for path in paths], hdf5_normalize_obs=True)
-    )
-    values = []
-    for path in paths:
-        with h5py.File(path) as file:
-            values += [demo["obs/object"][()].astype(np.float32) for demo in file["data"].values()]
-    np.testing.assert_allclose(
-        train_set.statistics()["obs"]["object"].mean,
-        np.concatenate(values).astype(np.float64).mean(0),
-        rtol=1e-12,
-    )
+def test_statistics_are_those_of_all_steps_of_all_files(demo_file):
+    """Not the mean of the files' means: the files differ in length and in level; weights do not count."""
+    paths = [
+        demo_file(
+            f"{i}.hdf5", num_demos=2 + i, length=3 + 4 * i, seed=i, action_scale=0.3 + 0.3 * i
+        )
+        for i in range(3)
+    ]
+    for level, path in enumerate(paths):
+        with h5py.File(path, "a") as file:
+            for demo in file["data"].values():
+                demo["obs/object"][...] += 100.0 * level
+    data = [entry(path, weight=1.0 + 5 * i) for i, path in enumerate(paths)]
+    train_set, _ = build_datasets(make_config(data, hdf5_normalize_obs=True))
+    statistics = train_set.statistics()
+    for found, key in (
+        (statistics["obs"]["object"], "obs/object"),
+        (statistics["actions"]["actions"], "actions"),
+    ):
+        values = []
+        for path in paths:
+            with h5py.File(path) as file:
+                values += [demo[key][()].astype(np.float32) for demo in file["data"].values()]
+        joined = np.concatenate(values).astype(np.float64)
+        np.testing.assert_allclose(found.mean, joined.mean(0), rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(found.std, joined.std(0), rtol=1e-12)
+        np.testing.assert_array_equal(found.min, joined.min(0))
+        np.testing.assert_array_equal(found.max, joined.max(0))
+
+
+@pytest.mark.parametrize("by_size", [False, True])
+def test_shares_of_a_batch_are_the_weights(demo_file, by_size):
+    """Shares per file over 20,000 draws, within five standard deviations of a binomial."""
+    lengths, weights = (4, 12, 24), (3.0, 1.0, 2.0)
+    paths = [demo_file(f"{n}.hdf5", num_demos=1, length=n, seed=n) for n in lengths]
+    data = [entry(path, weight=w) for path, w in zip(paths, weights, strict=True)]
+    train_set, _ = build_datasets(make_config(data, normalize_weights_by_ds_size=by_size))
+    batches = iter(ShuffledBatches(len(train_set), 40, seed=3, weights=train_set.sample_weights))
+    drawn = np.concatenate([next(batches) for _ in range(500)])
+    found = np.bincount(train_set.source_of_samples()[drawn], minlength=3) / len(drawn)
+    # By file: 3 : 1 : 2. By sample: 3 * 4 : 1 * 12 : 2 * 24.
+    wanted = np.array([1 / 2, 1 / 6, 1 / 3] if by_size else [1 / 6, 1 / 6, 2 / 3])
+    bound = 5 * np.sqrt(wanted * (1 - wanted) / len(drawn))
+    assert (np.abs(found - wanted) < bound).all(), (found, wanted)
 
 
 def test_weights_per_sample_and_per_file(demo_file):

@@ -60,8 +60,8 @@ def importable_env():
         yield
 
 
-def write_demos(path, num=12, length=15, seed=0, meta=None, filter_keys=True):
-    """Demonstrations of action = clip(4 (goal - pos), -1, 1)."""
+def write_demos(path, num=12, length=15, seed=0, meta=None, filter_keys=True, sign=1.0, **attrs):
+    """Demonstrations of action = clip(4 (sign * goal - pos), -1, 1)."""
     rng = np.random.default_rng(seed)
     with DatasetWriter(path, meta or env_meta()) as writer:
         names = []
@@ -69,7 +69,7 @@ def write_demos(path, num=12, length=15, seed=0, meta=None, filter_keys=True):
             pos, goal = rng.uniform(-0.5, 0.5, (2, 2))
             obs, actions = {"pos": [], "goal": []}, []
             for _ in range(length):
-                action = np.clip(4 * (goal - pos), -1, 1)
+                action = np.clip(4 * (sign * goal - pos), -1, 1)
                 obs["pos"].append(pos.copy())
                 obs["goal"].append(goal)
                 actions.append(action)
@@ -84,6 +84,7 @@ def write_demos(path, num=12, length=15, seed=0, meta=None, filter_keys=True):
                         rewards=ends,
                         terminals=ends,
                         timeouts=np.zeros(length),
+                        attrs=attrs,
                     )
                 )
             )

@@ -19,6 +19,7 @@ class PointMass(gymnasium.Env):
         impossible_at: reset seeds whose goal is out of reach.
         step_s: seconds a step takes.
         out_of_reach: the goal is, at every seed.
+        mirrored: the point must reach minus the goal.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -33,11 +34,12 @@ class PointMass(gymnasium.Env):
         impossible_at=(),
         step_s=0.0,
         out_of_reach=False,
+        mirrored=False,
     ):
         self.render_mode = render_mode
         self.die_at, self.die_once_file = set(die_at), die_once_file
         self.raise_at, self.impossible_at, self.step_s = set(raise_at), set(impossible_at), step_s
-        self.out_of_reach = out_of_reach
+        self.out_of_reach, self.sign = out_of_reach, -1.0 if mirrored else 1.0
         box = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.observation_space = spaces.Dict({"goal": box, "pos": box})
         self.action_space = spaces.Box(-1.0, 1.0, (action_dim,), np.float32)
@@ -58,7 +60,7 @@ class PointMass(gymnasium.Env):
     def step(self, action):
         time.sleep(self.step_s)
         self.pos = self.pos + 0.1 * np.clip(np.asarray(action)[:2], -1, 1)
-        success = bool(np.linalg.norm(self.pos - self.goal) < 0.05)
+        success = bool(np.linalg.norm(self.pos - self.sign * self.goal) < 0.05)
         return self._obs(), float(success), False, False, {"success": success}
 
     def render(self):
