@@ -101,7 +101,7 @@ def _listing(files: Sequence[PublicFile]) -> list[str]:
         )
         for file in files
     ]
-    return table(("name", "size", "checksum", "licence", ""), rows)
+    return list(table(("name", "size", "checksum", "licence", ""), rows))
 
 
 def _as_json(files: Sequence[PublicFile]) -> str:

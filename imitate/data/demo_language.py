@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, Instructions, instruction_of
@@ -70,7 +69,7 @@ class DemoLanguage:
     def to(self, device: torch.device | str) -> None:
         """Move the vectors to a device."""
         if self._vectors is not None:
-            self._vectors: Tensor = self._vectors.to(device)
+            self._vectors = self._vectors.to(device)
 
     def statistics(self) -> KeyStats:
         """Those that leave the vectors as they are: a text encoder has scaled them."""

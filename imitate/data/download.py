@@ -8,9 +8,10 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -128,7 +129,7 @@ class _Part:
     def size(self) -> int:
         return self.path.stat().st_size if self.path.is_file() else 0
 
-    def restart(self, headers: Mapping[str, str]) -> None:
+    def restart(self, headers: Message) -> None:
         """Empty, for the file that this answer is about."""
         self.forget()
         # A weak ETag does not promise equal bytes.
@@ -227,7 +228,7 @@ def _one_request(wanted: PublicFile, part: _Part, on_bytes: OnBytes | None) -> b
     return total is None or part.size == total
 
 
-def _total(headers: Mapping[str, str], start: int) -> int | None:
+def _total(headers: Message, start: int) -> int | None:
     """Size of the whole file by an answer's headers."""
     _, _, total = headers.get("Content-Range", "").rpartition("/")
     if total.isdigit():
