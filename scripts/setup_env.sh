@@ -68,6 +68,25 @@ PYTHON
 
 has_gl() { "$PY" -c 'import sys; from imitate.envs.rendering import find_gl_backend; sys.exit(find_gl_backend() is None)'; }
 
+find_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
+
+# Sets HAVE_BROWSER to 1 or 0: whether there is a browser to look at pages with. Installs Debian's where it can.
+ensure_browser() {
+    HAVE_BROWSER=1
+    find_browser >/dev/null && return
+    local install="apt-get install -y --no-install-recommends chromium"
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        export DEBIAN_FRONTEND=noninteractive
+        say "Installing chromium"
+        quietly apt-get update || true
+        quietly $install || true
+        find_browser >/dev/null && return
+    fi
+    HAVE_BROWSER=0
+    say "no chromium: the report's browser test does not run. To have it:"
+    note "sudo $install"
+}
+
 # Sets HAVE_GL to 1 or 0: whether MuJoCo can draw off-screen. Installs a software renderer where it can.
 ensure_gl() {
     HAVE_GL=1

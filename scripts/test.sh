@@ -25,13 +25,20 @@ step_layers() {
 }
 
 step_tests() {
-    local selection=()
+    local left_out=()
     ensure_gl
     if [ "$HAVE_GL" = 0 ]; then
         [ "${CI:-}" != true ] || fail "rendering tests cannot run here, and in CI nothing is left out"
         note "the tests marked 'render' are left out"
-        selection=(-m "not render")
+        left_out+=(render)
     fi
+    ensure_browser
+    if [ "$HAVE_BROWSER" = 0 ]; then
+        [ "${CI:-}" != true ] || fail "the browser test cannot run here, and in CI nothing is left out"
+        left_out+=(browser)
+    fi
+    local marks="${left_out[*]-}" selection=()
+    [ -z "$marks" ] || selection=(-m "not (${marks// / or })")
     say "Tests (pytest)"
     "$PY" -m pytest ${selection[@]+"${selection[@]}"} --durations=10 "${@:---cov=imitate}" </dev/null
 }

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from imitate.data.doctor.actions import Clipping
 from imitate.data.doctor.alignment import NextObs, States
 from imitate.data.doctor.duplicates import Duplicates
@@ -71,9 +73,12 @@ def examine(
     checks = _value_checks(layout)
     looked_at = layout.demos if demos is None else demos
     for number, demo in enumerate(looked_at, 1):
-        for piece in survey.pieces(demo):
-            for check in checks:
-                check.see(piece)
+        with np.errstate(
+            invalid="ignore", over="ignore"
+        ):  # what is not finite is found, not warned of
+            for piece in survey.pieces(demo):
+                for check in checks:
+                    check.see(piece)
         on_demo(number, len(looked_at))
     found += _unreadable(survey, layout)
     found += _once([finding for check in checks for finding in check.findings()])

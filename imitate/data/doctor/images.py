@@ -18,8 +18,7 @@ _NO_COLOURS = re.compile("depth|segmentation")
 
 
 class Images:
-    """Looks at arrays that are images: (H, W, C) with 1, 3 or 4 channels; not at depth and segmentation,
-    whose values are metres and numbers of things.
+    """Looks at arrays that are images: (H, W, C) with 1, 3 or 4 channels; not at depth and segmentation.
 
     Args:
         layout: of the file.

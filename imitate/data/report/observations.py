@@ -75,7 +75,8 @@ def _row(subject: Subject, key: str, stats: KeyStats | None) -> tuple[object, ..
     shape = " × ".join(map(str, form.step)) or "number"
     if stats is None:
         return key, shape, str(form.dtype), el("span", "unreadable", class_="code"), *["–"] * 4
-    still = np.flatnonzero(stats.max - stats.min < _CONSTANT)
+    with np.errstate(invalid="ignore"):
+        still = np.flatnonzero(stats.max - stats.min < _CONSTANT)
     constant: object = ""
     if len(still) == stats.max.size:
         constant = el("span", "all", class_="code")

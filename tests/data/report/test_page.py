@@ -1,0 +1,293 @@
+"""The report page: what it says, what it leaves out, what it does with files that are wrong."""
+
+import re
+from html.parser import HTMLParser
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from imitate.cli.main import app
+from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data.curate.target import Target
+from imitate.data.report import subject as subjects
+from imitate.data.report.images import data_url
+from imitate.data.report.markup import Html, el, number, percent, size
+from imitate.data.report.motion import places_in
+from imitate.data.report.page import write_report
+from imitate.data.report.subject import spread, subject_of
+from imitate.data.report.svg import Plot, histogram, ticks
+from imitate.errors import DatasetError
+
+
+class Reader(HTMLParser):
+    """Tags, attributes and words of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.attributes, self.words = set(), [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def said(self):
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def report(path, out, **how):
+    subject = write_report(path, Target(out), **how)
+    reader = Reader()
+    reader.feed(out.read_text())
+    return subject, reader
+
+
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00&lt;"
+
+
+def test_nothing_of_the_file_becomes_markup(demo_file, tmp_path):
+    path = demo_file(num_demos=2, image=True, filter_keys={"m": [0]})
+    with h5py.File(path, "r+") as file:
+        file["data"].attrs["env_args"] = '{"env_name": "<svg onload=alert(3)>", "type": 1}'
+        file["data"].attrs["<i>note"] = EVIL.replace("\x00", "\x01")
+        file.move("data/demo_1", "data/demo_<iframe src=x>")
+        file.move("data/demo_0/obs/object", "data/demo_0/obs/object<a href='javascript:x'>")
+        file.move("mask/m", "mask/<h1 onclick=x>")
+    _, reader = report(path, tmp_path / "r.html")
+    assert not reader.tags & {"iframe", "object", "i", "form"}
+    assert not [name for _, name, _ in reader.attributes if name.startswith("on")]
+    sources = [value for tag, name, value in reader.attributes if name in ("src", "href")]
+    assert all(value.startswith(("data:", "#")) for value in sources)
+    assert "\x01" not in reader.said
+    assert "demo_<iframe src=x>" in reader.said
+    assert "<svg onload=alert(3)>" in reader.said
+
+
+def test_text_is_escaped_and_markup_is_not():
+    assert el("p", "<b>", Html("<i></i>"), None, 3, title='"') == (
+        '<p title="&quot;">&lt;b&gt;<i></i>3</p>'
+    )
+    assert el("rect", x=1.25, class_="bar", y=2.0) == '<rect x="1.2" class="bar" y="2"/>'
+
+
+def test_what_a_person_reads(demo_file, tmp_path):
+    path = demo_file(num_demos=4, length=[5, 10, 15, 20], filter_keys={"train": [0, 1, 2]})
+    with h5py.File(path, "r+") as file:
+        file["data"].attrs["control_freq"] = 20.0
+        file["data/demo_2"].attrs["success"] = False
+        file["data/demo_3/rewards"][:4] = 1
+        file["data/demo_1/obs/object"][3, 4] = np.nan
+        for demo in file["data"].values():
+            demo["obs/robot0_eef_quat"][:, 2] = 0.5
+    subject, reader = report(path, tmp_path / "r.html")
+    said = reader.said.replace("\u00a0", " ")
+    for words in (
+        "4 demos",
+        "50 steps",
+        "2 s recorded",
+        "75 % solved",
+        "Lift",
+        "Panda",
+        "20 Hz",
+        "train (3)",
+        "Values of all 4 demos were read",
+        "demo_1 obs/object steps 3",
+        f"imitate dataset delete {path} --demos demo_1",
+        "5 to 20 steps, median 12.5, mean 12.5",
+        "1 to 5",
+        "3 of 4 demos solved their task (75 %). Not solved: demo_2",
+        "robot0_eef_pos seen from above",
+        "dimension 6",
+        "50 steps of 4 demos",
+    ):
+        assert words in said, words
+    errors = [f for f in subject.health.findings if f.level.value == "error"]
+    assert re.search(rf" {len(errors)} errors? ", said)
+    assert re.search(r"obs/robot0_eef_quat 4 float64 2 ", said), "the constant dimension"
+    assert re.search(r"demo_1 train yes nan 10 1", said), "the line of a demo"
+    assert subject.is_whole
+
+
+def test_few_demos_of_many_are_read_and_the_page_says_so(demo_file, tmp_path, monkeypatch):
+    path = demo_file(num_demos=9, length=10, filter_keys={"some": [1, 2, 3, 4]})
+    subject, reader = report(path, tmp_path / "a.html", max_demos=3)
+    assert [demo.name for demo in subject.sample] == ["demo_0", "demo_4", "demo_8"]
+    assert "Values of 3 of 9 demos, evenly spread, were read" in reader.said
+    assert "Values were examined in 3 demos only" in reader.said
+    assert "30 steps of 3 demos" in reader.said
+    subject, reader = report(path, tmp_path / "b.html", filter_key="some")
+    assert [demo.name for demo in subject.sample] == [f"demo_{i}" for i in (1, 2, 3, 4)]
+    assert "4 demos of filter key “some”" in reader.said
+    read = []
+    monkeypatch.setattr(subjects, "MAX_BYTES", 2.5 * bytes_of(path, "demo_0"))
+    with DatasetFile(path) as file:
+        found = subject_of(
+            file, filter_key=None, max_demos=200, on_demo=lambda *at: read.append(at)
+        )
+    assert len(found.sample) == 2
+    assert read == [(1, 2), (2, 2)]
+    with pytest.raises(DatasetError, match="did you mean 'some'"):
+        write_report(path, Target(tmp_path / "c.html"), filter_key="sone")
+    assert not (tmp_path / "c.html").exists()
+
+
+def bytes_of(path, demo):
+    with DatasetFile(path) as file:
+        return sum(file.read(demo, key).nbytes for key in file.keys(demo))
+
+
+def write_pictures(path, **how):
+    random = np.random.default_rng(0)
+    with DatasetWriter(path, {"env_name": "x", "type": 4, "env_kwargs": {}}, **how) as writer:
+        for _ in range(2):
+            obs = {
+                "front_image": random.integers(0, 256, (9, 24, 16, 3), dtype=np.uint8),
+                "front_depth": random.uniform(0.5, 2, (9, 24, 16, 1)).astype(np.float32),
+                "front_segmentation": random.integers(0, 5, (9, 24, 16, 1), dtype=np.int32),
+            }
+            zeros = np.zeros(9)
+            writer.append_episode(Episode(obs, random.uniform(-1, 1, (9, 2)), zeros, zeros, zeros))
+    return path
+
+
+@pytest.mark.parametrize("how", [{}, {"image_storage": "jpeg"}, {"image_storage": "gzip"}])
+def test_thumbnails_of_each_kind(tmp_path, how):
+    path = write_pictures(tmp_path / "a.hdf5", **how)
+    subject, reader = report(path, tmp_path / "r.html")
+    pictures = [value for tag, name, value in reader.attributes if (tag, name) == ("img", "src")]
+    kinds = [value.partition(";")[0] for value in pictures]
+    assert (kinds.count("data:image/jpeg"), kinds.count("data:image/png")) == (2 * 2 * 3, 2 * 3)
+    assert "front_image 24 × 16 × 3 uint8" in reader.said
+    assert subject.health.findings == [], "depth and segmentation are no pixels, JPEG is an image"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        np.zeros((600, 800, 3), np.uint8),
+        np.zeros((3, 40, 50), np.uint8),
+        np.full((40, 50, 1), np.nan, np.float32),
+        np.ones((40, 50, 4), np.float64),
+        np.full((1, 400, 3), 7, np.int16),
+    ],
+)
+def test_every_frame_becomes_a_small_picture(frame):
+    url = data_url("obs/front", frame)
+    assert url.startswith("data:image/jpeg;base64,")
+    assert len(url) < 6_000
+
+
+def no_actions(data):
+    for demo in data.values():
+        del demo["actions"]
+
+
+def no_demos(data):
+    for demo in list(data):
+        del data[demo]
+
+
+def not_finite(data):
+    for demo in data.values():
+        demo["actions"][...] = np.nan
+        demo["obs/object"][...] = np.inf
+        demo["rewards"][...] = np.nan
+
+
+def other_shapes(data):
+    del data["demo_1/actions"], data["demo_1/obs/object"]
+    data["demo_1/actions"] = np.zeros((12, 3))
+    data["demo_1/obs/object"] = np.full((12, 10), b"x")
+
+
+def bare(data):
+    for demo in data.values():
+        for key in list(demo):
+            if key != "actions":
+                del demo[key]
+        demo.attrs.clear()
+    data.attrs.clear()
+
+
+@pytest.mark.parametrize("damage", [no_actions, no_demos, not_finite, other_shapes, bare])
+def test_faulty_files_have_a_page_too(demo_file, tmp_path, damage):
+    path = demo_file(num_demos=3, image=True)
+    with h5py.File(path, "r+") as file:
+        damage(file["data"])
+    subject, reader = report(path, tmp_path / "r.html")
+    assert subject.health.findings
+    for finding in subject.health.findings:
+        assert finding.code in reader.said
+
+
+def test_command(demo_file, tmp_path):
+    path = demo_file(num_demos=2)
+    run = CliRunner().invoke
+    done = run(app, ["dataset", "report", str(path)])
+    out = path.with_name("demos_report.html")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith(f"{out}: 2 demos, ")
+    again = run(app, ["dataset", "report", str(path)])
+    assert (again.exit_code, len(again.output.splitlines())) == (2, 1)
+    assert "--overwrite" in again.output
+    assert run(app, ["dataset", "report", str(path), "--overwrite"]).exit_code == 0
+    before = path.read_bytes()
+    same = run(app, ["dataset", "report", str(path), "--out", str(path), "--overwrite"])
+    assert same.exit_code == 2
+    assert path.read_bytes() == before
+    assert run(app, ["dataset", "report", "none.hdf5"]).exit_code == 2
+
+
+# ---- drawing -----------------------------------------------------------------------------------------
+
+
+def test_ticks_are_round_and_few():
+    assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
+    assert ticks(-1, 1, 4) == [-1, -0.5, 0, 0.5, 1]
+    assert ticks(33, 105, 5) == [40, 60, 80, 100]
+
+
+def test_points_lie_where_their_numbers_say():
+    plot = Plot((0, 10), (0, 4), width=158, height=142)  # 100 x 100 inside
+    assert plot.at(0, 4) == (46, 8)
+    assert plot.at(5, 1) == (96, 83)
+    square = Plot((0, 1), (0, 4), width=158, height=142, equal=True)
+    assert square.x_range == (-1.5, 2.5)
+    assert square.y_range == (0, 4)
+
+
+def test_bars_count_everything_once():
+    drawn = histogram(np.array([3, 3, 4, 9]), unit="demos", label="steps")
+    assert re.findall(r"<title>(.*?)</title>", drawn) == ["3: 2 demos", "4: 1 demos", "9: 1 demos"]
+    drawn = histogram(np.linspace(-1, 1, 101), unit="steps", label="x", limits=(-1.1, 1.1), bins=11)
+    counts = [int(n) for n in re.findall(r": (\d+) steps", drawn)]
+    assert (len(counts), sum(counts)) == (11, 101)
+
+
+def test_positions_stand_before_unit_quaternions():
+    random = np.random.default_rng(0)
+    turn = random.normal(size=(2, 5, 4))
+    turn /= np.linalg.norm(turn, axis=2, keepdims=True)
+    place = random.normal(size=(2, 5, 3))
+    scene = np.concatenate([place[0], turn[0], place[1], turn[1], place[0]], axis=1)
+    assert places_in("obs/object", scene) == [0, 7]
+    assert places_in("obs/object", place[0]) == [0]
+    assert places_in("obs/cube_pos", place[0]) == [0]
+    assert places_in("obs/force", place[0]) == []
+
+
+def test_words():
+    assert [size(n) for n in (12, 123456, 2.5e9)] == ["12 B", "123 kB", "2.5 GB"]
+    assert [percent(x).replace("\u00a0", " ") for x in (0, 0.0002, 0.125, 1)] == [
+        "0 %",
+        "< 0.1 %",
+        "12.5 %",
+        "100 %",
+    ]
+    assert (number(None), number(-0.123456)) == ("–", "−0.1235")
+    assert spread(list("abcdefg"), 3) == ["a", "d", "g"]
