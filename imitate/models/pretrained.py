@@ -113,7 +113,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ConfigError(
-            f"{_KEY}: {path} holds Python objects that could run code when loaded, and was refused; "
+            f"{_KEY}: {path} is no weights, or holds Python objects that could run code when loaded, and was refused; "
             "save the state_dict alone"
         ) from error
     except (RuntimeError, EOFError, KeyError, ValueError, OSError) as error:

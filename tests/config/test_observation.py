@@ -95,3 +95,12 @@ def test_impossible_combinations(values, words):
     with pytest.raises(ConfigError) as error:
         observation(**values)
     assert words in str(error.value)
+
+
+def test_an_encoder_of_nothing_is_refused():
+    with pytest.raises(ConfigError, match="encoder.rbg is neither a modality nor an observation"):
+        observation(encoder={"rbg": {"core_class": "VisualCore"}})
+    own = observation(
+        modalities={"goal": {"rgb": ["camera"]}}, encoder={"camera": {"core_class": "VisualCore"}}
+    )
+    assert own.encoder.camera.share is False

@@ -1,5 +1,8 @@
 """Observation encoder."""
 
+from importlib import import_module
+from importlib.metadata import EntryPoint
+
 import pytest
 import torch
 
@@ -157,3 +160,201 @@ def test_refusals_name_the_section_and_the_key(rgb, message):
 def test_an_image_without_a_section_is_refused():
     with pytest.raises(ConfigError, match="observation.encoder.rgb is missing, but 'camera'"):
         ObservationEncoder({"camera": (3, 12, 14)}, MODALITIES, {})
+
+
+TWO = {"left": (3, 12, 14), "right": (3, 12, 14), "top": (3, 16, 16)}
+
+
+def two_cameras(*batch):
+    torch.manual_seed(0)
+    return {key: torch.rand(*batch, *shape) for key, shape in TWO.items()}
+
+
+@pytest.mark.parametrize("batch", [(4,), (2, 3), ()])
+def test_a_shared_network_for_keys_of_equal_shape(batch):
+    encoder = ObservationEncoder(TWO, dict.fromkeys(TWO, "rgb"), shallow(share=True)).eval()
+    assert list(encoder.nets) == ["left+right", "top"]
+    obs = two_cameras(*batch)
+    features = encoder(obs)
+    assert features.shape == (*batch, 15)
+    core = encoder.nets["left+right"].core
+    for i, key in enumerate(("left", "right")):
+        alone = core(obs[key].reshape(-1, 3, 12, 14)).relu().reshape(*batch, 5)
+        torch.testing.assert_close(features[..., 5 * i : 5 * i + 5], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_shared_networks_learn_from_both_keys_and_crop_each_by_itself():
+    crop = {
+        "obs_randomizer_class": "CropRandomizer",
+        "obs_randomizer_kwargs": {"crop_height": 6, "crop_width": 6, "num_crops": 2},
+    }
+    shapes = {"left": (3, 12, 14), "right": (3, 12, 14)}
+    encoder = ObservationEncoder(shapes, dict.fromkeys(shapes, "rgb"), shallow(share=True, **crop))
+    x = torch.rand(4, 3, 12, 14)
+    features = encoder({"left": x, "right": x})
+    assert features.shape == (4, 10)
+    assert not torch.allclose(features[:, :5], features[:, 5:])
+    features[:, 5:].sum().backward()
+    assert all(p.grad is not None for p in encoder.parameters())
+
+
+def test_crops_shared_over_the_window_of_each_camera():
+    crop = {
+        "obs_randomizer_class": "CropRandomizer",
+        "obs_randomizer_kwargs": {"crop_height": 6, "crop_width": 6, "shared_over_time": True},
+    }
+    shapes = {"left": (3, 12, 14), "right": (3, 12, 14)}
+    config = sections(rgb={"core_class": None, "share": True, **crop})
+    encoder = ObservationEncoder(shapes, dict.fromkeys(shapes, "rgb"), config)
+    x = torch.rand(5, 1, 3, 12, 14).expand(-1, 4, -1, -1, -1)  # windows of 4 equal steps
+    features = encoder({"left": x, "right": x})
+    assert torch.equal(features, features[:, :1].expand(-1, 4, -1))
+    assert not torch.equal(features[..., :108], features[..., 108:])
+
+
+def test_a_key_with_an_encoder_of_its_own():
+    core = {"backbone_class": "ShallowConv", "pool_kwargs": {"num_kp": 4}, "feature_dimension": 7}
+    tree = {
+        "algo_name": "bc",
+        "observation": {
+            "modalities": {"obs": {"rgb": ["left", "wrist"]}},
+            "encoder": {
+                "rgb": {"core_kwargs": {"backbone_class": "ShallowConv", "feature_dimension": 5}},
+                "wrist": {"core_class": "VisualCore", "core_kwargs": core},
+            },
+        },
+    }
+    config = load_config(tree).observation.encoder
+    shapes = {"left": (3, 12, 14), "wrist": (3, 12, 14)}
+    encoder = ObservationEncoder(shapes, {"left": "rgb", "wrist": "rgb"}, config)
+    assert encoder.output_dim == 12
+    assert encoder.nets["wrist"].core.pool.num_kp == 4
+
+
+def language(**rgb):
+    return sections(rgb={"core_class": "VisualCoreLanguageConditioned", **rgb})
+
+
+def test_language_conditions_the_images_and_is_not_among_the_features():
+    shapes = {"camera": (3, 40, 40), "lang_emb": (6,), "pos": (3,)}
+    kinds = {"camera": "rgb", "lang_emb": "low_dim", "pos": "low_dim"}
+    crop = {
+        "obs_randomizer_class": "CropRandomizer",
+        "obs_randomizer_kwargs": {"crop_height": 36, "crop_width": 36, "num_crops": 2},
+    }
+    encoder = ObservationEncoder(shapes, kinds, language(**crop))
+    assert encoder.output_dim == 64 + 3
+    for film in encoder.nets["camera"].core.backbone.film:
+        torch.nn.init.normal_(film.lang_proj.weight, std=0.2)
+    torch.manual_seed(0)
+    obs = {key: torch.rand(2, 3, *shape) for key, shape in shapes.items()}
+    assert encoder(obs).shape == (2, 3, 67)
+    encoder.eval()
+    features = encoder(obs)
+    one = {key: value[1, 2] for key, value in obs.items()}
+    torch.testing.assert_close(encoder(one), features[1, 2], atol=1e-5, rtol=1e-5)
+    other = encoder({**obs, "lang_emb": obs["lang_emb"].flip(0)})
+    assert not torch.allclose(other[..., :64], features[..., :64])
+    assert torch.equal(other[..., 64:], features[..., 64:])
+
+
+def test_language_among_the_features_where_no_core_uses_it():
+    encoder = ObservationEncoder({"lang_emb": (6,)}, {"lang_emb": "low_dim"}, sections())
+    assert encoder.output_dim == 6
+
+
+def test_language_that_is_missing():
+    with pytest.raises(ConfigError, match="'camera'.*it wants an observation 'lang_emb'"):
+        ObservationEncoder({"camera": (3, 40, 40)}, {"camera": "rgb"}, language())
+
+
+def test_keypoints_in_pixels_of_the_image():
+    config = shallow(
+        obs_randomizer_class="CropRandomizer",
+        obs_randomizer_kwargs={"crop_height": 8, "crop_width": 10},
+    )
+    encoder = ObservationEncoder(SHAPES, MODALITIES, config).eval()
+    obs = observations(2, 3)
+    places = encoder.keypoints(obs)
+    assert list(places) == ["camera"]
+    assert places["camera"].shape == (2, 3, 4, 2)
+    # The crop lies in rows 2 .. 9 and columns 2 .. 11; -1 and 1 are its outermost pixels.
+    core = encoder.nets["camera"].core
+    inside = core.keypoints(obs["camera"][1, 2, :, 2:10, 2:12][None])[0]
+    expected = torch.stack([2 + (inside[:, 0] + 1) * 4.5, 2 + (inside[:, 1] + 1) * 3.5], -1)
+    torch.testing.assert_close(places["camera"][1, 2], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_what_the_algorithm_wants_reaches_the_trunk(tmp_path):
+    trunk = {"core_kwargs": {"backbone_kwargs": {"pretrained": str(tmp_path / "gone.pth")}}}
+    shapes, kinds = {"camera": (3, 40, 40)}, {"camera": "rgb"}
+    encoder = ObservationEncoder(
+        shapes, kinds, sections(rgb=trunk), default_norm="group", load_pretrained=False
+    )
+    assert type(encoder.nets["camera"].core.backbone.bn1).__name__ == "FrozenBatchNorm2d"
+    encoder = ObservationEncoder(shapes, kinds, sections(), default_norm="group")
+    assert type(encoder.nets["camera"].core.backbone.bn1).__name__ == "ChannelGroupNorm"
+    with pytest.raises(ConfigError, match="there is no file .*gone.pth"):
+        ObservationEncoder(shapes, kinds, sections(rgb=trunk))
+
+
+class MeanColour(torch.nn.Module):
+    """What another package may offer."""
+
+    def __init__(self, input_shape, scale=1.0, default_norm="?"):
+        super().__init__()
+        self.output_shape = (input_shape[0],)
+        self.scale = scale
+        self.default_norm = default_norm
+
+    def forward(self, x):
+        return x.mean((2, 3)) * self.scale
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Entry points: a core, and one whose module is gone."""
+
+    def entry_points(group):
+        assert group == "imitate.encoders"
+        good = EntryPoint("MeanColour", f"{__name__}:MeanColour", group)
+        monkeypatch.setattr(EntryPoint, "load", load)
+        return [good, EntryPoint("Gone", "no_such_module:Core", group)]
+
+    def load(point):
+        if point.name == "MeanColour":
+            return MeanColour
+        return import_module(point.module)
+
+    monkeypatch.setattr("imitate.models.options.entry_points", entry_points)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_core_of_another_package():
+    config = sections(rgb={"core_class": "MeanColour", "core_kwargs": {"scale": 2.0}})
+    encoder = ObservationEncoder(
+        {"camera": (3, 4, 4)}, {"camera": "rgb"}, config, default_norm="group"
+    )
+    x = torch.rand(5, 3, 4, 4)
+    torch.testing.assert_close(encoder({"camera": x}), 2 * x.mean((2, 3)))
+    assert encoder.nets["camera"].core.default_norm == "group"
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("rgb", "message"),
+    [
+        (
+            {"core_class": "MeanColor"},
+            "core_class: unknown 'MeanColor'; did you mean 'MeanColour'.*known: VisualCore.*ScanCore, MeanColour, Gone",
+        ),
+        ({"core_class": "MeanColour", "core_kwargs": {"scal": 2.0}}, "did you mean 'scale'"),
+        (
+            {"core_class": "Gone"},
+            "'Gone' is offered by no_such_module:Core, which cannot be loaded",
+        ),
+    ],
+)
+def test_cores_of_other_packages_that_cannot_be_used(rgb, message):
+    with pytest.raises(ConfigError, match=message):
+        ObservationEncoder({"camera": (3, 4, 4)}, {"camera": "rgb"}, sections(rgb=rgb))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from imitate.config import OptimizerConfig
-from imitate.models.optim import apply_gradients, make_optimizer, make_scheduler
+from imitate.models.optim import apply_gradients, lr_scales, make_optimizer, make_scheduler
 
 
 def config(**learning_rate):
@@ -156,3 +156,53 @@ def test_channels_last_weights_step_like_others():
         for _ in range(3):
             apply_gradients(((parameter - target) ** 2).sum(), [parameter], optimizer)
     torch.testing.assert_close(p, q)
+
+
+class Slow(nn.Module):
+    """Two weights, of which one learns more slowly still."""
+
+    def __init__(self):
+        super().__init__()
+        self.lr_scale = 0.1
+        self.w = weight(1.0)
+        self.slower = nn.Module()
+        self.slower.w = weight(1.0)
+        self.slower.lr_scale = 0.5
+
+
+def slow_and_normal():
+    net = nn.Module()
+    net.slow = Slow()
+    net.w = weight(1.0)
+    return net
+
+
+def test_multiples_of_the_learning_rate():
+    net = slow_and_normal()
+    groups = lr_scales(net)
+    assert list(groups)[0] == 1.0
+    assert {k: [id(p) for p in v] for k, v in groups.items()} == {
+        1.0: [id(net.w)],
+        0.1: [id(net.slow.w)],
+        0.05: [id(net.slow.slower.w)],
+    }
+
+
+def test_first_steps_at_their_own_rates_under_a_schedule():
+    # Adam's step is the learning rate: 0.01, and 0.001 after the drop, each times the part's multiple.
+    net = slow_and_normal()
+    section = config(scheduler_type="multistep", epoch_schedule=[1], decay_factor=0.1)
+    optimizer = make_optimizer(net, section, "cpu")
+    scheduler = make_scheduler(optimizer, section, steps_per_epoch=1, num_epochs=2)
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    for total in (0.01, 0.011):
+        loss = 3.0 * (net.w + net.slow.w + net.slow.slower.w).sum()
+        apply_gradients(loss, net.parameters(), optimizer)
+        scheduler.step()
+        moved = [1 - p.item() for p in (net.w, net.slow.w, net.slow.slower.w)]
+        assert moved == pytest.approx([total, 0.1 * total, 0.05 * total], abs=2e-7)
+
+
+def test_a_network_without_such_parts_is_one_group():
+    optimizer = make_optimizer(nn.Linear(2, 3), config(), "cpu")
+    assert [len(group["params"]) for group in optimizer.param_groups] == [2]
