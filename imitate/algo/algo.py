@@ -187,15 +187,18 @@ class Algo(ABC):
             )
         return {k: self.obs_key_shapes[k] for k in keys}
 
-    def _create_encoder(self) -> GroupEncoder:
-        """A new encoder of observation and goal, as ``observation.encoder`` says."""
+    def _create_encoder(self, frames: int | None = None) -> GroupEncoder:
+        """A new encoder of observation and goal, as ``observation.encoder`` says.
+
+        It joins the features of ``frames`` observations, by default the ``train.frame_stack`` last ones.
+        """
 
         def encoder(group: str, shapes: Mapping[str, tuple[int, ...]]) -> ObservationEncoder:
             modalities = self.obs_config.modality_of(group)
             return ObservationEncoder(shapes, modalities, self.obs_config.encoder)
 
         goal = encoder("goal", self.goal_shapes) if self.goal_shapes else None
-        return GroupEncoder(encoder("obs", self.obs_shapes), goal, self.frame_stack)
+        return GroupEncoder(encoder("obs", self.obs_shapes), goal, frames or self.frame_stack)
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:

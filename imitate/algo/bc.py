@@ -9,6 +9,7 @@ Robot Manipulation", CoRL 2021 (arXiv:2108.03298). With a = the demonstrated act
     BC_VAE       |decode(z, s) - a|^2 + kl_weight KL(q(z|a, s) || p(z|s)), z ~ q         -> BC_VAE._loss
     BC_RNN       BC at every step of a window, with an LSTM or GRU over the window       -> BC._loss
     BC_RNN_GMM   the mixture at every step of a window                                   -> BC._nll_loss
+    BC_Transformer, BC_Transformer_GMM                                                   -> bc_transformer.py
 
 With ``algo.chunk`` each of them predicts the next K actions at once, as one vector of K A values, and executes them as
 :mod:`imitate.algo.execution` says.
@@ -25,7 +26,6 @@ from functools import cached_property
 from typing import Any, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.algo import (
@@ -37,19 +37,9 @@ from imitate.algo.algo import (
     register_algo_factory_func,
     where_state,
 )
+from imitate.algo.bc_config import BCConfig
 from imitate.algo.execution import ChunkExecution, Inputs
-from imitate.algo.sections import (
-    ChunkConfig,
-    EMAConfig,
-    GaussianConfig,
-    GMMConfig,
-    LayerDims,
-    OptimParams,
-    RNNConfig,
-    TransformerConfig,
-    VAEConfig,
-)
-from imitate.config import Section
+from imitate.algo.sections import ChunkConfig, GMMConfig
 from imitate.errors import ConfigError
 from imitate.functional.losses import cosine_loss, masked_mean
 from imitate.models.actor import Actor, VAEActor
@@ -64,68 +54,13 @@ from imitate.models.rnn import RNN
 from imitate.models.vae import VAE
 
 
-class LossConfig(Section):
-    """Weights of the regression losses."""
-
-    l2_weight: float = Field(1.0, ge=0, description="weight of the squared error")
-    l1_weight: float = Field(0.0, ge=0, description="weight of the smooth L1 error")
-    cos_weight: float = Field(0.0, ge=0, description="weight of 1 - cosine of the first 3 dims")
-
-
-class BCConfig(Section):
-    """Section ``algo`` of algorithm ``bc``; at most one of gaussian, gmm and vae is enabled."""
-
-    optim_params: OptimParams = Field(OptimParams())
-    loss: LossConfig = Field(LossConfig())
-    actor_layer_dims: LayerDims = Field((1024, 1024), description="hidden layers, ReLU after each")
-    gaussian: GaussianConfig = Field(GaussianConfig())
-    gmm: GMMConfig = Field(GMMConfig())
-    vae: VAEConfig = Field(VAEConfig())
-    rnn: RNNConfig = Field(RNNConfig())
-    transformer: TransformerConfig = Field(TransformerConfig())
-    chunk: ChunkConfig = Field(ChunkConfig())
-    ema: EMAConfig = Field(EMAConfig())
-
-    def conflicts(self, config: Any) -> list[str]:
-        """Combinations that cannot be trained or cannot act."""
-        train = config.train
-        problems: list[str] = []
-        if not (self.loss.l2_weight or self.loss.l1_weight or self.loss.cos_weight):
-            problems.append(
-                "algo.loss: all weights are 0, so nothing would be learned: set l2_weight to 1"
-            )
-        if self.rnn.enabled and train.frame_stack > 1:
-            problems.append(
-                f"train.frame_stack is {train.frame_stack}, but a recurrent policy remembers by itself: set it to 1"
-            )
-        if self.rnn.enabled and train.seq_length == 1 < self.rnn.horizon:
-            problems.append(
-                f"train.seq_length is 1, so a recurrent policy would learn from single steps and then act for "
-                f"algo.rnn.horizon {self.rnn.horizon} steps: set train.seq_length to {self.rnn.horizon}"
-            )
-        if self.rnn.enabled and self.rnn.kwargs.get("bidirectional"):
-            problems.append(
-                "algo.rnn.kwargs.bidirectional is true, but a policy that acts cannot see the future: set it to false"
-            )
-        if self.chunk.enabled:
-            problems += self.chunk.problems("algo.chunk")
-            steps = self.chunk.size + (self.rnn.horizon - 1 if self.rnn.enabled else 0)
-            if train.seq_length < steps:
-                problems.append(
-                    f"train.seq_length is {train.seq_length}, but chunks of algo.chunk.size {self.chunk.size} actions "
-                    f"need windows of {steps} steps: set it to {steps}"
-                )
-        return problems
-
-
 @register_algo_factory_func("bc", section=BCConfig)
 def algo_config_to_class(algo_config: BCConfig) -> tuple[type[Algo], dict[str, Any]]:
     """The class that the enabled parts of the section mean."""
-    if algo_config.transformer.enabled:
-        raise ConfigError(
-            "algo.transformer.enabled: transformer policies are not available yet; use algo.rnn with algo.gmm"
-        )
-    parts = [p for p in ("gaussian", "gmm", "vae", "rnn") if algo_config[p].enabled]
+    # Here, since it derives from the classes below.
+    from imitate.algo.bc_transformer import BC_Transformer, BC_Transformer_GMM
+
+    parts = [p for p in ("gaussian", "gmm", "vae", "rnn", "transformer") if algo_config[p].enabled]
     classes: dict[tuple[str, ...], type[Algo]] = {
         (): BC,
         ("gaussian",): BC_Gaussian,
@@ -133,10 +68,14 @@ def algo_config_to_class(algo_config: BCConfig) -> tuple[type[Algo], dict[str, A
         ("vae",): BC_VAE,
         ("rnn",): BC_RNN,
         ("gmm", "rnn"): BC_RNN_GMM,
+        ("transformer",): BC_Transformer,
+        ("gmm", "transformer"): BC_Transformer_GMM,
     }
     if tuple(parts) not in classes:
         enabled = " and ".join(f"algo.{p}.enabled" for p in parts)
-        raise ConfigError(f"{enabled} do not go together; enable one of them, or gmm with rnn")
+        raise ConfigError(
+            f"{enabled} do not go together; enable one of them, or gmm with rnn or transformer"
+        )
     return classes[tuple(parts)], {}
 
 
@@ -155,13 +94,18 @@ class BC(Algo):
         return chunk.execution if chunk.enabled else None
 
     @property
+    def _chunk(self) -> int | None:
+        """K where the head predicts K actions at once; None where it predicts one."""
+        return self.execution.size if self.execution else None
+
+    @property
     def _head_dim(self) -> int:
         """Values that the head predicts: an action, or a chunk of them."""
-        return self.ac_dim * (self.execution.size if self.execution else 1)
+        return self.ac_dim * (self._chunk or 1)
 
     def _steps(self, values: Tensor) -> Tensor:
         """What the head predicts, ``(*B, K A)``, as a chunk ``(*B, K, A)``; a single action stays as it is."""
-        return values.reshape(*values.shape[:-1], -1, self.ac_dim) if self.execution else values
+        return values.reshape(*values.shape[:-1], -1, self.ac_dim) if self._chunk else values
 
     def _create_networks(self) -> None:
         encoder = self._create_encoder()
@@ -184,16 +128,16 @@ class BC(Algo):
             "obs": {key: value[:, steps] for key, value in batch["obs"].items()},
             "goal_obs": batch.get("goal_obs"),
         }
-        if self.execution is None:
+        if self._chunk is None:
             return {**selected, "actions": batch["actions"][:, last]}
         return {**selected, **self._chunks(batch, last)}
 
     def _chunks(self, batch: Batch, steps: int | slice) -> Batch:
         """The chunks ``(B, [T,] K, A)`` that begin at these steps of the window, and what of them is real."""
-        assert self.execution is not None
-        chunks = batch["actions"].unfold(1, self.execution.size, 1).movedim(-1, 2)
+        assert self._chunk is not None
+        chunks = batch["actions"].unfold(1, self._chunk, 1).movedim(-1, 2)
         mask = batch.get("pad_mask")
-        real = None if mask is None else mask.unfold(1, self.execution.size, 1)[:, steps]
+        real = None if mask is None else mask.unfold(1, self._chunk, 1)[:, steps]
         return {"actions": chunks[:, steps], "pad_mask": real}
 
     def _features(self, batch: Batch) -> Tensor:
@@ -257,7 +201,7 @@ class BC(Algo):
         """Mean negative log-likelihood of the demonstrated actions, per step; padded steps left out."""
         actions, mask = batch["actions"], batch.get("pad_mask")
         distribution = self.policy.head(self._features(batch))
-        if self.execution is None:
+        if self._chunk is None:
             mean = masked_mean(distribution.log_prob(actions), mask)
         else:
             real = torch.ones_like(actions[..., 0]) if mask is None else mask.to(actions)
@@ -314,7 +258,7 @@ class BC_RNN(BC):  # noqa: N801
         if self.algo_config.rnn.open_loop:
             obs = {key: value[:, :1].expand_as(value) for key, value in obs.items()}
         selected = {"obs": obs, "goal_obs": batch.get("goal_obs")}
-        if self.execution is None:
+        if self._chunk is None:
             targets = {"actions": batch["actions"], "pad_mask": batch.get("pad_mask")}
             return {**selected, **targets}
         targets = self._chunks(batch, slice(None))
@@ -400,7 +344,7 @@ class BC_VAE(BC):  # noqa: N801
         flat = actions.flatten(1)
         out = policy.vae(flat, policy.encoder(batch["obs"], batch["goal_obs"]))
         kl = out.kl.mean()
-        if self.execution is None:
+        if self._chunk is None:
             reconstruction = out.reconstruction_loss.mean()
         else:
             error = (self._steps(out.reconstruction) - actions).square()

@@ -163,7 +163,12 @@ class TransformerConfig(Section):
     activation: Literal["gelu", "geglu"] = Field("gelu", description="of the blocks' hidden layer")
     supervise_all_steps: bool = Field(False, description="loss at every step of the window")
     nn_parameter_for_timesteps: bool = Field(True, description="learned positions")
-    pred_future_acs: bool = Field(False, description="predict the actions that follow")
+    pred_future_acs: bool = Field(
+        False, description="predict the next context_length actions rather than those of the window"
+    )
+    rotary_embedding: bool = Field(
+        False, description="rotary positions and a cache: acts on one observation at a time, fast"
+    )
 
 
 class HorizonConfig(Section):

@@ -9,6 +9,7 @@ from imitate.models.heads import ActionHead
 from imitate.models.mlp import MLP
 from imitate.models.observation import ObservationEncoder
 from imitate.models.rnn import RNN
+from imitate.models.transformer import CausalTransformer
 from imitate.models.vae import VAE
 
 Obs = dict[str, Tensor]
@@ -66,6 +67,23 @@ class Actor(nn.Module):
         if self.rnn is not None:
             features, state = self.rnn(features, state)
         return self.mlp(features), state
+
+
+class TransformerActor(nn.Module):
+    """Encoder of each step -> transformer over steps -> head."""
+
+    def __init__(
+        self, encoder: GroupEncoder, transformer: CausalTransformer, head: ActionHead
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.transformer = transformer
+        self.head = head
+
+    def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[Tensor, None]:
+        """Windows ``(B, T, ...)`` to features for the head, ``(B, T, D)``; there is no state."""
+        features: Tensor = self.transformer(self.encoder(obs, goal))
+        return features, None
 
 
 class VAEActor(nn.Module):

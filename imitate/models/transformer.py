@@ -140,6 +140,7 @@ class GPTBackbone(nn.Module):
         block_output_dropout: of each sublayer's result.
         activation: of the MLPs; ``geglu`` doubles their first layer.
         rotary: turn queries and keys by their position.
+        causal: a step sees itself and those before it; or else all of the sequence, and there is no cache.
     """
 
     rotation: Tensor | None
@@ -155,6 +156,7 @@ class GPTBackbone(nn.Module):
         block_output_dropout: float = 0.1,
         activation: Activation = "gelu",
         rotary: bool = False,
+        causal: bool = True,
     ) -> None:
         super().__init__()
         valid = get_args(Activation)
@@ -165,6 +167,7 @@ class GPTBackbone(nn.Module):
         self.num_heads = num_heads
         self.head_dim = head_dim(embed_dim, num_heads)
         self.context_length = context_length
+        self.causal = causal
         self.nets = nn.ModuleDict(
             {
                 "transformer": nn.Sequential(
@@ -216,9 +219,12 @@ class GPTBackbone(nn.Module):
             )
 
     def _mask(self, num_steps: int, pad_mask: Tensor | None, device: torch.device) -> Tensor | None:
-        if pad_mask is None and num_steps <= self.context_length:
+        if self.causal and pad_mask is None and num_steps <= self.context_length:
             return None
-        mask = causal_mask(num_steps, self.context_length, device)
+        if self.causal:
+            mask = causal_mask(num_steps, self.context_length, device)
+        else:
+            mask = torch.ones(num_steps, num_steps, dtype=torch.bool, device=device)
         if pad_mask is None:
             return mask
         # A padded step sees itself, for a softmax over nothing is NaN.
@@ -227,9 +233,10 @@ class GPTBackbone(nn.Module):
 
     def initial_cache(self, batch_size: int) -> KVCache:
         """The cache before the first step, on the device of the weights."""
-        if self.rotation is None:
+        if self.rotation is None or not self.causal:
             raise ConfigError(
-                "transformer: a cache needs rotary positions; with others a step's place in the window changes"
+                "transformer: a cache needs rotary positions and causal attention; otherwise what a step is changes "
+                "with those after it"
             )
         weight = cast(Tensor, self.nets["output_ln"].weight)
         shape = (batch_size, len(self.blocks), self.num_heads, self.context_length, self.head_dim)
@@ -277,6 +284,7 @@ class CausalTransformer(nn.Module):
         attn_dropout: of attention weights.
         block_output_dropout: of each sublayer's result.
         activation: of the MLPs.
+        causal: see :class:`GPTBackbone`.
     """
 
     fixed_positions: Tensor | None
@@ -294,6 +302,7 @@ class CausalTransformer(nn.Module):
         attn_dropout: float = 0.1,
         block_output_dropout: float = 0.1,
         activation: Activation = "gelu",
+        causal: bool = True,
     ) -> None:
         super().__init__()
         valid = get_args(Positions)
@@ -317,6 +326,7 @@ class CausalTransformer(nn.Module):
                     block_output_dropout=block_output_dropout,
                     activation=activation,
                     rotary=positions == "rotary",
+                    causal=causal,
                 ),
             }
         )

@@ -76,7 +76,7 @@ def test_the_section_picks_the_class(overrides, expected):
             ("algo.rnn.enabled=true", "train.seq_length=10", "algo.rnn.kwargs.bidirectional=true"),
             "bidirectional",
         ),
-        (("algo.transformer.enabled=true",), "not available"),
+        (("algo.transformer.enabled=true",), "set it to 10"),
         (("algo.vae.enabled=true", "algo.vae.prior.is_conditioned=true"), "set learn to true"),
     ],
 )

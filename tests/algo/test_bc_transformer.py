@@ -1,0 +1,232 @@
+"""Behavior cloning with a transformer."""
+
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.algo.bc_transformer import BC_Transformer, BC_Transformer_GMM
+from imitate.errors import ConfigError
+
+W = 4
+
+
+def make(overrides=(), frame_stack=W, seq_length=1, ac_dim=2, **transformer):
+    config = load_config(
+        {
+            "algo_name": "bc",
+            "algo": {
+                "transformer": {
+                    "enabled": True,
+                    "context_length": W,
+                    "embed_dim": 16,
+                    "num_layers": 2,
+                    "num_heads": 2,
+                    **transformer,
+                }
+            },
+            "train": {"frame_stack": frame_stack, "seq_length": seq_length},
+            "experiment": {"epoch_every_n_steps": 10},
+            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
+        },
+        overrides,
+    )
+    torch.manual_seed(0)
+    return algo_factory("bc", config, {"state": (3,)}, ac_dim)
+
+
+def make_rotary(**options):
+    return make(
+        frame_stack=1, seq_length=10, rotary_embedding=True, supervise_all_steps=True, **options
+    )
+
+
+def make_future(overrides=(), **options):
+    return make(overrides, seq_length=W, supervise_all_steps=True, pred_future_acs=True, **options)
+
+
+def raw_batch(algo, size=5):
+    train = algo.global_config.train
+    steps = train.frame_stack - 1 + train.seq_length
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "obs": {"state": torch.randn(size, steps, 3, generator=generator)},
+        "actions": torch.rand(size, steps, algo.ac_dim, generator=generator) - 0.5,
+        "pad_mask": torch.ones(size, steps, dtype=torch.bool),
+    }
+
+
+@pytest.mark.parametrize(
+    ("algo", "steps", "first"),
+    [
+        (lambda: make(), 1, 3),
+        (lambda: make(supervise_all_steps=True), 4, 0),
+        (lambda: make_future(), 4, 3),
+        (lambda: make_rotary(), 10, 0),
+        # A context shorter than the window: the newest frames.
+        (lambda: make(frame_stack=6, supervise_all_steps=True), 4, 2),
+    ],
+)
+def test_which_actions_are_learned(algo, steps, first):
+    algo = algo()
+    batch = raw_batch(algo)
+    selected = algo.process_batch_for_training(batch)
+    assert torch.equal(selected["actions"], batch["actions"][:, first : first + steps])
+    predicted = algo.policy.head(algo._features(selected)).mean
+    assert predicted.shape == selected["actions"].shape
+
+
+def test_the_newest_frames_are_seen():
+    algo = make(frame_stack=6)
+    batch = raw_batch(algo)
+    seen = algo.process_batch_for_training(batch)["obs"]["state"]
+    assert torch.equal(seen, batch["obs"]["state"][:, 2:6])
+    algo.set_eval()
+    state = algo.initial_state(5)
+    for t in range(6):
+        step = algo.act({"state": batch["obs"]["state"][:, t]}, state)
+        state = step.state
+    expected = algo._features(algo.process_batch_for_training(batch))[:, -1]
+    torch.testing.assert_close(step.action, algo.policy.head(expected).mean)
+
+
+def test_padded_steps_are_not_supervised():
+    algo = make(supervise_all_steps=True)
+    algo.set_eval()
+    batch = raw_batch(algo)
+    batch["pad_mask"][:, :3] = False
+    expected, _ = algo._loss(algo.process_batch_for_training(batch))
+    batch["actions"][:, :3] = 0.9
+    changed, _ = algo._loss(algo.process_batch_for_training(batch))
+    assert float(expected) == float(changed)
+
+
+def test_future_actions_know_the_newest_observation():
+    """robomimic's first one sees the oldest observation only, and that is the one it executes."""
+    algo = make_future()
+    algo.set_eval()
+    window = torch.randn(1, W, 3, requires_grad=True)
+    features, _ = algo.policy({"state": window})
+    algo.policy.head(features).mean[0, 0].sum().backward()
+    assert (window.grad[0, -1] != 0).all()
+
+
+def test_future_actions_are_executed():
+    algo = make_future(("algo.chunk.enabled=true", f"algo.chunk.size={W}", "algo.chunk.execute=3"))
+    algo.set_eval()
+    state = algo.initial_state(1)
+    actions, chunks = [], []
+    for _ in range(4):
+        step = algo.act({"state": torch.randn(1, 3)}, state)
+        state = step.state
+        actions.append(step.action[0])
+        chunks.append(step.extras["chunk"][0])
+    assert torch.equal(chunks[0][1], actions[1])
+    assert torch.equal(chunks[0][2], actions[2])
+    assert not torch.equal(chunks[0][3], actions[3])
+
+
+def test_acting_from_the_cache_is_the_pass_over_the_whole_episode():
+    algo = make_rotary()
+    algo.set_eval()
+    episode = torch.randn(2, 15, 3)
+    features, _ = algo.policy({"state": episode})
+    expected = algo.policy.head(features).mean
+    state = algo.initial_state(2)
+    for t in range(15):
+        step = algo.act({"state": episode[:, t]}, state)
+        state = step.state
+        torch.testing.assert_close(step.action, expected[:, t], rtol=1e-4, atol=1e-5)
+
+
+def test_a_row_that_begins_anew_forgets():
+    algo = make_rotary()
+    algo.set_eval()
+    state = algo.initial_state(2)
+    for _ in range(3):
+        state = algo.act({"state": torch.randn(2, 3)}, state).state
+    state = algo.reset_state(state, torch.tensor([False, True]))
+    obs = {"state": torch.randn(2, 3)}
+    fresh = algo.act(obs, algo.initial_state(2)).action
+    action = algo.act(obs, state).action
+    torch.testing.assert_close(action[1], fresh[1])
+    assert not torch.allclose(action[0], fresh[0])
+
+
+def test_chunks_at_each_step():
+    algo = make(
+        ("algo.chunk.enabled=true", "algo.chunk.size=3", "algo.chunk.execute=2"),
+        seq_length=3,
+        supervise_all_steps=True,
+    )
+    batch = raw_batch(algo)
+    selected = algo.process_batch_for_training(batch)
+    assert selected["actions"].shape == (5, W, 3, 2)
+    assert torch.equal(selected["actions"][:, 1], batch["actions"][:, 1:4])
+    assert algo._loss(selected)[0].isfinite()
+
+
+def test_a_mixture():
+    algo = make(("algo.gmm.enabled=true",), supervise_all_steps=True)
+    assert type(algo) is BC_Transformer_GMM
+    loss, info = algo._loss(algo.process_batch_for_training(raw_batch(algo)))
+    assert float(info["Log_Likelihood"]) == pytest.approx(-float(loss))
+    assert type(make()) is BC_Transformer
+
+
+@pytest.mark.parametrize("options", [{}, {"rotary": True}])
+def test_it_remembers_what_one_observation_does_not_show(options):
+    """The action is what was shown two steps ago."""
+    learning = ("algo.optim_params.policy.learning_rate.initial=0.003",)
+    if options:
+        algo = make(
+            learning,
+            frame_stack=1,
+            seq_length=8,
+            ac_dim=1,
+            rotary_embedding=True,
+            supervise_all_steps=True,
+        )
+    else:
+        algo = make(learning, ac_dim=1)
+    generator = torch.Generator().manual_seed(0)
+    algo.set_train()
+
+    def batch(size, steps):
+        shown = torch.randint(2, (size, steps + 2, 1), generator=generator).float() - 0.5
+        return {
+            "obs": {"state": shown[:, 2:].expand(-1, -1, 3) * 1.0},
+            "actions": torch.cat([torch.zeros(size, 2, 1), shown[:, 2:-2]], 1),
+            "pad_mask": torch.arange(steps).expand(size, -1) >= 2,
+        }
+
+    steps = 8 if options else W
+    for _ in range(150):
+        algo.train_on_batch(algo.process_batch_for_training(batch(64, steps)), 1)
+    algo.set_eval()
+    test = batch(32, steps)
+    state = algo.initial_state(32)
+    for t in range(steps):
+        step = algo.act({"state": test["obs"]["state"][:, t]}, state)
+        state = step.state
+    error = (step.action - test["actions"][:, -1]).abs().mean()
+    assert float(error) < 0.1  # without memory 0.5
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: make(frame_stack=3), "sees algo.transformer.context_length 4 observations"),
+        (lambda: make(num_heads=3), "does not divide"),
+        (lambda: make(pred_future_acs=True), "learns the next 4 actions"),
+        (lambda: make(rotary_embedding=True), "set train.frame_stack to 1"),
+        (
+            lambda: make_future(
+                ("algo.chunk.enabled=true", "algo.chunk.size=3", "algo.chunk.execute=2")
+            ),
+            "algo.chunk.size is 3",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_said(build, words):
+    with pytest.raises(ConfigError, match=words):
+        build()
