@@ -10,9 +10,10 @@ from imitate.config import Section
 from imitate.models.actor import GroupEncoder
 from imitate.models.denoiser import Denoiser
 from imitate.models.denoising_mlp import DenoisingMLP
+from imitate.models.diffusion_transformer import DiffusionTransformer
 from imitate.models.unet import ConditionalUnet1D
 
-NETWORKS = ("unet", "mlp")
+NETWORKS = ("unet", "transformer", "mlp")
 
 
 class UNetConfig(Section):
@@ -23,6 +24,18 @@ class UNetConfig(Section):
     down_dims: tuple[int, ...] = Field((256, 512, 1024), description="channels of each level")
     kernel_size: int = Field(5, ge=1, description="of the convolutions, odd")
     n_groups: int = Field(8, ge=1, description="groups of the normalization")
+
+
+class DenoisingTransformerConfig(Section):
+    """Attention among the actions of a chunk and to the observations."""
+
+    enabled: bool = Field(False, description="denoise with a transformer")
+    embed_dim: int = Field(256, ge=1, description="width")
+    num_layers: int = Field(8, ge=1, description="layers of the decoder")
+    num_heads: int = Field(4, ge=1, description="attention heads")
+    emb_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the inputs")
+    attn_dropout: float = Field(0.3, ge=0, lt=1, description="dropout inside the layers")
+    causal: bool = Field(True, description="an action sees those before it only")
 
 
 class DenoisingMLPConfig(Section):
@@ -38,13 +51,23 @@ class NetworkChoice(Section):
     """One of the networks."""
 
     unet: UNetConfig = Field(UNetConfig())
+    transformer: DenoisingTransformerConfig = Field(DenoisingTransformerConfig())
     mlp: DenoisingMLPConfig = Field(DenoisingMLPConfig())
 
     def make_denoiser(
-        self, make_encoder: Callable[[], GroupEncoder], ac_dim: int, horizon: int, frames: int
+        self, make_encoder: Callable[[int], GroupEncoder], ac_dim: int, horizon: int, frames: int
     ) -> Denoiser:
-        """The enabled network, for chunks of ``horizon`` actions and ``frames`` observations."""
-        encoder = make_encoder()
+        """The enabled network.
+
+        Args:
+            make_encoder: an encoder that joins the features of so many frames.
+            ac_dim: A.
+            horizon: actions of a chunk.
+            frames: observations that the policy sees.
+        """
+        if self.transformer.enabled:
+            return self._denoising_transformer(make_encoder(1), ac_dim, horizon, frames)
+        encoder = make_encoder(frames)
         if self.mlp.enabled:
             return Denoiser(
                 encoder,
@@ -67,6 +90,24 @@ class NetworkChoice(Section):
         )
         unet.check_horizon(horizon)
         return Denoiser(encoder, unet)
+
+    def _denoising_transformer(
+        self, encoder: GroupEncoder, ac_dim: int, horizon: int, frames: int
+    ) -> Denoiser:
+        config = self.transformer
+        network = DiffusionTransformer(
+            ac_dim,
+            horizon,
+            encoder.output_dim,
+            frames,
+            n_layer=config.num_layers,
+            n_head=config.num_heads,
+            n_emb=config.embed_dim,
+            p_drop_emb=config.emb_dropout,
+            p_drop_attn=config.attn_dropout,
+            causal_attn=config.causal,
+        )
+        return Denoiser(encoder, network, frames)
 
 
 def network_problems(choice: NetworkChoice) -> list[str]:
