@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
-from imitate.cli import curate, doctor, migrate_env, report
+from imitate.cli import actions, curate, doctor, migrate_env, report
 from imitate.cli.convert import convert
 from imitate.cli.download import download
 from imitate.cli.finish import finish
@@ -24,6 +24,7 @@ curate.mount(app)
 doctor.mount(app)
 report.mount(app)
 migrate_env.mount(app)
+actions.mount(app)
 
 
 class Source(str, Enum):

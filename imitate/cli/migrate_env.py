@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from imitate.cli.curate import File, InPlace, Out, Overwrite, progress, target_of
-from imitate.collection.migrate import RECORDED_ENV_ARGS, MigrationReport, Replay, migrate_file
+from imitate.cli.reports.replay import told
+from imitate.collection.migrate import RECORDED_ENV_ARGS, MigrationReport, migrate_file
 
 
 def mount(app: typer.Typer) -> None:
@@ -48,7 +49,7 @@ def _lines(report: MigrationReport) -> list[str]:
     lines = [f"  {change}" for change in report.changes]
     scenes = ", ".join(f"{what} {count}" for what, count in report.scenes.items())
     lines += [f"  model_file of the demos: {scenes}"] if scenes else []
-    lines += [f"  {demo}: {_replay(replay)}" for demo, replay in report.replays.items()]
+    lines += [f"  {demo}: {told(replay)}" for demo, replay in report.replays.items()]
     lines += [f"  not checked: {report.not_checked}"] if report.not_checked else []
     if report.written:
         return [
@@ -57,16 +58,3 @@ def _lines(report: MigrationReport) -> list[str]:
             f"as attribute '{RECORDED_ENV_ARGS}'",
         ]
     return [*lines, f"{report.path}: nothing is written (--dry-run)"]
-
-
-def _replay(replay: Replay) -> str:
-    solved = {True: "solved", False: "not solved", None: "unknown"}
-    observed = "" if replay.obs_error_m is None else f" (observations {_mm(replay.obs_error_m)} mm)"
-    return (
-        f"{replay.steps} steps played, hand at most {_mm(replay.hand_error_m)} mm off{observed}; "
-        f"recorded: {solved[replay.was_solved]}, now: {solved[replay.is_solved]}"
-    )
-
-
-def _mm(distance_m: float) -> str:
-    return f"{distance_m * 1000:.2g}"

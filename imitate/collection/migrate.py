@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 
-from imitate.collection.playback import EXECUTED
+from imitate.collection.replay_check import Replay, replay_some
 from imitate.data import DatasetFile
 from imitate.data.curate.rewrite import Changes, rewrite
 from imitate.data.curate.target import Target
-from imitate.envs import Env, make_env
-from imitate.envs.env import Array
 from imitate.envs.migration import (
     ROBOSUITE,
     Change,
-    fitted,
     installed_robosuite,
     migrate_env_args,
 )
@@ -30,28 +26,6 @@ from imitate.errors import DatasetError, EnvError
 
 RECORDED_ENV_ARGS = "recorded_env_args"
 """Attribute of ``data``: the description as it was when the demonstrations were recorded."""
-_HAND = "_eef_pos"
-
-
-@dataclass(frozen=True)
-class Replay:
-    """One demonstration in the installed simulator.
-
-    Attributes:
-        steps: its length.
-        obs_error_m: the largest distance between a recorded observation of a hand's position and the hand in the
-            recorded state; None where the file has no such observations.
-        hand_error_m: the largest distance between the hand in the recorded state and where the actions, played from
-            the first state, have led it.
-        was_solved: as recorded; None where nothing says so.
-        is_solved: at some step of the actions' replay.
-    """
-
-    steps: int
-    obs_error_m: float | None
-    hand_error_m: float
-    was_solved: bool | None
-    is_solved: bool
 
 
 @dataclass
@@ -116,7 +90,9 @@ def migrate_file(
         scenes = _scenes(file, report)
         if not changes and not scenes:
             return report
-        _check(file, new, check, report)
+        report.replays = replay_some(file, new, check)
+        if not report.replays:
+            report.not_checked = "the demos have no states" if check else "not wanted"
     if target is not None:
         attrs = {"env_args": json.dumps(new), RECORDED_ENV_ARGS: json.dumps(old)}
         with target.writing() as part:
@@ -146,69 +122,3 @@ def _scenes(file: DatasetFile, report: MigrationReport) -> dict[str, str]:
             counts += changes
     report.scenes = dict(counts)
     return scenes
-
-
-def _check(
-    file: DatasetFile, env_args: dict[str, Any], wanted: int, report: MigrationReport
-) -> None:
-    names = [demo for demo in file.demos() if file.has(demo, "states")]
-    if wanted < 1 or not names:
-        report.not_checked = "the demos have no states" if wanted else "not wanted"
-        return
-    env = make_env(fitted(env_args))
-    try:
-        chosen = np.unique(np.linspace(0, len(names) - 1, min(wanted, len(names))).astype(int))
-        for number in chosen:
-            report.replays[names[number]] = _replay(file, names[number], env)
-    finally:
-        env.close()
-
-
-def _replay(file: DatasetFile, demo: str, env: Env) -> Replay:
-    states = np.asarray(file.read(demo, "states"))
-    key = EXECUTED if file.has(demo, EXECUTED) else "actions"
-    actions = np.asarray(file.read(demo, key))
-    if actions.shape[1:] != (env.action_dim,) or len(actions) != len(states):
-        raise DatasetError(
-            f"{file.path}: {demo}: {key} {actions.shape} and {len(states)} states do not fit the translated "
-            f"environment, which takes ({env.action_dim},) per step: correct env_args, or --check 0"
-        )
-    attrs = file.attrs(demo)
-    scene = {"model": attrs["model_file"]} if "model_file" in attrs else {}
-    scene |= {"ep_meta": attrs["ep_meta"]} if "ep_meta" in attrs else {}
-    first = env.reset_to({"states": states[0], **scene})
-    recorded = [_hands(env.reset_to({"states": state})) for state in states]
-    obs_error = _obs_error(file, demo, [name for name in first if name.endswith(_HAND)], recorded)
-    env.reset_to({"states": states[0], **scene})
-    hand_error, solved = 0.0, False
-    for step, action in enumerate(actions):
-        obs, *_ = env.step(action)
-        solved = solved or env.is_success()["task"]
-        if step + 1 < len(states):
-            hand_error = max(hand_error, _distance(_hands(obs), recorded[step + 1]))
-    return Replay(len(states), obs_error, hand_error, _was_solved(file, demo), solved)
-
-
-def _hands(obs: dict[str, Array]) -> Array:
-    """(hands, 3) positions."""
-    return np.stack([value for key, value in obs.items() if key.endswith(_HAND)])
-
-
-def _distance(first: Array, second: Array) -> float:
-    return float(np.linalg.norm(first - second, axis=-1).max())
-
-
-def _obs_error(
-    file: DatasetFile, demo: str, keys: list[str], recorded: list[Array]
-) -> float | None:
-    if not all(file.has(demo, f"obs/{key}") for key in keys):
-        return None
-    observed = np.stack([np.asarray(file.read(demo, f"obs/{key}")) for key in keys], axis=1)
-    return _distance(observed, np.stack(recorded))
-
-
-def _was_solved(file: DatasetFile, demo: str) -> bool | None:
-    success = file.attrs(demo).get("success")
-    if success is not None:
-        return bool(success)
-    return bool(file.read(demo, "rewards").max() > 0) if file.has(demo, "rewards") else None

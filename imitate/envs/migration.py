@@ -34,7 +34,7 @@ COMMAND = "imitate dataset migrate-env FILE"
 _logger = logging.getLogger(__name__)
 
 _OSC = ("OSC_POSE", "OSC_POSITION")
-_ARM_TYPES = (*_OSC, "IK_POSE", "JOINT_POSITION", "JOINT_VELOCITY", "JOINT_TORQUE")
+ARM_TYPES = (*_OSC, "IK_POSE", "JOINT_POSITION", "JOINT_VELOCITY", "JOINT_TORQUE")
 _OLD_DEFAULT = {
     "type": "JOINT_VELOCITY",
     "input_max": 1,
@@ -173,19 +173,6 @@ def fitted(env_args: Mapping[str, Any]) -> dict[str, Any]:
     return migrate_env_args(env_args)[0]
 
 
-def arm_controllers(env_kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Controllers of the arms that a translated description names, robot by robot; the dicts are those inside it."""
-    configs = env_kwargs.get("controller_configs")
-    robots = configs if isinstance(configs, list) else [configs]
-    return [
-        part
-        for config in robots
-        if isinstance(config, dict)
-        for part in (config.get("body_parts") or {}).values()
-        if isinstance(part, dict) and part.get("type") in _ARM_TYPES and "gripper" in part
-    ]
-
-
 class _Editor:
     """Changes a dict and keeps a list of what it changed."""
 
@@ -273,7 +260,7 @@ def _translated(
         for part in config.get("body_parts", {}).values():
             part["control_delta"] = delta
     for name, part in (config.get("body_parts") or {}).items():
-        if isinstance(part, dict) and part.get("type") in _ARM_TYPES:
+        if isinstance(part, dict) and part.get("type") in ARM_TYPES:
             _migrate_arm(
                 _Editor(part, f"{path}.body_parts.{name}", edit.changes), is_old, damping_works
             )
@@ -308,7 +295,7 @@ def _composite(arm: dict[str, Any]) -> dict[str, Any]:
 
 def _is_flat(config: Any) -> bool:
     return (
-        isinstance(config, dict) and "body_parts" not in config and config.get("type") in _ARM_TYPES
+        isinstance(config, dict) and "body_parts" not in config and config.get("type") in ARM_TYPES
     )
 
 

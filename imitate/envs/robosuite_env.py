@@ -19,7 +19,7 @@ import logging
 import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,15 @@ def import_robosuite() -> Any:
         os.environ.pop("MUJOCO_GL", None)
     logger.setLevel(logging.ERROR)  # else one line per reset says which controller file was read
     return module
+
+
+class ArmPose(NamedTuple):
+    """In the world: (3,) positions in metres and (3, 3) rotations of a gripper and of its robot's base."""
+
+    position: Array
+    rotation: Array
+    base_position: Array
+    base_rotation: Array
 
 
 class RobosuiteEnv:
@@ -152,6 +161,7 @@ class RobosuiteEnv:
             fresh = np.random.default_rng(seed)
             self._env.rng.bit_generator.state = fresh.bit_generator.state
         self._env.unset_ep_meta()
+        views.free_renderer(self._env)
         self._env.reset()
         self._settle_controllers()
         self._model_xml = None
@@ -210,8 +220,22 @@ class RobosuiteEnv:
         self._settle_controllers()
         return self._observe()
 
+    def arm_poses(self) -> list[ArmPose]:
+        """Where each arm's controller sees its gripper and its base, robot by robot."""
+        poses = []
+        for robot in self._env.robots:
+            robot.composite_controller.update_state()
+            for arm in robot.arms:
+                controller = robot.composite_controller.part_controllers[arm]
+                controller.update(force=True)
+                hand = controller.ref_pos, controller.ref_ori_mat
+                base = controller.origin_pos, controller.origin_ori
+                poses.append(ArmPose(*map(np.array, (*hand, *base))))
+        return poses
+
     def _load_model(self, xml: str, ep_meta: str | None) -> None:
         meta = json.loads(ep_meta) if ep_meta else {}
+        views.free_renderer(self._env)
         self._env.set_ep_meta(meta)
         if meta:
             self._env.reset()  # scenes that are built from the metadata
@@ -280,6 +304,7 @@ class RobosuiteEnv:
 
     def close(self) -> None:
         """Free the simulator and its OpenGL context."""
+        views.free_renderer(self._env)
         self._env.close()
 
 

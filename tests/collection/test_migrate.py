@@ -11,7 +11,7 @@ import pytest
 from imitate.collection.migrate import RECORDED_ENV_ARGS, migrate_file
 from imitate.data import DatasetFile
 from imitate.data.curate.target import Target
-from imitate.envs.migration import arm_controllers
+from imitate.envs.controllers import arm_controllers
 from imitate.errors import DatasetError
 from tests.demo_files import make_demo_file
 

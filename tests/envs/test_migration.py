@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from imitate.envs import make_env
+from imitate.envs.controllers import arm_controllers
 from imitate.envs.migration import (
-    arm_controllers,
     fitted,
     migrate_env_args,
     version_note,

@@ -1,0 +1,151 @@
+"""``imitate dataset actions``: relative or absolute actions, and how their rotations are written."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from imitate.cli.curate import File, InPlace, Out, Overwrite, progress, target_of
+from imitate.cli.reports.replay import told
+from imitate.collection.actions import ActionOptions, ActionsReport, convert_actions
+from imitate.errors import UserError
+
+
+class Kind(str, Enum):
+    """What actions say."""
+
+    absolute = "absolute"
+    delta = "delta"
+
+
+class RotationName(str, Enum):
+    """How a rotation is written."""
+
+    axis_angle = "axis_angle"
+    rot6d = "rot6d"
+    euler = "euler"
+
+
+class PosesFrom(str, Enum):
+    """Where the hands' poses come from."""
+
+    auto = "auto"
+    poses = "poses"
+    simulator = "simulator"
+
+
+def mount(app: typer.Typer) -> None:
+    """Give the verb to ``imitate dataset``."""
+    app.command("actions")(actions)
+
+
+def actions(
+    file: File,
+    out: Out = None,
+    in_place: InPlace = False,
+    overwrite: Overwrite = False,
+    to: Annotated[
+        Kind | None,
+        typer.Option("--to", help="absolute: where the hand shall be; delta: how it shall move."),
+    ] = None,
+    rotation: Annotated[
+        RotationName, typer.Option("--rotation", help="How rotations are written.")
+    ] = RotationName.axis_angle,
+    from_rotation: Annotated[
+        RotationName, typer.Option("--from-rotation", help="How they are written now.")
+    ] = RotationName.axis_angle,
+    source: Annotated[
+        PosesFrom,
+        typer.Option(
+            "--source",
+            help="Hands' poses from observations or by setting the simulator to the states; auto: observations if any.",
+        ),
+    ] = PosesFrom.auto,
+    key: Annotated[
+        str,
+        typer.Option(
+            "--key",
+            help="The array to write. With 'actions' the file's environment takes them as they now are; "
+            "action_dict/NAME stands beside them.",
+        ),
+    ] = "actions",
+    action_dict: Annotated[
+        bool,
+        typer.Option(
+            "--action-dict",
+            help="Also write action_dict/{rel_,abs_}{pos,rot_axis_angle,rot_6d} and gripper, for train.action_keys.",
+        ),
+    ] = False,
+    pose_keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pose-keys",
+            help="POSITION,QUATERNION: observations of a hand (x, y, z, w); once per arm. robosuite's by default.",
+        ),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            "--scale",
+            help="METRES,RADIANS of a command of 1, where no controller says it (1,1 by default).",
+        ),
+    ] = None,
+    check: Annotated[
+        int, typer.Option("--check", min=0, help="Play so many demos with the new actions.")
+    ] = 0,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Write relative actions as absolute ones or back, and rotations in another form."""
+    target = target_of(file, out, in_place, overwrite)
+    metres_radians = _pair("--scale", scale) if scale else None
+    options = ActionOptions(
+        to=to.value if to else None,
+        rotation=rotation.value,
+        from_rotation=from_rotation.value,
+        key=key,
+        action_dict=action_dict,
+        source=source.value,
+        pose_keys=tuple(_pair("--pose-keys", text) for text in pose_keys) if pose_keys else None,
+        scale=_numbers(metres_radians) if metres_radians else None,
+        check=check,
+    )
+    with progress("actions") as on_demo:
+        report = convert_actions(file, target, options, on_demo)
+    typer.echo(json.dumps(report.to_dict()) if json_ else "\n".join(_lines(report)))
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    first, comma, second = (part.strip() for part in text.partition(","))
+    if not (first and comma and second) or "," in second:
+        raise UserError(f"{option} {text}: two values with a comma between them are wanted")
+    return first, second
+
+
+def _numbers(pair: tuple[str, str]) -> tuple[float, float]:
+    try:
+        metres, radians = float(pair[0]), float(pair[1])
+    except ValueError:
+        metres = radians = 0.0
+    if metres <= 0 or radians <= 0:
+        raise UserError(
+            f"--scale {','.join(pair)}: two numbers above 0 are wanted, such as 0.05,0.5"
+        )
+    return metres, radians
+
+
+def _lines(report: ActionsReport) -> list[str]:
+    change = report.now if report.was == report.now else f"{report.was} -> {report.now}"
+    lines = [
+        f"{report.path}: {report.demos} demos, {report.steps} steps, {change}, {report.rotation}"
+    ]
+    lines.append(f"  written: {', '.join(report.keys)}")
+    if report.poses:
+        where = "observations" if report.poses == "poses" else "the simulator"
+        lines.append(
+            f"  poses from {where}; clipped in {report.clipped} steps ({report.clipped_share:.1%}); "
+            f"elsewhere the way back errs by at most {report.error:.1g}"
+        )
+    return lines + [f"  {demo}: {told(replay)}" for demo, replay in report.replays.items()]

@@ -1,0 +1,82 @@
+"""Commands to the pose of a hand: relative ones in a controller's units, and the goals that they mean.
+
+As robosuite's ``OSC_POSE`` reads them: a command u in [low, high] is a motion ``m = (u - mid(u)) * scale + mid(m)``;
+with the hand at position p and rotation R, and commands given in a frame F, the goal is
+
+    p' = p + F m_pos        R' = exp(F m_rot) R
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from imitate.functional.rotations import axis_angle_to_matrix, matrix_to_axis_angle
+
+
+@dataclass(frozen=True)
+class CommandRange:
+    """What commands are allowed and what they mean.
+
+    Attributes:
+        low, high: (6,) limits of commands, beyond which they are clipped.
+        motion_low, motion_high: (6,) metres and radians at these limits.
+    """
+
+    low: Tensor
+    high: Tensor
+    motion_low: Tensor
+    motion_high: Tensor
+
+    def clipped(self, commands: Tensor) -> Tensor:
+        """(*B, 6) within the limits."""
+        return torch.minimum(torch.maximum(commands, self.low), self.high)
+
+    def to_motion(self, commands: Tensor) -> Tensor:
+        """(*B, 6) commands to metres and radians."""
+        share = (self.clipped(commands) - self.low) / (self.high - self.low)
+        return self.motion_low + share * (self.motion_high - self.motion_low)
+
+    def to_commands(self, motion: Tensor) -> Tensor:
+        """The inverse of :meth:`to_motion`, not clipped."""
+        share = (motion - self.motion_low) / (self.motion_high - self.motion_low)
+        return self.low + share * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class HandPoses:
+    """Hands, and the frames that their commands are given in.
+
+    Attributes:
+        position: (*B, 3) in the world, metres.
+        rotation: (*B, 3, 3) in the world.
+        frame: (*B, 3, 3) or (3, 3) from the commands' frame to the world.
+    """
+
+    position: Tensor
+    rotation: Tensor
+    frame: Tensor
+
+
+def goals_of(commands: Tensor, hands: HandPoses, limits: CommandRange) -> tuple[Tensor, Tensor]:
+    """Where relative commands (*B, 6) lead: (*B, 3) positions and (*B, 3, 3) rotations in the world."""
+    motion = limits.to_motion(commands)
+    position = hands.position + _turned(hands.frame, motion[..., :3])
+    rotation = axis_angle_to_matrix(_turned(hands.frame, motion[..., 3:])) @ hands.rotation
+    return position, rotation
+
+
+def commands_to(
+    position: Tensor, rotation: Tensor, hands: HandPoses, limits: CommandRange
+) -> Tensor:
+    """The relative commands (*B, 6) that lead to goals in the world; beyond the limits where the goal is too far."""
+    back = hands.frame.transpose(-1, -2)
+    turn = matrix_to_axis_angle(rotation @ hands.rotation.transpose(-1, -2))
+    motion = (_turned(back, position - hands.position), _turned(back, turn))
+    return limits.to_commands(torch.cat(motion, dim=-1))
+
+
+def _turned(matrix: Tensor, vectors: Tensor) -> Tensor:
+    return (matrix @ vectors[..., None]).squeeze(-1)
