@@ -35,12 +35,22 @@ def make_optimizer(
         for scale, group in by_scale.items()
         if (trained := [p for p in group if p.requires_grad])
     ]
-    return kinds[config.optimizer_type](
+    optimizer = kinds[config.optimizer_type](
         groups,
         lr=rate,
         weight_decay=config.regularization.L2,
         fused=torch.device(device).type in _FUSED_DEVICES,
     )
+    optimizer.register_load_state_dict_post_hook(_match_layouts)
+    return optimizer
+
+
+def _match_layouts(optimizer: torch.optim.Optimizer) -> None:
+    """Lay loaded moments out in memory like their weights: fused kernels walk through both in one order."""
+    for weight, state in optimizer.state.items():
+        for name, value in state.items():
+            if value.shape == weight.shape and value.stride() != weight.stride():
+                state[name] = torch.empty_like(weight).copy_(value)
 
 
 def lr_scales(net: nn.Module) -> dict[float, list[nn.Parameter]]:

@@ -1,5 +1,7 @@
 """Optimizers, schedules and the gradient step."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -156,6 +158,32 @@ def test_channels_last_weights_step_like_others():
         for _ in range(3):
             apply_gradients(((parameter - target) ** 2).sum(), [parameter], optimizer)
     torch.testing.assert_close(p, q)
+
+
+def test_loaded_moments_take_the_layout_of_their_weights():
+    """A file may hold them in another order than the weights lie in memory; the steps must not mix them up."""
+    torch.manual_seed(0)
+    start, target = torch.randn(4, 3, 5), torch.randn(4, 3, 5)
+
+    def channels_last(x):
+        return nn.Parameter(x.transpose(1, 2).contiguous().transpose(1, 2))
+
+    def steps(parameter, optimizer):
+        for _ in range(3):
+            apply_gradients(((parameter - target) ** 2).sum(), [parameter], optimizer)
+
+    p = channels_last(start)
+    optimizer = make_optimizer([p], config(), "cpu")
+    steps(p, optimizer)
+    saved = copy.deepcopy(optimizer.state_dict())
+    for name in ("exp_avg", "exp_avg_sq"):
+        saved["state"][0][name] = saved["state"][0][name].contiguous()
+    q = channels_last(p.detach())
+    resumed = make_optimizer([q], config(), "cpu")
+    resumed.load_state_dict(saved)
+    steps(p, optimizer)
+    steps(q, resumed)
+    assert torch.equal(p, q)
 
 
 class Slow(nn.Module):
