@@ -29,7 +29,7 @@ class RenderReport:
         demos: in it.
         resumed: of them, those that an interrupted run had made.
         steps: drawn in this run.
-        images: drawn in this run; depth and segmentation count too.
+        images: drawn in this run: one per state and camera, whatever is observed there.
         seconds: wall time.
         size_mb: of the file.
         keys: observations of the cameras.
@@ -185,7 +185,7 @@ def _add(target: RenderedFile, demo: str, drawn: Drawn | Lost, report: RenderRep
         return
     steps = len(next(iter(drawn.obs.values())))
     report.steps += steps
-    report.images += steps * len(report.keys)
+    report.images += steps * len(drawn.camera_info)
     _join(report.differences, drawn.differences)
 
 

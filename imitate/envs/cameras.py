@@ -163,6 +163,7 @@ def check_camera(env: Any, name: str) -> None:
 def observe(env: Any, camera: Camera) -> Obs:
     """What a camera of a robosuite environment sees now, under the names of :attr:`Camera.keys`."""
     check_camera(env, camera.name)
+    env.sim._render_context_offscreen.gl_ctx.make_current()  # another scene may have been drawn since
     view = {"height": camera.height, "width": camera.width, "camera_name": camera.name}
     obs: Obs = {}
     if camera.depth:
@@ -172,15 +173,28 @@ def observe(env: Any, camera: Camera) -> Obs:
         image = env.sim.render(**view)
     obs[camera.name + IMAGE] = _upright(image)
     if camera.segmentation is not None:
-        ids = env.sim.render(**view, segmentation=True)
         labels, _ = _labels(env, camera.segmentation)
-        is_geom = ids[..., 0] == _GEOM
-        found = labels[np.where(is_geom, ids[..., 1], -1)]
-        obs[camera.name + SEGMENTATION] = _upright(found[..., None])
+        obs[camera.name + SEGMENTATION] = _upright(labels[_geoms(env, view)][..., None])
     return {key: obs[key] for key in camera.keys}
 
 
 _GEOM = 5  # mujoco.mjtObj.mjOBJ_GEOM
+
+
+def _geoms(env: Any, view: dict[str, Any]) -> Array:
+    """(H, W) numbers of the geoms that are seen, -1 for none.
+
+    Sites, such as the line below a gripper, are invisible in an image, but would cover what lies behind them here.
+    """
+    sites = env.sim._render_context_offscreen.vopt.sitegroup
+    shown = sites.copy()
+    sites[:] = 0
+    try:
+        seen = env.sim.render(**view, segmentation=True)
+    finally:
+        sites[:] = shown
+    geoms: Array = np.where(seen[..., 0] == _GEOM, seen[..., 1], -1)
+    return geoms
 
 
 def _upright(image: Array) -> Array:
@@ -216,6 +230,20 @@ def _labels(env: Any, kind: str) -> tuple[Array, list[str]]:
     for geom, name in by_geom.items():
         labels[geom] = names.index(name) + 1
     return labels, names
+
+
+def free_renderer(env: Any) -> None:
+    """Free what the present scene of a robosuite environment is drawn with, before another one takes its place.
+
+    A reset of robosuite drops the old scene, but Python collects it at some later time; the OpenGL objects that are
+    freed then have the names of those of the new scene, and from then on its images are noise.
+    """
+    context = None if env.sim is None else env.sim._render_context_offscreen
+    if context is not None:
+        context.gl_ctx.make_current()
+        env.sim._render_context_offscreen = (
+            None  # the last reference to it but for ours, which ends here
+        )
 
 
 # ---- geometry ------------------------------------------------------------------------------------

@@ -1,0 +1,67 @@
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from imitate.cli.main import app
+from imitate.collection.collect import collect
+from imitate.collection.demonstrate import Plan
+from imitate.data import DatasetFile
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["dataset", "render", *map(str, arguments)])
+
+
+def test_sizes_that_make_no_sense(demo_file, tmp_path):
+    path, out = demo_file(num_demos=1), tmp_path / "out.hdf5"
+    for size in ("0", "84x", "x84", "-3", "big", "agentview=0"):
+        done = run(path, "--out", out, "--cameras", "agentview", "--size", size)
+        assert done.exit_code == 2, size
+        assert "HEIGHTxWIDTH" in done.stderr
+    done = run(path, "--out", out, "--cameras", "agentview", "--size", "agentvew=12")
+    assert done.exit_code == 2
+    assert "'agentvew' is none of --cameras; did you mean 'agentview'" in done.stderr
+    assert not out.exists()
+
+
+def test_demos_and_options_that_do_not_exist(demo_file, tmp_path):
+    path, out = demo_file(num_demos=1), tmp_path / "out.hdf5"
+    done = run(path, "--out", out, "--demos", "demo_7")
+    assert done.exit_code == 2
+    assert "there is no demo 'demo_7'" in done.stderr
+    for bad in (("--storage", "png"), ("--jpeg-quality", "0"), ("--workers", "0")):
+        assert run(path, "--out", out, *bad).exit_code == 2
+    assert run(path, "--out", path, "--overwrite").exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["demos.hdf5"]
+
+
+@pytest.mark.robosuite
+@pytest.mark.render
+def test_one_demo_as_jpeg_and_a_wrong_camera(tmp_path):
+    path, out = tmp_path / "lift.hdf5", tmp_path / "images.hdf5"
+    plan = Plan(
+        env_meta={"env_name": "Lift", "type": 1, "env_kwargs": {}},
+        seed=4,
+        horizon=3,
+        keep_failures=True,
+    )
+    collect(path, plan, num=1)
+    wrong = run(path, "--out", out, "--cameras", "agentvew")
+    assert wrong.exit_code == 2
+    assert "no camera 'agentvew'; did you mean 'agentview'" in wrong.stderr
+    options = ("--size", "agentview=24x32", "--storage", "jpeg", "--only-images", "--json")
+    done = run(path, "--out", out, *options)
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout.strip().splitlines()[-1])
+    assert report["keys"] == ["agentview_image", "robot0_eye_in_hand_image"]
+    assert (report["demos"], report["steps"], report["images"]) == (1, 3, 6)
+    with DatasetFile(out) as file:
+        assert file.obs_keys("demo_0") == report["keys"]
+        assert file.shape("demo_0", "obs/agentview_image") == (3, 24, 32, 3)
+        assert file.shape("demo_0", "obs/robot0_eye_in_hand_image") == (3, 84, 84, 3)
+        assert file.storage("demo_0", "obs/agentview_image") == "jpeg"
+        image = file.read("demo_0", "obs/agentview_image")[0]
+    # the white table below, the darker wall and robot above
+    assert np.mean(image[-6:]) > np.mean(image[:4]) + 40
