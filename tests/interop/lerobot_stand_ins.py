@@ -10,9 +10,10 @@ import types
 from pathlib import Path
 
 import av
-import datasets  # noqa: F401 - looks for torchvision itself, and has to see that there is none
 import numpy as np
 import torch
+
+import datasets  # noqa: F401 - looks for torchvision itself, and has to see that there is none
 
 
 class VideoReader:

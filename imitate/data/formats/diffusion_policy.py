@@ -47,6 +47,10 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         raise DatasetError(
             f"{path}: has no '{_ENDS}' or no 'data/action': it is not of this format"
         )
+    if root[_ENDS].size > root["data/action"].shape[0]:
+        raise DatasetError(
+            f"{path}: '{_ENDS}' claims more episodes than there are rows: it is damaged"
+        )
     ends = np.asarray(root[_ENDS][:], dtype=np.int64)
     bounds = np.concatenate([[0], ends])
     arrays = {name: array for name, array in root["data"].arrays()}

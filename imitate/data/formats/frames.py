@@ -8,7 +8,9 @@ from typing import Any
 import imageio.v3 as iio
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from imitate.data.formats.hdf5_tree import ALWAYS_BYTES, MAX_RATIO
 from imitate.errors import DatasetError
 
 
@@ -19,8 +21,14 @@ def decoded(data: bytes, where: str) -> NDArray[Any]:
         DatasetError: the bytes are no image; ``where`` says whose.
     """
     try:
+        with Image.open(BytesIO(data)) as image:
+            width, height = image.size
+        if 3 * width * height > max(ALWAYS_BYTES, MAX_RATIO * len(data)):
+            raise DatasetError(
+                f"{where}: {len(data)} bytes claim to be an image of {height} x {width}: the file is damaged"
+            )
         return np.asarray(iio.imread(BytesIO(data), plugin="pillow"))
-    except (OSError, ValueError, SyntaxError, RuntimeError) as error:
+    except (OSError, ValueError, SyntaxError, RuntimeError, Image.DecompressionBombError) as error:
         raise DatasetError(f"{where}: holds bytes that are no image ({error})") from error
 
 

@@ -56,4 +56,21 @@ def action_rows(actions: NDArray[Any], choices: int | None, report: Report) -> N
     if choices is None:
         return actions.reshape(len(actions), -1)
     report.changed["actions"] = f"index -> one-hot of {choices}"
-    return np.eye(choices, dtype=np.float32)[actions.reshape(-1).astype(np.int64)]
+    return one_hot(actions, choices)
+
+
+def one_hot(index: NDArray[Any], choices: int) -> NDArray[Any]:
+    """(T, choices) float32, 1 at each index.
+
+    Raises:
+        DatasetError: more choices than a dataset has whose file is whole, or an index that is none of them.
+    """
+    number = index.reshape(-1).astype(np.int64)
+    if choices > _MOST_CHOICES or (number.size and not 0 <= number.min() <= number.max() < choices):
+        raise DatasetError(
+            f"indices {number.min(initial=0)} to {number.max(initial=0)} of {choices} choices (at most "
+            f"{_MOST_CHOICES} are read): the dataset is damaged"
+        )
+    rows: NDArray[Any] = np.zeros((len(number), choices), dtype=np.float32)
+    rows[np.arange(len(number)), number] = 1
+    return rows

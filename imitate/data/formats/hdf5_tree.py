@@ -16,7 +16,7 @@ from imitate.errors import DatasetError
 
 ENDINGS = (".hdf5", ".h5", ".hdf")
 # An array that is so much larger than its file was made by a damaged header, not by a compressor.
-_MAX_RATIO, _ALWAYS_BYTES = 1100, 2**30
+MAX_RATIO, ALWAYS_BYTES = 1100, 2**26
 
 
 @contextmanager
@@ -67,9 +67,9 @@ def rows(dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> NDAr
     """Rows of an array; refuses sizes that only a damaged file can claim."""
     claimed = dataset.size * dataset.dtype.itemsize if dataset.size else 0
     actual = Path(dataset.file.filename).stat().st_size
-    if claimed > _ALWAYS_BYTES and claimed > _MAX_RATIO * actual:
+    if claimed > max(ALWAYS_BYTES, MAX_RATIO * actual):
         raise DatasetError(
-            f"{dataset.file.filename}: '{dataset.name}' claims {claimed / 2**30:.0f} GiB in a file of "
+            f"{dataset.file.filename}: '{dataset.name}' claims {claimed / 2**30:.3g} GiB in a file of "
             f"{actual / 2**20:.1f} MiB: the file is damaged; copy it again"
         )
     values: NDArray[Any] = np.asarray(dataset[()] if dataset.ndim == 0 else dataset[start:stop])

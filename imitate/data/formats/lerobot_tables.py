@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Tables:
             columns = [name for name in schema.names if not name.startswith("stats/")]
             for row in self._parquet.read_table(file, columns=columns).to_pylist():
                 found[int(row["episode_index"])] = row
-        if set(found) != set(range(self.count)):
+        if len(found) != self.count or any(number >= self.count for number in found):
             raise DatasetError(
                 f"{self.path}: 'meta/episodes' lists {len(found)} episodes, 'meta/info.json' says {self.count}: "
                 "the dataset is incomplete; download it again"
@@ -81,14 +81,14 @@ class Tables:
 
     # ---- rows ------------------------------------------------------------------------------------
 
-    def _files(self) -> list[Path]:
+    def _files(self) -> Iterable[Path]:
         pattern = str(self.info["data_path"])
         if not self.is_v3:
             size = int(self.info.get("chunks_size", 1000))
-            return [
+            return (
                 self.path / pattern.format(episode_chunk=number // size, episode_index=number)
                 for number in range(self.count)
-            ]
+            )
         places = {
             (row["data/chunk_index"], row["data/file_index"])
             for row in self.rows_of_episodes.values()

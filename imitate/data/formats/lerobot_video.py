@@ -27,7 +27,7 @@ class Cameras:
             if _is_depth(feature):
                 report.dropped[key] = "a depth video, whose colours are distances: not decoded"
                 continue
-            self._readers[key] = _Reader(tables.fps)
+            self._readers[key] = _Reader(tables.fps, tuple(feature.get("shape", ())))
             report.changed[key] = "video -> (T, H, W, 3) uint8"
 
     def frames(self, episode: int, length: int) -> dict[str, NDArray[Any]]:
@@ -67,8 +67,8 @@ def _is_depth(feature: dict[str, Any]) -> bool:
 
 
 class _Reader:
-    def __init__(self, fps: float) -> None:
-        self._fps = fps
+    def __init__(self, fps: float, shape: tuple[int, ...]) -> None:
+        self._fps, self._shape = fps, shape
         self._path: Path | None = None
         self._container: Any = None
         self._frames: Iterator[tuple[int, Any]] = iter(())
@@ -99,6 +99,11 @@ class _Reader:
         self._container = extra("av", "lerobot").open(str(path))
         self._path, self._next = path, 0
         stream = self._container.streams.video[0]
+        if self._shape and not {stream.height, stream.width} <= set(self._shape):
+            raise DatasetError(
+                f"{path}: its frames are {stream.height} x {stream.width}, but 'meta/info.json' says "
+                f"{self._shape}: one of the two is damaged; download them again"
+            )
         self._frames = (
             (round(float(frame.pts * stream.time_base) * self._fps), frame)
             for frame in self._container.decode(stream)

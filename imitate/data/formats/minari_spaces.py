@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from imitate.data.formats.gym_arrays import named_obs
+from imitate.data.formats.gym_arrays import named_obs, one_hot
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
 
@@ -26,8 +26,7 @@ def leaves(value: Any, space: Any, report: Report, name: str = "") -> dict[str, 
     elif isinstance(space, spaces.Text):
         report.dropped[f"observations/{name}"] = "text"
     elif isinstance(space, spaces.Discrete):
-        index = np.asarray(value).reshape(-1).astype(np.int64) - int(space.start)
-        found[name or "flat"] = np.eye(int(space.n), dtype=np.float32)[index]
+        found[name or "flat"] = one_hot(np.asarray(value) - int(space.start), int(space.n))
         report.changed[f"obs/{name or 'flat'}"] = f"index -> one-hot of {space.n}"
     else:
         values = _frames(np.asarray(value), space)
@@ -64,9 +63,7 @@ def action_columns(value: Any, space: Any, where: str, report: Report) -> NDArra
         return np.concatenate(parts, axis=1)
     if isinstance(space, spaces.Discrete):
         report.changed["actions"] = f"index -> one-hot of {space.n}"
-        index = np.asarray(value).reshape(-1).astype(np.int64) - int(space.start)
-        rows: NDArray[Any] = np.eye(int(space.n), dtype=np.float32)[index]
-        return rows
+        return one_hot(np.asarray(value) - int(space.start), int(space.n))
     if isinstance(space, spaces.Text):
         raise DatasetError(f"{where}: actions are texts: there is nothing to imitate with numbers")
     values = np.asarray(value)
