@@ -17,7 +17,7 @@ from imitate.errors import DatasetError, nearest
 
 SCALARS = ("rewards", "dones", "terminals", "timeouts")
 """Step arrays of shape (T,) that a file may lack."""
-_PIECE_BYTES = 2**25
+_PIECE_BYTES = 2**22
 
 
 @dataclass(frozen=True)
