@@ -178,7 +178,7 @@ def test_loaded_moments_take_the_layout_of_their_weights():
     saved = copy.deepcopy(optimizer.state_dict())
     for name in ("exp_avg", "exp_avg_sq"):
         saved["state"][0][name] = saved["state"][0][name].contiguous()
-    q = channels_last(p.detach())
+    q = nn.Parameter(p.detach().clone())
     resumed = make_optimizer([q], config(), "cpu")
     resumed.load_state_dict(saved)
     steps(p, optimizer)
