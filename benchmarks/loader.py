@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.bench import Bench
-from benchmarks.demos import OBS_KEYS, made_up
+from benchmarks.demos import OBS_KEYS
 from benchmarks.measuring import Contestant, Spent, compare, timed
 from benchmarks.row import Row
 from imitate.data import SequenceDataset, ShuffledBatches
 
 BATCH_SIZE = 100
-IMAGE_BATCH_SIZE = 16
-IMAGES = ("agentview_image", "robot0_eye_in_hand_image")
 
 
 def run(bench: Bench) -> list[Row]:
-    """Low-dim as in Lift with sequences of 1 and 10, each cache mode, and images."""
+    """Low-dim as in Lift with sequences of 1 and 10, in RAM and from the file."""
     torch.set_num_threads(1)
-    return [*_low_dim(bench, 1), *_low_dim(bench, 10), *_from_the_file(bench), *_images(bench)]
+    return [*_low_dim(bench, 1), *_low_dim(bench, 10), *_from_the_file(bench)]
 
 
 def _low_dim(bench: Bench, seq_length: int) -> list[Row]:
@@ -51,20 +48,6 @@ def _from_the_file(bench: Bench) -> list[Row]:
     dataset = SequenceDataset(bench.data, OBS_KEYS, seq_length=10, hdf5_cache_mode=None)
     contestants = {"none": _batches(lambda: _exact_loader(dataset, BATCH_SIZE))}
     return [_row("low-dim, sequence 10, nothing in RAM", compare(contestants, 20)["none"])]
-
-
-def _images(bench: Bench) -> list[Row]:
-    path: Path = made_up(bench.folder / "images.hdf5", [40] * 50, IMAGES)
-    contestants = {}
-    for mode in ("all", "low_dim"):
-        dataset = SequenceDataset(path, (*OBS_KEYS, *IMAGES), seq_length=10, hdf5_cache_mode=mode)
-        contestants[mode] = _batches(lambda d=dataset: _exact_loader(d, IMAGE_BATCH_SIZE))
-    spent = compare(contestants, {"all": 150, "low_dim": 30})
-    name = f"two cameras 84x84, sequence 10, batch {IMAGE_BATCH_SIZE}"
-    return [
-        _row(f"{name}, all in RAM", spent["all"]),
-        _row(f"{name}, images in the file", spent["low_dim"]),
-    ]
 
 
 def _exact_loader(dataset: SequenceDataset, batch_size: int) -> DataLoader[Any]:

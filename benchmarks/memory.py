@@ -41,9 +41,24 @@ kept = load(sys.argv[2])
 print(rss() - seen, seen - before)
 """
 
+_PEAK = """
+import resource, sys
+import torch
+from torch.utils.data import DataLoader
+from imitate.data import SequenceDataset, ShuffledBatches
+
+torch.set_num_threads(1)
+path, keys, seq_length, mode = sys.argv[1:]
+dataset = SequenceDataset(path, keys.split(","), seq_length=int(seq_length), hdf5_cache_mode=mode)
+batches = iter(DataLoader(dataset, batch_sampler=ShuffledBatches(len(dataset), 16, seed=0)))
+for _ in range(100):
+    next(batches)
+print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
 
 def run(bench: Bench) -> list[Row]:
-    """Growth of resident memory by loading, and the peak of ``imitate train``."""
+    """Growth of resident memory by loading, peaks of loading images, and the peak of ``imitate train``."""
     rows = []
     for name, lengths, images in (
         ("low-dim, 200 demos of 4,000 steps", [4000] * 200, ()),
@@ -60,6 +75,7 @@ def run(bench: Bench) -> list[Row]:
                 f"dataset, {name}: times raw bytes", growth / raw, "x", 1.1, at_most=True, note=note
             )
         )
+    rows += _image_peaks(bench)
     peak = _training_peak(bench)
     rows.append(Row("training of BC on Lift, peak", peak / 1e6, "MB", 700, at_most=True))
     return rows
@@ -71,6 +87,22 @@ def _growth(small: Path, path: Path, keys: tuple[str, ...]) -> tuple[int, int]:
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     growth, library = map(int, done.stdout.split())
     return growth, library
+
+
+def _image_peaks(bench: Bench) -> list[Row]:
+    """Peak of a process that loads 100 batches of 16 windows, whatever their length."""
+    steps, rows = [40] * 75, []
+    path = made_up(bench.folder / "peaks.hdf5", steps, IMAGES)
+    raw = len(IMAGES) * 84 * 84 * 3 * sum(steps)
+    for mode, place in (("all", "in RAM"), ("low_dim", "in the file")):
+        for seq_length in (1, 10, 50):
+            arguments = [str(path), ",".join((*OBS_KEYS, *IMAGES)), str(seq_length), mode]
+            command = [sys.executable, "-c", _PEAK, *arguments]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            name = f"{raw / 1e6:.0f} MB of images {place}, sequence {seq_length}, peak"
+            wanted = (1.1 * raw if mode == "all" else 0) / 1e6 + 300
+            rows.append(Row(name, int(done.stdout) / 1e6, "MB", wanted, at_most=True))
+    return rows
 
 
 def _training_peak(bench: Bench) -> int:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from benchmarks.demos import OBS_DIMS, find_or_make, made_up, words
+from benchmarks.images import scene
 from benchmarks.measuring import Spent, compare, percentiles
 from benchmarks.peer import Peer
 from benchmarks.row import Row, table
@@ -86,6 +87,17 @@ def test_made_up_demonstrations_have_lifts_shapes(tmp_path):
         assert file.shape("demo_0", "obs/agentview_image") == (3, 84, 84, 3)
     assert words(path) == "made-up numbers in the shapes of Lift: 2 demos, 8 steps"
     assert find_or_make(tmp_path, path) == path
+
+
+def test_made_up_scenes_compress_as_simulated_ones_do(tmp_path):
+    """Simulated frames of 84 x 84 take 0.21 of their bytes with gzip, and 0.15 as JPEG."""
+    taken = {}
+    for storage in ("raw", "gzip", "jpeg"):
+        path = made_up(tmp_path / storage, [40], ("camera",), scene, storage)
+        taken[storage] = path.stat().st_size / (40 * 84 * 84 * 3)
+    assert 1.0 < taken["raw"] < 1.1
+    assert 0.15 < taken["gzip"] < 0.3
+    assert 0.1 < taken["jpeg"] < 0.25
 
 
 def test_without_an_interpreter_the_recorded_figures_stand(tmp_path):
