@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_weights(path):
 
 
 @pytest.mark.parametrize("batch_size", [1, 5])
-def test_actions_have_the_right_shape_and_range(path, batch_size):
+def test_actions_have_the_right_shape(path, batch_size):
     algo = make_algo(path)
     algo.set_eval()
     obs = algo.preprocess.prepare_obs(
@@ -124,7 +124,7 @@ def test_actions_have_the_right_shape_and_range(path, batch_size):
         action = algo.get_action(obs)
         assert action.shape == (batch_size, AC_DIM)
         assert not action.requires_grad
-        assert action.abs().max() <= 1.01
+        assert action.isfinite().all()
 
 
 def test_serialize_round_trip_continues_identically(path):
