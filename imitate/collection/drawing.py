@@ -48,7 +48,7 @@ class Drawn:
     Attributes:
         obs: (T, ...) per key, of the cameras and of the rest.
         next_obs: the same after each action; None where it is not wanted.
-        camera_info: see :meth:`imitate.envs.robosuite_env.RobosuiteEnv.camera_info`; at the first step.
+        camera_info: see :func:`imitate.envs.cameras.camera_info`.
         differences: per recorded observation, the largest difference from what the simulator shows in the same state.
     """
 

@@ -101,6 +101,8 @@ def render(
         raise DatasetError(f"{path}: no camera to look through: name one, such as agentview")
     with DatasetFile(drawing.path) as file:
         chosen = select(file, selection or Selection())
+        if not chosen:
+            raise DatasetError(f"{path}: no demo is selected: name others, or another filter key")
         report = RenderReport(
             path=str(out),
             keys=drawing.keys,
@@ -131,8 +133,9 @@ def _layout(
 ) -> Layout:
     meta = file.env_meta
     shown = camera_kwargs(drawing.cameras)
-    kwargs = {**(meta.get("env_kwargs") or {}), "camera_segmentations": None, **shown}
-    kwargs |= {"use_camera_obs": True, "has_offscreen_renderer": True}
+    kwargs = dict(meta.get("env_kwargs") or {})
+    kwargs.pop("camera_segmentations", None)
+    kwargs |= {**shown, "use_camera_obs": True, "has_offscreen_renderer": True}
     settings = {
         "source": file.path.name,
         "source_sha256": file.fingerprint()["sha256"],
