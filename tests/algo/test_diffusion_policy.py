@@ -1,0 +1,196 @@
+"""Diffusion policy: loss, prediction types, sampling."""
+
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.errors import ConfigError
+
+SMALL = {
+    "unet": {"down_dims": [16, 32], "diffusion_step_embed_dim": 16},
+    "ddim": {"num_inference_timesteps": 5},
+}
+
+
+def make(overrides=(), name="diffusion_policy", **train):
+    section = dict(SMALL) if name == "diffusion_policy" else {}
+    config = load_config(
+        {
+            "algo_name": name,
+            "algo": section,
+            "train": train,
+            "experiment": {"epoch_every_n_steps": 10},
+            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
+        },
+        overrides,
+    )
+    torch.manual_seed(0)
+    return algo_factory(name, config, {"state": (3,)}, 2)
+
+
+def raw_batch(algo, size=4):
+    train = algo.global_config.train
+    steps = train.frame_stack - 1 + train.seq_length
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "obs": {"state": torch.randn(size, steps, 3, generator=generator)},
+        "actions": torch.rand(size, steps, 2, generator=generator) - 0.5,
+        "pad_mask": torch.ones(size, steps, dtype=torch.bool),
+    }
+
+
+class Recorder(torch.nn.Module):
+    """A network that remembers what it was asked and answers with a constant."""
+
+    def __init__(self, algo, answer=0.0):
+        super().__init__()
+        self.encoder = algo.nets["policy"].encoder
+        self.answer = answer
+        self.asked = []
+
+    def condition(self, obs, goal=None):
+        return self.encoder(obs, goal)
+
+    def forward(self, noisy, step, condition):
+        self.asked.append((noisy, step))
+        return torch.full_like(noisy, self.answer)
+
+
+def test_windows_begin_at_the_oldest_observation():
+    algo = make()
+    batch = raw_batch(algo)
+    selected = algo.process_batch_for_training(batch)
+    assert torch.equal(selected["actions"], batch["actions"][:, :16])
+    assert torch.equal(selected["obs"]["state"], batch["obs"]["state"][:, :2])
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "sample", "v_prediction"])
+def test_the_loss_is_the_mean_square_of_the_target(prediction):
+    """A network that answers 0: the loss is E[target^2] over the steps that are real."""
+    algo = make((f"algo.ddpm.prediction_type={prediction}",))
+    algo.set_train()
+    algo.nets["policy"] = Recorder(algo)
+    batch = raw_batch(algo)
+    batch["pad_mask"][:, 10:] = False
+    batch["actions"][:, 10:] = 77.0
+    torch.manual_seed(5)
+    loss, _ = algo._loss(algo.process_batch_for_training(batch))
+    torch.manual_seed(5)
+    noise = torch.randn(4, 16, 2)
+    step = torch.randint(100, (4,))
+    actions = batch["actions"][:, :16]
+    left = algo.schedule.alphas_cumprod[step].view(-1, 1, 1)
+    target = {
+        "epsilon": noise,
+        "sample": actions,
+        "v_prediction": left.sqrt() * noise - (1 - left).sqrt() * actions,
+    }[prediction]
+    assert float(loss) == pytest.approx(float(target[:, :10].square().mean()), rel=1e-5)
+    noisy, asked = algo.nets["policy"].asked[0]
+    assert torch.equal(asked, step)
+    torch.testing.assert_close(noisy, left.sqrt() * actions + (1 - left).sqrt() * noise)
+
+
+def test_a_perfect_network_gives_back_the_chunk():
+    """The network that predicts the clean chunk (0.25 everywhere) ends there, by DDIM and DDPM."""
+    for sampler in ("ddim", "ddpm"):
+        other = {"ddim": "ddpm", "ddpm": "ddim"}[sampler]
+        algo = make(
+            (
+                f"algo.{sampler}.enabled=true",
+                f"algo.{other}.enabled=false",
+                f"algo.{sampler}.prediction_type=sample",
+            )
+        )
+        algo.set_eval()
+        algo.ema.module["policy"] = Answers(algo, 0.25)
+        step = algo.act({"state": torch.zeros(2, 3)}, algo.initial_state(2))
+        torch.testing.assert_close(step.extras["chunk"], torch.full((2, 15, 2), 0.25))
+
+
+class Answers(Recorder):
+    def for_steps(self, steps, condition):
+        return lambda noisy, step: self(noisy, step, condition)
+
+
+def test_eight_actions_come_from_one_plan_and_each_row_has_its_own():
+    algo = make(("algo.ddpm.enabled=false", "algo.ddim.enabled=true"))
+    algo.set_eval()
+    state = algo.initial_state(4)
+    chunks, actions = [], []
+    for _ in range(9):
+        step = algo.act({"state": torch.randn(4, 3)}, state)
+        state = step.state
+        chunks.append(step.extras["chunk"])
+        actions.append(step.action)
+    assert actions[0].shape == (4, 2)
+    assert not torch.allclose(actions[0][0], actions[0][1])
+    for t in range(8):
+        assert torch.equal(actions[t], chunks[0][:, t])
+    assert not torch.equal(actions[8], chunks[0][:, 8])
+
+
+def test_the_sizes_of_the_network_are_heeded():
+    small, large = make(), make(("algo.unet.down_dims=[32,64]",))
+    count = [sum(p.numel() for p in algo.nets.parameters()) for algo in (small, large)]
+    assert count[1] > 2 * count[0]
+
+
+def test_the_same_generator_gives_the_same_chunk():
+    algo = make(name="flow_policy")
+    algo.set_eval()
+    obs = {"state": torch.zeros(1, 3)}
+    first, second, third = (
+        algo.act(obs, algo.initial_state(1), generator=torch.Generator().manual_seed(seed)).action
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+def test_the_flow_of_a_constant_velocity():
+    """v = 0.5 for a time of 1 from the noise: noise + 0.5, whatever the number of steps."""
+    algo = make(("algo.flow.num_inference_steps=7",), name="flow_policy")
+    algo.set_eval()
+    algo.ema.module["policy"] = Answers(algo, 0.5)
+    obs = {"state": torch.zeros(1, 3)}
+    chunk = algo.act(obs, algo.initial_state(1), generator=torch.Generator().manual_seed(3)).extras[
+        "chunk"
+    ]
+    noise = torch.empty(1, 16, 2).normal_(generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(chunk, noise[:, 1:] + 0.5)
+
+
+def test_the_flow_loss_is_the_square_of_the_way():
+    algo = make(name="flow_policy")
+    algo.set_train()
+    algo.nets["policy"] = Recorder(algo)
+    batch = raw_batch(algo)
+    batch["pad_mask"][:, 3:] = False
+    torch.manual_seed(2)
+    loss, _ = algo._loss(algo.process_batch_for_training(batch))
+    torch.manual_seed(2)
+    noise = torch.randn(4, 16, 2)
+    way = batch["actions"][:, :16] - noise
+    assert float(loss) == pytest.approx(float(way[:, :3].square().mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("train.frame_stack=1",), "set both to the same number"),
+        (("train.seq_length=8",), "set it to 16"),
+        (("algo.horizon.action_horizon=16",), "more actions than the 15"),
+        (("algo.ddim.enabled=true",), "are both true"),
+        (("algo.transformer.enabled=true",), "exactly one network"),
+        (("algo.ddpm.num_inference_timesteps=200",), "more than num_train_timesteps"),
+    ],
+)
+def test_what_does_not_go_together_is_said(overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        make(overrides)
+
+
+def test_a_chunk_that_the_unet_cannot_halve_is_refused():
+    with pytest.raises(ConfigError, match="multiple of 2"):
+        make(("algo.horizon.prediction_horizon=15",))
