@@ -1,8 +1,9 @@
-"""Record demonstrations of your own robot or simulator into a file that imitate trains on.
+"""Record demonstrations of your own robot into a file that imitate trains on.
 
 python examples/write_own_dataset.py own.hdf5
 
-The robot here is a point on a table that is pushed to a goal; put yours in the place of `PointRobot` and of `teach`.
+`record` is all that a recording takes. The robot here is a point on a table that is pushed to a goal; put yours in the
+place of `PointRobot`, and the person who guides it in the place of `Teacher`. See docs/own_data.md.
 """
 
 import sys
@@ -10,6 +11,42 @@ import sys
 import numpy as np
 
 from imitate.data import DatasetWriter, check_dataset
+
+RATE_HZ = 10.0
+
+
+def record(robot, teacher, path, num_episodes, horizon=60):
+    """Write the file; the names of the demos that succeeded."""
+    good = []
+    env_meta = {"env_name": "PointRobot", "type": 4, "env_kwargs": {}}  # 4: a real robot
+    with DatasetWriter(path, env_meta, control_freq=RATE_HZ) as writer:
+        for _ in range(num_episodes):
+            obs = (
+                robot.reset()
+            )  # {"position": (2,), "goal": (2,), "camera_image": (32, 32, 3) uint8}
+            writer.start_episode()
+            for _ in range(horizon):
+                action = teacher.act(obs)
+                after = robot.step(action)  # returns after 1 / RATE_HZ seconds
+                done = robot.is_done()
+                writer.append(obs=obs, action=action, reward=float(done), terminal=done)
+                obs = after  # what is stored with an action was seen before it
+                if done or teacher.gives_up:
+                    break
+            verdict = teacher.verdict(done)  # what the person says: success, failure, discard
+            if verdict == "discard":
+                writer.discard_episode()
+                continue
+            # From here on the episode is safe on disk, whatever happens to this program.
+            name = writer.finish_episode(
+                success=verdict == "success", language="push the point to the goal"
+            )
+            if verdict == "success":
+                good.append(name)
+        held_out = max(1, len(good) // 10)
+        writer.add_filter_key("train", good[:-held_out])
+        writer.add_filter_key("valid", good[-held_out:])
+    return good
 
 
 class PointRobot:
@@ -36,39 +73,30 @@ class PointRobot:
         return bool(np.linalg.norm(self.goal - self.position) < 0.1)
 
 
-def teach(obs):
-    """Stands for the person with the joystick."""
-    return np.clip(5 * (obs["goal"] - obs["position"]), -1, 1)
+class Teacher:
+    """Stands for the person with the joystick: every fifth episode goes astray, every tenth is not worth keeping."""
+
+    def __init__(self):
+        self.episode = 0
+        self.gives_up = False
+
+    def act(self, obs):
+        aim = -obs["goal"] if self.episode % 5 == 4 else obs["goal"]
+        return np.clip(5 * (aim - obs["position"]), -1, 1)
+
+    def verdict(self, done):
+        self.episode += 1
+        if self.episode % 10 == 0:
+            return "discard"
+        return "success" if done else "failure"
 
 
-def main(path: str, num_demos: int = 20, horizon: int = 60) -> int:
-    """Write the file; the number of demos in it."""
-    robot = PointRobot(seed=0)
-    env_meta = {"env_name": "PointRobot", "type": 4, "env_kwargs": {}}  # 4: a real robot
-    names = []
-    # Each finished episode is safe on disk at once, in own.hdf5.partial; own.hdf5 appears at the end.
-    with DatasetWriter(path, env_meta, control_freq=10) as writer:
-        while len(names) < num_demos:
-            obs = robot.reset()
-            writer.start_episode()
-            for _ in range(horizon):
-                action = teach(obs)  # obs: what was seen before the action
-                after = robot.step(action)
-                done = robot.is_done()
-                writer.append(obs=obs, action=action, reward=float(done), terminal=done)
-                obs = after
-                if done:
-                    break
-            if not done:
-                writer.discard_episode()
-                continue
-            names.append(writer.finish_episode(success=True, language="push the point to the goal"))
-        writer.add_filter_key("train", names[: num_demos * 9 // 10])
-        writer.add_filter_key("valid", names[num_demos * 9 // 10 :])
-    modalities = {"position": "low_dim", "goal": "low_dim", "camera_image": "rgb"}
-    check_dataset(path, modalities=modalities)
-    print(f"{path}: {len(names)} demos")
-    return len(names)
+def main(path: str, num_episodes: int = 25) -> int:
+    """Record, check, say what is there; the number of successes."""
+    good = record(PointRobot(seed=0), Teacher(), path, num_episodes)
+    check_dataset(path, modalities={"position": "low_dim", "camera_image": "rgb"})
+    print(f"{path}: {len(good)} successes")
+    return len(good)
 
 
 if __name__ == "__main__":
