@@ -63,7 +63,7 @@ class NoiseSchedule:
 
     def target(self, prediction: Prediction, data: Tensor, noise: Tensor, step: Tensor) -> Tensor:
         """What the network has to output for noisy data at step ``(B,)``."""
-        check_name("prediction_type", prediction, get_args(Prediction))
+        _check_name("prediction_type", prediction, get_args(Prediction))
         if prediction == "epsilon":
             return noise
         return data if prediction == "sample" else self.velocity(data, noise, step)
@@ -87,7 +87,7 @@ def noise_schedule(
         beta_end: last beta of the linear ones.
         max_beta: cap of the cosine one.
     """
-    check_name("beta_schedule", name, get_args(BetaSchedule))
+    _check_name("beta_schedule", name, get_args(BetaSchedule))
     if num_steps < 1:
         raise ConfigError(f"num_train_timesteps is {num_steps}; it has to be at least 1")
     if name == "linear":
@@ -227,8 +227,8 @@ def make_sampler(
         steps_offset: the last timestep, 0 for the least noise.
         set_alpha_to_one: whether DDIM's last step ends at pure data or at the data of step 0.
     """
-    check_name("sampler", name, get_args(SamplerName))
-    check_name("prediction_type", prediction, get_args(Prediction))
+    _check_name("sampler", name, get_args(SamplerName))
+    _check_name("prediction_type", prediction, get_args(Prediction))
     total = schedule.num_steps
     if not 1 <= num_steps <= total:
         raise ConfigError(
@@ -284,7 +284,7 @@ def _ddim_step(timestep: int, left: Tensor, previous: Tensor) -> ReverseStep:
     )
 
 
-def check_name(key: str, name: str, valid: tuple[str, ...]) -> None:
+def _check_name(key: str, name: str, valid: tuple[str, ...]) -> None:
     """Refuse a name that is not among the valid ones."""
     if name not in valid:
         raise ConfigError(f"{key}: unknown '{name}'; {nearest(name, valid)}")
