@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 from tqdm import tqdm
 
 from imitate.cli.reports.layout import table
-from imitate.data.curate import edits
+from imitate.data.curate import edits, normalize
 from imitate.data.curate.masks import add_filter_key
 from imitate.data.curate.masks import split as split_file
 from imitate.data.curate.merge import merge as merge_files
@@ -45,6 +46,13 @@ MinReturn = Annotated[float | None, typer.Option("--min-return", help="Least sum
 MaxReturn = Annotated[float | None, typer.Option("--max-return", help="Largest sum of rewards.")]
 
 
+class ActionMode(str, Enum):
+    """How actions are rescaled."""
+
+    min_max = "min_max"
+    gaussian = "gaussian"
+
+
 def mount(app: typer.Typer) -> None:
     """Give the verbs of this file to ``imitate dataset``."""
     app.command("split")(split)
@@ -54,6 +62,7 @@ def mount(app: typer.Typer) -> None:
     app.command("delete")(delete)
     app.command("rename-key")(rename_key)
     app.command("stats")(stats)
+    app.command("normalize-actions")(normalize_actions)
 
 
 def split(
@@ -219,6 +228,33 @@ def stats(
         for i, values in enumerate(zip(s.mean, s.std, s.min, s.max, strict=True))
     ]
     typer.echo("\n".join(table(("key", "", "mean", "std", "min", "max"), rows)))
+
+
+def normalize_actions(
+    file: File,
+    out: Out = None,
+    in_place: InPlace = False,
+    overwrite: Overwrite = False,
+    mode: Annotated[
+        ActionMode, typer.Option("--mode", help="min_max: to [-1, 1]; gaussian: mean 0 and std 1.")
+    ] = ActionMode.min_max,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Write what the robot was sent again.")
+    ] = False,
+) -> None:
+    """Rescale the actions per dimension, for other programs; --undo is the way back.
+
+    The file records offset and scale. To train, leave the actions as they are and set
+    train.action_config.actions.normalization: the policy then undoes it by itself.
+    """
+    target = target_of(file, out, in_place, overwrite)
+    with progress("normalize-actions") as on_demo:
+        if undo:
+            scale = normalize.undo(file, target, on_demo)
+        else:
+            scale = normalize.normalize_actions(file, target, mode=mode.value, on_demo=on_demo)
+    done = "no longer rescaled" if undo else f"rescaled ({scale.mode})"
+    typer.echo(f"{target.path}: actions {done}, {len(scale.scale)} dimensions")
 
 
 def target_of(file: Path, out: Path | None, in_place: bool, overwrite: bool) -> Target:

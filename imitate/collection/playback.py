@@ -14,6 +14,7 @@ import imageio
 import numpy as np
 
 from imitate.data import DatasetFile
+from imitate.data.action_scale import recorded_scale
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
 from imitate.errors import DatasetError, nearest
@@ -157,9 +158,7 @@ def _from_actions(
     file: DatasetFile, demo: str, env: Env, draw: Callable[[], Array], report: PlaybackReport
 ) -> Iterator[Callable[[], Array]]:
     states = _read(file, demo, "states", "play its images: --by obs-images")
-    actions = _read(
-        file, demo, EXECUTED if EXECUTED in file.keys(demo) else "actions", "record actions"
-    )
+    actions = _commands(file, demo)
     if states.shape[0] != actions.shape[0]:
         raise DatasetError(
             f"{file.path}: {demo}: {len(states)} states and {len(actions)} actions; record both per step"
@@ -174,6 +173,15 @@ def _from_actions(
             reached = env.get_state()["states"]
             largest = max(largest, float(np.abs(reached - states[step + 1])[1:].max()))
     report.divergence[demo], report.success[demo] = largest, success
+
+
+def _commands(file: DatasetFile, demo: str) -> Array:
+    """(T, A) what the robot was sent."""
+    if EXECUTED in file.keys(demo):
+        return _read(file, demo, EXECUTED, "record actions")
+    actions = _read(file, demo, "actions", "record actions")
+    scale = recorded_scale(file)
+    return actions if scale is None else scale.to_commands(actions)
 
 
 def _from_images(

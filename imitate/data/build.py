@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.data_paths import located_file
+from imitate.data.action_scale import refuse_rescaled
 from imitate.data.agreement import check_agreement, check_apart, tell_of_copies
 from imitate.data.demo_language import holds_language, instructions_in
 from imitate.data.faults import ACTION_LIMIT, check_modality
@@ -39,6 +40,7 @@ def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | N
     check_agreement(sources, keys)
     for source in sources:
         with DatasetFile(source.path) as file:
+            refuse_rescaled(file)
             _check_observations(file, source, config)
     check_apart(sources, valid_sources)
     if len({source.path for source in sources}) > 1:
@@ -185,4 +187,5 @@ def _sequence_dataset(
         hdf5_normalize_obs=train.hdf5_normalize_obs,
         load_next_obs=train.hdf5_load_next_obs,
         instructions=instructions,
+        image_steps=config.algo.observed_steps(config),
     )

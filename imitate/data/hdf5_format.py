@@ -159,6 +159,10 @@ class DatasetFile:
             group = self._group(demo)
             return key in self._arrays or key in group
 
+    def group(self, demo: str) -> h5py.Group:
+        """The demo itself; what is done with it belongs inside :meth:`reading`."""
+        return self._group(demo)
+
     def array(self, demo: str, key: str) -> h5py.Dataset:
         """The array as it lies in the file, not yet read; what is done with it belongs inside :meth:`reading`."""
         return self._array(demo, key).values

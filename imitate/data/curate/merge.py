@@ -7,6 +7,7 @@ from pathlib import Path
 
 import h5py
 
+from imitate.data.action_scale import recorded_scale
 from imitate.data.curate.rewrite import (
     Changes,
     copy_attrs,
@@ -92,8 +93,11 @@ def _check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> s
     forms: list[dict[str, tuple[int, ...]]] = []
     whole: list[str] = []  # the first demo of each file, in words
     environments = []
+    scales = []
     for path in sources:
         with DatasetFile(path) as file:
+            scale = recorded_scale(file)
+            scales.append(None if scale is None else (scale.offset.tolist(), scale.scale.tolist()))
             environments.append(tuple(file.env_meta.get(key) for key in ("env_name", "type")))
             for demo in file.demos():
                 forms.append({key: file.shape(demo, key)[1:] for key in file.keys(demo)})
@@ -103,6 +107,11 @@ def _check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> s
         raise DatasetError(
             f"{sources[other]}: environment {environments[other]}, but {environments[0]} in {sources[0]}: "
             "merge files of one environment, or say --any-env"
+        )
+    if any(scale != scales[0] for scale in scales):
+        raise DatasetError(
+            f"{sources[0]}: the actions of the files are rescaled in different ways: get them back with "
+            "`imitate dataset normalize-actions FILE --undo --out NEW` first"
         )
     if not forms:
         raise DatasetError(f"{sources[0]}: there is no demo to merge")

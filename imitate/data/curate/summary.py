@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.extents import Extent, Extents
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.statistics import KeyStats, statistics_of
 from imitate.errors import DatasetError
@@ -35,7 +36,7 @@ def summarize(
         keys: only these arrays; None: actions, rewards, observations.
         on_key: called with how many arrays are done, and how many there are.
     """
-    with DatasetFile(path) as file:
+    with DatasetFile(path) as file, Extents(file) as extents:
         demos = file.demos(filter_key)
         if not demos:
             raise DatasetError(f"{path}: there is no demo: nothing to count")
@@ -48,39 +49,51 @@ def summarize(
         ]
         found = {}
         for number, key in enumerate(wanted, 1):
-            found[key] = key_statistics(file, demos, key)
+            found[key] = key_statistics(extents, demos, key)
             on_key(number, len(wanted))
         return found
 
 
-def key_statistics(file: DatasetFile, demos: Sequence[str], key: str) -> KeyStats:
+def key_statistics(extents: Extents, demos: Sequence[str], key: str) -> KeyStats:
     """Statistics of one array over all steps of demos, shaped like one step; images per channel, as stored.
 
     Raises:
         DatasetError: a demo has no such array, it differs in shape, or holds no numbers.
     """
-    step, dtype = file.shape(demos[0], key)[1:], file.dtype(demos[0], key)
+    first = _extent(extents, demos[0], key)
+    step, dtype = first.shape[1:], first.dtype
     is_image = len(step) == 3 and key.startswith(("obs/", "next_obs/"))
-    pieces = _pieces(file, demos, key, step)
+    pieces = _pieces(extents, demos, key, step)
     if is_image and dtype == np.uint8:
         return _pixel_statistics(pieces, step)
     return _row_statistics(pieces, step[-1] if is_image else max(1, math.prod(step)))
 
 
+def _extent(extents: Extents, demo: str, key: str) -> Extent:
+    found = extents.of(demo).get(key)
+    if found is None:
+        shape, dtype = (
+            extents.file.shape(demo, key),
+            extents.file.dtype(demo, key),
+        )  # which says what is missing
+        return Extent(shape, dtype, None)
+    return found
+
+
 def _pieces(
-    file: DatasetFile, demos: Sequence[str], key: str, step: tuple[int, ...]
+    extents: Extents, demos: Sequence[str], key: str, step: tuple[int, ...]
 ) -> Iterator[NDArray[Any]]:
     """Values of all demos, (n, *step), in pieces of a few megabytes."""
     for demo in demos:
-        shape, dtype = file.shape(demo, key), file.dtype(demo, key)
+        shape, dtype, _ = _extent(extents, demo, key)
         if shape[1:] != step or dtype.kind not in "fiub":
             raise DatasetError(
-                f"{file.path}: demo '{demo}': a step of '{key}' is {shape[1:]} {dtype}, but {step} in '{demos[0]}': "
-                "see `imitate dataset doctor`"
+                f"{extents.file.path}: demo '{demo}': a step of '{key}' is {shape[1:]} {dtype}, but "
+                f"{step} in '{demos[0]}': see `imitate dataset doctor`"
             )
         rows = max(1, _PIECE_BYTES // max(1, math.prod(step) * dtype.itemsize))
         for start in range(0, shape[0], rows):
-            yield file.read(demo, key, start, start + rows)
+            yield extents.read(demo, key, start, start + rows)
 
 
 def _pixel_statistics(pieces: Iterator[NDArray[Any]], step: tuple[int, ...]) -> KeyStats:

@@ -21,10 +21,12 @@ from imitate.data.doctor.orientation import Orientation
 from imitate.data.doctor.ranges import Ranges
 from imitate.data.doctor.structure import CHECKS
 from imitate.data.doctor.survey import Check, Survey
+from imitate.data.extents import Extents
 from imitate.data.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 Progress = Callable[[int, int], None]
+_SAYS_MORE = {"misaligned": "lag", "rescaled_actions": "action_range"}
 _ORDER = [Level.error, Level.warning, Level.info]
 
 
@@ -40,8 +42,8 @@ def diagnose(path: str | Path, on_demo: Progress = lambda done, total: None) -> 
     """
     path = Path(path).expanduser()
     try:
-        with DatasetFile(path) as file:
-            return examine(layout_of(file), on_demo)
+        with DatasetFile(path) as file, Extents(file) as extents:
+            return examine(layout_of(extents), on_demo)
     except DatasetError as error:
         if not _is_hdf5(path):
             raise
@@ -81,7 +83,8 @@ def examine(
                     check.see(piece)
         on_demo(number, len(looked_at))
     found += _unreadable(survey, layout)
-    found += _once([finding for check in checks for finding in check.findings()])
+    found += [finding for check in checks for finding in check.findings()]
+    found = _once(found)
     found.sort(key=lambda finding: _ORDER.index(finding.level))
     steps = sum(demo.length for demo in layout.demos)
     count = len(layout.demos) + len(layout.broken)
@@ -105,9 +108,10 @@ def _value_checks(layout: Layout) -> list[Check]:
 
 
 def _once(found: list[Finding]) -> list[Finding]:
-    """Without the lag where the states say exactly how observations are shifted."""
-    exact = any(finding.code == "misaligned" for finding in found)
-    return [finding for finding in found if not (exact and finding.code == "lag")]
+    """Without what another finding says exactly."""
+    codes = {finding.code for finding in found}
+    said = {less for exact, less in _SAYS_MORE.items() if exact in codes}
+    return [finding for finding in found if finding.code not in said]
 
 
 def _unreadable(survey: Survey, layout: Layout) -> Iterator[Finding]:

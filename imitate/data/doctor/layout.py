@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imitate.data.curate.rewrite import is_per_step
+from imitate.data.extents import Extents
 from imitate.data.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
@@ -74,47 +75,42 @@ class Layout:
 
     Attributes:
         file: it, open.
+        extents: its arrays, for reading.
         demos: those that could be opened.
         broken: reason by demo that could not.
         steps: form of most demos by array.
     """
 
     file: DatasetFile
+    extents: Extents
     demos: list[DemoLayout]
     broken: Mapping[str, str]
     steps: Mapping[str, Form]
 
 
-def layout_of(file: DatasetFile) -> Layout:
+def layout_of(extents: Extents) -> Layout:
     """Open every demo and array of a file."""
+    file = extents.file
     demos, broken = [], {}
     for name in file.demos():
-        demo = _demo(file, name)
+        demo = _demo(extents, name)
         if isinstance(demo, DemoLayout):
             demos.append(demo)
         else:
             broken[name] = demo
-    return Layout(file, demos, broken, _usual(demos))
+    return Layout(file, extents, demos, broken, _usual(demos))
 
 
-def _demo(file: DatasetFile, name: str) -> DemoLayout | str:
+def _demo(extents: Extents, name: str) -> DemoLayout | str:
     """A demo's layout, or why it cannot be opened."""
+    file = extents.file
     try:
-        forms = {key: _form(file, name, key) for key in file.keys(name)}
-        arrays = {key: form for key, form in forms.items() if form is not None}
-        return DemoLayout(name, arrays, file.attrs(name).get("num_samples"))
+        arrays = {key: Form(found.shape, found.dtype) for key, found in extents.of(name).items()}
+        with file.reading(f"demo '{name}'"):
+            said = file.group(name).attrs.get("num_samples")
+        return DemoLayout(name, arrays, said.item() if isinstance(said, np.generic) else said)
     except DatasetError as error:
         return str(error).removeprefix(f"{file.path}: ")
-
-
-def _form(file: DatasetFile, name: str, key: str) -> Form | None:
-    """The form of an array; None for a single value, which has no steps."""
-    try:
-        return Form(file.shape(name, key), file.dtype(name, key))
-    except DatasetError as error:
-        if error.__cause__ is not None:
-            raise
-        return None
 
 
 def _usual(demos: list[DemoLayout]) -> dict[str, Form]:

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from imitate.data.action_scale import NO_ATTRIBUTES, recorded_scale
 from imitate.data.curate.rewrite import Rows
 from imitate.data.doctor.finding import Finding, Level, Place, Remedy
 from imitate.data.doctor.layout import DemoLayout, Layout
@@ -63,6 +64,23 @@ def check_env(layout: Layout) -> Iterator[Finding]:
     if missing:
         what = f"'env_args' lacks {', '.join(missing)}: no policy of this file can be evaluated"
         yield Finding("env_args", Level.warning, what, advice=advice)
+
+
+def check_action_scale(layout: Layout) -> Iterator[Finding]:
+    """Actions are what the robot was sent."""
+    try:
+        scale = recorded_scale(layout.file)
+    except DatasetError as error:
+        yield Finding("rescaled_actions", Level.error, reason(error, layout))
+        return
+    if scale is not None:
+        yield Finding(
+            "rescaled_actions",
+            Level.warning,
+            f"'actions' are rescaled ({scale.mode}), not what the robot was sent: they are not trained on",
+            [Place(key="actions")],
+            Remedy(values={"actions": scale.to_commands}, attrs=NO_ATTRIBUTES),
+        )
 
 
 def check_counts(layout: Layout) -> Iterator[Finding]:
@@ -220,6 +238,7 @@ def check_length_outliers(layout: Layout) -> Iterator[Finding]:
 CHECKS = (
     check_demos,
     check_env,
+    check_action_scale,
     check_counts,
     check_keys,
     check_shapes,

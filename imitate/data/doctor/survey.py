@@ -92,7 +92,7 @@ class Survey:
 
     def _read(self, demo: str, key: str, start: int, stop: int) -> Array | None:
         try:
-            values = self._layout.file.read(demo, key, start, stop)
+            values = self._layout.extents.read(demo, key, start, stop)
         except DatasetError as error:
             reason = str(error).removeprefix(f"{self._layout.file.path}: ")
             self.unreadable[Place(demo, key, ((start, stop),))] = reason

@@ -65,7 +65,7 @@ def _statistics(subject: Subject, key: str) -> KeyStats | None:
         return None
     try:
         with np.errstate(invalid="ignore", over="ignore"):
-            return key_statistics(subject.file, having, key)
+            return key_statistics(subject.layout.extents, having, key)
     except DatasetError:
         return None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import imitate
 from imitate.data.curate.target import Target
+from imitate.data.extents import Extents
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.report.actions import actions
 from imitate.data.report.episodes import demo_table, episodes
@@ -61,8 +62,8 @@ def write_report(
     """
     if target.path.exists() and Path(path).exists() and target.path.samefile(path):
         raise DatasetError(f"{path}: is the file that is read: name another with --out")
-    with DatasetFile(path) as file:
-        subject = subject_of(file, filter_key=filter_key, max_demos=max_demos, on_demo=on_demo)
+    with DatasetFile(path) as file, Extents(file) as extents:
+        subject = subject_of(extents, filter_key=filter_key, max_demos=max_demos, on_demo=on_demo)
         with target.writing() as part:
             part.write_text(page(subject), encoding="utf-8")
     return subject

@@ -15,6 +15,7 @@ from imitate.data.curate.selection import solved
 from imitate.data.doctor.diagnosis import examine
 from imitate.data.doctor.finding import Report
 from imitate.data.doctor.layout import DemoLayout, Form, Layout, layout_of
+from imitate.data.extents import Extents
 from imitate.data.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
@@ -124,7 +125,9 @@ class Subject:
     def _thinned(self, demo: str, key: str, form: Form, stride: int) -> Iterator[Array]:
         rows = max(1, _PIECE_BYTES // max(1, _step_bytes(form)) // stride) * stride
         for start in range(0, form.shape[0], rows):
-            yield self.file.read(demo, key, start, min(form.shape[0], start + rows))[::stride]
+            yield self.layout.extents.read(demo, key, start, min(form.shape[0], start + rows))[
+                ::stride
+            ]
 
     def pooled(self, key: str, most: int) -> Array | None:
         """(n, D) evenly spread steps of all demos of the sample; None: there are none."""
@@ -135,7 +138,7 @@ class Subject:
 
 
 def subject_of(
-    file: DatasetFile,
+    extents: Extents,
     *,
     filter_key: str | None,
     max_demos: int,
@@ -144,7 +147,7 @@ def subject_of(
     """Choose the demos, and let the doctor see them.
 
     Args:
-        file: open.
+        extents: of the file, which is open.
         filter_key: only its demos; None: all.
         max_demos: at most so many, and not more than :data:`MAX_BYTES` of values.
         on_demo: called after each demo with how many are done, and how many there are.
@@ -152,7 +155,7 @@ def subject_of(
     Raises:
         DatasetError: there is no such filter key.
     """
-    layout = layout_of(file)
+    file, layout = extents.file, layout_of(extents)
     wanted = None if filter_key is None else set(file.demos(filter_key))
     demos = [d for d in layout.demos if d.length and (wanted is None or d.name in wanted)]
     sample = spread(demos, min(max_demos, _affordable(demos)))

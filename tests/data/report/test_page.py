@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from imitate.cli.main import app
 from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.data.curate.target import Target
+from imitate.data.extents import Extents
 from imitate.data.report import subject as subjects
 from imitate.data.report.images import data_url
 from imitate.data.report.markup import Html, el, number, percent, size
@@ -109,7 +110,7 @@ def test_what_a_person_reads(demo_file, tmp_path):
     errors = [f for f in subject.health.findings if f.level.value == "error"]
     assert re.search(rf" {len(errors)} errors? ", said)
     assert re.search(r"obs/robot0_eef_quat 4 float64 2 ", said), "the constant dimension"
-    assert re.search(r"demo_1 train yes nan 10 1", said), "the line of a demo"
+    assert re.search(r"demo_1 train yes nan .*?10 1 ", said), "the line of a demo"
     assert subject.is_whole
 
 
@@ -125,9 +126,9 @@ def test_few_demos_of_many_are_read_and_the_page_says_so(demo_file, tmp_path, mo
     assert "4 demos of filter key “some”" in reader.said
     read = []
     monkeypatch.setattr(subjects, "MAX_BYTES", 2.5 * bytes_of(path, "demo_0"))
-    with DatasetFile(path) as file:
+    with DatasetFile(path) as file, Extents(file) as extents:
         found = subject_of(
-            file, filter_key=None, max_demos=200, on_demo=lambda *at: read.append(at)
+            extents, filter_key=None, max_demos=200, on_demo=lambda *at: read.append(at)
         )
     assert len(found.sample) == 2
     assert read == [(1, 2), (2, 2)]

@@ -1,0 +1,78 @@
+"""Files with rescaled actions, for programs that want them so, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from imitate.data.action_scale import NO_ATTRIBUTES, ActionScale, recorded_scale
+from imitate.data.curate.rewrite import Changes, rewrite
+from imitate.data.curate.summary import summarize
+from imitate.data.curate.target import Target
+from imitate.data.hdf5_format import DatasetFile
+from imitate.errors import DatasetError
+from imitate.functional.normalization import mean_std_unless_constant, min_max
+
+Mode = Literal["min_max", "gaussian"]
+Progress = Callable[[int, int], None]
+
+
+def normalize_actions(
+    source: Path,
+    target: Target,
+    *,
+    mode: Mode = "min_max",
+    on_demo: Progress = lambda done, total: None,
+) -> ActionScale:
+    """Write a copy whose ``actions`` lie in [-1, 1], or have mean 0 and standard deviation 1, per dimension.
+
+    Offset and scale are attributes of the copy. Other arrays, such as ``executed_actions``, stay as they are.
+
+    Returns:
+        offset and scale.
+
+    Raises:
+        DatasetError: they are rescaled already, or not finite.
+    """
+    with DatasetFile(source) as file:
+        if recorded_scale(file) is not None:
+            raise DatasetError(
+                f"{source}: its actions are rescaled already: get them back with --undo first"
+            )
+    stats = summarize(source, keys=["actions"])["actions"]
+    first, second = (stats.min, stats.max) if mode == "min_max" else (stats.mean, stats.std)
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        raise DatasetError(
+            f"{source}: 'actions' have NaN or inf: leave those demos out with `imitate dataset doctor {source} --fix "
+            "--only nan --out NEW`"
+        )
+    rule = min_max if mode == "min_max" else mean_std_unless_constant
+    offset, scale = rule(torch.from_numpy(first), torch.from_numpy(second))
+    found = ActionScale(offset.numpy(), scale.numpy(), mode)
+    changes = Changes(values={"actions": found.from_commands}, attrs=found.attributes())
+    with target.writing() as part:
+        rewrite(source, part, changes, on_demo)
+    return found
+
+
+def undo(source: Path, target: Target, on_demo: Progress = lambda done, total: None) -> ActionScale:
+    """Write a copy whose ``actions`` are again what the robot was sent, up to rounding.
+
+    Returns:
+        offset and scale of the source.
+
+    Raises:
+        DatasetError: the actions of ``source`` are not rescaled.
+    """
+    with DatasetFile(source) as file:
+        found = recorded_scale(file)
+    if found is None:
+        raise DatasetError(f"{source}: its actions are not rescaled: there is nothing to undo")
+    changes = Changes(values={"actions": found.to_commands}, attrs=NO_ATTRIBUTES)
+    with target.writing() as part:
+        rewrite(source, part, changes, on_demo)
+    return found
