@@ -44,6 +44,13 @@ class BCConfig(Section):
     chunk: ChunkConfig = Field(ChunkConfig())
     ema: EMAConfig = Field(EMAConfig())
 
+    def observed_steps(self, config: Any) -> int | None:
+        """Policies without memory see the frames before their action, also where they predict a chunk."""
+        if self.rnn.enabled or self.transformer.enabled:
+            return None
+        frames: int = config.train.frame_stack
+        return frames
+
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         train = config.train

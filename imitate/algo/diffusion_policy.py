@@ -93,6 +93,10 @@ class DiffusionPolicyConfig(NetworkChoice):
         """The sampler that is enabled."""
         return self.ddim if self.ddim.enabled else self.ddpm
 
+    def observed_steps(self, config: Any) -> int | None:
+        """The first frames, whatever is predicted from them."""
+        return self.horizon.observation_horizon
+
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         train = config.train

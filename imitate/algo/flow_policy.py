@@ -54,6 +54,10 @@ class FlowPolicyConfig(NetworkChoice):
     mlp: DenoisingMLPConfig = Field(DenoisingMLPConfig(enabled=True))
     ema: EMAConfig = Field(EMAConfig(enabled=True))
 
+    def observed_steps(self, config: Any) -> int | None:
+        """The first frames, whatever is predicted from them."""
+        return self.horizon.observation_horizon
+
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         train = config.train

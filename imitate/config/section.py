@@ -66,6 +66,13 @@ class Section(BaseModel):
         """
         return []
 
+    def observed_steps(self, config: Any) -> int | None:
+        """Steps of a window whose observations an algorithm looks at, from the first; for its section to override.
+
+        Images of later steps are not loaded. None: it may look at all of them.
+        """
+        return None
+
     def __getitem__(self, key: str) -> Any:
         if key in type(self).model_fields:
             return self.__dict__[key]

@@ -60,7 +60,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
     A batch holds float32 tensors, images as uint8 (H, W, C):
 
-    * ``obs``, ``next_obs``: {key: (B, T, ...)}; ``goal_obs``: {key: (B, ...)};
+    * ``obs``, ``next_obs``: {key: (B, T, ...)}, of images the first ``image_steps``; ``goal_obs``: {key: (B, ...)};
     * ``actions`` (B, T, A): the action keys side by side; each action key by its own name too;
     * the keys of ``dataset_keys``: ``rewards``, ``dones``, ``terminals``, ``timeouts`` (B, T), others (B, T, ...);
     * ``pad_mask`` (B, T) bool, true where the step is real; ``index`` (B,), numbers of the samples;
@@ -96,6 +96,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         lang: what the robot was told in all demos; None: each demo's attribute ``language``, else ``task_id``.
         demo_limit: load the first so many demos; None: all.
         instructions: vectors of instructions; None: the unit vectors of those in the data.
+        image_steps: steps of a window whose images (and other arrays of two dimensions or more) are wanted, from the
+            first on; None: all. A policy that predicts 100 actions from one image need not read 100 images.
 
     Attributes:
         instructions: the table behind ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
@@ -129,6 +131,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         lang: str | None = None,
         demo_limit: int | None = None,
         instructions: Instructions | None = None,
+        image_steps: int | None = None,
     ) -> None:
         _one_of("hdf5_cache_mode", hdf5_cache_mode, CACHE_MODES)
         _one_of("goal_mode", goal_mode, ("last", None))
@@ -154,6 +157,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self.action_keys = tuple(dict.fromkeys(action_keys))
         self.load_next_obs = load_next_obs
         self.get_pad_mask = get_pad_mask
+        self.image_steps = image_steps
         steps = tuple(
             dict.fromkeys(key for key in dataset_keys if key not in ("actions", *action_keys))
         )
@@ -274,7 +278,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         batch = Batch()
         batch["obs"] = _named(self._obs_columns, parts)
         for key in self._obs_apart:
-            batch["obs"][key] = self._apart(f"obs/{key}", rows, shape)
+            batch["obs"][key] = self._images(f"obs/{key}", window.rows)
         if self.load_next_obs:
             batch["next_obs"] = self._next_obs(window, parts)
         batch.update(_named(self._step_columns, parts))
@@ -297,14 +301,19 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         if not self._next_from_obs:
             obs = _named(self._next_columns, parts)
             for key in self._next_apart:
-                obs[key] = self._apart(f"next_obs/{key}", window.rows.reshape(-1), shape)
+                obs[key] = self._images(f"next_obs/{key}", window.rows)
             return obs
-        rows = np.minimum(window.rows + 1, window.last).reshape(-1)
-        packed = self.store.columns(rows).view(*shape, -1)
+        rows = np.minimum(window.rows + 1, window.last)
+        packed = self.store.columns(rows.reshape(-1)).view(*shape, -1)
         obs = _named(self._obs_columns, packed.split_with_sizes(self._widths, -1))
         for key in self._obs_apart:
-            obs[key] = self._apart(f"obs/{key}", rows, shape)
+            obs[key] = self._images(f"obs/{key}", rows)
         return obs
+
+    def _images(self, key: str, rows: NDArray[np.int64]) -> Tensor:
+        """Rows (B, T) of an observation that lies apart, of the steps that are wanted."""
+        wanted = rows[:, : self.image_steps]
+        return self._apart(key, wanted.reshape(-1), wanted.shape)
 
     def _apart(self, key: str, rows: NDArray[np.int64], shape: tuple[int, ...]) -> Tensor:
         values = self.store.rows(key, rows)

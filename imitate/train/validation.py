@@ -66,7 +66,8 @@ def action_error(algo: Algo, raw: dict[str, Any], frame_stack: int) -> float | N
     goal = _arrays(raw["goal_obs"], policy.goal_keys) if policy.goal_keys else None
     mask = raw.get("pad_mask")
     total = count = 0.0
-    for t in range(actions.shape[1]):
+    seen = min(raw["obs"][key].shape[1] for key in policy.obs_keys)
+    for t in range(seen):
         obs = _arrays({key: raw["obs"][key][:, t] for key in policy.obs_keys}, policy.obs_keys)
         predicted = torch.from_numpy(policy(obs, goal, batched_ob=True))
         if t < frame_stack - 1:
