@@ -107,8 +107,11 @@ def run_episode(
     rate_hz: float,
     steps: int,
     limits: Limits | None = None,
+    lang: str | None = None,
 ) -> Report:
     """Control the robot for some steps; it is at rest when this returns or raises.
+
+    `lang` is what a policy of several tasks is told.
 
     Raises:
         RobotError: an action was not finite, too many ticks in a row were late, or the watchdog bit.
@@ -117,9 +120,9 @@ def run_episode(
     report, late_in_a_row = Report(), 0
     try:
         # The first call is slow: libraries allocate and choose their kernels. It must not be the robot's first tick.
-        policy.start_episode()
+        policy.start_episode(lang)
         policy(robot.observe())
-        policy.start_episode()
+        policy.start_episode(lang)
         with Watchdog(robot.stop, max(limits.watchdog_s, 3.0 / rate_hz)) as watchdog:
             deadline = time.perf_counter()
             for _ in range(steps):
@@ -174,11 +177,13 @@ class SimulatedRobot:
         self.at_rest = True
 
 
-def main(checkpoint: str, rate_hz: float = 20.0, steps: int = 200) -> Report:
+def main(
+    checkpoint: str, rate_hz: float = 20.0, steps: int = 200, lang: str | None = None
+) -> Report:
     """Load a policy and run it on the stand-in."""
     policy, ckpt = policy_from_checkpoint(ckpt_path=checkpoint)
     robot = SimulatedRobot(policy.algo.obs_shapes, ckpt["shape_metadata"]["ac_dim"])
-    report = run_episode(robot, policy, rate_hz, steps)
+    report = run_episode(robot, policy, rate_hz, steps, lang=lang)
     print(report)
     return report
 
@@ -188,5 +193,6 @@ if __name__ == "__main__":
     parser.add_argument("checkpoint")
     parser.add_argument("--rate-hz", type=float, default=20.0)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--lang", help="what a policy of several tasks is told")
     args = parser.parse_args()
-    main(args.checkpoint, args.rate_hz, args.steps)
+    main(args.checkpoint, args.rate_hz, args.steps, args.lang)

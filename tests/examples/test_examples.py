@@ -93,7 +93,7 @@ class Policy:
         self.actions, self.seconds = list(actions), seconds
         self.calls, self.starts = 0, []
 
-    def start_episode(self):
+    def start_episode(self, lang=None):
         self.starts.append(self.calls)
 
     def __call__(self, ob):
