@@ -1,7 +1,7 @@
 """Images through a standard DataLoader: from RAM and from files of each storage, with and without workers.
 
-Two cameras of 84 x 84, sequences of 10, batches of 16, in 50 demonstrations of 40 steps: 85 MB of images, drawn
-such that they compress about as simulated scenes do: a shaded floor, a wall, some coloured boxes that move, faint noise.
+Two cameras of 84 x 84, sequences of 10, batches of 16, in 50 demonstrations of 40 steps: 85 MB of images. They compress
+about as simulated scenes do: a shaded floor, a wall, some coloured boxes that move, faint noise.
 """
 
 from __future__ import annotations

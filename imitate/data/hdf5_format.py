@@ -28,6 +28,7 @@ from imitate.data.image_codec import DamagedFrameError, decode_jpegs, storage_of
 from imitate.data.journal import is_being_written, roll_back
 from imitate.errors import DatasetError, nearest
 
+_RECORDS_BYTES = 2**17
 DAMAGED = "it is cut short or damaged; copy or collect it again"
 
 
@@ -319,7 +320,9 @@ def _open(path: Path, swmr: bool) -> h5py.File:
     if path.suffix == ".partial" and not is_being_written(path):
         roll_back(path)  # to the last whole episode of a writer that died
     try:
-        return _open_either_way(path, swmr)
+        file = _open_either_way(path, swmr)
+        _keep_little(file)
+        return file
     except PermissionError as error:
         raise DatasetError(f"{path}: may not be read: change its permissions") from error
     except (OSError, RuntimeError, ValueError) as error:
@@ -343,6 +346,18 @@ def _open_either_way(path: Path, swmr: bool) -> h5py.File:
         if "SWMR" not in str(error):
             raise
         return h5py.File(path, "r", swmr=not swmr)
+
+
+def _keep_little(file: h5py.File) -> None:
+    """Let HDF5 cache little of its own records.
+
+    It would keep up to 32 MB of them, for arrays that are opened once; reading them again costs no time that one sees.
+    """
+    config = file.id.get_mdc_config()
+    config.set_initial_size = True
+    config.initial_size = config.max_size = _RECORDS_BYTES
+    config.min_size = _RECORDS_BYTES // 2
+    file.id.set_mdc_config(config)
 
 
 def _plain(value: Any) -> Any:
