@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from imitate.data.hdf5_format import DatasetFile
 from imitate.envs import make_env
 from imitate.envs.cameras import Camera, camera_kwargs
 from imitate.envs.env import Array, Obs
-from imitate.envs.robosuite_env import RobosuiteEnv
+from imitate.envs.robosuite_env import ENV_TYPE, RobosuiteEnv
 from imitate.errors import DatasetError, EnvError, UserError
 
 UNRESTORED = "joint_acc"
@@ -75,22 +75,20 @@ class Artist:
         self._scene: tuple[Any, Any] | None = None
 
     def _make(self) -> RobosuiteEnv:
-        meta = self._file.env_meta
-        cameras = self._drawing.cameras
-        kwargs = {**(meta.get("env_kwargs") or {}), **camera_kwargs(cameras)}
-        try:
-            env = make_env(
-                {**meta, "env_kwargs": kwargs}, camera_names=[camera.name for camera in cameras]
-            )
-        except EnvError as error:
-            raise EnvError(f"{error}{self._version_hint()}") from error
-        if not isinstance(env, RobosuiteEnv):
+        meta, cameras = self._file.env_meta, self._drawing.cameras
+        if meta.get("type") != ENV_TYPE:
             raise EnvError(
                 f"{self._file.path}: {meta.get('env_name')} is no robosuite environment (env_args['type'] is "
                 f"{meta.get('type')}): only robosuite's cameras are observed; see its states with "
                 "`imitate dataset playback`"
             )
-        return env
+        kwargs = {**(meta.get("env_kwargs") or {}), **camera_kwargs(cameras)}
+        names = [camera.name for camera in cameras]
+        try:
+            env = make_env({**meta, "env_kwargs": kwargs}, camera_names=names)
+        except EnvError as error:
+            raise EnvError(f"{error}{self._version_hint()}") from error
+        return cast(RobosuiteEnv, env)
 
     def __call__(self, demo: str) -> Drawn:
         """Draw a demo.
