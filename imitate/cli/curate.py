@@ -76,7 +76,8 @@ def split(
 ) -> None:
     """Write the filter keys train and valid."""
     target = target_of(file, out, in_place, overwrite)
-    masks = split_file(file, target, ratio=ratio, seed=seed, filter_key=filter_key)
+    with progress("split", "MB") as on_mb:
+        masks = split_file(file, target, ratio=ratio, seed=seed, filter_key=filter_key, on_mb=on_mb)
     counts = ", ".join(f"{name} {len(demos)}" for name, demos in masks.items())
     typer.echo(f"{target.path}: {counts}")
 
@@ -110,7 +111,8 @@ def filter_(
         first,
         seed,
     )
-    chosen = add_filter_key(file, target, name, selection)
+    with progress("filter", "MB") as on_mb:
+        chosen = add_filter_key(file, target, name, selection, on_mb)
     typer.echo(f"{target.path}: {name} {len(chosen)}")
 
 

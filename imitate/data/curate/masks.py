@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import h5py
@@ -15,9 +14,23 @@ from imitate.data.curate.target import Target
 from imitate.data.hdf5_format import DatasetFile, natural_key
 from imitate.errors import DatasetError
 
+_MB = 10**6
+_PIECE_BYTES = 16 * 2**20
+Progress = Callable[[int, int], None]
+
+
+def _silent(done: int, total: int) -> None:
+    """No progress is shown."""
+
 
 def split(
-    source: Path, target: Target, *, ratio: float, seed: int = 0, filter_key: str | None = None
+    source: Path,
+    target: Target,
+    *,
+    ratio: float,
+    seed: int = 0,
+    filter_key: str | None = None,
+    on_mb: Progress = _silent,
 ) -> dict[str, list[str]]:
     """Write the masks ``train`` and ``valid``; or ``<filter_key>_train`` and ``<filter_key>_valid``.
 
@@ -27,6 +40,7 @@ def split(
         ratio: share of the demos that validate, in (0, 1); at least one demo on either side.
         seed: of the draw.
         filter_key: split the demos of this mask; None: all.
+        on_mb: called with how many megabytes are copied, and how many there are.
 
     Returns:
         the two masks.
@@ -47,11 +61,13 @@ def split(
         f"{prefix}train": sorted((names[i] for i in order[count:]), key=natural_key),
         f"{prefix}valid": sorted((names[i] for i in order[:count]), key=natural_key),
     }
-    _copy_with(source, target, {**masks, **chosen})
+    _copy_with(source, target, {**masks, **chosen}, on_mb)
     return chosen
 
 
-def add_filter_key(source: Path, target: Target, name: str, selection: Selection) -> list[str]:
+def add_filter_key(
+    source: Path, target: Target, name: str, selection: Selection, on_mb: Progress = _silent
+) -> list[str]:
     """Write the mask ``name``: the demos that a selection takes. One of the same name is replaced.
 
     Returns:
@@ -66,13 +82,23 @@ def add_filter_key(source: Path, target: Target, name: str, selection: Selection
         raise DatasetError(
             f"{source}: no demo fulfils the conditions: the filter key '{name}' would be empty"
         )
-    _copy_with(source, target, {**masks, name: chosen})
+    _copy_with(source, target, {**masks, name: chosen}, on_mb)
     return chosen
 
 
-def _copy_with(source: Path, target: Target, masks: Mapping[str, Sequence[str]]) -> None:
+def _copy_with(
+    source: Path, target: Target, masks: Mapping[str, Sequence[str]], on_mb: Progress
+) -> None:
     """The file, byte for byte, with other masks."""
     with target.writing() as part:
-        shutil.copyfile(source, part)
+        _copy(source, part, on_mb)
         with h5py.File(part, "r+") as new:
             write_masks(new, masks)
+
+
+def _copy(source: Path, part: Path, on_mb: Progress) -> None:
+    total = source.stat().st_size // _MB
+    with source.open("rb") as old, part.open("wb") as new:
+        while piece := old.read(_PIECE_BYTES):
+            new.write(piece)
+            on_mb(new.tell() // _MB, total)

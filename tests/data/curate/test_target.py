@@ -2,10 +2,16 @@
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
+from imitate.data import DatasetFile
+from imitate.data.curate import edits
 from imitate.data.curate.target import Target, backup_of
+from imitate.data.doctor.diagnosis import diagnose
 from imitate.errors import DatasetError
 
 
@@ -63,3 +69,54 @@ def test_a_link_to_the_source_is_the_source(tmp_path):
     with pytest.raises(DatasetError, match="is the file that is read"), target.writing():
         pass
     assert file.read_text() == "0"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from imitate.data.curate import edits, target
+from imitate.data.curate.target import Target
+
+def die(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+stage, file = sys.argv[1], Path(sys.argv[2])
+if stage == "before the backup":
+    target._keep = die
+if stage == "before the file is replaced":
+    os.replace = die
+on_demo = die if stage == "while demos are copied" else (lambda done, total: None)
+edits.delete(file, Target(None, file), demos=["demo_1"], on_demo=on_demo)
+if stage == "after all":
+    die()
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "backup", "changed"),
+    [
+        ("while demos are copied", False, False),
+        ("before the backup", False, False),
+        ("before the file is replaced", True, False),
+        ("after all", True, True),
+    ],
+)
+def test_a_kill_in_place_loses_nothing(demo_file, stage, backup, changed):
+    file = demo_file(num_demos=3)
+    before = file.read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, stage, str(file)], timeout=120, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    kept = file.with_name("demos.hdf5.bak")
+    assert kept.exists() == backup
+    if backup:
+        assert kept.read_bytes() == before
+    assert (file.read_bytes() != before) == changed
+    with DatasetFile(file) as opened:
+        wanted = ["demo_0", "demo_2"] if changed else ["demo_0", "demo_1", "demo_2"]
+        assert opened.demos() == wanted
+    assert diagnose(file).exit_code < 3
+    edits.delete(file, Target(None, file), demos=["demo_2"])
+    with DatasetFile(file) as opened:
+        assert "demo_2" not in opened.demos(), "and the next run goes through"
