@@ -31,7 +31,16 @@ from benchmarks.demos import find_or_make, words
 from benchmarks.peer import Peer
 from benchmarks.row import Row, table
 
-SUBJECTS = ("loader", "images", "train_step", "policy_latency", "memory", "evaluation", "curation")
+SUBJECTS = (
+    "loader",
+    "images",
+    "encoders",
+    "train_step",
+    "policy_latency",
+    "memory",
+    "evaluation",
+    "curation",
+)
 LONG = ("time_to_success",)
 
 

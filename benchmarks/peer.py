@@ -28,6 +28,7 @@ class Peer:
         self._figures: dict[str, float] = recorded["figures"]
         self.words = f"recorded figures of robomimic {recorded['version']} ({recorded['machine']})"
         self._process: subprocess.Popen[str] | None = None
+        self._cases: list[str] = []
         if python is None:
             return
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -43,6 +44,7 @@ class Peer:
             env=environ,
         )
         hello = self._read()
+        self._cases = hello["cases"]
         self.words = f"robomimic {hello['robomimic']} with torch {hello['torch']}, same run"
 
     @property
@@ -56,8 +58,12 @@ class Peer:
         return "same run" if self.live else "recorded"
 
     def contestants(self, case: str) -> dict[str, Contestant]:
-        """``{"peer": ...}`` to compare with, or nothing where it does not run."""
-        return {"peer": lambda n: Spent(**self.ask(case, n))} if self.live else {}
+        """``{"peer": ...}`` to compare with, or nothing where it does not run or lacks torchvision for the case."""
+        return {"peer": lambda n: Spent(**self.ask(case, n))} if case in self._cases else {}
+
+    def source_of(self, case: str) -> str:
+        """For the table: where the figure of a case is from."""
+        return "same run" if case in self._cases else "recorded"
 
     def per_s(self, case: str, spent: dict[str, Spent]) -> float:
         """Its iterations per CPU second: measured, or recorded."""

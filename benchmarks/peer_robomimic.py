@@ -3,8 +3,8 @@
     python benchmarks/peer_robomimic.py DEMOS.hdf5
 
 Reads a JSON line {"case": ..., "n": ...} from standard input, does n iterations of the case, answers with a JSON line
-{"cpu_s": ..., "wall_s": ...}, or with percentiles for a policy call. Packages that robomimic imports and low-dim
-behavior cloning never calls are replaced by empty ones where they are not installed.
+{"cpu_s": ..., "wall_s": ...}, or with percentiles for a policy call. Images need torchvision. Packages that robomimic
+imports and low-dim behavior cloning never calls are replaced by empty ones where they are not installed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from measuring import percentiles  # noqa: E402 - this file runs by itself, outside of the package
+from peer_images import IMAGE_CASES  # noqa: E402
 
 STAND_INS = (
     "torchvision",
@@ -64,7 +65,8 @@ class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-sys.meta_path.append(_StandIns({n for n in STAND_INS if importlib.util.find_spec(n) is None}))
+MISSING = {n for n in STAND_INS if importlib.util.find_spec(n) is None}
+sys.meta_path.append(_StandIns(MISSING))
 
 
 def make_dataset(path: str, seq_length: int) -> Any:
@@ -182,6 +184,12 @@ def call_case(path: str, recurrent: bool) -> Callable[[int], dict[str, float]]:
     return lambda n: percentiles(lambda: policy(ob), n)
 
 
+def image_case(name: str) -> Callable[[int], dict[str, float]]:
+    """An encoder or an augmentation of images, on numbers of its own."""
+    iterate = IMAGE_CASES[name]()
+    return lambda n: spent(iterate, n)
+
+
 def spent(iterate: Callable[[int], None], n: int) -> dict[str, float]:
     """Cost of n iterations."""
     cpu, wall = time.process_time(), time.perf_counter()
@@ -197,6 +205,8 @@ CASES: dict[str, Callable[[str], Callable[[int], dict[str, float]]]] = {
     "call_bc": lambda path: call_case(path, recurrent=False),
     "call_bc_rnn_gmm": lambda path: call_case(path, recurrent=True),
 }
+if "torchvision" not in MISSING:
+    CASES |= {name: lambda path, name=name: image_case(name) for name in IMAGE_CASES}
 
 
 def serve(path: str) -> None:
@@ -208,7 +218,11 @@ def serve(path: str) -> None:
         import torch
 
         torch.set_num_threads(1)
-        hello = {"robomimic": robomimic.__version__, "torch": torch.__version__}
+        hello = {
+            "robomimic": robomimic.__version__,
+            "torch": torch.__version__,
+            "cases": list(CASES),
+        }
         print(json.dumps(hello), file=answers, flush=True)
         for line in sys.stdin:
             request = json.loads(line)

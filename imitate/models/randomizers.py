@@ -182,7 +182,7 @@ class ColorRandomizer(Randomizer):
                 torch.split(out, together), torch.split(amounts, together), strict=True
             ):
                 step(images, amount, out=images)
-        return out.contiguous(memory_format=torch.channels_last)
+        return out
 
 
 def _factors(name: str, amount: float | tuple[float, float] | None) -> tuple[float, float] | None:
