@@ -1,0 +1,107 @@
+"""Training on images: where they lie is said, and changes nothing else."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from imitate.data import DatasetWriter, Episode
+from imitate.data.frame_cache import cache_folder
+from imitate.errors import DatasetError
+from imitate.policy.checkpoint import load_checkpoint
+from imitate.train.loading import make_loader
+from imitate.train.trainer import train
+
+from .conftest import config_dict, env_meta
+
+# 12 demos of 10 steps with images of 32 x 32: 368,640 bytes.
+
+
+def write(path, storage):
+    random = np.random.default_rng(0)
+    with DatasetWriter(path, env_meta(), image_storage=storage) as writer:
+        for _ in range(12):
+            row = random.integers(0, 200, (10, 1, 1, 3)) + np.arange(32)[:, None, None]
+            writer.append_episode(
+                Episode(
+                    obs={
+                        "pos": random.uniform(-1, 1, (10, 2)),
+                        "camera": np.broadcast_to(row, (10, 32, 32, 3)).astype(np.uint8),
+                    },
+                    actions=random.uniform(-1, 1, (10, 2)),
+                    rewards=np.zeros(10),
+                    terminals=np.zeros(10),
+                    timeouts=np.arange(10) == 9,
+                )
+            )
+    return path
+
+
+def run(path, folder, **settings):
+    tree = config_dict(
+        path,
+        train={"num_epochs": 1, "batch_size": 4, **settings},
+        experiment={"epoch_every_n_steps": 3},
+    )
+    tree["observation"] = {"modalities": {"obs": {"low_dim": ["pos"], "rgb": ["camera"]}}}
+    stream = io.StringIO()
+    result = train(tree, output_dir=folder, stream=stream)
+    assert result.exit_code == 0
+    return load_checkpoint(result.checkpoint)["model"]["nets"], stream.getvalue().splitlines()
+
+
+def same(first, second):
+    return all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_ram_file_and_workers_give_equal_weights_and_are_told(tmp_path):
+    path = write(tmp_path / "a.hdf5", "raw")
+    in_ram, said = run(path, tmp_path / "auto")
+    (line,) = [line for line in said if line.startswith("images")]
+    assert line.startswith("images: 369 kB in RAM (of ")
+    assert line.endswith(" GB free)")
+    in_file, said = run(path, tmp_path / "file", hdf5_cache_mode="low_dim", num_data_workers=2)
+    (line,) = [line for line in said if line.startswith("images")]
+    assert line.startswith("images stay in the file: 369 kB, ")
+    assert same(in_ram, in_file)
+
+
+def test_jpegs_are_decoded_once_and_it_is_told(tmp_path):
+    path = write(tmp_path / "a.hdf5", "jpeg")
+    in_ram, said = run(path, tmp_path / "all", hdf5_cache_mode="all")
+    assert not any(line.startswith("obs/camera") for line in said)
+    decoded, said = run(path, tmp_path / "low_dim", hdf5_cache_mode="low_dim")
+    (cached,) = cache_folder().iterdir()
+    assert f"obs/camera was decoded once into {cached} (369 kB)" in said
+    again, said = run(path, tmp_path / "again", hdf5_cache_mode="low_dim")
+    assert f"obs/camera is read decoded from {cached} (369 kB)" in said
+    assert same(in_ram, decoded)
+    assert same(in_ram, again)
+
+
+def test_what_does_not_fit_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("imitate.data.store.free_memory", lambda: 300_000)
+    path = write(tmp_path / "a.hdf5", "raw")
+    with pytest.raises(
+        DatasetError, match="takes 370 kB of RAM and 300 kB are free: set it to 'auto'"
+    ):
+        run(path, tmp_path / "runs", hdf5_cache_mode="all")
+    assert not (tmp_path / "runs").exists()
+    _, said = run(path, tmp_path / "runs")
+    assert "images stay in the file: 369 kB, 300 kB free" in said
+
+
+@pytest.mark.parametrize(
+    ("workers", "device", "settings"),
+    [
+        (0, "cpu", (False, False, None)),
+        (0, "cuda", (False, False, None)),
+        (2, "cpu", (False, True, 4)),
+        (2, "cuda", (True, True, 4)),
+    ],
+)
+def test_settings_of_the_loader(workers, device, settings):
+    loader = make_loader([0, 1], [[0], [1]], workers, torch.device(device))
+    assert (loader.pin_memory, loader.persistent_workers, loader.prefetch_factor) == settings
+    assert loader.num_workers == workers
