@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from imitate.data.hdf5_format import DatasetFile
-from imitate.data.language import LANGUAGE_KEY, Instructions, instruction_of
+from imitate.data.language import LANGUAGE_KEY, TASK_ATTRS, Instructions, instruction_of
 from imitate.data.statistics import KeyStats
 from imitate.data.store import DataSource, Demo
 from imitate.errors import DatasetError
@@ -94,7 +94,7 @@ def instructions_in(sources: Sequence[DataSource]) -> set[str]:
     for source in sources:
         with DatasetFile(source.path) as file:
             for demo in file.demos(source.filter_key)[: source.demo_limit]:
-                found.add(instruction_of(file.attrs(demo), source.lang))
+                found.add(instruction_of(file.attrs(demo, TASK_ATTRS), source.lang))
     return {name for name in found if name is not None}
 
 
@@ -104,7 +104,7 @@ def _told(sources: Sequence[DataSource], demos: Sequence[Demo]) -> list[str | No
         with DatasetFile(source.path) as file:
             for i, demo in enumerate(demos):
                 if demo.source == number:
-                    told[i] = instruction_of(file.attrs(demo.name), source.lang)
+                    told[i] = instruction_of(file.attrs(demo.name, TASK_ATTRS), source.lang)
     return told
 
 

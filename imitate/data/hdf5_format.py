@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
@@ -230,11 +230,12 @@ class DatasetFile:
         with self.reading("data"):
             return {name: _plain(value) for name, value in self._data.attrs.items()}
 
-    def attrs(self, demo: str) -> dict[str, Any]:
-        """Attributes of a demo."""
+    def attrs(self, demo: str, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Attributes of a demo: all, or those of ``names`` that it has (a simulator's model takes long to read)."""
         group = self._group(demo)
         with self.reading(f"demo '{demo}'"):
-            return {name: _plain(value) for name, value in group.attrs.items()}
+            wanted = list(group.attrs) if names is None else [n for n in names if n in group.attrs]
+            return {name: _plain(group.attrs[name]) for name in wanted}
 
     def fingerprint(self) -> dict[str, Any]:
         """What tells this file's content from another's: size, counts, and a SHA-256 of names, lengths and actions."""

@@ -15,6 +15,8 @@ from imitate.errors import ConfigError, UserError, nearest
 
 LANGUAGE_KEY = "lang_emb"
 """The observation that holds the vector of the instruction."""
+TASK_ATTRS = ("language", "task_id")
+"""Attributes of a demo that say what the robot was told."""
 
 
 @dataclass(frozen=True, eq=False)

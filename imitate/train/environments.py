@@ -9,7 +9,7 @@ from typing import Any
 from imitate.config import Config, DatasetConfig
 from imitate.config.section import merged
 from imitate.data import DatasetFile
-from imitate.data.language import instruction_of
+from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.envs.migration import fitted
 
 
@@ -58,7 +58,9 @@ def _of_file(
         meta = merged(file.env_meta, experiment.env_meta_update_dict.to_dict())
         told: list[str] = []
         if tasks:
-            found = {instruction_of(file.attrs(demo), entry.lang) for demo in file.demos()}
+            found = {
+                instruction_of(file.attrs(demo, TASK_ATTRS), entry.lang) for demo in file.demos()
+            }
             told = [task for task in tasks if task in found]
     if experiment.rollout.enabled:
         meta = fitted(meta)
