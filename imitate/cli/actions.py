@@ -148,4 +148,9 @@ def _lines(report: ActionsReport) -> list[str]:
             f"  poses from {where}; clipped in {report.clipped} steps ({report.clipped_share:.1%}); "
             f"elsewhere the way back errs by at most {report.error:.1g}"
         )
+    if report.jumps:
+        lines.append(
+            f"  axis-angles jump in {report.jumps} steps (half a turn has two axes): "
+            "a policy learns rot_6d more easily, see --action-dict and --rotation"
+        )
     return lines + [f"  {demo}: {told(replay)}" for demo, replay in report.replays.items()]

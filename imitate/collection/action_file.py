@@ -15,6 +15,7 @@ from imitate.collection.hand_poses import (
     SimulatedPoses,
 )
 from imitate.data import DatasetFile
+from imitate.data.action_scale import refuse_rescaled
 from imitate.envs.controllers import arm_controllers, robot_names, with_explicit_controllers
 from imitate.envs.migration import COMMAND, ROBOSUITE, version_note
 from imitate.errors import DatasetError
@@ -58,8 +59,9 @@ class ActionFile:
             scale: metres and radians of a command of 1, where no controller says it.
 
         Raises:
-            DatasetError: the controller is another, or the file is of another robosuite.
+            DatasetError: the controller is another, the file is of another robosuite, or its actions are rescaled.
         """
+        refuse_rescaled(file)
         if file.env_meta.get("type") != ROBOSUITE:
             metres, radians = scale or (1.0, 1.0)
             limits = _limits({"output_max": [metres] * 3 + [radians] * 3})

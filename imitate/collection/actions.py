@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import h5py
 import torch
-from torch import Tensor
 
 from imitate.collection.action_file import ActionFile, open_poses
+from imitate.collection.action_forms import Blocks, Forms, Mode, Rotation
 from imitate.collection.hand_poses import PoseKeys, PoseSource
 from imitate.collection.playback import EXECUTED
 from imitate.collection.replay_check import Replay, replay_some
@@ -22,16 +23,9 @@ from imitate.data.curate.rewrite import Changes, rewrite
 from imitate.data.curate.target import Target
 from imitate.envs.env import Array
 from imitate.errors import DatasetError
-from imitate.functional import rotations as rot
-from imitate.functional.pose_commands import HandPoses, commands_to, goals_of
-
-Mode = Literal["delta", "absolute"]
-Rotation = Literal["axis_angle", "rot6d", "euler"]
 
 ACTION_ARRAYS = ("actions", EXECUTED, "policy_actions")
 """What a file may hold besides the actions; converted with them."""
-_WIDTH: dict[str, int] = {"axis_angle": 3, "rot6d": 6, "euler": 3}
-_BEYOND = 1e-9
 
 
 @dataclass(frozen=True)
@@ -75,6 +69,7 @@ class ActionsReport:
         clipped: steps with a command at or beyond the controller's limits, counted once where several arms are.
         error: how far the way back leads from the original where nothing is clipped: in units of commands
             for delta to absolute, in metres and radians for the other way, the larger number.
+        jumps: steps at which an axis-angle of 'actions' changes sides: angles of half a turn have two axes.
         replays: demos played with the new actions.
     """
 
@@ -88,6 +83,7 @@ class ActionsReport:
     steps: int = 0
     clipped: int = 0
     error: float = 0.0
+    jumps: int = 0
     replays: dict[str, Replay] = field(default_factory=dict)
 
     @property
@@ -98,29 +94,6 @@ class ActionsReport:
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
         return {**asdict(self), "clipped_share": self.clipped_share}
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """Actions taken apart: (T, arms, ...) positions, rotations as written, and the rest (grippers)."""
-
-    position: Tensor
-    rotation: Tensor
-    rest: Tensor
-
-    @classmethod
-    def of(cls, actions: Tensor, arms: int, rotation: Rotation, where: str) -> _Blocks:
-        width, arm_width = actions.shape[-1], 3 + _WIDTH[rotation]
-        if width % arms or width // arms < arm_width:
-            raise DatasetError(
-                f"{where} has {width} columns: {arms} arm(s) with {rotation} have at least {arm_width} each; "
-                "only controllers of hand poses (OSC_POSE) can be converted; say --from-rotation if it is another"
-            )
-        blocks = actions.reshape(len(actions), arms, -1)
-        return cls(blocks[..., :3], blocks[..., 3:arm_width], blocks[..., arm_width:])
-
-    def joined(self) -> Tensor:
-        return torch.cat((self.position, self.rotation, self.rest), dim=-1).flatten(start_dim=1)
 
 
 def convert_actions(
@@ -150,6 +123,8 @@ def convert_actions(
                 f"{source}: robosuite takes rotations as axis_angle: keep 'actions' and write others beside them: "
                 "--key action_dict/NAME, or --action-dict"
             )
+        if about.playable and options == replace(options, to=about.mode, action_dict=False):
+            raise DatasetError(f"{source}: its actions are {now} already: nothing to do")
         report = ActionsReport(str(target.path), about.mode, now, options.rotation)
         poses = nullcontext() if now == about.mode and not options.action_dict else None
         with target.writing() as part:
@@ -212,10 +187,10 @@ def _converted(
             continue
         actions = about.file.read(demo, name)
         where = f"{about.file.path}: {demo}: '{name}'"
-        blocks = _Blocks.of(
+        blocks = Blocks.of(
             torch.from_numpy(actions).double(), about.arms, options.from_rotation, where
         )
-        forms = _Forms(about, blocks, options.from_rotation, poses, bases, where)
+        forms = Forms(about, blocks, options.from_rotation, poses, bases, where)
         if name == "actions":
             report.steps += len(actions)
             report.clipped += forms.clipped
@@ -224,115 +199,11 @@ def _converted(
                 result |= forms.action_dict()
         if options.to or options.rotation != options.from_rotation:
             key = name if options.key == "actions" else options.key
-            values = forms.written(options.to or about.mode, options.rotation).joined().numpy()
-            result[key] = values.astype(actions.dtype)
+            new = forms.written(options.to or about.mode, options.rotation)
+            result[key] = new.joined().numpy().astype(actions.dtype)
+            if name == "actions" and options.rotation == "axis_angle":
+                report.jumps += int((new.rotation.diff(dim=0).norm(dim=-1) > math.pi).sum())
     return result
-
-
-class _Forms:
-    """One demo's actions, both as commands and as goals."""
-
-    def __init__(
-        self,
-        about: ActionFile,
-        blocks: _Blocks,
-        rotation: Rotation,
-        hands: HandPoses | None,
-        bases: Tensor | None,
-        where: str,
-    ) -> None:
-        self.blocks, self.clipped, self.error = blocks, 0, 0.0
-        self.commands: Tensor | None = None
-        self.goals: tuple[Tensor, Tensor] | None = None
-        if about.mode == "delta":
-            turns = _to_axis_angle(blocks.rotation, rotation)
-            self.commands = torch.cat((blocks.position, turns), dim=-1)
-        else:
-            self.goals = blocks.position, _to_matrix(blocks.rotation, rotation)
-        if hands is not None and bases is not None:
-            if len(hands.position) != len(blocks.position):
-                raise DatasetError(
-                    f"{where} has {len(blocks.position)} steps, the poses {len(hands.position)}: repair the file"
-                )
-            self._complete(about, hands, bases)
-
-    def _complete(self, about: ActionFile, hands: HandPoses, bases: Tensor) -> None:
-        limits = about.limits
-        if self.commands is not None:
-            given = self.commands
-            self.goals = goals_of(given, hands, limits)
-            written = (
-                self.goals[0],
-                rot.axis_angle_to_matrix(rot.matrix_to_axis_angle(self.goals[1])),
-            )
-            back = commands_to(*written, hands, limits)
-            beyond = ((given - limits.clipped(given)).abs() > _BEYOND).any(-1)
-            errors = (back - given).abs().amax(-1)
-        elif self.goals is not None:
-            if about.base_frame:
-                turned = (hands.frame @ self.goals[0][..., None]).squeeze(-1)
-                self.goals = bases + turned, hands.frame @ self.goals[1]
-            wanted = commands_to(*self.goals, hands, limits)
-            self.commands = limits.clipped(wanted)
-            beyond = ((wanted - self.commands).abs() > _BEYOND).any(-1)
-            position, rotation = goals_of(self.commands, hands, limits)
-            angle = rot.matrix_to_axis_angle(rotation @ self.goals[1].transpose(-1, -2)).norm(
-                dim=-1
-            )
-            errors = torch.maximum((position - self.goals[0]).norm(dim=-1), angle)
-        self.clipped = int(beyond.any(-1).sum())
-        self.error = float(errors[~beyond].max()) if (~beyond).any() else 0.0
-
-    def written(self, mode: Mode, rotation: Rotation) -> _Blocks:
-        """As actions of a kind."""
-        if mode == "absolute" and self.goals is not None:
-            position, matrix = self.goals
-            return _Blocks(position, _from_matrix(matrix, rotation), self.blocks.rest)
-        if self.commands is None:
-            raise DatasetError("relative actions need poses")
-        turns = self.commands[..., 3:]
-        if rotation != "axis_angle":
-            turns = _from_matrix(rot.axis_angle_to_matrix(turns), rotation)
-        return _Blocks(self.commands[..., :3], turns, self.blocks.rest)
-
-    def action_dict(self) -> dict[str, Array]:
-        """Robomimic's arrays; the values of several arms stand one arm after the other."""
-        arrays = {"gripper": self.blocks.rest}
-        for prefix, mode in (("rel", "delta"), ("abs", "absolute")):
-            for suffix, rotation in (("axis_angle", "axis_angle"), ("6d", "rot6d")):
-                blocks = self.written(mode, rotation)  # type: ignore[arg-type]
-                arrays |= {
-                    f"{prefix}_pos": blocks.position,
-                    f"{prefix}_rot_{suffix}": blocks.rotation,
-                }
-        return {
-            f"action_dict/{name}": values.flatten(start_dim=1).float().numpy()
-            for name, values in arrays.items()
-        }
-
-
-def _to_matrix(values: Tensor, rotation: Rotation) -> Tensor:
-    to = {
-        "axis_angle": rot.axis_angle_to_matrix,
-        "rot6d": rot.rotation_6d_to_matrix,
-        "euler": rot.euler_to_matrix,
-    }
-    return to[rotation](values)
-
-
-def _from_matrix(matrix: Tensor, rotation: Rotation) -> Tensor:
-    to = {
-        "axis_angle": rot.matrix_to_axis_angle,
-        "rot6d": rot.matrix_to_rotation_6d,
-        "euler": rot.matrix_to_euler,
-    }
-    return to[rotation](matrix)
-
-
-def _to_axis_angle(values: Tensor, rotation: Rotation) -> Tensor:
-    if rotation == "axis_angle":
-        return values  # commands are three numbers as they are, whatever angle they mean
-    return rot.matrix_to_axis_angle(_to_matrix(values, rotation))
 
 
 def _put(demo: h5py.Group, key: str, values: Array) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from imitate.collection.playback import start_of
 from imitate.data import DatasetFile
 from imitate.envs import make_env
 from imitate.envs.robosuite_env import RobosuiteEnv
@@ -100,12 +101,10 @@ class SimulatedPoses:
 
     def of(self, demo: str) -> tuple[HandPoses, Tensor]:
         """See :class:`PoseSource`."""
-        attrs = self._file.attrs(demo)
-        scene = {"model": attrs["model_file"]} if "model_file" in attrs else {}
-        scene |= {"ep_meta": attrs["ep_meta"]} if "ep_meta" in attrs else {}
         steps = []
         for number, state in enumerate(self._file.read(demo, "states")):
-            self._env.reset_to({"states": state, **(scene if number == 0 else {})})
+            start = start_of(self._file, demo, state) if number == 0 else {"states": state}
+            self._env.reset_to(start)
             steps.append(self._env.arm_poses())
         position, rotation, base_position, base_rotation = (
             torch.from_numpy(np.array([[arm[field] for arm in step] for step in steps]))

@@ -150,7 +150,7 @@ def _from_states(
 ) -> Iterator[Callable[[], Array]]:
     states = _read(file, demo, "states", "play its images: --by obs-images")
     for step, state in enumerate(states):
-        env.reset_to(_scene(file, demo, state) if step == 0 else {"states": state})
+        env.reset_to(start_of(file, demo, state) if step == 0 else {"states": state})
         yield draw
 
 
@@ -158,12 +158,12 @@ def _from_actions(
     file: DatasetFile, demo: str, env: Env, draw: Callable[[], Array], report: PlaybackReport
 ) -> Iterator[Callable[[], Array]]:
     states = _read(file, demo, "states", "play its images: --by obs-images")
-    actions = _commands(file, demo)
+    actions = commands(file, demo)
     if states.shape[0] != actions.shape[0]:
         raise DatasetError(
             f"{file.path}: {demo}: {len(states)} states and {len(actions)} actions; record both per step"
         )
-    env.reset_to(_scene(file, demo, states[0]))
+    env.reset_to(start_of(file, demo, states[0]))
     largest, success = 0.0, False
     for step, action in enumerate(actions):
         yield draw
@@ -175,7 +175,7 @@ def _from_actions(
     report.divergence[demo], report.success[demo] = largest, success
 
 
-def _commands(file: DatasetFile, demo: str) -> Array:
+def commands(file: DatasetFile, demo: str) -> Array:
     """(T, A) what the robot was sent."""
     if EXECUTED in file.keys(demo):
         return _read(file, demo, EXECUTED, "record actions")
@@ -212,10 +212,11 @@ def _read(file: DatasetFile, demo: str, key: str, remedy: str) -> Array:
         raise DatasetError(f"{error}; {remedy}") from error
 
 
-def _scene(file: DatasetFile, demo: str, state: Array) -> dict[str, Any]:
+def start_of(file: DatasetFile, demo: str, state: Array) -> dict[str, Any]:
+    """What an environment is reset to for a demo's first state: the state, and the scene where the file has it."""
     attrs = file.attrs(demo)
-    scene: dict[str, Any] = {"states": state}
+    start: dict[str, Any] = {"states": state}
     if "model_file" in attrs:
-        scene["model"] = attrs["model_file"]
-        scene["ep_meta"] = attrs.get("ep_meta")
-    return scene
+        start["model"] = attrs["model_file"]
+        start["ep_meta"] = attrs.get("ep_meta")
+    return start

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from imitate.collection.playback import EXECUTED
+from imitate.collection.playback import commands, start_of
 from imitate.data import DatasetFile
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
@@ -62,17 +62,13 @@ def replay_some(file: DatasetFile, env_args: dict[str, Any], wanted: int) -> dic
 
 def _replay(file: DatasetFile, demo: str, env: Env) -> Replay:
     states = np.asarray(file.read(demo, "states"))
-    key = EXECUTED if file.has(demo, EXECUTED) else "actions"
-    actions = np.asarray(file.read(demo, key))
+    actions = commands(file, demo)
     if actions.shape[1:] != (env.action_dim,) or len(actions) != len(states):
         raise DatasetError(
-            f"{file.path}: {demo}: {key} {actions.shape} and {len(states)} states do not fit the "
+            f"{file.path}: {demo}: actions {actions.shape} and {len(states)} states do not fit the "
             f"environment, which takes ({env.action_dim},) per step: correct env_args, or --check 0"
         )
-    attrs = file.attrs(demo)
-    scene = {"model": attrs["model_file"]} if "model_file" in attrs else {}
-    scene |= {"ep_meta": attrs["ep_meta"]} if "ep_meta" in attrs else {}
-    first = env.reset_to({"states": states[0], **scene})
+    first = env.reset_to(start_of(file, demo, states[0]))
     recorded = [_hands(env.reset_to({"states": state})) for state in states]
     obs_error = _obs_error(file, demo, [name for name in first if name.endswith(_HAND)], recorded)
     env.reset_to({"states": states[0]})
