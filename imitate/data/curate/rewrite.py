@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.hdf5_format import DatasetFile
+from imitate.data.image_codec import decode_jpegs, encode_jpeg, storage_of
 from imitate.errors import DatasetError, nearest
 
 _PIECE_BYTES = 16 * 2**20
+_JPEG_QUALITY = 95
 Values = NDArray[Any]
 
 
@@ -219,6 +221,9 @@ def _copy_array(
     if chosen is None and change is None:
         old.file.copy(old, into, name=name)
         return
+    frame = storage_of(old).frame if old.dtype.kind == "O" else None
+    if change is not None and frame is not None:
+        change = _of_jpegs(change, frame)
     chosen = np.arange(old.shape[0]) if chosen is None else chosen[chosen < old.shape[0]]
     step_bytes = max(1, math.prod(old.shape[1:]) * old.dtype.itemsize)
     piece = max(1, _PIECE_BYTES // step_bytes)
@@ -226,7 +231,7 @@ def _copy_array(
     new = into.create_dataset(
         name,
         shape=(len(chosen), *first.shape[1:]),
-        dtype=first.dtype,
+        dtype=first.dtype if frame is None else old.dtype,
         chunks=_chunks(old, first),
         compression=old.compression,
         compression_opts=old.compression_opts,
@@ -237,6 +242,23 @@ def _copy_array(
     for start in range(piece, len(chosen), piece):
         values = _rows(old, chosen[start : start + piece], change)
         new[start : start + len(values)] = values
+
+
+def _of_jpegs(
+    change: Callable[[Values], Values], frame: tuple[int, ...]
+) -> Callable[[Values], Values]:
+    """A change of images, for frames that are compressed one by one."""
+
+    def changed(frames: Values) -> Values:
+        images = change(decode_jpegs(frames, frame))
+        if images.shape[1:] != frame or images.dtype != np.uint8:
+            raise ValueError(f"JPEG frames {frame} cannot become {images.shape[1:]} {images.dtype}")
+        packed = np.empty(len(images), dtype=object)
+        for step, image in enumerate(images):
+            packed[step] = encode_jpeg(np.ascontiguousarray(image), _JPEG_QUALITY)
+        return packed
+
+    return changed
 
 
 def _chunks(old: h5py.Dataset, first: Values) -> tuple[int, ...] | bool | None:
