@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("imitate.data.store.free_memory", lambda: 300_000)
     path = write(tmp_path / "a.hdf5", "raw")
     with pytest.raises(
-        DatasetError, match="takes 370 kB of RAM and 300 kB are free: set it to 'auto'"
+        DatasetError, match="takes 372 kB of RAM and 300 kB are free: set it to 'auto'"
     ):
         run(path, tmp_path / "runs", hdf5_cache_mode="all")
     assert not (tmp_path / "runs").exists()
