@@ -46,7 +46,7 @@ def label(env_meta: Mapping[str, Any]) -> str:
 
 def file_name(text: str) -> str:
     """A label with nothing in it that a file's name may not have."""
-    return re.sub(r"[^\w.:-]+", "_", text)
+    return re.sub(r"[^\w.-]+", "_", text)
 
 
 def _of_file(

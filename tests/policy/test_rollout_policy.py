@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from imitate import RolloutPolicy, algo_factory, load_config, policy_from_checkpoint
+from imitate.data.language import Instructions
 from imitate.errors import UserError
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
@@ -72,6 +73,50 @@ def test_start_episode_with_a_mask_resets_those_rows_alone():
     third = policy(obs, batched_ob=True)
     np.testing.assert_allclose(third[0], first[0], atol=1e-6)
     assert not np.allclose(third[1], first[1])
+
+
+class TestInstructions:
+    """pos stands in for the state, lang_emb has one number per task."""
+
+    @pytest.fixture
+    def policy(self):
+        torch.manual_seed(0)
+        tree = {
+            "algo_name": "bc",
+            "algo": {"actor_layer_dims": [16]},
+            "observation": {"modalities": {"obs": {"low_dim": ["pos", "lang_emb"]}}},
+        }
+        algo = algo_factory("bc", load_config(tree), {"pos": (3,), "lang_emb": (2,)}, 2, "cpu")
+        return RolloutPolicy(algo, instructions=Instructions.one_hot(["lift", "push"]))
+
+    def test_the_instruction_becomes_the_observation(self, policy):
+        obs = {"pos": np.ones(3)}
+        assert policy.obs_keys == ("pos",)
+        for name, vector in (("lift", [1.0, 0.0]), ("push", [0.0, 1.0])):
+            policy.start_episode(name)
+            np.testing.assert_array_equal(
+                policy(obs), policy({**obs, "lang_emb": np.array(vector)})
+            )
+        assert policy.lang == "push"
+
+    def test_it_must_be_said_and_known(self, policy):
+        policy.start_episode()
+        with pytest.raises(UserError, match=r"say which with start_episode\(lang=...\): 'lift'"):
+            policy({"pos": np.ones(3)})
+        with pytest.raises(UserError, match="'fold' is not known; known: 'lift'; 'push'"):
+            policy.start_episode("fold")
+
+    def test_rows_of_a_batch_may_be_told_different_things(self, policy):
+        obs = {"pos": np.ones((3, 3))}
+        policy.start_episode("lift")
+        lift = policy(obs, batched_ob=True)
+        policy.start_episode("push", mask=[False, True, True])
+        policy.start_episode(mask=[True, False, True])  # a new episode of the same task
+        mixed = policy(obs, batched_ob=True)
+        policy.start_episode("push")
+        push = policy(obs, batched_ob=True)
+        np.testing.assert_allclose(mixed, [lift[0], push[1], push[2]], atol=1e-6)
+        assert np.abs(lift - push).max() > 1e-4
 
 
 def test_two_policies_in_one_process_stay_themselves():

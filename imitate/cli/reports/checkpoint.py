@@ -38,6 +38,8 @@ def describe(path: Path) -> Report:
         "action_high": shapes.get("action_high"),
         "normalizes_obs": algo.preprocess.normalizes_obs,
         "normalizes_actions": algo.preprocess.normalizes_actions,
+        "environments": [meta.get("key") for meta in ckpt.get("environments") or ()],
+        "instructions": (ckpt.get("language") or {}).get("instructions", []),
         "changed_settings": dict(_differences(defaults, json.loads(ckpt["config"]))),
         "versions": ckpt.get("versions", {}),
         "provenance": ckpt.get("provenance", {}),
@@ -73,10 +75,15 @@ def lay_out(report: Report) -> Iterator[str]:
         ]
     )
     for entry in report["provenance"].get("datasets", ()):
+        taken = entry.get("training_demos", entry.get("num_demos"))
         yield (
-            f"trained on     {entry.get('path')}: {entry.get('num_demos')} demos, "
-            f"{entry.get('num_steps')} steps, sha256 {str(entry.get('sha256'))[:12]}"
+            f"trained on     {entry.get('path')}: {entry.get('num_demos')} demos, {entry.get('num_steps')} steps, "
+            f"{taken} taken, weight {entry.get('weight', 1.0):g}, sha256 {str(entry.get('sha256'))[:12]}"
         )
+    if len(report["environments"]) > 1:
+        yield from pairs([("environments", ", ".join(map(str, report["environments"])))])
+    for instruction in report["instructions"]:
+        yield from pairs([("may be told", instruction)])
     yield ""
     yield from table(
         ("observation", "shape"),
