@@ -13,7 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imitate.data import DatasetFile, DatasetWriter, Episode, check_dataset, finish_partial
+from imitate.data import (
+    DatasetFile,
+    DatasetWriter,
+    Episode,
+    SequenceDataset,
+    check_dataset,
+    finish_partial,
+)
 from imitate.data.image_codec import DamagedFrameError, decode_jpegs, encode_jpeg
 from imitate.errors import ConfigError, DatasetError
 
@@ -177,6 +184,21 @@ def test_damage_is_told_by_the_frames_number_also_from_threads():
         with pytest.raises(DamagedFrameError) as error:
             decode_jpegs(frames, (16, 24, 3), threads)
     assert error.value.frame == 4
+
+
+@pytest.mark.parametrize("storage", ["jpeg", "gzip"])
+@pytest.mark.parametrize("seed", range(12))
+def test_foreign_bytes_are_read_or_refused_in_words(tmp_path, storage, seed):
+    path = write(tmp_path / "a.hdf5", storage, smooth(9))
+    content, random = bytearray(path.read_bytes()), np.random.default_rng(seed)
+    at = int(random.integers(8, len(content) - 40))
+    content[at : at + 40] = random.bytes(40)
+    path.write_bytes(content)
+    try:
+        SequenceDataset(path, ("camera",), seq_length=3)[list(range(9))]
+    except DatasetError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error)
 
 
 # ---- kill -9 -------------------------------------------------------------------------------------
