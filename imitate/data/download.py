@@ -118,7 +118,7 @@ class _Part:
         self._notes = target.with_name(target.name + ".part.json")
         self._url = url
         self.validator: str | None = None
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, LookupError, TypeError):
             notes = json.loads(self._notes.read_text(encoding="utf-8"))
             if notes["url"] == url:
                 self.validator = notes["validator"]

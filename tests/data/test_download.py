@@ -92,7 +92,8 @@ def content(demo_file):
 
 
 @pytest.fixture
-def server(content):
+def server(content, monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
     with Server(content) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
         yield server
@@ -217,6 +218,16 @@ def test_a_part_of_another_address_is_not_used(file, target, content, server):
     server.drops.clear()
     server.asked.clear()
     get(changed(file, url=f"{server.url}/mirror/lift.hdf5"), target)
+    assert server.asked == [None]
+    assert target.read_bytes() == content
+
+
+@pytest.mark.parametrize("notes", ["", "{", "[]", "{}", '{"url": 1}'])
+def test_notes_that_cannot_be_read_are_not_trusted(file, target, content, server, notes):
+    target.parent.mkdir(parents=True)
+    target.with_name("lift.hdf5.part").write_bytes(b"something else")
+    target.with_name("lift.hdf5.part.json").write_text(notes)
+    get(file, target)
     assert server.asked == [None]
     assert target.read_bytes() == content
 

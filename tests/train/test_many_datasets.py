@@ -149,8 +149,14 @@ def test_a_policy_does_what_it_is_told_in_each_environment(told_run, tmp_path):
     assert done.exit_code == 0, done.output
     assert f"{name}: {TO}" in done.stdout and f"{name}: {MIRROR}" in done.stdout
     assert "mean of 2 environments" in done.stdout
+    one = ["eval", "-a", str(told_run.checkpoint), "-n", "2", "-w", "1", "--quiet", "--env"]
+    done = CliRunner().invoke(app, [*one, f"{name}: {MIRROR}"])
+    assert f": {MIRROR}" in done.stdout and f": {TO} " not in done.stdout
     told = CliRunner().invoke(app, ["info", str(told_run.checkpoint)]).stdout
-    assert f"may be told    {TO}\n" in told and "60 demos, 900 steps, 60 taken, weight 1, sha256" in told
+    assert (
+        f"may be told    {TO}\n" in told
+        and "60 demos, 900 steps, 60 taken, weight 1, sha256" in told
+    )
     report = tmp_path / "r.json"
     one = ["eval", "-a", str(told_run.checkpoint), "-n", "4", "-w", "1", "--lang", MIRROR]
     done = CliRunner().invoke(app, [*one, "--json", str(report), "--quiet"])
