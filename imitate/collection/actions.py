@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,7 +123,8 @@ def convert_actions(
                 f"{source}: robosuite takes rotations as axis_angle: keep 'actions' and write others beside them: "
                 "--key action_dict/NAME, or --action-dict"
             )
-        if about.playable and options == replace(options, to=about.mode, action_dict=False):
+        same = options.rotation == options.from_rotation and not options.action_dict
+        if about.playable and same and now == about.mode:
             raise DatasetError(f"{source}: its actions are {now} already: nothing to do")
         report = ActionsReport(str(target.path), about.mode, now, options.rotation)
         poses = nullcontext() if now == about.mode and not options.action_dict else None

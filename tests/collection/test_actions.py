@@ -236,6 +236,8 @@ def test_one_line_and_no_file(real, tmp_path, options, words):
 def test_what_robosuite_cannot_play_is_refused(lift_file, tmp_path):
     with pytest.raises(DatasetError, match="takes rotations as axis_angle"):
         convert(lift_file[0], tmp_path / "out.hdf5", rotation="rot6d")
+    with pytest.raises(DatasetError, match="its actions are delta already"):
+        convert(lift_file[0], tmp_path / "out.hdf5", to="delta")
     old = tmp_path / "old.hdf5"
     shutil.copy(TWO_ARMS, old)
     with pytest.raises(DatasetError, match="first do: imitate dataset migrate-env .*old.hdf5"):
