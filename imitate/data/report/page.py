@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from importlib.metadata import version
 from pathlib import Path
 
-import imitate
 from imitate.data.curate.target import Target
 from imitate.data.extents import Extents
 from imitate.data.hdf5_format import DatasetFile
@@ -84,7 +84,7 @@ def page(subject: Subject) -> str:
         *parts,
         el(
             "footer",
-            f"Written by imitate {imitate.__version__}: imitate dataset report {subject.file.path}",
+            f"Written by imitate {version('imitate')}: imitate dataset report {subject.file.path}",
         ),
     )
     # Whatever a file contains: nothing runs but our script, nothing is asked of any other address.

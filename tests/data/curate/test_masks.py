@@ -19,6 +19,15 @@ def bare_file(path, demos):
             file[f"data/demo_{number}/actions"] = np.zeros((1, 1))
 
 
+def test_the_copy_says_how_far_it_is(tmp_path):
+    source, seen = tmp_path / "a.hdf5", []
+    with h5py.File(source, "w") as file:
+        for number in range(2):
+            file[f"data/demo_{number}/actions"] = np.zeros((2_500_000, 1))
+    split(source, Target(tmp_path / "b.hdf5"), ratio=0.5, on_mb=lambda *at: seen.append(at))
+    assert seen == [(16, 40), (33, 40), (40, 40)]
+
+
 @settings(max_examples=20, deadline=None)
 @given(demos=st.integers(2, 30), ratio=st.floats(0.01, 0.99), seed=st.integers(0, 100))
 def test_split_parts_the_demos(demos, ratio, seed):

@@ -169,6 +169,28 @@ def test_large_share_of_actions_beyond_the_limits_is_not_clipped(tmp_path):
     assert "normalization=min_max" in found.advice
 
 
+def test_a_demo_of_many_times_the_usual_length_is_information(tmp_path):
+    random = np.random.default_rng(0)
+    lengths = [18, 20, 22, 19, 21, 20, 90]
+    pairs = [(smooth(random, n), {"x": random.normal(size=(n, 2))}) for n in lengths]
+    report = diagnose(write(tmp_path / "a.hdf5", pairs))
+    (finding,) = [finding for finding in report.findings if "demos" in finding.code]
+    assert (finding.code, finding.level.value, finding.demos) == ("long_demos", "info", ["demo_6"])
+    assert finding.what == "1 demos are very long: 90 - 90 steps, the median is 20"
+
+
+def test_depth_and_segmentation_are_no_colours(tmp_path):
+    random = np.random.default_rng(0)
+    obs = {
+        "front_depth": random.uniform(0.3, 0.9, (30, 16, 16, 1)).astype(np.float32),
+        "front_segmentation": random.integers(-1, 40, (30, 16, 16, 1), dtype=np.int32),
+        "front_image": random.uniform(0, 1, (30, 16, 16, 3)).astype(np.float32),
+    }
+    found = findings(write(tmp_path / "a.hdf5", [(smooth(random, 30), obs)]))
+    assert [place.key for place in found["image_range"].places] == ["obs/front_image"]
+    assert set(found) == {"image_range"}
+
+
 def test_runs():
     assert runs_of([1, 2, 3, 7, 9, 10]) == ((1, 4), (7, 8), (9, 11))
     assert runs_of([]) == ()
