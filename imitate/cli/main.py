@@ -66,6 +66,21 @@ VERBS = {
             "imitate train --config bc/bc_rnn_gmm --dataset my.hdf5 --set train.batch_size=64",
         ),
     ),
+    "sweep": Verb(
+        "sweep",
+        "sweep",
+        "Train once for each combination of values.",
+        (
+            "imitate sweep robosuite/lift/bc --grid train.seed=[1,2,3] --workers 2",
+            "imitate sweep my_sweep.json --dry-run",
+        ),
+    ),
+    "plot": Verb(
+        "plot",
+        "plot",
+        "Draw curves of several runs.",
+        ("imitate plot runs/lift_bc runs/lift_flow_policy --over cpu --out curves.png",),
+    ),
     "eval": Verb(
         "eval",
         "command",

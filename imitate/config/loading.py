@@ -40,6 +40,18 @@ def load_config(source: Source, overrides: Iterable[str] = ()) -> Config:
     return Config.build(tree, label=label, folder=folder)
 
 
+def read_tree(source: Source) -> dict[str, Any]:
+    """The tree as written, moved to today's keys but not checked."""
+    tree, _, folder = _read(source)
+    data = (tree.get("train") or {}).get("data")
+    if folder is not None and isinstance(data, str) and not Path(data).expanduser().is_absolute():
+        # A path beside the JSON file, as load_config finds it.
+        beside = folder / data
+        if beside.is_file() and not Path(data).is_file():
+            tree["train"]["data"] = str(beside)
+    return migrate(tree)
+
+
 def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
     """The tree (a private copy), the words for error messages, the folder of the file."""
     if isinstance(source, Config):

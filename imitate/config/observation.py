@@ -77,6 +77,16 @@ class EncoderConfig(Section):
         OpenSection(), description="Its arguments, or one object per augmentation. Free-form."
     )
 
+    def wants_unit_range(self) -> bool:
+        """Whether values must lie in [0, 1]."""
+        names = self.obs_randomizer_class or ()
+        trunk = self.core_kwargs.get("backbone_kwargs") or {}
+        return (
+            "ColorRandomizer" in ((names,) if isinstance(names, str) else names)
+            or bool(trunk.get("pretrained"))
+            or bool(trunk.get("imagenet_normalization"))
+        )
+
     @model_validator(mode="after")
     def _one_kwargs_per_randomizer(self) -> Self:
         names, kwargs = self.obs_randomizer_class, self.obs_randomizer_kwargs
@@ -120,6 +130,15 @@ class ObservationConfig(Section):
         ModalitiesConfig(), description="Observation keys by group and modality."
     )
     encoder: EncodersConfig = Field(EncodersConfig(), description="Networks by modality.")
+
+    def unit_range_keys(self) -> set[str]:
+        """Images that networks must see in [0, 1]: what jitters colours or was trained on ImageNet wants that."""
+        sections = {
+            key: self.encoder.get(key) or self.encoder.get(modality)
+            for group in self.modalities
+            for key, modality in self.modality_of(group).items()
+        }
+        return {key for key, section in sections.items() if section and section.wants_unit_range()}
 
     @model_validator(mode="after")
     def _encoders_of_something(self) -> Self:

@@ -232,6 +232,7 @@ class Run:
             "Timing/Steps_Per_s": round(done / max(seconds, 1e-9), 2),
             "Timing/Epoch_s": round(seconds, 4),
             "Timing/Data_Wait_s": round(self._waited_s, 4),
+            "Timing/CPU_s": round(state.cpu_s, 3),
         }
         self._means = EpochMeans()
         state.epoch = epoch

@@ -1,0 +1,140 @@
+"""A configuration with lists of values to try, expanded into one configuration for each combination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from imitate.config.algorithms import find
+from imitate.config.config import Config
+from imitate.config.loading import Source, load_config, read_tree
+from imitate.config.overrides import parse_override, put
+from imitate.config.section import OpenSection, Section, child_type
+from imitate.errors import ConfigError
+
+Axes = dict[str, list[Any]]
+"""Values to try, by dotted key."""
+
+
+def expand(source: Source, grid: Iterable[str] = ()) -> tuple[dict[str, Any], Axes]:
+    """A tree without alternatives, and the alternatives.
+
+    A list is one where the key takes no list but takes each of its items: ``"seed": [1, 2, 3]``, or
+    ``"actor_layer_dims": [[256], [512, 512]]``. ``meta.hp_keys`` and ``meta.hp_values`` (one list of values per key) on
+    ``meta.hp_base_config_file`` say the same in robomimic's words.
+
+    Args:
+        source: see :func:`imitate.config.load_config`.
+        grid: ``"train.seed=[1, 2, 3]"``, further alternatives.
+
+    Raises:
+        ConfigError: a key is unknown, or has no values to try.
+    """
+    tree = read_tree(source)
+    axes: Axes = {}
+    meta = tree.get("meta") or {}
+    if isinstance(meta, dict) and meta.get("hp_keys"):
+        tree, axes = _from_meta(tree, meta)
+    algo_name = tree.get("algo_name", "bc")
+    for path, values in _lists(Config, tree, "", str(algo_name)):
+        axes[path] = values
+    for text in grid:
+        path, values = parse_override(text, Config, str(algo_name))
+        if not isinstance(values, list):
+            raise ConfigError(f"--grid {text}: wanted a list of values, such as train.seed=[1,2,3]")
+        axes[path] = values
+    for path, values in axes.items():
+        if not values:
+            raise ConfigError(f"{path}: the list of values to try is empty")
+        put(tree, path, values[0])
+    return tree, axes
+
+
+def combinations(tree: Mapping[str, Any], axes: Axes) -> list[tuple[str, Config]]:
+    """A name and a configuration for each combination of values, the last axis fastest.
+
+    Raises:
+        ConfigError: a combination cannot work; the message names it.
+    """
+    made = []
+    for values in product(*axes.values()):
+        chosen = dict(zip(axes, values, strict=True))
+        name = ",".join(f"{_short(path, axes)}={_word(value)}" for path, value in chosen.items())
+        try:
+            made.append((name or "only", load_config(tree).with_overrides(chosen)))
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    if len({name for name, _ in made}) < len(made):
+        raise ConfigError("the same value stands twice in a list of values to try: remove one")
+    return made
+
+
+def _from_meta(tree: dict[str, Any], meta: Mapping[str, Any]) -> tuple[dict[str, Any], Axes]:
+    keys, values = list(meta["hp_keys"]), list(meta.get("hp_values") or [])
+    if len(keys) != len(values) or not all(isinstance(v, list) for v in values):
+        raise ConfigError(
+            f"meta.hp_values: wanted one list of values for each of the {len(keys)} meta.hp_keys"
+        )
+    base = meta.get("hp_base_config_file")
+    if base:
+        return read_tree(base), dict(zip(keys, values, strict=True))
+    rest = {key: value for key, value in tree.items() if key != "meta"}
+    return rest, dict(zip(keys, values, strict=True))
+
+
+def _lists(
+    section: type[Section], tree: Mapping[str, Any], path: str, algo_name: str
+) -> Iterator[tuple[str, list[Any]]]:
+    """Dotted keys whose list holds alternatives."""
+    for key, value in tree.items():
+        here = f"{path}.{key}" if path else key
+        if isinstance(value, dict):
+            inner = find(algo_name).section if here == "algo" else child_type(section, key)
+            if inner is not None and not issubclass(inner, OpenSection):
+                yield from _lists(inner, value, here, algo_name)
+        elif isinstance(value, list) and _are_alternatives(section, key, value):
+            yield here, value
+
+
+def _are_alternatives(section: type[Section], key: str, values: list[Any]) -> bool:
+    """Whether the key takes each of the values, but not their list; data are a path or a list."""
+    if key == "data" or key not in section.model_fields or _takes(section, key, values):
+        return False
+    return all(_takes(section, key, value) for value in values)
+
+
+def _takes(section: type[Section], key: str, value: Any) -> bool:
+    """Whether the key takes the value."""
+    field = section.model_fields[key]
+    try:
+        TypeAdapter(field.rebuild_annotation(), config={"strict": True}).validate_python(
+            _tuples(value)
+        )
+    except (ValidationError, ValueError):
+        return False
+    return True
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def _short(path: str, axes: Mapping[str, Any]) -> str:
+    """The fewest last words of a dotted key that tell it from the other keys."""
+    words = path.split(".")
+    for count in range(1, len(words) + 1):
+        tail = ".".join(words[-count:])
+        if sum(other == tail or other.endswith("." + tail) for other in axes) == 1:
+            return tail
+    return path
+
+
+def _word(value: Any) -> str:
+    """A value as part of a file's name."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "x".join(map(_word, value)) or "none"
+    text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    return "".join(c if c.isalnum() or c in "-._+" else "-" for c in text)

@@ -1,0 +1,286 @@
+"""Many runs from one configuration with alternatives: in parallel processes, resumable, with a table at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imitate.config import Config
+from imitate.config.axes import Axes, combinations, expand
+from imitate.config.loading import Source
+from imitate.errors import ConfigError
+from imitate.train.plot import draw, read_curves
+from imitate.train.run_folder import RunFolder, newest_run_folder, to_json, write_text
+
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One combination of values.
+
+    Attributes:
+        name: its values, also the name of its folder in the sweep's.
+        values: by dotted key.
+        status: 'finished', 'stopped early: ...', 'failed: ...', 'interrupted'; 'waiting' before it ran.
+        results: content of the run's results.json; empty where there is none.
+    """
+
+    name: str
+    values: dict[str, Any]
+    status: str
+    results: dict[str, Any]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.status == "finished" or self.status.startswith("stopped early")
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """How a sweep ended.
+
+    Attributes:
+        folder: holds the runs, ``sweep.json`` and ``results.json``.
+        runs: in the order of the combinations.
+        picture: curves of all runs; None where none has any.
+        interrupted: a signal ended it; the same call goes on.
+    """
+
+    folder: Path
+    runs: tuple[SweepRun, ...]
+    picture: Path | None
+    interrupted: bool
+
+    @property
+    def exit_code(self) -> int:
+        """0 all done, 1 a run failed, 130 interrupted."""
+        if self.interrupted:
+            return 130
+        return 0 if all(run.is_over for run in self.runs) else 1
+
+
+class Sweep:
+    """The runs of one sweep in their folder, ``<output_dir>/<name>``.
+
+    The same call with the same alternatives goes on where an earlier one ended: runs that are over are left alone,
+    others are resumed from their last checkpoint.
+
+    Args:
+        source: configuration with lists of values to try, see :func:`imitate.config.axes.expand`.
+        grid: further alternatives, ``"train.seed=[1, 2, 3]"``.
+        overrides: ``"a.b=value"`` for all runs.
+        dataset: demonstration file, in place of ``train.data``.
+        output_dir: in place of ``train.output_dir``.
+        name: of the sweep; by default the experiment's.
+
+    Raises:
+        ConfigError: a combination cannot work, or the folder holds another sweep.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        grid: Iterable[str] = (),
+        *,
+        overrides: Iterable[str] = (),
+        dataset: str | Path | None = None,
+        output_dir: str | Path | None = None,
+        name: str | None = None,
+    ) -> None:
+        from imitate.train.setup import resolve
+
+        tree, self.axes = expand(source, grid)
+        if not self.axes:
+            raise ConfigError(
+                'no list of values to try: write "seed": [1, 2, 3] in the configuration, or --grid train.seed=[1,2,3]'
+            )
+        self._configs = {
+            combination: resolve(
+                config.with_overrides(_parsed(config, overrides)), dataset, output_dir
+            )
+            for combination, config in combinations(tree, self.axes)
+        }
+        first = next(iter(self._configs.values()))
+        self.folder = Path(first.train.output_dir).expanduser() / (name or first.experiment.name)
+        self._claim()
+        self._stop = threading.Event()
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Names of the runs."""
+        return tuple(self._configs)
+
+    def run(
+        self,
+        workers: int = 1,
+        on_change: Callable[[SweepRun], None] | None = None,
+    ) -> SweepResult:
+        """Run what is left, ``workers`` runs at a time; ``on_change`` hears of each that starts or ends."""
+        tell = on_change or (lambda run: None)
+        previous = _raise_on_sigterm()
+        try:
+            with ThreadPoolExecutor(max_workers=workers) as pool:
+                futures = [pool.submit(self._one, name, tell) for name in self._configs]
+                try:
+                    for future in futures:
+                        while not future.done():
+                            time.sleep(POLL_S)
+                        future.result()
+                except KeyboardInterrupt:
+                    self._stop.set()
+        finally:
+            if previous is not None:
+                signal.signal(signal.SIGTERM, previous)
+        runs = tuple(self.state(name) for name in self._configs)
+        return self._finished(runs)
+
+    def state(self, name: str) -> SweepRun:
+        """A run as its folder shows it."""
+        folder = self._newest(name)
+        values = {path: _at(self._configs[name], path) for path in self.axes}
+        if folder is None:
+            return SweepRun(name, values, "waiting", {})
+        if not folder.results.is_file():
+            return SweepRun(name, values, "interrupted", {})
+        results = json.loads(folder.results.read_text(encoding="utf-8"))
+        return SweepRun(name, values, str(results["status"]), results)
+
+    def _one(self, name: str, tell: Callable[[SweepRun], None]) -> None:
+        run = self.state(name)
+        if run.is_over or self._stop.is_set():
+            tell(run)
+            return
+        tell(SweepRun(name, run.values, "running", {}))
+        where = self.folder / name
+        where.mkdir(parents=True, exist_ok=True)
+        folder = self._newest(name)
+        if folder is None:
+            config = where / "config_of_run.json"
+            write_text(config, self._config(name).to_json() + "\n")
+            arguments = ["--config", str(config)]
+        else:
+            # What ended badly is tried again from its last checkpoint.
+            folder.results.unlink(missing_ok=True)
+            arguments = ["--resume", str(folder.path)]
+        command = [sys.executable, "-m", "imitate", "train", *arguments]
+        with (where / "output.txt").open("a", encoding="utf-8") as output:
+            # A session of its own: Ctrl-C reaches it through us, once.
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, start_new_session=True
+            )
+            while process.poll() is None:
+                if self._stop.wait(POLL_S):
+                    process.terminate()
+                    process.wait()
+        done = self.state(name)
+        if process.returncode and not done.results:
+            status = "interrupted" if self._stop.is_set() else f"failed: see {where / 'output.txt'}"
+            done = SweepRun(name, done.values, status, {})
+        tell(done)
+
+    def _config(self, name: str) -> Config:
+        return self._configs[name].with_overrides(
+            {"experiment.name": name, "train.output_dir": str(self.folder.resolve())}
+        )
+
+    def _newest(self, name: str) -> RunFolder | None:
+        if not any((self.folder / name).glob("*/config.json")):
+            return None
+        return newest_run_folder(self.folder, name)
+
+    def _claim(self) -> None:
+        """Write what the sweep is, or see that it is the same."""
+        path = self.folder / "sweep.json"
+        content = {"axes": self.axes, "runs": list(self._configs)}
+        if path.is_file():
+            if json.loads(path.read_text(encoding="utf-8")) != json.loads(to_json(content)):
+                raise ConfigError(
+                    f"{self.folder}: holds a sweep over other values; choose another --name"
+                )
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(path, to_json(content) + "\n")
+
+    def _finished(self, runs: tuple[SweepRun, ...]) -> SweepResult:
+        rows = [
+            {"name": run.name, "values": run.values, "status": run.status, "results": run.results}
+            for run in runs
+        ]
+        write_text(self.folder / "results.json", to_json(rows, indent=2) + "\n")
+        picture = None
+        drawn = [folder.path for run in runs if run.is_over and (folder := self._newest(run.name))]
+        if drawn:
+            picture = draw(read_curves(drawn), self.folder / "curves.png")
+        return SweepResult(self.folder, runs, picture, self._stop.is_set())
+
+
+def table_rows(axes: Axes, runs: Iterable[SweepRun]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: values, success of the last and the best evaluation, loss, CPU seconds, status."""
+    header = [*axes, "last", "best", "loss", "CPU s", "status"]
+    rows = []
+    for run in runs:
+        results = run.results
+        loss = results.get("train_loss")
+        cpu = results.get("times", {}).get("train_cpu_s")
+        rows.append(
+            [
+                *(json.dumps(value) for value in run.values.values()),
+                _success(results.get("final")),
+                _success(results.get("best")),
+                "-" if loss is None else f"{loss:.4g}",
+                "-" if cpu is None else f"{cpu:.0f}",
+                run.status,
+            ]
+        )
+    return header, rows
+
+
+def _success(entry: dict[str, Any] | None) -> str:
+    if not entry:
+        return "-"
+    rate = f"{100 * entry['success_rate']:.0f} %"
+    if "success_rate_95" not in entry:
+        return rate
+    low, high = entry["success_rate_95"]
+    return f"{rate} ({100 * low:.0f} - {100 * high:.0f})"
+
+
+def _parsed(config: Config, overrides: Iterable[str]) -> dict[str, Any]:
+    from imitate.config.overrides import parse_override
+
+    return dict(parse_override(text, Config, config.algo_name) for text in overrides)
+
+
+def _at(config: Config, path: str) -> Any:
+    node: Any = config.to_dict()
+    for key in path.split("."):
+        node = node[int(key)] if isinstance(node, list) else node[key]
+    return node
+
+
+def _raise_on_sigterm() -> Any:
+    """SIGTERM ends a sweep as Ctrl-C does; only the main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+
+    def handle(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    return signal.signal(signal.SIGTERM, handle)
+
+
+def default_workers() -> int:
+    """Half of the cores: each run evaluates beside its training."""
+    return max(1, (os.cpu_count() or 1) // 2)

@@ -1,0 +1,133 @@
+"""Many runs from one configuration; curves of several runs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from imitate.data import DatasetWriter, Episode
+from imitate.errors import ConfigError, UserError
+from imitate.train.plot import draw, read_curves
+from imitate.train.sweep import Sweep, table_rows
+
+NO_ENV = {"type": 2, "env_name": "Pendulum-v1", "env_kwargs": {}}
+
+
+@pytest.fixture
+def config(tmp_path):
+    rng = np.random.default_rng(0)
+    data = tmp_path / "data.hdf5"
+    with DatasetWriter(data, NO_ENV) as writer:
+        ends = np.zeros(16, dtype=bool)
+        obs = rng.normal(size=(16, 3)).astype(np.float32)
+        writer.append_episode(
+            Episode({"state": obs}, obs[:, :1] / 9, np.zeros(16, np.float32), ends, ends)
+        )
+    path = tmp_path / "sweep.json"
+    path.write_text(
+        json.dumps(
+            {
+                "algo_name": "bc",
+                "algo": {"actor_layer_dims": [8]},
+                "experiment": {
+                    "name": "two",
+                    "epoch_every_n_steps": 4,
+                    "rollout": {"enabled": False},
+                    "logging": {"log_tb": False},
+                },
+                "train": {
+                    "data": "data.hdf5",
+                    "seed": [1, 2],
+                    "output_dir": str(tmp_path / "runs"),
+                    "batch_size": 8,
+                    "num_epochs": 2,
+                    "cuda": False,
+                },
+                "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
+            }
+        )
+    )
+    return path
+
+
+def test_a_run_per_value_then_nothing_left_to_do(config):
+    heard = []
+    result = Sweep(config).run(workers=2, on_change=heard.append)
+    assert result.exit_code == 0
+    assert [run.values for run in result.runs] == [{"train.seed": 1}, {"train.seed": 2}]
+    assert [run.results["step"] for run in result.runs] == [8, 8]
+    assert result.picture.stat().st_size > 5000
+    assert sorted(run.status for run in heard) == ["finished", "finished", "running", "running"]
+    header, rows = table_rows(Sweep(config).axes, result.runs)
+    assert header[0] == "train.seed"
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert all(row[-1] == "finished" for row in rows)
+
+    began = time.monotonic()
+    again = Sweep(config).run()
+    assert again.exit_code == 0
+    assert time.monotonic() - began < 3, "no process was started"
+    assert len(list(result.folder.glob("*/*/config.json"))) == 2
+
+    # Another set of values is another sweep.
+    with pytest.raises(ConfigError, match="choose another --name"):
+        Sweep(config, ["train.batch_size=[4,8]"])
+
+
+def test_an_interrupted_sweep_goes_on(config, tmp_path):
+    command = [
+        *(sys.executable, "-m", "imitate", "sweep", str(config), "--workers", "1"),
+        *("--set", "train.num_epochs=100000"),
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        if any((tmp_path / "runs").glob("two/*/*/metrics.jsonl")):
+            break
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "the same command goes on" in out
+    (run,) = (tmp_path / "runs").glob("two/*/*/config.json")
+    assert (run.parent / "checkpoints" / "last.pth").is_file()
+    states = [Sweep(config).state(name).status for name in Sweep(config).runs]
+    assert states == ["interrupted", "waiting"]
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(config):
+    tree = json.loads(config.read_text())
+    tree["train"]["data"] = str(config.parent / "data.hdf5")
+    tree["algo"]["optim_params"] = {"policy": {"learning_rate": {"initial": [0.001, 1e30]}}}
+    tree["train"]["seed"] = 1
+    result = Sweep(tree).run()
+    assert result.exit_code == 1
+    assert [run.is_over for run in result.runs] == [True, False]
+    assert result.runs[1].status.startswith("failed")
+
+
+def test_curves_of_runs(config, tmp_path):
+    result = Sweep(config).run(workers=2)
+    curves = read_curves([result.folder])
+    assert [curve.label for curve in curves] == ["seed=1", "seed=2"]
+    assert [record["step"] for record in curves[0].epochs] == [4, 8]
+    record = curves[0].epochs[-1]
+    assert curves[0].place(record, "epoch") == 2
+    assert curves[0].place(record, "cpu") >= 0
+    assert draw(curves, tmp_path / "curves.svg", "cpu").read_text().count("<svg") == 1
+    with pytest.raises(UserError, match="neither a run folder"):
+        read_curves([tmp_path / "nothing"])
+
+
+def test_a_configuration_without_alternatives_is_no_sweep(config):
+    tree = json.loads(config.read_text())
+    tree["train"]["seed"] = 1
+    with pytest.raises(ConfigError, match="no list of values to try"):
+        Sweep(tree)
