@@ -71,7 +71,7 @@ def playback(
     skip: Annotated[int, typer.Option("--skip", min=1, help="One frame in so many steps.")] = 2,
 ) -> None:
     """Show demonstrations as a video."""
-    with tqdm(desc="playback", unit="demo") as bar:
+    with tqdm(desc="playback", unit="demo", delay=0.5) as bar:
         report = play(
             file,
             video,
