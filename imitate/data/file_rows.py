@@ -89,6 +89,8 @@ class FileRows:
             place = self._place(demo, field)
             if place is None:
                 through_hdf5.append(np.arange(begin, end))
+            elif end - begin == 1 and begin > 0 and rows[begin] == rows[begin - 1]:
+                out[begin] = out[begin - 1]  # padding
             else:
                 self._read_directly(place, demo, field, start, out[begin:end])
         if through_hdf5:
