@@ -104,3 +104,19 @@ def test_an_encoder_of_nothing_is_refused():
         modalities={"goal": {"rgb": ["camera"]}}, encoder={"camera": {"core_class": "VisualCore"}}
     )
     assert own.encoder.camera.share is False
+
+
+def test_images_that_must_stay_in_the_unit_range():
+    section = observation(
+        modalities={
+            "obs": {"rgb": ["plain", "jittered"], "depth": ["far"]},
+            "goal": {"rgb": ["end"]},
+        },
+        encoder={
+            "depth": {"core_kwargs": {"backbone_kwargs": {"pretrained": True}}},
+            "jittered": {"obs_randomizer_class": ["CropRandomizer", "ColorRandomizer"]},
+            "end": {"obs_randomizer_class": "ColorRandomizer"},
+        },
+    )
+    assert section.unit_range_keys() == {"far", "jittered", "end"}
+    assert observation().unit_range_keys() == set()
