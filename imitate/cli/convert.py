@@ -73,6 +73,12 @@ def convert(
             help="To LeRobot: images as h264 or av1 videos, smaller and with a little loss; by default as PNGs.",
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", min=1, help="Processes that replay states of raw recordings; 1 by default."
+        ),
+    ] = None,
     _formats: Annotated[
         bool,
         typer.Option(
@@ -89,6 +95,7 @@ def convert(
         action_shift=action_shift,
         flip_images=flip_images,
         video=video,
+        workers=workers,
     )
     with tqdm(desc="convert", unit="demo", leave=False, disable=None) as bar:
 
@@ -109,7 +116,7 @@ def convert(
     typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else "\n".join(report.lines()))
 
 
-def _replay(source: Source, report: Report) -> Iterator[Demo]:
+def _replay(source: Source, options: Options, report: Report) -> Iterator[Demo]:
     from imitate.collection.replay import replayed  # only now: it needs a simulator
 
-    return replayed(source, report)
+    return replayed(source, options, report)

@@ -2,39 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
+from imitate.collection.demo_pool import DemoPool, Lost
 from imitate.data.episode import Episode
-from imitate.data.formats.base import Demo, Source
+from imitate.data.formats.base import Demo, Options, Source
 from imitate.data.formats.report import Report
+from imitate.data.formats.robomimic import episode_of
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
-from imitate.errors import DatasetError
+from imitate.errors import DatasetError, EnvError
+
+_SCENE = {"model": "model_file", "ep_meta": "ep_meta"}
 
 
-def replayed(source: Source, report: Report) -> Iterator[Demo]:
+def replayed(source: Source, options: Options, report: Report) -> Iterator[Demo]:
     """The demos of a source, with what the simulator shows in their states.
 
     ``obs[t]`` is of ``states[t]``; ``next_obs[t]`` of ``states[t + 1]``, at the last step of the state that its action
-    leads to. A step that leads to success is terminal and has reward 1.
+    leads to. A step that leads to success is terminal and has reward 1. The demos do not depend on ``options.workers``.
 
     Raises:
         DatasetError: a demo has no states.
-        EnvError: the environment cannot be made.
+        EnvError: the environment cannot be made, or does not take a demo's states.
     """
-    env = make_env(source.env_meta)
     report.synthesised["obs and next_obs"] = "from the simulator, set to each recorded state"
     report.synthesised["rewards"] = "1 at each step that leads to success, else 0"
     report.synthesised["terminals"] = "at each step that leads to success"
+    workers, path = options.workers or 1, Path(report.source)
+    return _by_one(source, path) if workers == 1 else _by_many(source, workers, path)
+
+
+def _by_one(source: Source, path: Path) -> Iterator[Demo]:
+    env = make_env(source.env_meta)
+    name = ""
     try:
         for demo in source.demos:
-            yield Demo(demo.name, _observed(env, demo))
+            name = demo.name
+            yield Demo(name, _observed(env, demo))
+    except EnvError as error:
+        raise _not_replayed(path, name, str(error)) from error
     finally:
         env.close()
+
+
+def _by_many(source: Source, workers: int, path: Path) -> Iterator[Demo]:
+    names = [
+        demo.name for demo in source.demos
+    ]  # states are small: reading them twice costs little
+    with DemoPool(partial(_prepared, path, source.env_meta), workers) as pool:
+        for name, found in pool.results(names):
+            if isinstance(found, Lost):
+                raise _not_replayed(path, name, found.reason)
+            yield Demo(name, found)
+
+
+def _not_replayed(path: Path, name: str, reason: str) -> EnvError:
+    return EnvError(f"{path}: demo '{name}' cannot be replayed ({reason}): remove the demo")
+
+
+def _prepared(path: Path, env_meta: dict[str, Any]) -> Callable[[str], Episode]:
+    """In a worker: from a demo's name to its episode."""
+    env, file = make_env(env_meta), h5py.File(path, "r")
+
+    def work(name: str) -> Episode:
+        episode = episode_of(file["data"][name], f"{path}: demo '{name}'", Report())
+        assert episode is not None  # demos without a step are not among the source's
+        return _observed(env, Demo(name, episode))
+
+    return work
 
 
 def _observed(env: Env, demo: Demo) -> Episode:
@@ -65,9 +108,6 @@ def _observed(env: Env, demo: Demo) -> Episode:
         timeouts=timeouts,
         attrs={**episode.attrs, "success": bool(terminals.any())},
     )
-
-
-_SCENE = {"model": "model_file", "ep_meta": "ep_meta"}
 
 
 def _stacked(seen: list[dict[str, Array]]) -> dict[str, Any]:

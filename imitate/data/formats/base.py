@@ -60,6 +60,7 @@ class Options:
         action_shift: steps by which an observation lies after its action.
         flip_images: whether images are stored upside down.
         video: codec of the camera videos to write.
+        workers: processes that replay states.
     """
 
     env: str | None = None
@@ -69,6 +70,7 @@ class Options:
     action_shift: int | None = None
     flip_images: bool | None = None
     video: str | None = None
+    workers: int | None = None
 
     def given(self) -> list[str]:
         """Names of the options that are set."""
@@ -78,7 +80,7 @@ class Options:
 Reader = Callable[[Path, Options, Report], AbstractContextManager[Source]]
 Writer = Callable[[Path, Source, Options, Report], AbstractContextManager[Callable[[Demo], None]]]
 
-Replay = Callable[[Source, Report], Iterator[Demo]]
+Replay = Callable[[Source, Options, Report], Iterator[Demo]]
 """From a source of states to its demos with observations."""
 
 

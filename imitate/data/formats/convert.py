@@ -58,8 +58,8 @@ def convert(
     report = Report(str(path), reader.name, str(final), writer.name)
     with _appearing(final) as unfinished, _opened(reader, path, given, report) as opened:
         if reader.needs_replay:
-            opened.demos = _with_observations(copy(opened), replay, path, report)
-        with writing(final):
+            opened.demos = _with_observations(copy(opened), replay, path, given, report)
+        with writing(final, unfinished):
             _copy(opened, writer, unfinished, given, report, on_demo)
         if report.demos == 0:
             raise DatasetError(f"{path}: holds no demonstration: there is nothing to convert")
@@ -96,14 +96,14 @@ def _flag(option: str) -> str:
 
 
 def _with_observations(
-    source: Source, replay: Replay | None, path: Path, report: Report
+    source: Source, replay: Replay | None, path: Path, options: Options, report: Report
 ) -> Iterator[Demo]:
     if replay is None:
         raise DatasetError(
             f"{path}: holds states and no observations: pass replay=imitate.collection.replay.replayed, "
             "or use imitate dataset convert"
         )
-    return replay(source, report)
+    return replay(source, options, report)
 
 
 def _copy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,34 +18,53 @@ def reading(path: Path) -> Iterator[None]:
     ``Exception``. What went wrong stays the cause of the error.
 
     Raises:
-        DatasetError: it cannot be read.
+        DatasetError: it cannot be read; each names the file.
     """
     try:
         yield
+    except DatasetError as error:
+        if str(path) in str(error):
+            raise
+        raise DatasetError(f"{path}: {error}") from error
     except UserError:
         raise
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
         raise DatasetError(
-            f"{path}: cannot be read ({type(error).__name__}: {reason}): it is cut short, damaged or not of this format"
+            f"{path}: cannot be read ({type(error).__name__}: {_first_line(error)}): "
+            "it is cut short, damaged or not of this format"
         ) from error
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(final: Path, unfinished: Path) -> Iterator[None]:
     """Around the writing of a dataset.
+
+    Args:
+        final: what it will be called, and errors say.
+        unfinished: what it is called meanwhile.
 
     Raises:
         DatasetError: the disk is full, or the like; or the source has names or texts that cannot be written.
     """
     try:
         yield
+    except DatasetError as error:
+        if str(unfinished) not in str(error):
+            raise
+        raise DatasetError(str(error).replace(str(unfinished), str(final))) from error
+    except UserError:
+        raise
     except UnicodeEncodeError as error:
         raise DatasetError(
-            f"{path}: the source has a name or text that is not UTF-8 ({error.reason}): it is damaged; copy it again"
+            f"{final}: the source has a name or text that is not UTF-8 ({error.reason}): it is damaged; copy it again"
         ) from error
-    except OSError as error:
-        reason = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
+    except (OSError, RuntimeError) as error:  # HDF5 tells of a full disk as either
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else _first_line(error)
         raise DatasetError(
-            f"{path}: cannot be written ({reason}): make room, or choose another folder"
+            f"{final}: cannot be written ({reason}): make room, or choose another folder"
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]

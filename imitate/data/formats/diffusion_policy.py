@@ -150,6 +150,7 @@ def _write(
     try:
         yield append
         meta.create_array("episode_ends", data=np.array(ends, dtype=np.int64))
+        sidecar.finish()
     finally:
         sidecar.close()
 

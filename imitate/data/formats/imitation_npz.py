@@ -12,6 +12,7 @@ Discrete actions become one-hot rows, which our gymnasium environments take and 
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from imitate.data.formats.base import (
     same_length,
 )
 from imitate.data.formats.gym_arrays import action_rows, choices_of, named_obs
+from imitate.data.formats.hdf5_tree import ALWAYS_BYTES, MAX_RATIO
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
 
@@ -53,6 +55,8 @@ def _recognises(path: Path) -> bool:
 def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     with zipfile.ZipFile(path) as archive:
         present = {name[:-4] for name in archive.namelist() if name.endswith(".npy")}
+        for name in sorted(present & _KNOWN - {"infos"}):
+            _check_size(archive, f"{name}.npy", path)
     missing = sorted(_WANTED - present)
     if missing:
         raise DatasetError(
@@ -71,6 +75,24 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         demos=_demos(arrays, bounds, _timeouts(arrays, bounds, options, report), report),
         count=len(bounds) - 1,
     )
+
+
+def _check_size(archive: zipfile.ZipFile, name: str, path: Path) -> None:
+    """An array is not larger than its bytes in the archive, and these than what compressors can save."""
+    held = archive.getinfo(name).file_size
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(file)
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed > held or held > max(ALWAYS_BYTES, MAX_RATIO * path.stat().st_size):
+        raise DatasetError(
+            f"{path}: '{name}' claims {claimed} bytes, of which {held} are there: the file is damaged; copy it again"
+        )
 
 
 def _bounds(arrays: dict[str, NDArray[Any]], path: Path) -> NDArray[np.int64]:

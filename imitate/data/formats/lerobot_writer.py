@@ -296,6 +296,8 @@ class _Writer:
 
     def finish(self) -> None:
         """Write what is known at the end."""
+        if self._sidecar is not None:
+            self._sidecar.finish()
         for encoder in self._encoders.values():
             encoder.finish()
         place = self._path / _EPISODES

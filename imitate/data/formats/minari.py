@@ -228,6 +228,7 @@ def _write(
 
     try:
         yield append
+        sidecar.finish()
     finally:
         sidecar.close()
 

@@ -74,5 +74,6 @@ FORMAT = Format(
     summary="robosuite's raw recordings (demo.hdf5): states, replayed for observations",
     recognises=_recognises,
     read=_read,
+    options=frozenset({"workers"}),
     needs_replay=True,
 )

@@ -24,6 +24,7 @@ from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import Demo, Source
 from imitate.data.formats.report import Report
 from imitate.data.formats.robomimic import episode_from, masks_of
+from imitate.data.journal import JournaledFile
 from imitate.errors import DatasetError
 
 NAME = "imitate.hdf5"
@@ -31,11 +32,16 @@ _NEXT, _FINAL = "next_obs/", "final_obs/"
 
 
 class SidecarWriter:
-    """Writes the file, demo by demo."""
+    """Writes the file, demo by demo.
+
+    Raises:
+        OSError: here and in every method: the disk is full.
+    """
 
     def __init__(self, path: Path, source: Source) -> None:
         self._source = source
-        self._file = h5py.File(path, "w")
+        self._journal = JournaledFile(path)  # HDF5 itself cannot close a file that it cannot write
+        self._file = h5py.File(self._journal, "w")
         self._names: list[str] = []
         data = self._file.create_group("data")
         data.attrs["env_args"] = json.dumps(source.env_meta)
@@ -57,14 +63,25 @@ class SidecarWriter:
             else:
                 group[key] = values
         self._names.append(demo.name)
+        self._file.flush()
+        self._journal.commit()
 
-    def close(self) -> None:
-        """Write the masks and finish."""
+    def finish(self) -> None:
+        """Write the masks and close the file."""
         known = set(self._names)
         for key, demos in self._source.masks.items():
             kept = [name.encode() for name in demos if name in known]
             self._file[f"mask/{key}"] = np.array(kept, dtype=np.bytes_)
         self._file.close()
+        self._journal.commit()
+        self._journal.close()
+
+    def close(self) -> None:
+        """Close the file as it is, if it is open."""
+        if self._file:
+            self._journal.stop()
+            self._file.close()
+        self._journal.close()
 
 
 def _follows(following: NDArray[Any], obs: NDArray[Any] | None) -> bool:

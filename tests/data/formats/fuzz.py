@@ -39,7 +39,7 @@ def converts(name):
 
     def run(path, out, named=True):
         given = {"from_format": name} if named else {}
-        convert(path, out / "o.hdf5", replay=lambda source, report: source.demos, **given)
+        convert(path, out / "o.hdf5", replay=lambda source, *_: source.demos, **given)
 
     return run
 

@@ -1,0 +1,198 @@
+"""Damaged and foreign files, lengths that nobody may believe, and disks that are full."""
+
+import json
+import resource
+import subprocess
+import sys
+import tracemalloc
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from zipfile import ZipFile
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from imitate.data.formats.base import Options
+from imitate.data.formats.convert import convert
+from imitate.errors import DatasetError
+from tests.data.formats import samples
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_few_damaged_and_foreign_files_against_every_reader():
+    """The whole of it, 200 of each, is a command: see fuzz.py."""
+    command = [sys.executable, "-m", "tests.data.formats.fuzz", "--cases", "2", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    assert found["failures"] == []
+    assert done.returncode == 0
+    names = {row["sample"] for row in found["rows"]}
+    assert names == {*samples.MAKERS, "SequenceDataset", "doctor"}
+    assert all(row["cases"] >= 5 for row in found["rows"])
+    assert sum(row["refused"] for row in found["rows"]) > 100
+
+
+# ---- lengths -------------------------------------------------------------------------------------
+
+
+def hdf5(path, make, key, shape, dtype=np.float32):
+    """A sample in which an array claims another shape, of which nothing was written."""
+    make(path)
+    file = next(path.rglob("*.hdf5")) if path.is_dir() else path
+    with h5py.File(file, "a") as opened:
+        del opened[key]
+        opened.create_dataset(key, shape=shape, dtype=dtype, chunks=True)
+    return path
+
+
+def npz(path):
+    """The header of one array claims 4 TB."""
+    samples.recorded("cartpole.npz")(path)
+    data = BytesIO()
+    np.lib.format.write_array_header_1_0(
+        data, {"descr": "<f4", "fortran_order": False, "shape": (2**40,)}
+    )
+    content = {name: np.load(path)[name] for name in ("acts", "terminal", "indices")}
+    np.savez(path, **content)
+    with ZipFile(path, "a") as archive:
+        archive.writestr("obs.npy", data.getvalue() + bytes(64))
+    return path
+
+
+def zarr_ends(path):
+    samples.diffusion_policy(path)
+    file = path / "meta" / "episode_ends" / ".zarray"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "shape": [2**40]}))
+    return path
+
+
+def zarr_chunk(path):
+    samples.diffusion_policy(path)
+    file = path / "data" / "action" / ".zarray"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chunks": [2**38, 2]}))
+    return path
+
+
+def lerobot_count(version):
+    def make(path):
+        samples.converted("lerobot")(path)
+        file = path / "meta" / "info.json"
+        claims = {"total_episodes": 10**12, "codebase_version": version}
+        if version == "v2.1":
+            claims["data_path"] = "data/{episode_chunk}/{episode_index}.parquet"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **claims}))
+        return path
+
+    return make
+
+
+def lerobot_png(path):
+    """One frame's header claims 60,000 x 60,000 pixels."""
+    samples.converted("lerobot")(path)
+    file = path / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(file)
+    at = table.column_names.index("observation.images.agentview")
+    cells = table.column(at).to_pylist()
+    png = bytearray(cells[0]["bytes"])
+    png[16:24] = (60_000).to_bytes(4, "big") * 2
+    png[29:33] = __import__("zlib").crc32(bytes(png[12:29])).to_bytes(4, "big")
+    cells[0]["bytes"] = bytes(png)
+    column = pa.array(cells, type=table.schema.field(at).type)
+    pq.write_table(table.set_column(at, table.schema.field(at), column), file)
+    return path
+
+
+def lerobot_frames(path):
+    """Another camera's videos: not of the size that info.json says."""
+    samples.converted("lerobot", options=Options(video="h264"))(path)
+    file = path / "meta" / "info.json"
+    info = json.loads(file.read_text())
+    info["features"]["observation.images.agentview"]["shape"] = [30_000, 30_000, 3]
+    file.write_text(json.dumps(info))
+    return path
+
+
+def minari_choices(path):
+    samples.converted("minari")(path)
+    file = path / "data" / "metadata.json"
+    metadata = json.loads(file.read_text())
+    metadata["action_space"] = json.dumps({"type": "Discrete", "dtype": "int64", "start": 0, "n": 2**40})  # fmt: skip
+    file.write_text(json.dumps(metadata))
+    return path
+
+
+BOMBS = {
+    "robomimic": ("d.hdf5", lambda path: hdf5(path, samples.robomimic, "data/demo_1/obs/object", (LENGTH, 2**36))),
+    "mimicgen": ("d.hdf5", lambda path: hdf5(path, samples.mimicgen, "data/demo_1/actions", (2**36, 7))),
+    "libero": ("goal", lambda path: hdf5(path, samples.libero, "data/demo_0/obs/joint_states", (5, 2**36))),
+    "aloha": ("task", lambda path: hdf5(path, samples.aloha, "observations/images/cam_high", (5, 2**38), np.uint8)),
+    "d4rl": ("d.hdf5", lambda path: hdf5(path, samples.recorded("walker2d.hdf5"), "rewards", (2**38,))),
+    "d3rlpy": ("d.h5", lambda path: hdf5(path, samples.recorded("d3rlpy_vectors.h5"), "actions_0", (2**38, 2))),
+    "imitation": ("d.npz", npz),
+    "diffusion-policy": ("d.zarr", zarr_ends),
+    "diffusion-policy, chunk": ("d.zarr", zarr_chunk),
+    "lerobot": ("lift", lerobot_count("v3.0")),
+    "lerobot 2.1": ("lift", lerobot_count("v2.1")),
+    "lerobot, png": ("lift", lerobot_png),
+    "lerobot, video": ("lift", lerobot_frames),
+    "minari": ("lift-v0", minari_choices),
+}  # fmt: skip
+LENGTH = samples.LENGTH
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_length_that_cannot_be_is_refused_before_memory_is_taken(tmp_path, name):
+    file, make = BOMBS[name]
+    path = make(tmp_path / file)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DatasetError) as error:
+            convert(
+                path, tmp_path / "out" / "o.hdf5", from_format=name.partition(",")[0].split()[0]
+            )
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+    finally:
+        tracemalloc.stop()
+    assert len(str(error.value).splitlines()) == 1
+    assert str(path) in str(error.value)
+    assert not list((tmp_path / "out").iterdir())
+
+
+# ---- a full disk ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def files_no_larger_than(size):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 3_000, 20_000])
+@pytest.mark.parametrize(
+    ("name", "target", "options"),
+    [
+        ("robomimic", "o.hdf5", Options()),
+        ("diffusion-policy", "o.zarr", Options()),
+        ("minari", "o-v0", Options()),
+        ("lerobot", "o", Options()),
+        ("lerobot", "o", Options(video="h264")),
+    ],
+)
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, name, target, options, size):
+    source = samples.robomimic(tmp_path / "d.hdf5")
+    out = tmp_path / "out"
+    with files_no_larger_than(size), pytest.raises(DatasetError) as error:
+        convert(source, out / target, to_format=name, options=options)
+    assert len(str(error.value).splitlines()) == 1
+    assert str(out / target) in str(error.value)
+    assert not list(out.iterdir())
+    convert(source, out / target, to_format=name, options=options)  # and the way is free again
