@@ -104,7 +104,7 @@ def test_signatures_of_the_contract():
 
 
 def test_the_dataset_takes_robomimics_arguments_in_its_order():
-    assert parameters(imitate.SequenceDataset.__init__)[:19] == [
+    assert parameters(imitate.SequenceDataset.__init__)[:18] == [
         "hdf5_path",
         "obs_keys",
         "action_keys",
