@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from imitate.collection.playback import commands, start_of
 from imitate.data.hdf5_format import DatasetFile
 from imitate.envs import make_env
 from imitate.envs.cameras import Camera, camera_kwargs
@@ -96,21 +98,24 @@ class Artist:
         Raises:
             UserError: it has no states, or they cannot be restored.
         """
-        states, actions = self._states(demo), np.asarray(self._file.read(demo, "actions"))
-        length = len(actions)
+        states, length = self._states(demo), self._file.length(demo)
         try:
             obs = _stacked(self._look(demo, states[:length]), length)
             env = self._ready()
             info = env.camera_info()
             following = None
             if self._drawing.next_obs:
-                last = env.reset_to({"states": states[length]}) if len(states) > length else None
-                last = env.step(actions[-1])[0] if last is None else last
+                if len(states) > length:
+                    last = env.reset_to({"states": states[length]})
+                else:
+                    last = env.step(commands(self._file, demo)[-1])[0]
                 following = {k: np.concatenate([v[1:], last[k][None]]) for k, v in obs.items()}
         except UserError as error:
             raise type(error)(f"{error}{self._version_hint()}") from error
         except Exception as error:
-            self._env = self._scene = None  # nobody knows in what condition it is
+            with suppress(Exception):  # nobody knows in what condition it is
+                self._ready().close()
+            self._env = self._scene = None
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise EnvError(
                 f"its states cannot be restored ({reason}){self._version_hint()}"
@@ -134,14 +139,13 @@ class Artist:
         return self._env
 
     def _look(self, demo: str, states: Array) -> Iterator[Obs]:
-        env, attrs = self._ready(), self._file.attrs(demo)
-        scene = attrs.get("model_file"), attrs.get("ep_meta")
-        given: dict[str, Any] = {"states": states[0]}
-        # A scene takes long to build. A step after the last state begins with a controller that knows no demo before.
-        if scene[0] is not None and (scene != self._scene or self._drawing.next_obs):
-            given |= {"model": scene[0], "ep_meta": scene[1]}
+        env, start = self._ready(), start_of(self._file, demo, states[0])
+        scene = start.get("model"), start.get("ep_meta")
+        # A scene takes long to build. But a step after the last state wants a controller that knows no demo before.
+        if scene == self._scene and not self._drawing.next_obs:
+            start = {"states": states[0]}
         self._scene = None
-        yield env.reset_to(given)
+        yield env.reset_to(start)
         self._scene = scene
         for state in states[1:]:
             yield env.reset_to({"states": state})

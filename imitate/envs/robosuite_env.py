@@ -19,6 +19,7 @@ import logging
 import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -306,6 +307,11 @@ class RobosuiteEnv:
         """Free the simulator and its OpenGL context."""
         views.free_renderer(self._env)
         self._env.close()
+
+    def __del__(self) -> None:
+        """Whoever forgets to close an environment would turn the images of the others to noise."""
+        with suppress(Exception):
+            views.free_renderer(self._env)
 
 
 def _is_kept(key: str, env: Any) -> bool:
