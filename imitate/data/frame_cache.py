@@ -137,10 +137,10 @@ def _being_made(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _locked(path: Path) -> IO[bytes]:
+    """The file, locked; OSError where the file system knows no locks, as two that write would spoil it."""
     while True:
         file = path.open("ab")
-        with suppress(OSError):  # a file system without locks: then several may decode
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file

@@ -194,6 +194,16 @@ def test_a_disk_that_fills_up_while_decoding(tmp_path, monkeypatch):
     assert cached() == []
 
 
+def test_without_locks_nothing_is_cached(tmp_path, monkeypatch):
+    def no_locks(file, operation):
+        raise OSError(37, "No locks available")
+
+    path = write(tmp_path / "a.hdf5", "jpeg")
+    monkeypatch.setattr(frame_cache.fcntl, "flock", no_locks)
+    assert "No locks available; set IMITATE_CACHE" in same_as_in_ram(path)
+    assert {file.suffix for file in cached()} <= {".partial"}
+
+
 def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "file"))
