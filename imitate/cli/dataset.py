@@ -12,6 +12,7 @@ from tqdm import tqdm
 from imitate.cli import actions, curate, doctor, migrate_env, report
 from imitate.cli.convert import convert
 from imitate.cli.download import download
+from imitate.cli.embed import embed
 from imitate.cli.finish import finish
 from imitate.cli.render import render
 from imitate.collection.playback import PlaybackReport
@@ -42,6 +43,7 @@ def dataset() -> None:
 
 app.command()(convert)
 app.command()(download)
+app.command()(embed)
 app.command()(finish)
 app.command()(render)
 

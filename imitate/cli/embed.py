@@ -1,0 +1,59 @@
+"""``imitate dataset embed``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from imitate.data import DatasetFile
+from imitate.data.language import instruction_of
+from imitate.errors import DatasetError, UserError
+from imitate.models.language import TransformersText
+
+
+def embed(
+    files: Annotated[
+        list[Path], typer.Argument(help="Demonstrations whose instructions are embedded.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The table to write, .npz.")],
+    encoder: Annotated[
+        str,
+        typer.Option("--encoder", help="Text model: its name at Hugging Face, or a folder."),
+    ] = "openai/clip-vit-large-patch14",
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="One more instruction; may be repeated.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the table.")] = False,
+) -> None:
+    """Turn the instructions of demonstrations into a table of vectors, once.
+
+    Name the table in `train.language_embeddings` and list `lang_emb` under `observation.modalities.obs.low_dim`.
+    Training and acting then need no text model. Needs `pip install 'imitate[language]'`.
+    """
+    if out.exists() and not overwrite:
+        raise UserError(f"{out}: exists; choose another --out, or --overwrite")
+    texts = sorted({*_instructions(files), *(text or ())})
+    vectors = TransformersText(encoder).embed(texts)
+    partial = out.with_name(f".{out.name}.partial")
+    with partial.open("wb") as file:
+        np.savez(file, instructions=np.array(texts), embeddings=vectors)
+    os.replace(partial, out)
+    typer.echo(f"{out}: {len(texts)} instructions, vectors of {vectors.shape[1]}")
+
+
+def _instructions(files: list[Path]) -> set[str]:
+    told: set[str] = set()
+    for path in files:
+        with DatasetFile(path) as file:
+            of_demos = {instruction_of(file.attrs(demo)) for demo in file.demos()}
+        if None in of_demos:
+            raise DatasetError(
+                f"{path}: some demos have neither an attribute 'language' nor 'task_id'; write it, or give "
+                "the texts that train.data[].lang says by --text and leave the file out"
+            )
+        told |= {said for said in of_demos if said is not None}
+    return told

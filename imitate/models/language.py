@@ -1,0 +1,74 @@
+"""Instructions to vectors, once, before training: what fills ``train.language_embeddings``.
+
+Training and acting need neither this module nor a text encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imitate.errors import ConfigError
+
+
+class TextEncoder(Protocol):
+    """What makes vectors of texts."""
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """N texts to ``(N, D)``."""
+
+
+class TransformersText:
+    """A model of Hugging Face's ``transformers``: CLIP's projected text embedding, else the mean over a text's tokens.
+
+    Args:
+        name: of the model at Hugging Face, such as 'openai/clip-vit-large-patch14' (robomimic's, D = 768), or a folder.
+
+    Raises:
+        ConfigError: the package is not installed, or the model cannot be had.
+    """
+
+    def __init__(self, name: str) -> None:
+        try:
+            import transformers
+        except ImportError as error:
+            raise ConfigError(
+                f"encoder '{name}' needs the package transformers: pip install 'imitate[language]'"
+            ) from error
+        try:
+            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)
+            self.is_clip = transformers.AutoConfig.from_pretrained(name).model_type == "clip"
+            kind = (
+                transformers.CLIPTextModelWithProjection if self.is_clip else transformers.AutoModel
+            )
+            self.model: Any = kind.from_pretrained(name, use_safetensors=True).eval()
+        except (OSError, ValueError, ImportError, RuntimeError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ConfigError(
+                f"encoder '{name}' cannot be loaded ({reason}); give the name of a text model at Hugging Face, or a "
+                "folder with its config.json, tokenizer and model.safetensors"
+            ) from error
+
+    @torch.no_grad()
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """N texts to ``(N, D)``; long ones are cut at the model's limit."""
+        tokens = self.tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
+        output = self.model(**tokens)
+        vectors: Tensor = (
+            output.text_embeds
+            if self.is_clip
+            else mean_over_tokens(output.last_hidden_state, tokens["attention_mask"])
+        )
+        array: NDArray[np.float32] = vectors.float().numpy()
+        return array
+
+
+def mean_over_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
+    """``(N, L, D)`` to ``(N, D)``, padding (0 in ``mask`` (N, L)) left out."""
+    weight = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weight).sum(1) / weight.sum(1)

@@ -1,0 +1,85 @@
+"""Vectors of texts, with stand-ins for Hugging Face's models."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+
+from imitate.errors import ConfigError
+from imitate.models.language import TransformersText, mean_over_tokens
+
+
+def tokenizer(texts, padding, truncation, return_tensors):
+    """A token is the length of a word."""
+    assert (padding, truncation, return_tensors) == (True, True, "pt")
+    words = [[len(word) for word in text.split()] for text in texts]
+    longest = max(map(len, words))
+    return {
+        "input_ids": torch.tensor([w + [9] * (longest - len(w)) for w in words]),
+        "attention_mask": torch.tensor([[1] * len(w) + [0] * (longest - len(w)) for w in words]),
+    }
+
+
+class Plain(torch.nn.Module):
+    def forward(self, input_ids, attention_mask):
+        hidden = torch.stack([input_ids, -input_ids], -1).float()
+        return types.SimpleNamespace(last_hidden_state=hidden)
+
+
+class Clip(torch.nn.Module):
+    def forward(self, input_ids, attention_mask):
+        return types.SimpleNamespace(text_embeds=input_ids[:, :1].half())
+
+
+@pytest.fixture
+def transformers(monkeypatch):
+    def loading(result):
+        def from_pretrained(name, **options):
+            if name not in ("plain", "clip"):
+                raise OSError(f"{name} is not a local folder\nand more")
+            return result(name)
+
+        return types.SimpleNamespace(from_pretrained=from_pretrained)
+
+    module = types.ModuleType("transformers")
+    module.AutoTokenizer = loading(lambda name: tokenizer)
+    module.AutoConfig = loading(lambda name: types.SimpleNamespace(model_type=name))
+    module.AutoModel = loading(lambda name: Plain())
+    module.CLIPTextModelWithProjection = loading(lambda name: Clip())
+    monkeypatch.setitem(sys.modules, "transformers", module)
+
+
+@pytest.mark.usefixtures("transformers")
+def test_the_mean_over_the_tokens_of_a_text():
+    vectors = TransformersText("plain").embed(["lift it", "put the red cube down"])
+    assert vectors.dtype == np.float32
+    # Words of 4 and 2 letters, and of 3, 3, 3, 4 and 4.
+    assert vectors == pytest.approx(np.array([[3.0, -3.0], [3.4, -3.4]]))
+
+
+@pytest.mark.usefixtures("transformers")
+def test_clips_own_embedding():
+    vectors = TransformersText("clip").embed(["lift it", "stack them"])
+    assert (vectors.dtype, vectors.tolist()) == (np.float32, [[4.0], [5.0]])
+
+
+def test_padding_is_left_out():
+    hidden = torch.tensor([[[1.0], [3.0], [100.0]], [[2.0], [4.0], [6.0]]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    assert mean_over_tokens(hidden, mask).tolist() == [[2.0], [4.0]]
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_model_that_cannot_be_had():
+    with pytest.raises(ConfigError, match="encoder 'no/such' cannot be loaded .no/such is not a"):
+        TransformersText("no/such")
+
+
+def test_without_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(
+        ConfigError, match=r"needs the package transformers: pip install 'imitate.language"
+    ):
+        TransformersText("clip")
