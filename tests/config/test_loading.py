@@ -117,7 +117,7 @@ def test_every_problem_has_its_line_and_the_file(tmp_path):
         ),
         (
             {**TOY, "train": {"hdf5_cache_mode": "none"}},
-            "train.hdf5_cache_mode: got \"none\", wanted 'auto' or 'all' or 'low_dim' or null",
+            "train.hdf5_cache_mode: got \"none\", wanted 'auto', 'all' or 'low_dim' or null",
         ),
         (
             {**TOY, "train": {"device": "gpu"}},
