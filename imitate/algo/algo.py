@@ -81,6 +81,8 @@ def algo_factory(
     obs_key_shapes: Mapping[str, tuple[int, ...]],
     ac_dim: int,
     device: torch.device | str = "cpu",
+    *,
+    load_pretrained: bool = True,
 ) -> Algo:
     """Build an algorithm.
 
@@ -90,6 +92,7 @@ def algo_factory(
         obs_key_shapes: shape of one step of each observation (and goal) key as networks see it: images are (C, H, W).
         ac_dim: action dimensions.
         device: where the networks live.
+        load_pretrained: read pretrained weights of encoders; false where a checkpoint brings them.
     """
     if not isinstance(config, Config):
         config = load_config(dict(config))
@@ -105,6 +108,7 @@ def algo_factory(
         obs_key_shapes=obs_key_shapes,
         ac_dim=ac_dim,
         device=device,
+        load_pretrained=load_pretrained,
         **kwargs,
     )
     return algo
@@ -136,7 +140,9 @@ class Algo(ABC):
         obs_key_shapes: Mapping[str, tuple[int, ...]],
         ac_dim: int,
         device: torch.device | str,
+        load_pretrained: bool = True,
     ) -> None:
+        self._load_pretrained = load_pretrained
         self.algo_config = algo_config
         self.obs_config = obs_config
         self.global_config = global_config
@@ -159,9 +165,15 @@ class Algo(ABC):
         self._parts: dict[str, int] = {}
         self._create_networks()
         self.nets = self.nets.float().to(self.device)
-        ema = algo_config.get("ema", None)
-        if ema is not None and ema.enabled:
+        if self._averages_weights:
+            ema = algo_config.ema
             self.ema = EMA(self.nets, power=ema.power, max_decay=ema.max_decay)
+
+    @property
+    def _averages_weights(self) -> bool:
+        """Whether a moving average of the weights is kept."""
+        ema = self.algo_config.get("ema", None)
+        return ema is not None and bool(ema.enabled)
 
     @property
     def active_nets(self) -> nn.ModuleDict:
@@ -194,8 +206,13 @@ class Algo(ABC):
         """
 
         def encoder(group: str, shapes: Mapping[str, tuple[int, ...]]) -> ObservationEncoder:
-            modalities = self.obs_config.modality_of(group)
-            return ObservationEncoder(shapes, modalities, self.obs_config.encoder)
+            return ObservationEncoder(
+                shapes,
+                self.obs_config.modality_of(group),
+                self.obs_config.encoder,
+                default_norm="group" if self._averages_weights else "batch",
+                load_pretrained=self._load_pretrained,
+            )
 
         goal = encoder("goal", self.goal_shapes) if self.goal_shapes else None
         return GroupEncoder(encoder("obs", self.obs_shapes), goal, frames or self.frame_stack)
@@ -227,7 +244,7 @@ class Algo(ABC):
             )
         params = self._optim_params()
         optimizers = {
-            name: make_optimizer(self.nets[name].parameters(), optim_config, self.device)
+            name: make_optimizer(self.nets[name], optim_config, self.device)
             for name, optim_config in params.items()
         }
         schedulers: dict[str, torch.optim.lr_scheduler.LRScheduler] = {

@@ -150,7 +150,12 @@ def algo_from_checkpoint(
     # Fresh weights are drawn only to be replaced; the caller's random numbers stay as they were.
     with torch.random.fork_rng(devices=[]):
         algo = algo_factory(
-            ckpt["algo_name"], config, shapes, ckpt["shape_metadata"]["ac_dim"], device
+            ckpt["algo_name"],
+            config,
+            shapes,
+            ckpt["shape_metadata"]["ac_dim"],
+            device,
+            load_pretrained=False,
         )
     algo.preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(algo.device)
     try:
