@@ -43,7 +43,7 @@ def test_ready_configurations_have_the_settings_that_work(name):
     assert optimizer.learning_rate.warmup_steps > 0
     horizons = {"lift": 150, "stack": 300, "pick_place_can": 400}
     assert config.experiment.rollout.horizon == horizons[task]
-    if config.algo.rnn.enabled:
+    if config.algo_name == "bc" and config.algo.rnn.enabled:
         assert config.train.seq_length == config.algo.rnn.horizon
 
 
