@@ -16,6 +16,7 @@ from imitate.data.hdf5_format import DatasetFile
 from imitate.envs import make_env
 from imitate.envs.cameras import Camera, camera_kwargs
 from imitate.envs.env import Array, Obs
+from imitate.envs.migration import migrate_env_args
 from imitate.envs.robosuite_env import ENV_TYPE, RobosuiteEnv
 from imitate.errors import DatasetError, EnvError, UserError
 
@@ -84,9 +85,10 @@ class Artist:
                 f"{meta.get('type')}): only robosuite's cameras are observed; see its states with "
                 "`imitate dataset playback`"
             )
-        kwargs = {**(meta.get("env_kwargs") or {}), **camera_kwargs(cameras)}
         names = [camera.name for camera in cameras]
         try:
+            meta, _ = migrate_env_args(meta)
+            kwargs = {**(meta.get("env_kwargs") or {}), **camera_kwargs(cameras)}
             env = make_env({**meta, "env_kwargs": kwargs}, camera_names=names)
         except EnvError as error:
             raise EnvError(f"{error}{self._version_hint()}") from error

@@ -15,6 +15,7 @@ from imitate.data.curate.selection import Selection, select
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.image_codec import ImageStorage
 from imitate.envs.cameras import Camera, camera_kwargs
+from imitate.envs.migration import tell_mismatch
 from imitate.errors import DatasetError
 
 _HOPELESS = 3  # so many demos lost at the beginning, and none drawn: it is not the demos' fault
@@ -109,6 +110,7 @@ def render(
             recorded_with=file.env_meta.get("env_version"),
             drawn_with=installed_version(),
         )
+        tell_mismatch(file.env_meta)
         layout = _layout(file, drawing, keep_obs, storage, jpeg_quality)
         with RenderedFile(Path(out), file, layout, overwrite=overwrite, resume=resume) as target:
             report.resumed = len(target.done)

@@ -18,6 +18,7 @@ from imitate.data.formats.report import Report
 from imitate.data.formats.robomimic import episode_of
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
+from imitate.envs.migration import fitted
 from imitate.errors import DatasetError, EnvError
 
 _SCENE = {"model": "model_file", "ep_meta": "ep_meta"}
@@ -57,7 +58,7 @@ def _by_many(source: Source, workers: int, path: Path) -> Iterator[Demo]:
     names = [
         demo.name for demo in source.demos
     ]  # states are small: reading them twice costs little
-    with DemoPool(partial(_prepared, path, source.env_meta), workers) as pool:
+    with DemoPool(partial(_prepared, path, fitted(source.env_meta)), workers) as pool:
         for name, found in pool.results(names):
             if isinstance(found, Lost):
                 raise _not_replayed(path, name, found.reason)

@@ -167,10 +167,15 @@ def fitted(env_args: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         EnvError: it cannot be translated.
     """
+    tell_mismatch(env_args)
+    return migrate_env_args(env_args)[0]
+
+
+def tell_mismatch(env_args: Mapping[str, Any]) -> None:
+    """Log :func:`version_note`, if there is one."""
     note = version_note(env_args)
     if note is not None:
         _logger.warning(note)
-    return migrate_env_args(env_args)[0]
 
 
 class _Editor:
