@@ -22,7 +22,10 @@ from typing import Any
 from imitate.functional.statistics import wilson_interval
 
 TASKS = ("lift", "stack", "pick_place_can")
-VARIANTS = ("bc", "bc_gaussian", "bc_gmm", "bc_vae", "bc_rnn", "bc_rnn_gmm")
+VARIANTS = (
+    *("bc", "bc_gaussian", "bc_gmm", "bc_vae", "bc_rnn", "bc_rnn_gmm"),
+    *("bc_chunk", "bc_transformer_gmm", "flow_policy", "diffusion_policy", "act", "vq_bet"),
+)
 IMITATE = (str(Path(sys.executable).with_name("imitate")),)
 
 
