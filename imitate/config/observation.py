@@ -80,7 +80,8 @@ class EncoderConfig(Section):
     def wants_unit_range(self) -> bool:
         """Whether values must lie in [0, 1]."""
         names = self.obs_randomizer_class or ()
-        trunk = self.core_kwargs.get("backbone_kwargs") or {}
+        trunk = self.core_kwargs.get("backbone_kwargs")
+        trunk = trunk if isinstance(trunk, Section) else OpenSection()
         return (
             "ColorRandomizer" in ((names,) if isinstance(names, str) else names)
             or bool(trunk.get("pretrained"))

@@ -176,7 +176,7 @@ trees = st.fixed_dictionaries(
         "observation": st.fixed_dictionaries(
             {
                 "encoder": st.dictionaries(
-                    st.sampled_from(["rgb", "low_dim", "touch"]),
+                    st.sampled_from(["rgb", "low_dim", "object"]),
                     st.fixed_dictionaries(
                         {"core_kwargs": objects},
                         optional={"obs_randomizer_kwargs": objects},

@@ -252,6 +252,7 @@ def test_images_of_01(caplog):
             "pool_class": "SpatialSoftmax",
             "pool_kwargs": {"num_kp": 16, "temperature": 1.0},
         },
+        "share": False,
         "obs_randomizer_class": "CropRandomizer",
         "obs_randomizer_kwargs": {"crop_height": 76, "crop_width": 76},
     }
