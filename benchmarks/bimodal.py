@@ -130,7 +130,15 @@ def configuration(name: str) -> dict[str, Any]:
             },
             window,
         ),
-        "vq_bet": ("vq_bet", {}, {}),
+        "vq_bet": (
+            "vq_bet",
+            {
+                "chunk": {"size": 8, "execute": 4},
+                "vq": {"pretrain_epochs": 3, "latent_dim": 32},
+                "transformer": {"embed_dim": 64, "num_layers": 2, "num_heads": 4},
+            },
+            window,
+        ),
     }
     algo_name, section, train = algos[name]
     return {
@@ -167,7 +175,8 @@ def draw(walks: dict[str, Walk], path: Path) -> None:
 
     figure = Figure(figsize=(2.6 * len(walks), 2.5), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, (name, result) in zip(figure.subplots(1, len(walks)), walks.items(), strict=True):
+    panels = figure.subplots(1, len(walks), squeeze=False)[0]
+    for axes, (name, result) in zip(panels, walks.items(), strict=True):
         axes.add_patch(Circle((0, 0), RADIUS, color="0.8"))
         axes.plot(*GOAL, "*", color="black", markersize=10)
         for number in range(min(40, result.positions.shape[1])):

@@ -125,6 +125,7 @@ class Algo(ABC):
         nets: every network that has weights, targets too.
         preprocess: from raw values to network inputs, and back for actions. Saved apart from the networks.
         share_gradients: averages gradients over the processes that train together, where there are several.
+        share_weights: gives these processes the weights and buffers of the first.
         ema: moving average of the networks, where ``algo.ema.enabled``; it follows each update of :attr:`main_net`.
     """
 
@@ -162,6 +163,7 @@ class Algo(ABC):
         self._compiled = False
         self.ema: EMA | None = None
         self.share_gradients: Callable[[Sequence[Tensor]], None] | None = None
+        self.share_weights: Callable[[nn.Module], None] | None = None
         self._parts: dict[str, int] = {}
         self._create_networks()
         self.nets = self.nets.float().to(self.device)
@@ -254,7 +256,7 @@ class Algo(ABC):
                 steps_per_epoch=max(
                     1, steps_per_epoch // self.global_config.train.gradient_accumulation
                 ),
-                num_epochs=self.global_config.train.num_epochs,
+                num_epochs=self._epochs_of(name),
             )
             for name, optim_config in params.items()
         }
@@ -264,6 +266,11 @@ class Algo(ABC):
         """Optimizer sections of the networks that there are."""
         section = self.algo_config.get("optim_params", {})
         return {name: section[name] for name in section if name in self.nets}
+
+    def _epochs_of(self, name: str) -> int:
+        """Epochs in which a network learns: so many does its learning-rate schedule have."""
+        epochs: int = self.global_config.train.num_epochs
+        return epochs
 
     def _compile(self) -> None:
         """Compile the networks in place; on CUDA with graphs, which pay for small networks."""

@@ -55,6 +55,19 @@ class ChunkConfig(Section):
             self.size, self.execute, self.temporal_ensemble, self.latency, path
         )
 
+    def prediction_problems(self, path: str, seq_length: int) -> list[str]:
+        """What an algorithm that predicts chunks, and nothing else, cannot train or execute."""
+        problems = self.problems(path)
+        if not self.enabled:
+            problems.append(
+                f"{path}.enabled is false, but the algorithm predicts chunks: set it to true"
+            )
+        if seq_length < self.size:
+            problems.append(
+                f"train.seq_length is {seq_length}, too short for {path}.size {self.size}: set it to {self.size}"
+            )
+        return problems
+
 
 def execution_problems(
     size: int, execute: int, temporal_ensemble: float | None, latency: int, path: str

@@ -35,6 +35,23 @@ def masked_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
     return kept.sum() / weight.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 
+def focal_loss(logits: Tensor, target: Tensor, gamma: float = 2.0) -> Tensor:
+    """Cross-entropy that counts less where the class is predicted well: ``-(1 - p)^gamma log p``.
+
+    Lin et al., ICCV 2017, arXiv:1708.02002.
+
+    Args:
+        logits: (*B, C), unnormalized.
+        target: (*B), int64.
+        gamma: 0 is the cross-entropy.
+
+    Returns:
+        (*B).
+    """
+    log_p = logits.log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    return -((1.0 - log_p.exp()) ** gamma) * log_p
+
+
 def gaussian_log_prob(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
     """Log-density of a diagonal Gaussian: ``(*B, D)`` each, to ``(*B,)``."""
     log_two_pi = 1.8378770664093453

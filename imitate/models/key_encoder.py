@@ -60,7 +60,8 @@ class KeyEncoder(nn.Module):
         self.core = core
         self.uses_language: bool = getattr(core, "uses_language", False)
         shape: Any = randomizers[-1].output_shape if randomizers else input_shape
-        self.output_dim = math.prod(shape if core is None else core.output_shape)  # type: ignore[arg-type]
+        self.output_shape: Shape = tuple(shape if core is None else core.output_shape)  # type: ignore[arg-type]
+        self.output_dim = math.prod(self.output_shape)
 
     def forward(self, values: Sequence[Tensor], language: Tensor | None = None) -> list[Tensor]:
         """Values ``(*B, *input_shape)`` of one or more keys to ``(*B, output_dim)`` each, all in one pass.

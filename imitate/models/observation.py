@@ -30,6 +30,11 @@ class ObservationEncoder(nn.Module):
         default_norm: normalization layers of trunks whose ``norm`` is null: 'batch'; 'group' where a moving average of
             the weights is kept.
         load_pretrained: read pretrained weights; false where a checkpoint brings them.
+
+    Attributes:
+        output_dim: D of all features together.
+        feature_dims: of each key's features.
+        encoded_shapes: shape of the features before they are flattened, of each key that has a network.
     """
 
     def __init__(
@@ -85,13 +90,17 @@ class ObservationEncoder(nn.Module):
         return networks
 
     def _set_up_output(self) -> None:
-        sizes = {key: math.prod(shape) for key, shape in self.obs_shapes.items()}
+        shapes = {key: (math.prod(shape),) for key, shape in self.obs_shapes.items()}
+        self.encoded_shapes: dict[str, Shape] = {}
         for module, net in self._encoders().items():
-            sizes |= dict.fromkeys(self._keys_of[module], net.output_dim)
+            self.encoded_shapes |= dict.fromkeys(self._keys_of[module], net.output_shape)
         if self.uses_language:
-            del sizes[LANGUAGE_KEY]
-        self._output_keys = list(sizes)
-        self.output_dim = sum(sizes.values())
+            del shapes[LANGUAGE_KEY]
+        self._output_keys = list(shapes)
+        self.feature_dims = {
+            key: math.prod(self.encoded_shapes.get(key, shape)) for key, shape in shapes.items()
+        }
+        self.output_dim = sum(self.feature_dims.values())
         self._vectors_only = not self.nets and all(len(s) == 1 for s in self.obs_shapes.values())
 
     def _encoders(self) -> dict[str, KeyEncoder]:
@@ -101,14 +110,18 @@ class ObservationEncoder(nn.Module):
         """``(*B, ...)`` per key to ``(*B, output_dim)``."""
         if self._vectors_only:
             return torch.cat([obs[key] for key in self.obs_shapes], dim=-1)
-        features: dict[str, Tensor] = {}
+        return torch.cat(list(self.features(obs).values()), dim=-1)
+
+    def features(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """``(*B, ...)`` per key to features ``(*B, D)`` of each key, in the order in which they are joined."""
+        encoded: dict[str, Tensor] = {}
         for module, keys in self._keys_of.items():
             outputs = self.nets[module]([obs[key] for key in keys], self._language(obs))
-            features |= zip(keys, outputs, strict=True)
-        for key in self._output_keys:
-            if key not in features:
-                features[key] = _flat(obs[key], self.obs_shapes[key])
-        return torch.cat([features[key] for key in self._output_keys], dim=-1)
+            encoded |= zip(keys, outputs, strict=True)
+        return {
+            key: encoded[key] if key in encoded else _flat(obs[key], self.obs_shapes[key])
+            for key in self._output_keys
+        }
 
     @torch.no_grad()
     def keypoints(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:

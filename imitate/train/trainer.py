@@ -156,6 +156,7 @@ def _join(algo: Algo, ranks: Ranks) -> None:
     if algo.ema is not None:
         ranks.share(algo.ema.module)
     algo.share_gradients = ranks.average
+    algo.share_weights = ranks.share
 
 
 def _without_output(setup: Setup) -> Setup:

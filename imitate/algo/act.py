@@ -1,0 +1,268 @@
+"""ACT: chunks of actions by a transformer that is trained as a conditional variational autoencoder.
+
+Zhao, Kumar, Levine & Finn, "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware", RSS 2023
+(arXiv:2304.13705). With a = the demonstrated chunk of K actions, o = the observation, s = its vectors:
+
+    q(z | a, s): encoder over [CLS, s, a_1 .. a_K], read at CLS              -> ChunkPosterior
+    decoder: encoder over [z, s, cells of the images], K queries read it     -> ACTNetwork.decode
+    loss = | a - decoder(z, o) | + kl_weight KL(q || N(0, I))                -> ACT._loss
+    acting: z = 0                                                            -> ACT._predict
+    executing: K actions at once, or ensembling (chunk.temporal_ensemble)    -> ChunkExecution
+
+Departures: padded steps are left out of the mean of the loss, not only of its sum; every layer of the decoder is used
+(``decoder_first_layer_only`` brings the published code's mistake back); cameras are told apart by a learned position,
+not by their place side by side; a policy that sees vectors alone is one like any other; goals are further tokens.
+Images give a token per cell with ``pool_class`` null, ``feature_dimension`` null and ``flatten`` false, as in the
+paper, and else one token each.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.chunk_policy import ChunkPolicy
+from imitate.algo.execution import ChunkExecution
+from imitate.algo.sections import ChunkConfig, EMAConfig, OptimParams
+from imitate.config import Section
+from imitate.functional.losses import gaussian_kl_to_standard, masked_mean
+from imitate.models.actor import GroupEncoder, Obs
+from imitate.models.attention import sinusoidal_positions
+from imitate.models.detr import Decoder, Encoder
+from imitate.models.tokens import ObservationTokens
+
+
+class ACTTransformerConfig(Section):
+    """The transformers; width, heads, MLPs and dropout are those of all three."""
+
+    embed_dim: int = Field(512, ge=4, description="width, a multiple of 4 and of num_heads")
+    num_heads: int = Field(8, ge=1, description="attention heads")
+    feedforward_dim: int = Field(3200, ge=1, description="width of the MLPs")
+    encoder_layers: int = Field(4, ge=1, description="layers over the observation")
+    decoder_layers: int = Field(7, ge=1, description="layers of the queries, one query per action")
+    dropout: float = Field(0.1, ge=0, lt=1, description="of attention and of each sublayer")
+    pre_norm: bool = Field(False, description="LayerNorm before each sublayer, not after it")
+    decoder_first_layer_only: bool = Field(
+        False,
+        description="leave all layers of the decoder but the first unused, as the published code does",
+    )
+
+
+class ACTVAEConfig(Section):
+    """The latent that says how, among several ways, a demonstration did it."""
+
+    enabled: bool = Field(True, description="encode demonstrated chunks; without it z is always 0")
+    latent_dim: int = Field(32, ge=1, description="size of the latent")
+    kl_weight: float = Field(10.0, ge=0, description="weight of the KL term")
+    encoder_layers: int = Field(4, ge=1, description="layers over the demonstrated chunk")
+
+
+class ACTConfig(Section):
+    """Section ``algo`` of algorithm ``act``."""
+
+    tree_defaults = {"train": {"seq_length": 100}}
+
+    optim_params: OptimParams = Field(
+        OptimParams.model_validate(
+            {
+                "policy": {
+                    "optimizer_type": "adamw",
+                    "learning_rate": {"initial": 1e-5},
+                    "regularization": {"L2": 1e-4},
+                }
+            }
+        )
+    )
+    chunk: ChunkConfig = Field(ChunkConfig(enabled=True, size=100, execute=100))
+    transformer: ACTTransformerConfig = Field(ACTTransformerConfig())
+    vae: ACTVAEConfig = Field(ACTVAEConfig())
+    ema: EMAConfig = Field(EMAConfig())
+
+    def observed_steps(self, config: Any) -> int | None:
+        """The first frames, whatever is predicted from them."""
+        return int(config.train.frame_stack)
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained or cannot act."""
+        problems = self.chunk.prediction_problems("algo.chunk", config.train.seq_length)
+        width, heads = self.transformer.embed_dim, self.transformer.num_heads
+        if width % heads or width % 4:
+            problems.append(
+                f"algo.transformer.embed_dim is {width}: make it a multiple of 4 and of algo.transformer.num_heads "
+                f"{heads}"
+            )
+        return problems
+
+
+@register_algo_factory_func("act", section=ACTConfig)
+def algo_config_to_class(algo_config: ACTConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return ACT, {}
+
+
+class ChunkPosterior(nn.Module):
+    """q(z | a, s): a transformer over the demonstrated chunk.
+
+    Args:
+        config: section ``algo``.
+        ac_dim: A.
+        state_dim: features of s; 0 for none.
+    """
+
+    places: Tensor
+
+    def __init__(self, config: ACTConfig, ac_dim: int, state_dim: int) -> None:
+        super().__init__()
+        width = config.transformer.embed_dim
+        self.summary = nn.Parameter(torch.randn(width))
+        self.state = nn.Linear(state_dim, width) if state_dim else None
+        self.action = nn.Linear(ac_dim, width)
+        self.encoder = _encoder(config.transformer, config.vae.encoder_layers)
+        self.latent = nn.Linear(width, 2 * config.vae.latent_dim)
+        places = sinusoidal_positions(config.chunk.size + (2 if state_dim else 1), width)
+        self.register_buffer("places", places, persistent=False)
+
+    def forward(self, state: Tensor | None, actions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance, ``(B, Z)`` each.
+
+        Args:
+            state: (B, D), if there are such features.
+            actions: (B, K, A).
+            mask: (B, K) bool, true for actions that are real; the others are not seen.
+        """
+        batch = len(actions)
+        tokens = [self.summary.expand(batch, 1, -1)]
+        if self.state is not None:
+            tokens.append(self.state(state).unsqueeze(1))
+        seen = torch.cat([mask.new_ones(batch, len(tokens)), mask], dim=1)
+        tokens.append(self.action(actions.masked_fill(~mask.unsqueeze(-1), 0.0)))
+        mixed = self.encoder(torch.cat(tokens, dim=1), self.places.unsqueeze(0), seen)
+        mean, logvar = self.latent(mixed[:, 0]).chunk(2, dim=-1)
+        return mean, logvar
+
+
+class Reconstruction(NamedTuple):
+    """What the network makes of a demonstrated chunk."""
+
+    actions: Tensor
+    """(B, K, A)."""
+    kl: Tensor
+    """(B,) KL of q(z | a, s) from N(0, I), summed over the latent."""
+
+
+class ACTNetwork(nn.Module):
+    """The conditional variational autoencoder.
+
+    Args:
+        encoder: of observation and goal.
+        config: section ``algo``.
+        ac_dim: A.
+        frames: observations that the policy sees.
+    """
+
+    def __init__(
+        self, encoder: GroupEncoder, config: ACTConfig, ac_dim: int, frames: int = 1
+    ) -> None:
+        super().__init__()
+        sizes = config.transformer
+        width, self.latent_dim = sizes.embed_dim, config.vae.latent_dim
+        self.obs = ObservationTokens(encoder.obs, width, frames)
+        self.goal = ObservationTokens(encoder.goal, width) if encoder.goal is not None else None
+        state_dim = self.obs.state_dim
+        self.posterior = ChunkPosterior(config, ac_dim, state_dim) if config.vae.enabled else None
+        self.latent = nn.Linear(self.latent_dim, width)
+        self.latent_place = nn.Parameter(0.02 * torch.randn(1, 1, width))
+        self.encoder = _encoder(sizes, sizes.encoder_layers)
+        self.decoder = Decoder(
+            width,
+            sizes.decoder_layers,
+            sizes.num_heads,
+            sizes.feedforward_dim,
+            sizes.dropout,
+            sizes.pre_norm,
+            first_layer_only=sizes.decoder_first_layer_only,
+        )
+        self.queries = nn.Parameter(torch.randn(config.chunk.size, width))
+        self.action = nn.Linear(width, ac_dim)
+
+    def forward(self, obs: Obs, goal: Obs | None, actions: Tensor, mask: Tensor) -> Reconstruction:
+        """Encode demonstrated chunks ``(B, K, A)`` and decode a sample; ``mask`` (B, K) is true for real actions."""
+        features = self.obs.features(obs)
+        if self.posterior is None:
+            z = self._no_style(actions)
+            return Reconstruction(self.decode(z, features, goal), z.sum(-1))
+        state = self.obs.state_of(features)
+        mean, logvar = self.posterior(None if state is None else state[:, -1], actions, mask)
+        z = mean + (0.5 * logvar).exp() * torch.randn_like(mean)
+        kl = gaussian_kl_to_standard(mean.float(), logvar.float())
+        return Reconstruction(self.decode(z, features, goal), kl)
+
+    def act(self, obs: Obs, goal: Obs | None) -> Tensor:
+        """Chunks ``(B, K, A)`` of the mean of the prior."""
+        features = self.obs.features(obs)
+        return self.decode(self._no_style(next(iter(features.values()))), features, goal)
+
+    def decode(self, z: Tensor, features: dict[str, Tensor], goal: Obs | None) -> Tensor:
+        """Chunks ``(B, K, A)`` of latents ``(B, Z)`` and the features of the observation."""
+        parts = [(self.latent(z).unsqueeze(1), self.latent_place), self.obs(features)]
+        if self.goal is not None and goal is not None:
+            parts.append(self.goal(self.goal.features(goal)))
+        tokens, positions = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        memory = self.encoder(tokens, positions)
+        return cast(Tensor, self.action(self.decoder(self.queries, memory, positions)))
+
+    def _no_style(self, like: Tensor) -> Tensor:
+        return like.new_zeros(len(like), self.latent_dim)
+
+
+class ACT(ChunkPolicy):
+    """Action chunking with transformers."""
+
+    @property
+    def policy(self) -> ACTNetwork:
+        """The network that learns and acts."""
+        return cast(ACTNetwork, self.active_nets["policy"])
+
+    @property
+    def prediction_horizon(self) -> int:
+        """K."""
+        return int(self.algo_config.chunk.size)
+
+    @property
+    def execution(self) -> ChunkExecution:
+        """All of a chunk, a part of it, or ensembling."""
+        return cast(ChunkExecution, self.algo_config.chunk.execution)
+
+    def _create_networks(self) -> None:
+        encoder = self._create_encoder(frames=1)
+        policy = ACTNetwork(encoder, self.algo_config, self.ac_dim, self.frame_stack)
+        self.nets = nn.ModuleDict({"policy": policy})
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        actions, mask = batch["actions"], batch["pad_mask"]
+        if mask is None:
+            mask = torch.ones_like(actions[..., 0], dtype=torch.bool)
+        with self.autocast():
+            made = self.policy(batch["obs"], batch["goal_obs"], actions, mask)
+        error = (made.actions.float() - actions).abs().mean(-1)
+        l1, kl = masked_mean(error, mask), made.kl.mean()
+        loss = l1 + self.algo_config.vae.kl_weight * kl
+        return loss, {"Loss": loss, "L1_Loss": l1, "KL_Loss": kl}
+
+    def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
+        return self.policy.act(obs, goal)
+
+
+def _encoder(sizes: ACTTransformerConfig, num_layers: int) -> Encoder:
+    return Encoder(
+        sizes.embed_dim,
+        num_layers,
+        sizes.num_heads,
+        sizes.feedforward_dim,
+        sizes.dropout,
+        sizes.pre_norm,
+    )

@@ -1,0 +1,330 @@
+"""VQ-BeT: chunks of actions as codes, which a transformer chooses, and an offset from what they stand for.
+
+Lee, Wang, Etukuru, Kim, Shafiullah & Pinto, "Behavior Generation with Latent Actions", ICML 2024 (arXiv:2403.03181).
+With a = the demonstrated chunk, phi and psi = encoder and decoder of the autoencoder, c_1 .. c_L = the codes of phi(a),
+layer by layer, e(c) = the sum of their vectors, o = the last observations:
+
+    stage 1, the first ``vq.pretrain_epochs`` epochs, of the autoencoder     -> VQBeT._autoencoder_loss
+        | a - psi(e(c)) | + commitment_weight | phi(a) - sg[e(c)] |^2; codes are moving averages (ResidualVQ)
+    stage 2, the other epochs, of the policy; the autoencoder stays          -> VQBeT._loss
+        focal(c_1 | o) + secondary_code_weight sum_l focal(c_l | o, c_<l)
+        + offset_weight | a - psi(e(c)) - offset(o, c) |
+    acting: draw c_1, then c_2 given c_1, ...; psi(e(c)) + offset(o, c)      -> VQBeT._predict
+
+The stage follows from the epoch alone, so a run that is resumed is in the right one; each stage has a learning-rate
+schedule of its own, which ends with it.
+
+Departures from the published code: a layer's code is drawn given those of the layers before (an option there), since
+codes drawn apart mix ways of doing it; the offset is learned for the codes of the demonstration, as in BeT, not for
+codes that are drawn, whose offset would lead from one way to another; it comes from a network that is told the codes,
+not as one output per code; padded actions are replaced by the last real one and left out of the losses; one chunk is
+predicted, from the newest observation. The weights of the losses are divided by that of the first code.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.chunk_policy import ChunkPolicy
+from imitate.algo.execution import ChunkExecution
+from imitate.algo.sections import ChunkConfig, EMAConfig, LayerDims
+from imitate.config import OptimizerConfig, Section
+from imitate.functional.losses import focal_loss, masked_mean
+from imitate.functional.sampling import draw_class
+from imitate.models.actor import GroupEncoder, Obs
+from imitate.models.mlp import MLP
+from imitate.models.transformer import CausalTransformer
+from imitate.models.vq import ChunkAutoencoder
+
+
+class VQBeTOptimParams(Section):
+    """Optimizers by network."""
+
+    autoencoder: OptimizerConfig = Field(
+        OptimizerConfig.model_validate(
+            {
+                "optimizer_type": "adamw",
+                "learning_rate": {"initial": 1e-3},
+                "regularization": {"L2": 1e-4},
+            }
+        )
+    )
+    policy: OptimizerConfig = Field(
+        OptimizerConfig.model_validate(
+            {
+                "optimizer_type": "adamw",
+                "learning_rate": {
+                    "initial": 1e-4,
+                    "scheduler_type": "cosine",
+                    "warmup_steps": 500,
+                },
+                "regularization": {"L2": 1e-6},
+            }
+        )
+    )
+
+
+class VQConfig(Section):
+    """The autoencoder of chunks and its codes."""
+
+    pretrain_epochs: int = Field(
+        10, ge=1, description="epochs in which the autoencoder learns; the policy has the others"
+    )
+    num_layers: int = Field(2, ge=1, description="codes per chunk")
+    num_codes: int = Field(16, ge=2, description="codes of each layer to choose from")
+    latent_dim: int = Field(512, ge=1, description="size of a code's vector")
+    hidden_dims: LayerDims = Field((128, 128), description="hidden layers of encoder and decoder")
+    decay: float = Field(0.95, ge=0, lt=1, description="of the moving averages that codes follow")
+    commitment_weight: float = Field(
+        1.0, ge=0, description="weight of the distance of chunks from their codes"
+    )
+
+
+class VQBeTTransformerConfig(Section):
+    """The transformer over the last observations."""
+
+    embed_dim: int = Field(512, ge=1, description="width, a multiple of num_heads")
+    num_layers: int = Field(8, ge=1, description="blocks")
+    num_heads: int = Field(8, ge=1, description="attention heads")
+    dropout: float = Field(0.1, ge=0, lt=1, description="of inputs, attention and each block")
+
+
+class VQBeTConfig(Section):
+    """Section ``algo`` of algorithm ``vq_bet``."""
+
+    tree_defaults = {"train": {"frame_stack": 5, "seq_length": 5}}
+
+    optim_params: VQBeTOptimParams = Field(VQBeTOptimParams())
+    chunk: ChunkConfig = Field(ChunkConfig(enabled=True, size=5, execute=5))
+    vq: VQConfig = Field(VQConfig())
+    transformer: VQBeTTransformerConfig = Field(VQBeTTransformerConfig())
+    focal_gamma: float = Field(
+        2.0, ge=0, description="how much less a code counts that is predicted well; 0: all alike"
+    )
+    secondary_code_weight: float = Field(
+        0.1, ge=0, description="weight of the codes after the first; the first has 1"
+    )
+    offset_weight: float = Field(20.0, ge=0, description="weight of the offset's error")
+    temperature: float = Field(
+        1.0, ge=0, description="of drawing codes: below 1 likely ones more often, 0 the likeliest"
+    )
+    ema: EMAConfig = Field(EMAConfig())
+
+    def observed_steps(self, config: Any) -> int | None:
+        """The first frames, whatever is predicted from them."""
+        return int(config.train.frame_stack)
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained or cannot act."""
+        problems = self.chunk.prediction_problems("algo.chunk", config.train.seq_length)
+        if config.train.num_epochs <= self.vq.pretrain_epochs:
+            problems.append(
+                f"train.num_epochs is {config.train.num_epochs}, of which algo.vq.pretrain_epochs "
+                f"{self.vq.pretrain_epochs} leave none for the policy: raise the first or lower the second"
+            )
+        if self.transformer.embed_dim % self.transformer.num_heads:
+            problems.append(
+                f"algo.transformer.embed_dim is {self.transformer.embed_dim}, which algo.transformer.num_heads "
+                f"{self.transformer.num_heads} does not divide: make it a multiple"
+            )
+        return problems
+
+
+@register_algo_factory_func("vq_bet", section=VQBeTConfig)
+def algo_config_to_class(algo_config: VQBeTConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return VQBeT, {}
+
+
+class CodePolicy(nn.Module):
+    """From observations to codes and an offset.
+
+    Args:
+        encoder: of one observation, and the goal.
+        config: section ``algo``.
+        ac_dim: A.
+        frames: F, observations that the policy sees.
+    """
+
+    def __init__(
+        self, encoder: GroupEncoder, config: VQBeTConfig, ac_dim: int, frames: int = 1
+    ) -> None:
+        super().__init__()
+        sizes, width = config.transformer, config.transformer.embed_dim
+        self.frames = frames
+        self.num_codes = config.vq.num_codes
+        self.chunk_shape = (config.chunk.size, ac_dim)
+        self.encoder = encoder
+        self.transformer = CausalTransformer(
+            encoder.output_dim,
+            embed_dim=width,
+            num_layers=sizes.num_layers,
+            num_heads=sizes.num_heads,
+            context_length=frames,
+            emb_dropout=sizes.dropout,
+            attn_dropout=sizes.dropout,
+            block_output_dropout=sizes.dropout,
+        )
+
+        def head(layers_known: int, size: int) -> nn.Sequential:
+            known = layers_known * self.num_codes
+            return nn.Sequential(MLP(width + known, (width,)), nn.Linear(width, size))
+
+        num_layers = config.vq.num_layers
+        self.codes = nn.ModuleList(head(layer, self.num_codes) for layer in range(num_layers))
+        self.offset = head(num_layers, config.chunk.size * ac_dim)
+
+    def features(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+        """What the newest of the observations ``(B, [F,] ...)`` says after those before it: ``(B, E)``."""
+        encoded: Tensor = self.encoder(obs, goal)
+        if self.frames == 1:
+            encoded = encoded.unsqueeze(1)
+        mixed: Tensor = self.transformer(encoded)
+        return mixed[:, -1]
+
+    def forward(self, obs: Obs, goal: Obs | None, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits ``(B, L, C)`` of each layer given the codes ``(B, L)`` before it, and the offset ``(B, K, A)``."""
+        features = self.features(obs, goal)
+        logits = [head(self._joined(features, codes[:, :i])) for i, head in enumerate(self.codes)]
+        return torch.stack(logits, dim=1), self.offset_of(features, codes)
+
+    def draw(
+        self, features: Tensor, temperature: float, generator: torch.Generator | None
+    ) -> Tensor:
+        """Codes ``(B, L)``, layer by layer; temperature 0 takes the likeliest."""
+        codes = features.new_zeros(len(features), 0, dtype=torch.long)
+        for head in self.codes:
+            logits = head(self._joined(features, codes)).float()
+            greedy = temperature == 0
+            code = logits.argmax(-1) if greedy else draw_class(logits / temperature, generator)
+            codes = torch.cat([codes, code.unsqueeze(1)], dim=1)
+        return codes
+
+    def offset_of(self, features: Tensor, codes: Tensor) -> Tensor:
+        """What to add to the chunk of these codes, ``(B, K, A)``."""
+        offset: Tensor = self.offset(self._joined(features, codes))
+        return offset.view(-1, *self.chunk_shape)
+
+    def _joined(self, features: Tensor, codes: Tensor) -> Tensor:
+        known = nn.functional.one_hot(codes, self.num_codes).flatten(1)
+        return torch.cat([features, known.to(features.dtype)], dim=-1)
+
+
+class VQBeT(ChunkPolicy):
+    """Vector-quantized behavior transformer."""
+
+    @property
+    def policy(self) -> CodePolicy:
+        """The network that chooses codes."""
+        return cast(CodePolicy, self.active_nets["policy"])
+
+    @property
+    def autoencoder(self) -> ChunkAutoencoder:
+        """The network that codes stand for chunks in; never an averaged one, since it stays when the policy learns."""
+        return cast(ChunkAutoencoder, self.nets["autoencoder"])
+
+    @property
+    def prediction_horizon(self) -> int:
+        """K."""
+        return int(self.algo_config.chunk.size)
+
+    @property
+    def execution(self) -> ChunkExecution:
+        """So many actions of a chunk."""
+        return cast(ChunkExecution, self.algo_config.chunk.execution)
+
+    def _create_networks(self) -> None:
+        config, vq = self.algo_config, self.algo_config.vq
+        autoencoder = ChunkAutoencoder(
+            self.ac_dim,
+            self.prediction_horizon,
+            latent_dim=vq.latent_dim,
+            hidden_dims=vq.hidden_dims,
+            num_codes=vq.num_codes,
+            num_layers=vq.num_layers,
+            decay=vq.decay,
+        )
+        encoder = self._create_encoder(frames=1)
+        policy = CodePolicy(encoder, config, self.ac_dim, self.frame_stack)
+        self.nets = nn.ModuleDict({"autoencoder": autoencoder, "policy": policy})
+
+    def _epochs_of(self, name: str) -> int:
+        """Each network learns in its own stage."""
+        pretrain: int = self.algo_config.vq.pretrain_epochs
+        return pretrain if name == "autoencoder" else super()._epochs_of(name) - pretrain
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """Chunks whose padded steps repeat the last real action: what they held does not matter."""
+        selected = super()._select_batch(batch)
+        selected["actions"] = hold_last(selected["actions"], selected["pad_mask"])
+        return selected
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """Stage 1 or stage 2, by the epoch; validation is of the policy in both, so that its losses compare."""
+        if validate or epoch > self.algo_config.vq.pretrain_epochs:
+            return super().train_on_batch(batch, epoch, validate)
+        loss, info = self._autoencoder_loss(batch, learn=True)
+        info["Autoencoder_Grad_Norms"] = self._gradient_step("autoencoder", loss)
+        if self.share_weights is not None:
+            # Each process has moved the codes by its part of the batch.
+            self.share_weights(self.autoencoder.quantizer)
+        return {name: value.detach() for name, value in info.items()}
+
+    def _autoencoder_loss(self, batch: Batch, learn: bool) -> tuple[Tensor, Info]:
+        """Reconstruction and commitment; with ``learn`` the codes move too."""
+        made, quantized = self.autoencoder(batch["actions"], learn)
+        error = (made - batch["actions"]).abs().mean(-1)
+        reconstruction = masked_mean(error, batch["pad_mask"])
+        commitment = quantized.commitment.mean()
+        loss = reconstruction + self.algo_config.vq.commitment_weight * commitment
+        return loss, {
+            "Loss": loss,
+            "Reconstruction_Loss": reconstruction,
+            "Commitment_Loss": commitment,
+        }
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        config = self.algo_config
+        with torch.no_grad():
+            codes = self.autoencoder.encode(batch["actions"])
+            missing = batch["actions"] - self.autoencoder.decode(codes)
+        with self.autocast():
+            logits, offset = self.policy(batch["obs"], batch["goal_obs"], codes)
+        focal = focal_loss(logits.float(), codes, config.focal_gamma).mean(0)
+        error = (offset.float() - missing).abs().mean(-1)
+        offset_loss = masked_mean(error, batch["pad_mask"])
+        code_loss = focal[0] + config.secondary_code_weight * focal[1:].sum()
+        loss = code_loss + config.offset_weight * offset_loss
+        right = (logits.argmax(-1) == codes).float().mean(0)
+        return loss, {
+            "Loss": loss,
+            "Code_Loss": code_loss,
+            "Offset_Loss": offset_loss,
+            "Code_Accuracy": right[0],
+        }
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """How well the codes stand for chunks, and the error of the predicted ones."""
+        _, info = self._autoencoder_loss(batch, learn=False)
+        reconstruction = info["Reconstruction_Loss"]
+        return {**super()._validation_info(batch), "Reconstruction_Loss": reconstruction}
+
+    def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
+        policy = self.policy
+        features = policy.features(obs, goal)
+        codes = policy.draw(features, self.algo_config.temperature, generator)
+        return self.autoencoder.decode(codes) + policy.offset_of(features, codes)
+
+
+def hold_last(actions: Tensor, mask: Tensor | None) -> Tensor:
+    """Actions ``(B, K, A)`` with those where the mask (B, K) is false replaced by the last real one before them."""
+    if mask is None:
+        return actions
+    steps = torch.arange(actions.shape[1], device=actions.device)
+    last = torch.where(mask.bool(), steps, 0).cummax(dim=1).values
+    return actions.gather(1, last.unsqueeze(-1).expand_as(actions))
