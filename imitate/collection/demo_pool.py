@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 from collections import deque
@@ -125,7 +124,7 @@ class _Worker:
     def answer(self) -> Any:
         """What came of the demo."""
         try:
-            answer = _receive(self.connection)
+            answer = self.connection.recv()
         except (EOFError, OSError):
             self.stop()
             return Lost(f"its process died twice (exit code {self._process.exitcode})", died=True)
@@ -151,10 +150,10 @@ def _serve(connection: Connection, prepare: Callable[[], Work[Any]]) -> None:
         try:
             work = prepare()
         except UserError as error:
-            _send(connection, error)
+            connection.send(error)
             return
         while True:
-            _send(connection, _answer(work, demo))
+            connection.send(_answer(work, demo))
             demo = connection.recv()
 
 
@@ -167,27 +166,6 @@ def _answer(work: Work[Any], demo: str) -> Any:
         Exception
     ) as error:  # a simulator that blew up: this demo is lost, the next one has its own scene
         return Lost(f"{type(error).__name__}: {error}".splitlines()[0])
-
-
-def _send(connection: Connection, answer: Any) -> None:
-    """Arrays go as they lie in memory: images of a demo may be large, and pickling would copy them twice."""
-    buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(answer, protocol=5, buffer_callback=buffers.append)
-    raw = [buffer.raw() for buffer in buffers]
-    connection.send([len(part) for part in raw])
-    connection.send_bytes(head)
-    for part in raw:
-        if len(part):
-            connection.send_bytes(part)
-
-
-def _receive(connection: Connection) -> Any:
-    parts = [bytearray(size) for size in connection.recv()]
-    head = connection.recv_bytes()
-    for part in parts:
-        if part:
-            connection.recv_bytes_into(part)
-    return pickle.loads(head, buffers=parts)
 
 
 def _end_with_parent() -> None:
