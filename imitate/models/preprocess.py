@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,6 +109,7 @@ class Preprocess(nn.Module):
         statistics: Mapping[str, Mapping[str, Stats]],
         obs_normalization: str | None = None,
         action_config: Mapping[str, Any] | None = None,
+        unit_range_keys: Collection[str] = (),
     ) -> Self:
         """Normalization fitted to data.
 
@@ -121,10 +122,11 @@ class Preprocess(nn.Module):
             action_config: per action key a mapping with ``normalization``: None; 'min_max', to
                 +-0.999999; 'gaussian', to mean 0 and std 1; and ``format`` and ``convert_at_runtime``, see
                 :class:`~imitate.models.action_layout.ActionLayout`.
+            unit_range_keys: images that are not normalized further and stay in [0, 1].
         """
         obs_affine: dict[str, Affine] = {}
         if obs_normalization is not None:
-            for key in raw_shapes:
+            for key in [key for key in raw_shapes if key not in unit_range_keys]:
                 offset, scale = fit_obs(obs_normalization, statistics["obs"][key])
                 if modalities[key] == "scan":  # statistics are in the layout of the file
                     offset, scale = offset.mT, scale.mT

@@ -77,8 +77,14 @@ def _check_rollback(config: Config) -> None:
         )
 
 
-def build(config: Config, device: torch.device) -> Setup:
-    """Load the data, fit the normalization on the training demos, build the algorithm."""
+def build(config: Config, device: torch.device, *, resumed: bool = False) -> Setup:
+    """Load the data, fit the normalization on the training demos, build the algorithm.
+
+    Args:
+        config: resolved.
+        device: where the algorithm lives.
+        resumed: weights will come from a checkpoint of the run.
+    """
     train_set: Any
     train_set, valid_set = build_datasets(config)
     config = config.with_overrides(_numbers_for_null(config, train_set, valid_set))
@@ -93,10 +99,16 @@ def build(config: Config, device: torch.device) -> Setup:
         action_dims,
         train_set.statistics(),
         obs_normalization=config.train.obs_normalization,
+        unit_range_keys=config.observation.unit_range_keys(),
         action_config=dict(config.train.action_config.items()),
     )
     algo = algo_factory(
-        config.algo_name, config, preprocess.obs_shapes, preprocess.action_dim, device
+        config.algo_name,
+        config,
+        preprocess.obs_shapes,
+        preprocess.action_dim,
+        device,
+        load_pretrained=not resumed and config.experiment.ckpt_path is None,
     )
     algo.preprocess = preprocess.to(device)
     action_low, action_high = preprocess.actions.sent_limits(action_low, action_high)

@@ -91,9 +91,9 @@ def train(
         ranks = stack.enter_context(joined_ranks(device.type == "cuda"))
         device = _device_of_rank(device, ranks)
         seed_everything(config.train.seed)
-        setup = build(config, device)
-        _join(setup.algo, ranks)
         ckpt = None if folder is None else last_state(folder)
+        setup = build(config, device, resumed=ckpt is not None)
+        _join(setup.algo, ranks)
         if ranks.rank > 0:
             setup, quiet = _without_output(setup), True
             folder = create_run_folder(stack.enter_context(TemporaryDirectory()), "rank")

@@ -36,7 +36,8 @@ def test_ready_configurations_have_the_settings_that_work(name):
     config = load_config(name)
     task = name.split("/")[1]
     optimizer = config.algo.optim_params.policy
-    assert config.train.data[0].path == f"datasets/{task}/scripted.hdf5"
+    data = "image_84" if name.endswith("_image") else "scripted"
+    assert config.train.data[0].path == f"datasets/{task}/{data}.hdf5"
     assert config.train.output_dir == "runs"
     assert config.train.obs_normalization == "mean_std"
     assert optimizer.learning_rate.scheduler_type == "cosine"
