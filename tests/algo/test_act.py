@@ -1,0 +1,232 @@
+"""ACT: loss terms, padding, the latent, the decoder, observations of each kind."""
+
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.algo.act import Reconstruction
+from imitate.errors import ConfigError
+
+SMALL = {
+    "chunk": {"size": 4, "execute": 2},
+    "transformer": {
+        "embed_dim": 16,
+        "num_heads": 2,
+        "feedforward_dim": 24,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "dropout": 0.0,
+    },
+    "vae": {"latent_dim": 2, "encoder_layers": 1},
+}
+IMAGE = (3, 40, 64)
+
+
+def make(overrides=(), groups=None, encoder=None, **train):
+    groups = groups or {"obs": {"low_dim": ["state"]}}
+    tree = {
+        "algo_name": "act",
+        "algo": SMALL,
+        "train": {"seq_length": 4, **train},
+        "experiment": {"epoch_every_n_steps": 10},
+        "observation": {"modalities": groups, "encoder": {"rgb": encoder} if encoder else {}},
+    }
+    config = load_config(tree, overrides)
+    torch.manual_seed(0)
+    return algo_factory("act", config, {"state": (3,), "target": (2,), "cam": IMAGE}, 2)
+
+
+def raw_batch(algo, size=4):
+    train = algo.global_config.train
+    steps = train.frame_stack - 1 + train.seq_length
+    generator = torch.Generator().manual_seed(0)
+    batch = {
+        "obs": {
+            key: torch.randn(size, steps, *shape, generator=generator)
+            for key, shape in algo.obs_shapes.items()
+        },
+        "goal_obs": {
+            key: torch.randn(size, *shape, generator=generator)
+            for key, shape in algo.goal_shapes.items()
+        },
+        "actions": torch.rand(size, steps, 2, generator=generator) - 0.5,
+        "pad_mask": torch.ones(size, steps, dtype=torch.bool),
+    }
+    if "cam" in batch["obs"]:
+        batch["obs"]["cam"] = torch.randint(0, 256, (size, steps, 40, 64, 3), dtype=torch.uint8)
+    return batch
+
+
+def loss_and_gradient(algo, batch):
+    algo.nets.zero_grad()
+    torch.manual_seed(1)
+    loss, info = algo._loss(algo.process_batch_for_training(batch))
+    loss.backward()
+    return loss.item(), [p.grad.clone() for p in algo.nets.parameters() if p.grad is not None], info
+
+
+class Fixed(torch.nn.Module):
+    """A network that answers 0, with a divergence of 0.25 and 0.75."""
+
+    def forward(self, obs, goal, actions, mask):
+        return Reconstruction(torch.zeros_like(actions), torch.tensor([0.25, 0.75]))
+
+
+def test_the_loss_is_the_mean_over_real_elements_and_ten_times_the_divergence():
+    algo = make()
+    algo.nets["policy"] = Fixed()
+    actions = torch.tensor([[[1.0, -1.0], [2.0, 0.0], [3.0, 3.0], [9.0, 9.0]]] * 2)
+    mask = torch.tensor([[True, True, True, False], [True, False, False, False]])
+    batch = {"obs": {}, "goal_obs": None, "actions": actions, "pad_mask": mask}
+    loss, info = algo._loss(batch)
+    # Steps of 1, 1 and 3 in the first row, 1 in the second: 6 / 4.
+    assert info["L1_Loss"].item() == pytest.approx(1.5)
+    assert info["KL_Loss"].item() == pytest.approx(0.5)
+    assert loss.item() == pytest.approx(1.5 + 10 * 0.5)
+
+
+def test_the_divergence_is_summed_over_the_latent():
+    algo = make()
+    head = algo.nets["policy"].posterior.latent
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor([1.0, 2.0, 0.0, 0.0]))  # means 1 and 2, variances 1
+    _, _, info = loss_and_gradient(algo, raw_batch(algo))
+    assert info["KL_Loss"].item() == pytest.approx(0.5 * (1 + 4))
+
+
+def test_what_padded_actions_hold_does_not_matter():
+    algo = make()
+    batch = raw_batch(algo)
+    batch["pad_mask"][:2, 2:] = False
+    loss, gradient, _ = loss_and_gradient(algo, batch)
+    batch["actions"][:2, 2:] = 50.0
+    other_loss, other_gradient, _ = loss_and_gradient(algo, batch)
+    assert other_loss == loss
+    assert all(torch.equal(a, b) for a, b in zip(gradient, other_gradient, strict=True))
+    batch["actions"][2, 3] += 0.1  # a real one does
+    assert loss_and_gradient(algo, batch)[0] != loss
+
+
+def test_a_batch_without_a_mask_is_all_real():
+    algo = make()
+    batch = raw_batch(algo)
+    with_mask = loss_and_gradient(algo, batch)[0]
+    del batch["pad_mask"]
+    assert loss_and_gradient(algo, batch)[0] == with_mask
+
+
+def chunk(algo, obs):
+    algo.set_eval()
+    with torch.no_grad():
+        return algo.act(obs, algo.initial_state(1)).extras["chunk"]
+
+
+def test_the_latent_is_zero_when_acting():
+    algo = make()
+    obs = {"state": torch.randn(1, 3)}
+    first = chunk(algo, obs)
+    assert first.shape == (1, 4, 2)
+    for p in algo.nets["policy"].posterior.parameters():
+        p.data.normal_()
+    algo.nets["policy"].latent.weight.data.normal_()
+    torch.manual_seed(5)
+    assert torch.equal(chunk(algo, obs), first)
+
+
+def test_the_latent_reaches_the_chunk():
+    policy = make().nets["policy"].eval()
+    features = policy.obs.features({"state": torch.randn(1, 3)})
+    one, two = (policy.decode(torch.full((1, 2), z), features, None) for z in (0.0, 1.0))
+    assert (one - two).abs().max() > 1e-3
+
+
+def test_without_the_autoencoder_nothing_is_drawn():
+    algo = make(("algo.vae.enabled=false",))
+    assert not any("posterior" in name for name, _ in algo.nets.named_parameters())
+    _, _, info = loss_and_gradient(algo, raw_batch(algo))
+    assert info["KL_Loss"].item() == 0
+    assert info["Loss"].item() == info["L1_Loss"].item()
+
+
+def test_the_published_mistake_leaves_later_layers_of_the_decoder_out():
+    right, wrong = make(), make(("algo.transformer.decoder_first_layer_only=true",))
+    wrong.nets.load_state_dict(right.nets.state_dict())
+    obs = {"state": torch.randn(1, 3)}
+    before = chunk(wrong, obs)
+    assert not torch.equal(chunk(right, obs), before)
+    for algo in (right, wrong):
+        for p in algo.nets["policy"].decoder.layers[1].parameters():
+            p.data.mul_(2.0).add_(0.3)
+    assert torch.equal(chunk(wrong, obs), before)
+    assert not torch.equal(chunk(right, obs), before)
+
+
+MAP = {"core_kwargs": {"pool_class": None, "feature_dimension": None, "flatten": False}}
+
+
+@pytest.mark.parametrize("encoder", [MAP, None], ids=["cells", "vector"])
+@pytest.mark.parametrize("low_dim", [["state"], []], ids=["state", "no_state"])
+@pytest.mark.parametrize("frame_stack", [1, 2])
+def test_images_are_learned_from_and_acted_on(encoder, low_dim, frame_stack):
+    groups = {"obs": {"low_dim": low_dim, "rgb": ["cam"]}}
+    algo = make(groups=groups, encoder=encoder, frame_stack=frame_stack)
+    algo.set_train()
+    _, _, info = loss_and_gradient(algo, raw_batch(algo, size=2))
+    trunk = algo.nets["policy"].obs.encoder.nets["cam"].core.backbone
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in trunk.parameters())
+    obs = {key: torch.randn(1, *shape) for key, shape in algo.obs_shapes.items()}
+    assert chunk(algo, obs).shape == (1, 4, 2)
+
+
+def test_a_goal_is_further_tokens():
+    groups = {"obs": {"low_dim": ["state"]}, "goal": {"low_dim": ["target"]}}
+    algo = make(groups=groups)
+    loss_and_gradient(algo, raw_batch(algo))
+    algo.set_eval()
+    obs = {"state": torch.zeros(1, 3)}
+    chunks = [
+        algo.act(obs, algo.initial_state(1), {"target": torch.full((1, 2), goal)}).extras["chunk"]
+        for goal in (0.0, 1.0)
+    ]
+    assert not torch.equal(*chunks)
+
+
+def test_it_learns_a_linear_expert():
+    algo = make(("algo.optim_params.policy.learning_rate.initial=0.003",))
+    algo.set_train()
+    torch.manual_seed(2)
+    for _ in range(150):
+        state = torch.randn(64, 4, 3)
+        actions = (0.5 * state[:, :1, :2]).expand(-1, 4, -1).clamp(-1, 1)
+        batch = algo.process_batch_for_training({"obs": {"state": state}, "actions": actions})
+        algo.train_on_batch(batch, 1)
+    state = torch.tensor([[0.8, -0.6, 0.3]])
+    torch.testing.assert_close(
+        chunk(algo, {"state": state})[0], torch.tensor([[0.4, -0.3]]).expand(4, 2), atol=0.1, rtol=0
+    )
+
+
+@pytest.mark.parametrize(
+    "override, words",
+    [
+        ("algo.chunk.enabled=false", "algo.chunk.enabled is false"),
+        ("train.seq_length=3", "too short for algo.chunk.size 4: set it to 4"),
+        ("algo.chunk.execute=5", "5 steps of execution"),
+        ("algo.transformer.embed_dim=18", "make it a multiple of 4"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(override, words):
+    with pytest.raises(ConfigError, match=words):
+        make((override,))
+
+
+def test_defaults_are_the_papers():
+    config = load_config({"algo_name": "act"})
+    assert (config.algo.chunk.size, config.algo.chunk.execute) == (100, 100)
+    assert (config.algo.transformer.embed_dim, config.algo.transformer.feedforward_dim) == (
+        512,
+        3200,
+    )
+    assert (config.algo.vae.latent_dim, config.algo.vae.kl_weight) == (32, 10.0)
+    assert config.train.seq_length == 100
