@@ -76,6 +76,7 @@ def test_signatures_of_the_contract():
         "obs_key_shapes",
         "ac_dim",
         "device",
+        "load_pretrained",
     ]
     assert parameters(imitate.policy_from_checkpoint) == [
         "device",
