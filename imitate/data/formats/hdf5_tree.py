@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.formats.hdf5_heaps import check_heaps
 from imitate.data.image_codec import DamagedFrameError, decode_jpegs, storage_of
 from imitate.errors import DatasetError
 
@@ -36,6 +37,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
             f"{path}: is not an HDF5 file, or is cut short or damaged ({reason}): copy it again"
         ) from error
     with file:
+        check_heaps(path)
         yield file
 
 

@@ -3,8 +3,8 @@
 A folder with ``data/metadata.json``, or that ``data`` folder. T + 1 observations (and infos) per episode: observation
 t and t + 1 are ``obs[t]`` and ``next_obs[t]``; the last row of infos becomes attributes ``final_infos.<key>``.
 
-Writing never compresses frames with loss: where the package cannot switch its JPEG off, they are stored as int16, which
-reading here turns back. Rewards and flags have their place; states, attributes, masks and the rest lie in a sidecar.
+Writing never compresses frames with loss: where the package cannot switch its JPEG off, which it uses for uint8 of any
+shape, they are stored as int16 from 0 to 255, which reading here turns back. Rewards and flags have their place; states, attributes, masks and the rest lie in a sidecar.
 """
 
 from __future__ import annotations
@@ -195,14 +195,19 @@ def _write(
     def append(demo: Demo) -> None:
         nonlocal storage
         arrays = arrays_to_write(demo, path)
-        seen = {
-            key: values if keeps_frames or values.dtype != np.uint8 else values.astype(np.int16)
-            for key, values in _take_observations(arrays).items()
+        seen = _take_observations(arrays)
+        frames = {
+            key: values.astype(np.int16)
+            for key, values in seen.items()
+            if values.dtype == np.uint8 and not keeps_frames
         }
+        seen.update(frames)
         actions = arrays.pop("actions")
         if storage is None:
             more = {"jpeg_encoding": False} if keeps_frames else {}
-            space = spaces.Dict({key: space_of(values) for key, values in seen.items()})
+            space = spaces.Dict(
+                {key: space_of(values, key in frames) for key, values in seen.items()}
+            )
             storage = storages.MinariStorage.new(
                 folder, observation_space=space, action_space=space_of(actions), **more
             )

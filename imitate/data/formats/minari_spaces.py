@@ -70,12 +70,12 @@ def action_columns(value: Any, space: Any, where: str, report: Report) -> NDArra
     return values.reshape(len(values), -1)
 
 
-def space_of(values: NDArray[Any]) -> spaces.Box:
-    """The Box of (T, ...) values: all numbers of the type; 0 to 255 for frames."""
+def space_of(values: NDArray[Any], frames: bool = False) -> spaces.Box:
+    """The Box of (T, ...) values: all numbers of the type; 0 to 255 for ``frames``, uint8 stored as int16."""
     step, dtype = values.shape[1:], values.dtype
     if dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, step, dtype.type)
-    if len(step) == 3 and dtype in (np.uint8, np.int16):
+    if frames:
         return spaces.Box(0, 255, step, dtype.type)
     limits = np.iinfo(dtype) if dtype.kind in "iu" else None
     low, high = (limits.min, limits.max) if limits is not None else (0, 1)

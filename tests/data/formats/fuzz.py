@@ -182,7 +182,8 @@ def examine(name, args, folder):
         total += 1
         slowest, peak = max(slowest, seconds), max(peak, growth)
         if outcome not in ("refused", "valid"):
-            failures.append(f"{name}, {label}: {outcome}: {said}")
+            words = said if args.only else said.strip().rpartition("\n")[2]
+            failures.append(f"{name}, {label}: {outcome}: {words}")
         if args.verbose:
             _say(f"{name}, {label}: {outcome} {seconds:.2f} s {said}")
         return outcome

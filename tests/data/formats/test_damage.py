@@ -163,6 +163,21 @@ def test_a_length_that_cannot_be_is_refused_before_memory_is_taken(tmp_path, nam
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.parametrize(("number", "size"), [(0, 0), (3, 2**64 - 16)])
+def test_a_text_that_hdf5_would_read_for_ever_is_refused(tmp_path, number, size):
+    """The third object of the heap of texts takes no room, so that the library would never get past it."""
+    path = samples.libero(tmp_path / "goal") / "open_it_demo.hdf5"
+    content = bytearray(path.read_bytes())
+    at = content.index(b"GCOL") + 16
+    for _ in range(2):
+        at += 16 + -(-int.from_bytes(content[at + 8 : at + 16], "little") // 8) * 8
+    content[at : at + 2] = number.to_bytes(2, "little")
+    content[at + 8 : at + 16] = size.to_bytes(8, "little")
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match="open_it_demo.hdf5: the texts that begin at byte"):
+        convert(path, tmp_path / "o.hdf5", from_format="libero")
+
+
 # ---- a full disk ---------------------------------------------------------------------------------
 
 
