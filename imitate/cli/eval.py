@@ -69,6 +69,13 @@ def command(
     video_skip: Annotated[
         int, typer.Option("--video-skip", min=1, help="A frame every so many steps.")
     ] = 5,
+    overlay: Annotated[
+        bool,
+        typer.Option(
+            "--overlay",
+            help="Draw onto the video the hand's way under the planned actions, and where a spatial softmax looks.",
+        ),
+    ] = False,
     json_: Annotated[
         Path | None, typer.Option("--json", help="Write everything, per-episode seeds too.")
     ] = None,
@@ -82,6 +89,8 @@ def command(
         raise ConfigError(
             f"--agent was given {len(agent)} times: give one checkpoint, or two to compare"
         )
+    if overlay and video is None:
+        raise ConfigError("--overlay draws onto a video: say which to write with --video FILE.mp4")
 
     from imitate.train.errors import EvaluationError
     from imitate.train.evaluation import default_workers, evaluate
@@ -105,6 +114,7 @@ def command(
                     video=_numbered(video, number if len(places) > 1 else None),
                     video_episodes=video_episodes,
                     video_skip=video_skip,
+                    overlay=overlay,
                     on_episode=progress.add,
                 )
         except EvaluationError as error:

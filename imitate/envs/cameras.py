@@ -259,11 +259,7 @@ def camera_info(env: Any, camera: Camera) -> dict[str, Any]:
     """
     check_camera(env, camera.name)
     model, data = env.sim.model, env.sim.data
-    index = model.camera_name2id(camera.name)
-    focal = 0.5 * camera.height / math.tan(math.radians(model.cam_fovy[index]) / 2)
-    pose, body = np.eye(4), int(model.cam_bodyid[index])
-    pose[:3, :3] = data.cam_xmat[index].reshape(3, 3) * [1.0, -1.0, -1.0]
-    pose[:3, 3] = data.cam_xpos[index]
+    pose, body = _pose(env, camera), int(model.cam_bodyid[model.camera_name2id(camera.name)])
     frame = "world"
     if model.body_weldid[body] != 0:
         frame = model.body_id2name(body)
@@ -271,14 +267,38 @@ def camera_info(env: Any, camera: Camera) -> dict[str, Any]:
         carrier[:3, :3], carrier[:3, 3] = data.body_xmat[body].reshape(3, 3), data.body_xpos[body]
         pose = np.linalg.inv(carrier) @ pose
     info: dict[str, Any] = {
-        "intrinsics": [
-            [focal, 0.0, camera.width / 2],
-            [0.0, focal, camera.height / 2],
-            [0.0, 0.0, 1.0],
-        ],
+        "intrinsics": _intrinsics(env, camera).tolist(),
         "extrinsics": pose.tolist(),
         "frame": frame,
     }
     if camera.segmentation is not None:
         info["segmentation"] = _labels(env, camera.segmentation)[1]
     return info
+
+
+def project(env: Any, camera: Camera, points: Array) -> Array:
+    """Where points (N, 3) of the world are in a camera's image: (N, 2) x and y in pixels, NaN behind the camera."""
+    check_camera(env, camera.name)
+    pose = _pose(env, camera)
+    seen = (points - pose[:3, 3]) @ pose[:3, :3]
+    depth = np.where(seen[:, 2:] > 0, seen[:, 2:], np.nan)
+    pixels: Array = (seen / depth) @ _intrinsics(env, camera)[:2].T
+    return pixels
+
+
+def _intrinsics(env: Any, camera: Camera) -> Array:
+    index = env.sim.model.camera_name2id(camera.name)
+    angle = math.radians(env.sim.model.cam_fovy[index])
+    focal = 0.5 * camera.height / math.tan(angle / 2)
+    return np.array(
+        [[focal, 0.0, camera.width / 2], [0.0, focal, camera.height / 2], [0.0, 0.0, 1.0]]
+    )
+
+
+def _pose(env: Any, camera: Camera) -> Array:
+    """4 x 4 pose of a camera in the world: x right, y down, z forward."""
+    index = env.sim.model.camera_name2id(camera.name)
+    pose = np.eye(4)
+    pose[:3, :3] = env.sim.data.cam_xmat[index].reshape(3, 3) * [1.0, -1.0, -1.0]
+    pose[:3, 3] = env.sim.data.cam_xpos[index]
+    return pose

@@ -27,6 +27,7 @@ import numpy as np
 from imitate.envs import cameras as views
 from imitate.envs.env import Array, Obs
 from imitate.envs.model_migration import migrate_model_xml
+from imitate.envs.planned_path import planned_paths
 from imitate.envs.rendering import prepare_gl
 from imitate.errors import EnvError, nearest
 
@@ -291,6 +292,19 @@ class RobosuiteEnv:
     def camera_info(self) -> dict[str, Any]:
         """Intrinsics and pose of each observed camera: see :func:`imitate.envs.cameras.camera_info`."""
         return {camera.name: views.camera_info(self._env, camera) for camera in self.cameras}
+
+    def planned_paths(
+        self, actions: Array, *, height: int, width: int, camera_name: str | None = None
+    ) -> list[Array]:
+        """The way of each hand under actions (K, A) that are not executed, as a camera sees it.
+
+        Returns:
+            per hand (K + 1, 2) pixels x, y, the first one where it is now; NaN where it is behind the camera. Empty
+            where the controllers do not take poses of hands.
+        """
+        camera = views.Camera(camera_name or DEFAULT_CAMERA, height, width)
+        paths = planned_paths(self._env, np.asarray(actions, dtype=np.float64))
+        return [views.project(self._env, camera, path) for path in paths]
 
     # ------------------------------------------------------------------ the rest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from imitate.algo.algo import Algo, PolicyState
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import UserError
+from imitate.models.actor import GroupEncoder
 
 
 class RolloutPolicy:
@@ -33,6 +35,8 @@ class RolloutPolicy:
         obs_keys: keys that an observation must have; ``lang_emb`` is not among them where there are ``instructions``:
             it then comes from :meth:`start_episode`, or from an observation that has it.
         goal_keys: keys that a goal must have; empty for a policy without goals.
+        last_extras: what the algorithm said beside its last action, read only: tensors with a leading batch dimension,
+            normalized, such as ``chunk`` (B, K, A); empty before the first action of an episode.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class RolloutPolicy:
         self.goal_keys = tuple(algo.goal_shapes)
         self._state: PolicyState | None = None
         self._batch_size = 0
+        self.last_extras: Mapping[str, Tensor] = MappingProxyType({})
         self.lang: str | None = None
         self._told: NDArray[np.float32] | None = None
         self._tell(None, None)
@@ -69,6 +74,7 @@ class RolloutPolicy:
         """
         self.lang = lang
         self._tell(lang, mask)
+        self.last_extras = MappingProxyType({})
         if mask is None or self._state is None:
             self._state = None
             return
@@ -108,7 +114,36 @@ class RolloutPolicy:
             )
         step = self.algo.act(obs, self._state, goal_obs)
         self._state = step.state
+        self.last_extras = MappingProxyType(step.extras)
         normalized = step.action if batched_ob else step.action[0]
+        return self._to_sent(normalized)
+
+    @torch.inference_mode()
+    def planned_actions(self) -> NDArray[np.float64] | None:
+        """The actions that were planned when the last one was taken, that one first: (B, K, A), clipped to the limits.
+
+        Of a plan that was made some steps ago fewer are left: the last one is then repeated. None where the policy
+        plans no more than one action.
+        """
+        chunk = self.last_extras.get("chunk")
+        return None if chunk is None else self._to_sent(chunk)
+
+    @torch.inference_mode()
+    def keypoints(self, ob: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
+        """Where the spatial softmaxes of its image encoders look: per image (K, 2), x and y in pixels.
+
+        Args:
+            ob: one raw observation, as for a call.
+        """
+        parts = self.algo.active_nets.modules()
+        encoder = next((part.obs for part in parts if isinstance(part, GroupEncoder)), None)
+        if encoder is None:
+            return {}
+        obs = self._prepare(self._with_language(ob, False), self._all_keys, False)
+        return {key: places[0].cpu().numpy() for key, places in encoder.keypoints(obs).items()}
+
+    def _to_sent(self, normalized: Tensor) -> NDArray[np.float64]:
+        """What networks predict as the robot takes it."""
         action = self.algo.preprocess.unnormalize_actions(normalized).cpu().numpy()
         # Two ufuncs: np.clip costs several times as much on arrays this small.
         return np.minimum(np.maximum(action.astype(np.float64), self._low), self._high)

@@ -14,6 +14,7 @@ from imitate.envs import make_env
 from imitate.errors import EnvError, UserError
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.train.overlay import Overlay
 from imitate.train.seeding import preserved_rng, seed_everything, torch_threads
 
 
@@ -25,6 +26,7 @@ class EpisodePlan:
         frame_dir: folder for raw video frames; None renders nothing.
         video_episodes: episodes 0 .. video_episodes - 1 are rendered.
         video_skip: a frame every so many environment steps.
+        overlay: draw what the policy plans and looks at onto the frames.
     """
 
     horizon: int
@@ -35,6 +37,7 @@ class EpisodePlan:
     video_skip: int = 5
     camera: str | None = "agentview"
     frame_size: int = 256
+    overlay: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class EpisodeRunner:
     def _play(self, env_meta: dict[str, Any], plan: EpisodePlan, index: int) -> Episode:
         assert self._policy is not None
         policy = self._policy
-        recorder = FrameRecorder(plan, index)
+        recorder = FrameRecorder(plan, index, policy)
         env = self._env(env_meta, policy.obs_keys, render=recorder.wanted)
         obs, _ = env.reset(seed=plan.seed + index)
         check_fit(policy, env, obs)
@@ -134,16 +137,16 @@ class EpisodeRunner:
         policy.start_episode(env_meta.get("lang"))
         success, total, length = False, 0.0, 0
         with recorder:
-            recorder.add(env, 0)
-            while length < plan.horizon:
-                obs, reward, terminated, truncated, _ = env.step(policy(obs, goal))
+            over = False
+            while length < plan.horizon and not over:
+                action = policy(obs, goal)
+                recorder.add(env, length, obs)
+                obs, reward, terminated, truncated, _ = env.step(action)
                 length += 1
                 total += float(reward)
                 success = success or bool(env.is_success()["task"])
-                over = terminated or truncated or (success and plan.terminate_on_success)
-                recorder.add(env, length, last=bool(over))
-                if over:
-                    break
+                over = bool(terminated or truncated or (success and plan.terminate_on_success))
+            recorder.add(env, length, last=over)
         return Episode(
             index,
             plan.seed + index,
@@ -175,11 +178,12 @@ class EpisodeRunner:
 class FrameRecorder:
     """Appends an episode's frames to a raw file, so that no process holds a whole video in memory."""
 
-    def __init__(self, plan: EpisodePlan, index: int) -> None:
+    def __init__(self, plan: EpisodePlan, index: int, policy: RolloutPolicy) -> None:
         self.wanted = plan.frame_dir is not None and index < plan.video_episodes
         self.count = 0
         self.error: str | None = None
         self._plan = plan
+        self._overlay = Overlay(policy) if plan.overlay and self.wanted else None
         self._path = frame_file(plan.frame_dir, index) if plan.frame_dir is not None else None
         self._file: Any = None
 
@@ -192,8 +196,17 @@ class FrameRecorder:
         if self._file is not None:
             self._file.close()
 
-    def add(self, env: Any, step: int, *, last: bool = False) -> None:
-        """Render if this step has a frame; a failing renderer ends the video, not the episode."""
+    def add(
+        self, env: Any, step: int, obs: Mapping[str, Any] | None = None, *, last: bool = False
+    ) -> None:
+        """Render if this step has a frame; a failing renderer ends the video, not the episode.
+
+        Args:
+            env: in the state to show.
+            step: steps so far.
+            obs: what the policy has just acted on; None where it has not acted on this state.
+            last: nothing follows, so there is a frame in any case.
+        """
         plan = self._plan
         if self._file is None or self.error is not None or (step % plan.video_skip and not last):
             return
@@ -204,6 +217,8 @@ class FrameRecorder:
             frame = np.ascontiguousarray(frame, dtype=np.uint8)
             if frame.shape != (plan.frame_size, plan.frame_size, 3):
                 raise ValueError(f"the renderer gave a picture of shape {frame.shape}")
+            if self._overlay is not None and obs is not None:
+                frame = self._overlay.draw(frame, env, plan.camera, obs)
             self._file.write(frame.tobytes())
             self.count += 1
         except Exception as error:

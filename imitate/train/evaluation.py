@@ -60,6 +60,7 @@ def evaluate(
     video: str | Path | None = None,
     video_episodes: int = 9,
     video_skip: int = 5,
+    overlay: bool = False,
     pool: EpisodePool | None = None,
     on_episode: OnEpisode | None = None,
 ) -> EvalResult:
@@ -76,6 +77,7 @@ def evaluate(
         device: where the policy runs; None: the CPU, or for policies with image encoders a GPU where there is one.
         give_up_after: stop when that many first episodes all failed.
         video: mp4 to write, a mosaic of the first `video_episodes`, a frame every `video_skip` steps.
+        overlay: draw onto the video what the policy plans, and where its encoders look.
         pool: worker processes to use and keep.
         on_episode: called with each episode as it ends.
 
@@ -97,6 +99,7 @@ def evaluate(
             frame_dir=frame_dir,
             video_episodes=video_episodes,
             video_skip=video_skip,
+            overlay=overlay,
         )
         play = _play_vector if mode == "vector" else _play_processes
         played = play(subject, plan, episodes, workers, pool, on_episode, give_up_after)

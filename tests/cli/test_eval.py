@@ -84,6 +84,13 @@ def test_an_episode_that_cannot_be_played_is_exit_code_1(run, tmp_path):
     assert "no episode could be played" in nothing.stderr
 
 
+def test_an_overlay_needs_a_video(run, tmp_path):
+    agent = ground.write_expert(tmp_path / "a.pth")
+    result = run("--agent", agent, "--overlay")
+    assert result.exit_code == 2
+    assert "--overlay draws onto a video: say which to write with --video FILE.mp4" in result.stderr
+
+
 def test_a_video_for_each_checkpoint(run, tmp_path):
     agent = ground.write_expert(tmp_path / "a.pth")
     arguments = ("--agent", agent, "--agent", agent, "--episodes", 1, "--workers", 1)

@@ -182,3 +182,33 @@ def test_loading_sets_nothing_global(tmp_path):
     policy_from_checkpoint(device="cpu", ckpt_path=path)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_what_was_planned_can_be_read_in_the_units_of_the_data():
+    algo = make_algo(
+        (
+            "algo.chunk.enabled=true",
+            "algo.chunk.size=4",
+            "algo.chunk.execute=2",
+            "train.seq_length=4",
+        )
+    )
+    policy = RolloutPolicy(algo, [-0.1, -0.1], [0.1, 0.1])
+    assert policy.planned_actions() is None
+    first = policy(observation())
+    assert policy.last_extras["chunk"].shape == (1, 4, 2)
+    with pytest.raises(TypeError):
+        policy.last_extras["chunk"] = 0
+    planned = policy.planned_actions()
+    assert planned.shape == (1, 4, 2)
+    assert (planned[0, 0] == first).all()
+    assert np.abs(planned).max() <= 0.1
+    second = policy(observation(1))
+    assert (second == planned[0, 1]).all()
+    assert (policy.planned_actions()[0, :3] == planned[0, 1:]).all()
+    policy.start_episode()
+    assert policy.planned_actions() is None
+    single = RolloutPolicy(make_algo())
+    single(observation())
+    assert single.planned_actions() is None
+    assert single.keypoints(observation()) == {}
