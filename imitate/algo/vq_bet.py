@@ -111,7 +111,10 @@ class VQBeTConfig(Section):
     )
     offset_weight: float = Field(20.0, ge=0, description="weight of the offset's error")
     temperature: float = Field(
-        1.0, ge=0, description="of drawing codes: below 1 likely ones more often, 0 the likeliest"
+        0.5,
+        ge=0,
+        description="of drawing codes: below 1 likely ones more often, which makes up for the focal loss; "
+        "0: the likeliest",
     )
     ema: EMAConfig = Field(EMAConfig())
 

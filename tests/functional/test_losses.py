@@ -44,6 +44,15 @@ def test_masked_mean_of_nothing_is_zero():
     assert losses.masked_mean(torch.ones(3), torch.zeros(3, dtype=torch.bool)).item() == 0.0
 
 
+def test_focal_loss_by_hand():
+    logits = torch.tensor([[0.0, 0.0], [math.log(3.0), 0.0]])
+    target = torch.tensor([1, 0])  # with probabilities 1/2 and 3/4
+    expected = torch.tensor([0.25 * math.log(2), 0.0625 * math.log(4 / 3)])
+    torch.testing.assert_close(losses.focal_loss(logits, target), expected)
+    cross_entropy = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+    torch.testing.assert_close(losses.focal_loss(logits, target, 0.0), cross_entropy)
+
+
 def test_gaussian_kl_by_hand():
     # One dimension, mean 1, variance 1 against N(0, 1): 0.5. Variance e: 0.5 (e - 1 - 1).
     mean = torch.tensor([[1.0], [0.0]])
