@@ -19,7 +19,9 @@ LENGTHS = (6, 1, 9, 4)
 def write(folder):
     random = np.random.default_rng(0)
     ramp = np.linspace(0, 100, 48 * 64).reshape(48, 64, 1)
-    with DatasetWriter(folder / "demos.hdf5", {"env_name": "Lift", "type": 1}, control_freq=20) as out:
+    with DatasetWriter(
+        folder / "demos.hdf5", {"env_name": "Lift", "type": 1}, control_freq=20
+    ) as out:
         for number, length in enumerate(LENGTHS):
             levels = 30 * number + 5 * np.arange(length)
             frames = (levels[:, None, None, None] + np.repeat(ramp, 3, axis=2)).astype(np.uint8)

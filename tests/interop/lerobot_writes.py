@@ -1,6 +1,6 @@
 """Write a dataset with LeRobot's own package: images in the tables, a camera as video, three episodes of two tasks.
 
-    python lerobot_writes.py FOLDER
+python lerobot_writes.py FOLDER
 """
 
 import sys

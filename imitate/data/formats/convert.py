@@ -86,7 +86,7 @@ def _check(
         if name not in known:
             words = ", ".join(f"--{_flag(option)}" for option in sorted(known)) or "none"
             raise DatasetError(
-                f"{path}: from '{reader.name}' to '{writer.name}' there is no use for --{_flag(name)}: "
+                f"{path}: a conversion from '{reader.name}' to '{writer.name}' has no use for --{_flag(name)}: "
                 f"leave it out (taken: {words})"
             )
 

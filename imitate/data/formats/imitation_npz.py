@@ -80,13 +80,10 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
 def _check_size(archive: zipfile.ZipFile, name: str, path: Path) -> None:
     """An array is not larger than its bytes in the archive, and these than what compressors can save."""
     held = archive.getinfo(name).file_size
+    npy: Any = np.lib.format
     with archive.open(name) as file:
-        version = np.lib.format.read_magic(file)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
+        is_first = npy.read_magic(file) == (1, 0)
+        read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
         shape, _, dtype = read(file)
     claimed = math.prod(shape) * dtype.itemsize
     if claimed > held or held > max(ALWAYS_BYTES, MAX_RATIO * path.stat().st_size):

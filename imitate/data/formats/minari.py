@@ -4,7 +4,8 @@ A folder with ``data/metadata.json``, or that ``data`` folder. T + 1 observation
 t and t + 1 are ``obs[t]`` and ``next_obs[t]``; the last row of infos becomes attributes ``final_infos.<key>``.
 
 Writing never compresses frames with loss: where the package cannot switch its JPEG off, which it uses for uint8 of any
-shape, they are stored as int16 from 0 to 255, which reading here turns back. Rewards and flags have their place; states, attributes, masks and the rest lie in a sidecar.
+shape, they are stored as int16 from 0 to 255, which reading here turns back. Rewards and flags have their place;
+states, attributes, masks and the rest lie in a sidecar.
 """
 
 from __future__ import annotations

@@ -205,7 +205,9 @@ def examine(name, args, folder):
         note(label, copy, home, named=number % 2 == 0)
         shutil.rmtree(home)
     if args.only is None:
-        for label, path in samples.foreign(folder / "foreign").items():
+        turn = list(targets()).index(name)
+        others = np.roll(list(samples.foreign(folder / "foreign").items()), turn, axis=0)
+        for label, path in others[: args.foreign]:
             home = folder / "case"
             home.mkdir()
             if note(label, path, home, named=True) == "valid" and name != "doctor":
@@ -236,6 +238,7 @@ def main():
     parser = argparse.ArgumentParser("python -m tests.data.formats.fuzz", description=__doc__)
     parser.add_argument("samples", nargs="*", help="names of samples; all by default")
     parser.add_argument("--cases", type=int, default=200, help="of each kind of damage")
+    parser.add_argument("--foreign", type=int, default=99, help="foreign files per sample")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one case, such as 'flip 17'")
     parser.add_argument("--json", action="store_true", help="the table as JSON")

@@ -26,15 +26,15 @@ ROOT = Path(__file__).parents[3]
 
 def test_a_few_damaged_and_foreign_files_against_every_reader():
     """The whole of it, 200 of each, is a command: see fuzz.py."""
-    command = [sys.executable, "-m", "tests.data.formats.fuzz", "--cases", "2", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.data.formats.fuzz", "--cases", "1", "--foreign", "3"]
+    done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True)
     found = json.loads(done.stdout)
     assert found["failures"] == []
     assert done.returncode == 0
     names = {row["sample"] for row in found["rows"]}
     assert names == {*samples.MAKERS, "SequenceDataset", "doctor"}
-    assert all(row["cases"] >= 5 for row in found["rows"])
-    assert sum(row["refused"] for row in found["rows"]) > 100
+    assert all(row["cases"] == 6 for row in found["rows"])
+    assert sum(row["refused"] for row in found["rows"]) > 50
 
 
 # ---- lengths -------------------------------------------------------------------------------------
