@@ -130,6 +130,13 @@ class VQBeTConfig(Section):
                 f"train.num_epochs is {config.train.num_epochs}, of which algo.vq.pretrain_epochs "
                 f"{self.vq.pretrain_epochs} leave none for the policy: raise the first or lower the second"
             )
+        stopping, rollout = config.experiment.early_stopping, config.experiment.rollout
+        patience = stopping.patience * (rollout.rate if stopping.metric == "success_rate" else 1)
+        if stopping.enabled and patience <= self.vq.pretrain_epochs:
+            problems.append(
+                f"experiment.early_stopping.patience {stopping.patience} would end the run while the policy waits for "
+                f"algo.vq.pretrain_epochs {self.vq.pretrain_epochs}: raise it"
+            )
         if self.transformer.embed_dim % self.transformer.num_heads:
             problems.append(
                 f"algo.transformer.embed_dim is {self.transformer.embed_dim}, which algo.transformer.num_heads "

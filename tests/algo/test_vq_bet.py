@@ -325,3 +325,11 @@ def test_it_takes_one_of_two_ways_and_both_in_turn():
 def test_what_cannot_be_trained_is_refused(override, words):
     with pytest.raises(ConfigError, match=words):
         make((override,))
+
+
+def test_a_run_may_not_end_early_while_the_policy_waits():
+    stopping = ["experiment.early_stopping.enabled=true"]
+    stopping += ["experiment.early_stopping.metric=valid_loss"]
+    make([*stopping, "experiment.early_stopping.patience=3"])
+    with pytest.raises(ConfigError, match="patience 2 would end the run while the policy waits"):
+        make([*stopping, "experiment.early_stopping.patience=2"])
