@@ -1,0 +1,52 @@
+"""Returns as categorical distributions over fixed atoms (C51).
+
+Bellemare, Dabney & Munos, "A Distributional Perspective on Reinforcement Learning", ICML 2017 (arXiv:1707.06887).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def make_atoms(low: float, high: float, num_atoms: int) -> Tensor:
+    """The values z_0 = low < ... < z_K-1 = high, evenly spaced: (K,)."""
+    return torch.linspace(low, high, num_atoms)
+
+
+def expected_value(logits: Tensor, atoms: Tensor) -> Tensor:
+    """Mean of categorical distributions: ``(*B, K)`` unnormalized and (K,), to ``(*B,)``."""
+    return logits.softmax(-1) @ atoms
+
+
+def shifted_atoms(rewards: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:
+    """Where the Bellman operator moves each atom, r + discount z: (B,), (B,) and (K,), to (B, K)."""
+    return rewards.unsqueeze(-1) + discount.unsqueeze(-1) * atoms
+
+
+def project_categorical(probabilities: Tensor, values: Tensor, atoms: Tensor) -> Tensor:
+    """Split each value's probability between the two atoms beside it, the nearer one getting more.
+
+    Values beyond the atoms count for the outermost one. The mean is kept where none is. With d the distance of
+    neighbours, atom z gets of a value v the share max(0, 1 - |v - z| / d), which is also right where v is an atom.
+
+    Args:
+        probabilities: (*B, J).
+        values: (*B, J) what they are probabilities of.
+        atoms: (K,) evenly spaced, increasing.
+
+    Returns:
+        (*B, K).
+    """
+    num_atoms = len(atoms)
+    low, high = atoms[0], atoms[-1]
+    # In units of the atoms' distance: atom i lies at i.
+    place = (values.clamp(low, high) - low) * ((num_atoms - 1) / (high - low))
+    index = torch.arange(num_atoms, device=atoms.device, dtype=atoms.dtype)
+    share = (1.0 - (place.unsqueeze(-1) - index).abs()).clamp(min=0.0)
+    return (probabilities.unsqueeze(-2) @ share).squeeze(-2)
+
+
+def categorical_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """``-sum_k target_k log p_k``: logits ``(*B, K)`` and probabilities ``(*B, K)``, to ``(*B,)``."""
+    return -(target * logits.log_softmax(-1)).sum(-1)

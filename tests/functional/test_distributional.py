@@ -1,0 +1,101 @@
+"""The categorical projection atom by atom, worked out by hand."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imitate.functional.distributional import (
+    categorical_cross_entropy,
+    expected_value,
+    make_atoms,
+    project_categorical,
+    shifted_atoms,
+)
+
+ATOMS = torch.tensor([-1.0, 0.0, 1.0, 2.0])
+
+
+def project(values, probabilities, atoms=ATOMS):
+    return project_categorical(torch.tensor([probabilities]), torch.tensor([values]), atoms)[0]
+
+
+def test_atoms_are_evenly_spaced():
+    assert make_atoms(-1.0, 2.0, 4).tolist() == ATOMS.tolist()
+
+
+def test_a_value_between_two_atoms_is_split_by_nearness():
+    assert project([0.25], [1.0]).tolist() == [0.0, 0.75, 0.25, 0.0]
+    assert project([-0.5], [0.5]).tolist() == [0.25, 0.25, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("atom", range(4))
+def test_a_value_that_is_an_atom_stays_there_whole(atom):
+    expected = torch.zeros(4)
+    expected[atom] = 1.0
+    assert project([ATOMS[atom].item()], [1.0]).tolist() == expected.tolist()
+
+
+def test_values_beyond_the_ends_count_for_the_ends():
+    assert project([-7.0, 9.0], [0.25, 0.75]).tolist() == [0.25, 0.0, 0.0, 0.75]
+
+
+def test_each_atom_of_a_backup_by_hand():
+    # r 0.5, discount 0.5: the atoms -1, 0, 1, 2 move to 0, 0.5, 1, 1.5.
+    probabilities = [0.1, 0.2, 0.3, 0.4]
+    values = shifted_atoms(torch.tensor([0.5]), torch.tensor([0.5]), ATOMS)
+    assert values[0].tolist() == [0.0, 0.5, 1.0, 1.5]
+    projected = project(values[0].tolist(), probabilities)
+    # atom 0: 0.1 + half of 0.2; atom 1: half of 0.2 + 0.3 + half of 0.4; atom 2: half of 0.4.
+    torch.testing.assert_close(projected, torch.tensor([0.0, 0.2, 0.6, 0.2]))
+
+
+def test_a_backup_that_moves_nothing_changes_nothing():
+    probabilities = torch.tensor([[0.1, 0.2, 0.3, 0.4]])
+    values = shifted_atoms(torch.zeros(1), torch.ones(1), ATOMS)
+    torch.testing.assert_close(project_categorical(probabilities, values, ATOMS), probabilities)
+
+
+def test_at_a_terminal_all_mass_lies_at_the_reward():
+    # Discount 0: every atom moves to the reward 1.75, between atoms 1 and 2.
+    values = shifted_atoms(torch.tensor([1.75]), torch.tensor([0.0]), ATOMS)
+    projected = project_categorical(torch.tensor([[0.1, 0.2, 0.3, 0.4]]), values, ATOMS)
+    torch.testing.assert_close(projected, torch.tensor([[0.0, 0.0, 0.25, 0.75]]))
+
+
+def test_rows_of_a_batch_do_not_mix():
+    probabilities = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    values = torch.tensor([[0.0, 2.0], [0.0, 2.0]])
+    projected = project_categorical(probabilities, values, ATOMS)
+    assert projected.tolist() == [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
+
+
+@given(
+    st.lists(st.floats(-50.0, 50.0), min_size=1, max_size=8),
+    st.integers(2, 60),
+    st.floats(0.1, 30.0),
+)
+def test_mass_is_kept_and_inside_the_atoms_the_mean(values, num_atoms, high):
+    atoms = make_atoms(-3.0, high, num_atoms).double()
+    inside = torch.tensor([values], dtype=torch.float64).clamp(-3.0, high)
+    probabilities = torch.full_like(inside, 1.0 / inside.shape[1])
+    projected = project_categorical(probabilities, inside, atoms)
+    assert projected.min() >= 0
+    assert projected.sum().item() == pytest.approx(1.0, abs=1e-6)
+    mean = inside.mean().clamp(atoms[0], atoms[-1]).item()
+    assert (projected @ atoms).item() == pytest.approx(mean, abs=1e-4)
+
+
+def test_expected_value_by_hand():
+    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.1, 0.2, 0.3, 0.4]])
+    logits[1] = logits[1].log()
+    torch.testing.assert_close(expected_value(logits, ATOMS), torch.tensor([0.5, 1.0]))
+
+
+def test_cross_entropy_by_hand_and_least_at_the_target():
+    target = torch.tensor([0.25, 0.75])
+    loss = categorical_cross_entropy(torch.tensor([0.5, 0.5]).log(), target)
+    assert loss.item() == pytest.approx(0.6931472)
+    logits = target.log().requires_grad_()
+    categorical_cross_entropy(logits, target).backward()
+    torch.testing.assert_close(logits.grad, torch.zeros(2))
