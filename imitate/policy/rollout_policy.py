@@ -13,7 +13,7 @@ from torch import Tensor
 from imitate.algo.algo import Algo, PolicyState
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import UserError
-from imitate.models.actor import GroupEncoder
+from imitate.models.observation import ObservationEncoder
 
 
 class RolloutPolicy:
@@ -136,7 +136,7 @@ class RolloutPolicy:
             ob: one raw observation, as for a call.
         """
         parts = self.algo.active_nets.modules()
-        encoder = next((part.obs for part in parts if isinstance(part, GroupEncoder)), None)
+        encoder = next((part for part in parts if isinstance(part, ObservationEncoder)), None)
         if encoder is None:
             return {}
         obs = self._prepare(self._with_language(ob, False), self._all_keys, False)

@@ -1,11 +1,13 @@
 """ACT: loss terms, padding, the latent, the decoder, observations of each kind."""
 
+import numpy as np
 import pytest
 import torch
 
 from imitate import algo_factory, load_config
 from imitate.algo.act import Reconstruction
 from imitate.errors import ConfigError
+from imitate.policy.rollout_policy import RolloutPolicy
 
 SMALL = {
     "chunk": {"size": 4, "execute": 2},
@@ -230,3 +232,10 @@ def test_defaults_are_the_papers():
     )
     assert (config.algo.vae.latent_dim, config.algo.vae.kl_weight) == (32, 10.0)
     assert config.train.seq_length == 100
+
+
+def test_where_its_image_encoder_looks_can_be_drawn():
+    algo = make(groups={"obs": {"low_dim": ["state"], "rgb": ["cam"]}})
+    algo.set_eval()
+    raw = {"state": np.zeros(3), "cam": np.zeros((40, 64, 3), dtype=np.uint8)}
+    assert RolloutPolicy(algo).keypoints(raw)["cam"].shape == (32, 2)
