@@ -92,6 +92,16 @@ class Gaussian(ActionDistribution):
         """One normal draw."""
         return draw_normal(self._mean, self.stds, generator)
 
+    def draw(
+        self, num_samples: int, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """N samples of each, ``(*B, N, A)``, through which gradients flow, and their log-densities ``(*B, N)``."""
+        mean, stds = self._mean.unsqueeze(-2), self.stds.unsqueeze(-2)
+        shape = (*self._mean.shape[:-1], num_samples, self._mean.shape[-1])
+        noise = torch.randn(shape, generator=generator, device=mean.device, dtype=mean.dtype)
+        density = -0.5 * noise.square() - stds.log() - _LOG_SQRT_TWO_PI
+        return mean + stds * noise, density.sum(-1)
+
 
 class GaussianMixture(ActionDistribution):
     """Mixture of M diagonal Gaussians.
@@ -160,6 +170,19 @@ class TanhDistribution(ActionDistribution):
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Tanh of a sample of the base."""
         return self.base.sample(generator).tanh()
+
+    def draw(
+        self, num_samples: int, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As :meth:`Gaussian.draw`, for a Gaussian base.
+
+        The density is computed before the tanh, where it is exact: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)).
+        """
+        if not isinstance(self.base, Gaussian):
+            raise TypeError(f"samples of a {type(self.base).__name__} have no gradient")
+        before_tanh, log_prob = self.base.draw(num_samples, generator)
+        slope = 2.0 * (math.log(2.0) - before_tanh - nn.functional.softplus(-2.0 * before_tanh))
+        return before_tanh.tanh(), log_prob - slope.sum(-1)
 
 
 class ActionHead(nn.Module, ABC):

@@ -289,3 +289,35 @@ def test_distributions_are_float32_under_autocast(head):
         assert head.act(features).dtype == torch.float32
         assert dist.log_prob(torch.zeros(50, 2)).dtype == torch.float32
     torch.testing.assert_close(dist.mean, expected, atol=0.02, rtol=0)
+
+
+def test_draws_of_a_gaussian_have_the_density_of_torch_and_a_gradient():
+    mean = torch.tensor([[0.2, -0.4], [0.0, 1.0]], requires_grad=True)
+    stds = torch.tensor([[0.5, 1.5], [0.1, 2.0]], requires_grad=True)
+    actions, log_prob = Gaussian(mean, stds).draw(5, torch.Generator().manual_seed(0))
+    assert actions.shape == (2, 5, 2)
+    reference = D.Independent(D.Normal(mean.unsqueeze(1), stds.unsqueeze(1)), 1)
+    torch.testing.assert_close(log_prob, reference.log_prob(actions))
+    actions.sum().backward()
+    torch.testing.assert_close(mean.grad, torch.full((2, 2), 5.0))
+
+
+def test_draws_through_tanh_have_the_density_of_torch_also_at_the_edge():
+    mean = torch.tensor([[0.2, -0.4], [6.0, -6.0]], dtype=torch.float64)
+    stds = torch.full_like(mean, 0.5)
+    distribution = TanhDistribution(Gaussian(mean, stds))
+    actions, log_prob = distribution.draw(1000, torch.Generator().manual_seed(0))
+    base = D.Normal(mean.unsqueeze(1), stds.unsqueeze(1))
+    transform = D.transforms.TanhTransform(cache_size=1)
+    reference = D.Independent(D.TransformedDistribution(base, [transform]), 1)
+    torch.testing.assert_close(log_prob, reference.log_prob(actions), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        log_prob[0], distribution.log_prob(actions.transpose(0, 1))[:, 0], atol=1e-3, rtol=1e-3
+    )
+    assert actions.abs().max() <= 1.0
+
+
+def test_a_mixture_has_no_draws_with_a_gradient():
+    base = GaussianMixture(torch.zeros(1, 2, 3), torch.ones(1, 2, 3), torch.zeros(1, 2))
+    with pytest.raises(TypeError, match="GaussianMixture"):
+        TanhDistribution(base).draw(1)

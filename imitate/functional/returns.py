@@ -1,0 +1,45 @@
+"""What the rest of an episode brings."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def returns_to_go(
+    rewards: NDArray[np.float32],
+    terminals: NDArray[np.float32],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    discount: float,
+    *,
+    continue_truncated: bool = False,
+) -> NDArray[np.float32]:
+    """Discounted sum of the rewards from each step to the end of its episode.
+
+    Args:
+        rewards: (N,) of episodes one after another.
+        terminals: (N,) 1 where the task ended: rewards after such a step do not count.
+        starts: (M,) first row of each episode.
+        ends: (M,) row after the last of each episode.
+        discount: in [0, 1].
+        continue_truncated: an episode whose last step is no terminal goes on for ever with its last reward, that is
+            with ``reward / (1 - discount)``, rather than with nothing. Needs a discount below 1.
+
+    Returns:
+        (N,) float32; computed in float64.
+    """
+    values = np.zeros(len(rewards), dtype=np.float64)
+    goes_on = 1.0 - terminals.astype(np.float64)
+    after = np.zeros(len(ends), dtype=np.float64)
+    if continue_truncated:
+        after = rewards[ends - 1].astype(np.float64) / (1.0 - discount)
+    # All episodes together, from their last step backwards.
+    row, running = ends - 1, np.arange(len(ends))
+    while len(running):
+        now = row[running]
+        after[running] = rewards[now] + discount * goes_on[now] * after[running]
+        values[now] = after[running]
+        row = row - 1
+        running = running[row[running] >= starts[running]]
+    return values.astype(np.float32)
