@@ -514,12 +514,13 @@ def _autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
     """The dtype that ``train.precision`` means on this device: bf16 on 'auto' only where the hardware has it."""
     if precision == "fp32":
         return torch.float32
-    if precision == "bf16" or _has_fast_bf16(device):
+    if precision == "bf16" or has_fast_bf16(device):
         return torch.bfloat16
     return torch.float32
 
 
-def _has_fast_bf16(device: torch.device) -> bool:
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether a device computes in bf16, rather than emulating it."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     if device.type == "cpu":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from imitate.algo.algo import has_fast_bf16
 from imitate.data.language import Instructions
-from imitate.errors import CheckpointError
+from imitate.errors import CheckpointError, UserError
+from imitate.models.packed_linear import pack_linears
 from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 
@@ -22,6 +24,7 @@ def policy_from_checkpoint(
     ckpt_path: str | Path | None = None,
     ckpt_dict: Mapping[str, Any] | None = None,
     verbose: bool = False,
+    precision: Literal["fp32", "bf16"] = "fp32",
 ) -> tuple[RolloutPolicy, dict[str, Any]]:
     """Load a policy. Needs no simulator, no dataset and no network, and changes nothing global.
 
@@ -30,12 +33,15 @@ def policy_from_checkpoint(
         ckpt_path: checkpoint file; or give
         ckpt_dict: an already loaded checkpoint.
         verbose: log what was loaded.
+        precision: of the large linear layers, on a CPU. With bf16 large networks act up to twice as fast, and actions
+            differ in their third digit.
 
     Returns:
         the policy, ready for ``start_episode()``, and the checkpoint's dict.
 
     Raises:
         CheckpointError: see :func:`imitate.policy.checkpoint.load_checkpoint`.
+        UserError: bf16 is asked for where there is no CPU with it.
     """
     if (ckpt_path is None) == (ckpt_dict is None):
         raise CheckpointError("give either ckpt_path or ckpt_dict")
@@ -46,6 +52,13 @@ def policy_from_checkpoint(
     shapes = ckpt["shape_metadata"]
     saved = ckpt.get("language")
     instructions = Instructions.from_dict(saved) if saved else None
+    algo.set_eval()
+    if precision == "bf16" and not (algo.device.type == "cpu" and has_fast_bf16(algo.device)):
+        raise UserError(
+            f"precision 'bf16' is for CPUs that compute in it (avx512_bf16, amx), not for device '{algo.device}' here; "
+            "take 'fp32'"
+        )
+    pack_linears(algo.active_nets, torch.bfloat16 if precision == "bf16" else torch.float32)
     policy = RolloutPolicy(algo, shapes.get("action_low"), shapes.get("action_high"), instructions)
     if verbose:
         _logger.info(

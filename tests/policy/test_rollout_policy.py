@@ -10,6 +10,8 @@ import torch
 from imitate import RolloutPolicy, algo_factory, load_config, policy_from_checkpoint
 from imitate.data.language import Instructions
 from imitate.errors import UserError
+from imitate.models.packed_linear import PackedLinear
+from imitate.policy import loading
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
 
@@ -212,3 +214,23 @@ def test_what_was_planned_can_be_read_in_the_units_of_the_data():
     single(observation())
     assert single.planned_actions() is None
     assert single.keypoints(observation()) == {}
+
+
+def test_a_loaded_policy_has_its_large_layers_packed_and_bf16_is_asked_for(monkeypatch):
+    algo = make_algo(("algo.actor_layer_dims=[256, 256]",))
+    ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata={})
+    policy, _ = policy_from_checkpoint("cpu", ckpt_dict=ckpt)
+    packed = [m for m in policy.algo.nets.modules() if isinstance(m, PackedLinear)]
+    assert [layer.dtype for layer in packed] == [torch.float32]  # 256 x 256
+    obs = observation(batch=3)
+    np.testing.assert_allclose(
+        policy(obs, batched_ob=True), RolloutPolicy(algo)(obs, batched_ob=True), atol=1e-6
+    )
+    monkeypatch.setattr(loading, "has_fast_bf16", lambda device: True)
+    rounded, _ = policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="bf16")
+    np.testing.assert_allclose(
+        rounded(obs, batched_ob=True), policy(obs, batched_ob=True), atol=0.02
+    )
+    monkeypatch.setattr(loading, "has_fast_bf16", lambda device: False)
+    with pytest.raises(UserError, match="precision 'bf16' is for CPUs that compute in it"):
+        policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="bf16")
