@@ -35,9 +35,7 @@ def test_one_hot_is_the_sorted_distinct_instructions():
 def test_an_unknown_instruction_is_answered_with_the_known_ones():
     with pytest.raises(UserError, match="'pull' is not known; known: 'lift'; 'push'"):
         Instructions.one_hot(["push", "lift"]).vector("pull")
-    with pytest.raises(
-        UserError, match="known: 'task 0'; .* and 5 more - did you mean 'task 12'"
-    ):
+    with pytest.raises(UserError, match="known: 'task 0'; .* and 5 more - did you mean 'task 12'"):
         Instructions([f"task {i}" for i in range(15)], np.eye(15)).number("task_12")
 
 

@@ -212,7 +212,9 @@ def test_a_mismatch_is_one_line_that_names_the_command():
     assert "\n" not in note
     unversioned = {key: value for key, value in OLD.items() if key != "env_version"}
     assert "before robosuite 1.5" in version_note(unversioned, "1.5.2")
-    assert "pip install 'robosuite==1.6.0'" in version_note({**OLD, "env_version": "1.6.0"}, "1.5.2")
+    assert "pip install 'robosuite==1.6.0'" in version_note(
+        {**OLD, "env_version": "1.6.0"}, "1.5.2"
+    )
     assert version_note(V15, "1.5.2") is None
     assert version_note({**OLD, "type": 2}, "1.5.2") is None
 
