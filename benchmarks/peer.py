@@ -57,9 +57,9 @@ class Peer:
         """For the table."""
         return "same run" if self.live else "recorded"
 
-    def contestants(self, case: str) -> dict[str, Contestant]:
+    def contestants(self, case: str, data: Path | None = None) -> dict[str, Contestant]:
         """``{"peer": ...}`` to compare with, or nothing where it does not run or lacks torchvision for the case."""
-        return {"peer": lambda n: Spent(**self.ask(case, n))} if case in self._cases else {}
+        return {"peer": lambda n: Spent(**self.ask(case, n, data))} if case in self._cases else {}
 
     def source_of(self, case: str) -> str:
         """For the table: where the figure of a case is from."""
@@ -73,10 +73,11 @@ class Peer:
         """A recorded figure."""
         return self._figures[case]
 
-    def ask(self, case: str, n: int) -> dict[str, float]:
-        """Have it do ``n`` iterations of a case."""
+    def ask(self, case: str, n: int, data: Path | None = None) -> dict[str, float]:
+        """Have it do ``n`` iterations of a case, on other demonstrations where these are named."""
         assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"case": case, "n": n}) + "\n")
+        request = {"case": case, "n": n} | ({} if data is None else {"data": str(data)})
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return self._read()
 

@@ -8,6 +8,7 @@ from typing import Any
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
 BATCH_SIZE = 16
 SIZE, CROP = 84, 76
+LOW_DIM = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
 
 
 def crop_case() -> Callable[[int], None]:
@@ -44,6 +45,19 @@ def _images() -> Any:
     return torch.rand(BATCH_SIZE, SIZE, SIZE, 3).permute(0, 3, 1, 2)
 
 
+def use_cameras(config: Any) -> None:
+    """In robomimic's configuration: a ResNet-18 with spatial softmax per camera, random crops."""
+    config.observation.modalities.obs.rgb = list(CAMERAS)
+    rgb = config.observation.encoder.rgb
+    rgb.core_class = "VisualCore"
+    rgb.core_kwargs.backbone_class = "ResNet18Conv"
+    rgb.core_kwargs.pool_class = "SpatialSoftmax"
+    rgb.core_kwargs.feature_dimension = 64
+    rgb.obs_randomizer_class = "CropRandomizer"
+    rgb.obs_randomizer_kwargs.crop_height = CROP
+    rgb.obs_randomizer_kwargs.crop_width = CROP
+
+
 def encoder_case() -> Callable[[int], None]:
     """Features of two cameras and their gradients: ResNet-18, spatial softmax, random crops."""
     from collections import OrderedDict
@@ -55,15 +69,7 @@ def encoder_case() -> Callable[[int], None]:
     config = config_factory("bc")
     with config.values_unlocked():
         config.observation.modalities.obs.low_dim = []
-        config.observation.modalities.obs.rgb = list(CAMERAS)
-        rgb = config.observation.encoder.rgb
-        rgb.core_class = "VisualCore"
-        rgb.core_kwargs.backbone_class = "ResNet18Conv"
-        rgb.core_kwargs.pool_class = "SpatialSoftmax"
-        rgb.core_kwargs.feature_dimension = 64
-        rgb.obs_randomizer_class = "CropRandomizer"
-        rgb.obs_randomizer_kwargs.crop_height = CROP
-        rgb.obs_randomizer_kwargs.crop_width = CROP
+        use_cameras(config)
     obs_utils.initialize_obs_utils_with_config(config)
     encoder = obs_encoder_factory(
         obs_shapes=OrderedDict((key, [3, SIZE, SIZE]) for key in CAMERAS),

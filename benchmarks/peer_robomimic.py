@@ -2,9 +2,10 @@
 
     python benchmarks/peer_robomimic.py DEMOS.hdf5
 
-Reads a JSON line {"case": ..., "n": ...} from standard input, does n iterations of the case, answers with a JSON line
-{"cpu_s": ..., "wall_s": ...}, or with percentiles for a policy call. Images need torchvision. Packages that robomimic
-imports and low-dim behavior cloning never calls are replaced by empty ones where they are not installed.
+Reads a JSON line {"case": ..., "n": ...}, perhaps with "data": other demonstrations, from standard input, does n
+iterations of the case, answers with a JSON line {"cpu_s": ..., "wall_s": ...}, or with percentiles for a policy call.
+Images need torchvision. Packages that robomimic imports and low-dim behavior cloning never calls are replaced by empty
+ones where they are not installed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from measuring import percentiles  # noqa: E402 - this file runs by itself, outside of the package
-from peer_images import IMAGE_CASES  # noqa: E402
+from peer_images import BATCH_SIZE as IMAGE_BATCH_SIZE  # noqa: E402
+from peer_images import CAMERAS, IMAGE_CASES, LOW_DIM, SIZE, use_cameras  # noqa: E402
 
 STAND_INS = (
     "torchvision",
@@ -36,8 +38,10 @@ STAND_INS = (
     "imageio",
 )
 OBS_KEYS = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object")
+IMAGE_KEYS = (*LOW_DIM, *CAMERAS)
 DATASET_KEYS = ("actions", "rewards", "dones")
 BATCH_SIZE = 100
+CONTEXT = 10
 
 
 class _Empty(types.ModuleType):
@@ -69,13 +73,13 @@ MISSING = {n for n in STAND_INS if importlib.util.find_spec(n) is None}
 sys.meta_path.append(_StandIns(MISSING))
 
 
-def make_dataset(path: str, seq_length: int) -> Any:
+def make_dataset(path: str, seq_length: int, obs_keys: tuple[str, ...] = OBS_KEYS) -> Any:
     """robomimic's dataset at its fastest: every sample cached."""
     from robomimic.utils.dataset import SequenceDataset
 
     arguments = {
         "hdf5_path": path,
-        "obs_keys": OBS_KEYS,
+        "obs_keys": obs_keys,
         "dataset_keys": DATASET_KEYS,
         "action_keys": ("actions",),
         "action_config": {"actions": {"normalization": None}},
@@ -87,35 +91,44 @@ def make_dataset(path: str, seq_length: int) -> Any:
     return SequenceDataset(**{key: value for key, value in arguments.items() if key in known})
 
 
-def make_config(recurrent: bool) -> Any:
-    """Its template of BC, or of BC-RNN-GMM."""
+def make_config(kind: str) -> Any:
+    """Its template of BC, or of one of its variants: ``rnn_gmm``, ``transformer``, ``image``."""
     from robomimic.config import config_factory
 
     config = config_factory("bc")
     with config.values_unlocked():
         config.observation.modalities.obs.low_dim = list(OBS_KEYS)
         config.train.batch_size = BATCH_SIZE
-        if recurrent:
+        if kind == "rnn_gmm":
             config.train.seq_length = 10
             config.algo.rnn.enabled = True
             config.algo.gmm.enabled = True
             config.algo.actor_layer_dims = ()
+        if kind == "transformer":
+            config.train.frame_stack = CONTEXT
+            config.algo.transformer.enabled = True
+            config.algo.transformer.context_length = CONTEXT
+        if kind == "image":
+            config.observation.modalities.obs.low_dim = list(LOW_DIM)
+            use_cameras(config)
     return config
 
 
-def make_model(path: str, recurrent: bool) -> Any:
+def make_model(path: str, kind: str) -> Any:
     """An algorithm on the CPU."""
     import h5py
     import robomimic.utils.obs_utils as obs_utils
     import torch
     from robomimic.algo import algo_factory
 
-    config = make_config(recurrent)
+    config = make_config(kind)
     obs_utils.initialize_obs_utils_with_config(config)
+    keys = IMAGE_KEYS if kind == "image" else OBS_KEYS
     with h5py.File(path, "r") as file:
         demo = file["data"][next(iter(file["data"]))]
-        shapes = {key: list(demo["obs"][key].shape[1:]) for key in sorted(OBS_KEYS)}
+        shapes = {key: list(demo["obs"][key].shape[1:]) for key in sorted(keys)}
         action_dim = demo["actions"].shape[1]
+    shapes |= {key: [3, SIZE, SIZE] for key in CAMERAS if key in keys}
     torch.manual_seed(0)
     return algo_factory("bc", config, shapes, action_dim, torch.device("cpu"))
 
@@ -123,11 +136,11 @@ def make_model(path: str, recurrent: bool) -> Any:
 class Batches:
     """An endless iterator over its DataLoader."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, batch_size: int = BATCH_SIZE) -> None:
         from torch.utils.data import DataLoader
 
         self.loader = DataLoader(
-            dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=0, drop_last=True
+            dataset, batch_size=batch_size, shuffle=True, num_workers=0, drop_last=True
         )
         self.iterator = iter(self.loader)
 
@@ -150,10 +163,13 @@ def loader_case(path: str, seq_length: int) -> Callable[[int], dict[str, float]]
     return lambda n: spent(iterate, n)
 
 
-def step_case(path: str, recurrent: bool) -> Callable[[int], dict[str, float]]:
+def step_case(path: str, kind: str) -> Callable[[int], dict[str, float]]:
     """Training steps, as its run_epoch does them."""
-    model = make_model(path, recurrent)
-    batches = Batches(make_dataset(path, 10 if recurrent else 1))
+    model = make_model(path, kind)
+    if kind == "image":
+        batches = Batches(make_dataset(path, 1, IMAGE_KEYS), IMAGE_BATCH_SIZE)
+    else:
+        batches = Batches(make_dataset(path, 10 if kind == "rnn_gmm" else 1))
     # Steps that older versions lack.
     postprocess = getattr(
         model, "postprocess_batch_for_training", lambda batch, obs_normalization_stats: batch
@@ -171,15 +187,16 @@ def step_case(path: str, recurrent: bool) -> Callable[[int], dict[str, float]]:
     return lambda n: spent(iterate, n)
 
 
-def call_case(path: str, recurrent: bool) -> Callable[[int], dict[str, float]]:
+def call_case(path: str, kind: str) -> Callable[[int], dict[str, float]]:
     """Policy calls on one observation."""
     import h5py
     from robomimic.algo import RolloutPolicy
 
-    policy = RolloutPolicy(make_model(path, recurrent))
+    policy = RolloutPolicy(make_model(path, kind))
     with h5py.File(path, "r") as file:
         demo = file["data"][next(iter(file["data"]))]
-        ob = {key: demo["obs"][key][0] for key in OBS_KEYS}
+        steps = slice(CONTEXT) if kind == "transformer" else 0
+        ob = {key: demo["obs"][key][steps] for key in OBS_KEYS}
     policy.start_episode()
     return lambda n: percentiles(lambda: policy(ob), n)
 
@@ -200,13 +217,15 @@ def spent(iterate: Callable[[int], None], n: int) -> dict[str, float]:
 CASES: dict[str, Callable[[str], Callable[[int], dict[str, float]]]] = {
     "loader_seq1": lambda path: loader_case(path, 1),
     "loader_seq10": lambda path: loader_case(path, 10),
-    "step_bc": lambda path: step_case(path, recurrent=False),
-    "step_bc_rnn_gmm": lambda path: step_case(path, recurrent=True),
-    "call_bc": lambda path: call_case(path, recurrent=False),
-    "call_bc_rnn_gmm": lambda path: call_case(path, recurrent=True),
+    "step_bc": lambda path: step_case(path, "plain"),
+    "step_bc_rnn_gmm": lambda path: step_case(path, "rnn_gmm"),
+    "call_bc": lambda path: call_case(path, "plain"),
+    "call_bc_rnn_gmm": lambda path: call_case(path, "rnn_gmm"),
+    "call_bc_transformer": lambda path: call_case(path, "transformer"),
 }
 if "torchvision" not in MISSING:
     CASES |= {name: lambda path, name=name: image_case(name) for name in IMAGE_CASES}
+    CASES["step_image"] = lambda path: step_case(path, "image")
 
 
 def serve(path: str) -> None:
@@ -228,7 +247,7 @@ def serve(path: str) -> None:
             request = json.loads(line)
             case = request["case"]
             if case not in ready:
-                ready[case] = CASES[case](path)
+                ready[case] = CASES[case](request.get("data", path))
             print(json.dumps(ready[case](request["n"])), file=answers, flush=True)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from imitate.models.actor import GroupEncoder, Obs
+from imitate.models.denoising_mlp import DenoisingMLP
 from imitate.models.unet import ConditionalUnet1D
 
 
@@ -45,10 +46,13 @@ class Denoiser(nn.Module):
         self, steps: Sequence[float], condition: Tensor
     ) -> Callable[[Tensor, float], Tensor]:
         """:meth:`forward` at these steps and this condition, with what they have in common computed once."""
-        if isinstance(self.network, ConditionalUnet1D):
-            unet = self.network
-            conditions = unet.conditions(steps, condition)
-            return lambda noisy, step: unet.denoise(noisy, conditions[step])
+        network = self.network
+        if isinstance(network, ConditionalUnet1D):
+            films = network.conditions(steps, condition)
+            return lambda noisy, step: network.denoise(noisy, films[step])
+        if isinstance(network, DenoisingMLP):
+            conditions = network.conditions(steps, condition)
+            return lambda noisy, step: network.denoise(noisy, conditions[step])
         return lambda noisy, step: self(noisy, step, condition)
 
 

@@ -5,8 +5,10 @@ A residual MLP, conditioned by addition. Far cheaper than a U-Net, and enough fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
@@ -77,9 +79,23 @@ class DenoisingMLP(nn.Module):
         Returns:
             (B, T, A).
         """
-        x = self.enter(sample.flatten(1)) + self.step_encoder(steps_like(timestep, sample))
-        if self.condition is not None:
-            x = x + self.condition(global_cond)
+        of_step = self.step_encoder(steps_like(timestep, sample))
+        return self.denoise(sample, self._with_obs(of_step, global_cond))
+
+    def conditions(
+        self, timesteps: Sequence[float], global_cond: Tensor | None
+    ) -> dict[float, Tensor]:
+        """Conditions of all steps of one sampling at once, for :meth:`denoise`."""
+        steps = torch.tensor(list(timesteps), dtype=torch.float32, device=self.enter.weight.device)
+        of_steps = self.step_encoder(steps).unsqueeze(1)
+        return dict(zip(timesteps, self._with_obs(of_steps, global_cond).unbind(0), strict=True))
+
+    def _with_obs(self, of_step: Tensor, global_cond: Tensor | None) -> Tensor:
+        return of_step if self.condition is None else of_step + self.condition(global_cond)
+
+    def denoise(self, sample: Tensor, condition: Tensor) -> Tensor:
+        """Predict, ``(B, T, A) -> (B, T, A)``, from a condition of :meth:`conditions`."""
+        x = self.enter(sample.flatten(1)) + condition
         for block in self.blocks:
             x = block(x)
         return cast(Tensor, self.leave(self.norm(x)).view_as(sample))

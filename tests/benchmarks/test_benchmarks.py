@@ -110,7 +110,8 @@ def test_without_an_interpreter_the_recorded_figures_stand(tmp_path):
 
 def test_a_live_peer_answers_line_by_line(tmp_path):
     stand_in = tmp_path / "python"
-    hello, answer = {"robomimic": "9.9", "torch": "2.0"}, {"cpu_s": 0.5, "wall_s": 1.0}
+    hello = {"robomimic": "9.9", "torch": "2.0", "cases": ["step_bc"]}
+    answer = {"cpu_s": 0.5, "wall_s": 1.0}
     stand_in.write_text(
         f"#!{sys.executable}\nimport sys\nprint('{json.dumps(hello)}', flush=True)\n"
         f"for line in sys.stdin:\n    print('{json.dumps(answer)}', flush=True)\n"

@@ -56,6 +56,17 @@ def test_one_step_for_all_rows():
     )
 
 
+@pytest.mark.parametrize("observed", [5, 0])
+def test_conditions_of_all_steps_at_once(observed):
+    torch.manual_seed(0)
+    net = DenoisingMLP(3, 4, observed, hidden_dim=16)
+    sample, _, observation = inputs()
+    observation = observation if observed else None
+    conditions = net.conditions([0.0, 25.0, 75.0], observation)
+    for step, condition in conditions.items():
+        torch.testing.assert_close(net.denoise(sample, condition), net(sample, step, observation))
+
+
 def test_observation_is_needed_exactly_if_declared():
     sample, t, _ = inputs()
     with pytest.raises(TypeError):

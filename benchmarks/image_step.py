@@ -1,0 +1,108 @@
+"""Training steps on two cameras, one thread: ours as ``imitate train`` does them, robomimic's.
+
+robomimic's image experiments: 16 samples, two cameras of 84x84, crops of 76x76, a ResNet-18 and spatial softmax each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.bench import Bench
+from benchmarks.demos import made_up
+from benchmarks.measuring import Contestant, compare, timed
+from benchmarks.peer_images import BATCH_SIZE, CAMERAS, CROP, LOW_DIM
+from benchmarks.row import Row
+from imitate.algo.algo import has_fast_bf16
+from imitate.config import load_config
+from imitate.data import ShuffledBatches
+from imitate.train.loading import make_loader
+from imitate.train.loss_guard import LossGuard
+from imitate.train.metrics import EpochMeans
+from imitate.train.setup import Setup, build, resolve
+
+CASE = "step_image"
+ROUNDS = 3
+BATCHES = 50
+"""Batches that are drawn alone, of which a step needs one."""
+
+
+def run(bench: Bench) -> list[Row]:
+    """Steps per CPU second, and what part of the fastest step is waiting for data."""
+    torch.set_num_threads(1)
+    data = made_up(bench.folder / "images.hdf5", [42] * 20, CAMERAS)
+    precisions = ("fp32", "bf16") if has_fast_bf16(torch.device("cpu")) else ("fp32",)
+    contestants: dict[str, Contestant] = {name: _steps(data, name) for name in precisions}
+    contestants["data"] = _data_alone(data)
+    contestants |= bench.peer.contestants(CASE, data)
+    n = dict.fromkeys(contestants, 1) | {"data": BATCHES}
+    spent = compare(contestants, n, ROUNDS)
+    peer, source = bench.peer.per_s(CASE, spent), bench.peer.source_of(CASE)
+    rows = []
+    for name in precisions:
+        ours = 1 / spent[name].cpu_s
+        rows.append(Row(f"image BC, {name}", ours, "steps/CPU s", None, False, peer, source))
+        wanted = 1.3 if name == precisions[-1] else 1.0
+        rows.append(Row(f"image BC, {name}: times robomimic's fp32", ours / peer, "x", wanted))
+    waiting = 100 * spent["data"].wall_s / min(spent[name].wall_s for name in precisions)
+    rows.append(Row("image BC: data, part of the fastest step", waiting, "%", 5.0, at_most=True))
+    return rows
+
+
+def _setup(data: Path, precision: str) -> Setup:
+    tree = {
+        "algo_name": "bc",
+        "experiment": {"name": "benchmark", "rollout": {"enabled": False}},
+        "train": {"batch_size": BATCH_SIZE, "precision": precision, "cuda": False},
+        "observation": {
+            "modalities": {"obs": {"low_dim": list(LOW_DIM), "rgb": list(CAMERAS)}},
+            "encoder": {
+                "rgb": {
+                    "core_class": "VisualCore",
+                    "core_kwargs": {
+                        "backbone_class": "ResNet18Conv",
+                        "pool_class": "SpatialSoftmax",
+                        "feature_dimension": 64,
+                    },
+                    "obs_randomizer_class": "CropRandomizer",
+                    "obs_randomizer_kwargs": {"crop_height": CROP, "crop_width": CROP},
+                }
+            },
+        },
+    }
+    torch.manual_seed(0)
+    return build(resolve(load_config(tree), data, None), torch.device("cpu"))
+
+
+def _batches(setup: Setup) -> Iterator[Any]:
+    order = ShuffledBatches(len(setup.train_set), BATCH_SIZE, seed=0)
+    return iter(make_loader(setup.train_set, order, 0, setup.device))
+
+
+def _steps(data: Path, precision: str) -> Contestant:
+    setup = _setup(data, precision)
+    algo, batches = setup.algo, _batches(setup)
+    means, guard = EpochMeans(), LossGuard(setup.device)
+    algo.set_train()
+
+    def iterate(n: int) -> None:
+        for step in range(n):
+            raw = next(batches)
+            info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
+            means.add(info)
+            guard.add(step, info, raw.get("index"))
+
+    return timed(iterate)
+
+
+def _data_alone(data: Path) -> Contestant:
+    batches = _batches(_setup(data, "fp32"))
+
+    def iterate(n: int) -> None:
+        for _ in range(n):
+            next(batches)
+
+    return timed(iterate)
