@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from imitate.cli.main import app
-from imitate.collection.playback import _commands
+from imitate.collection.playback import commands
 from imitate.config import load_config
 from imitate.data import DatasetFile, build_datasets
 from imitate.data.action_scale import recorded_scale
@@ -54,7 +54,7 @@ def test_there_and_back(file, tmp_path, mode, wanted):
         np.testing.assert_allclose(scale.offset, [2, 0.3, 0], atol=1e-6)
         assert scale.scale[1] == 1, "a constant is shifted, never scaled"
         assert scale.mode == mode
-        np.testing.assert_allclose(_commands(opened, "demo_1"), actions_of(file), atol=1e-6)
+        np.testing.assert_allclose(commands(opened, "demo_1"), actions_of(file), atol=1e-6)
     assert run("normalize-actions", out, "--undo", "-o", back).exit_code == 0
     np.testing.assert_allclose(actions_of(back), actions_of(file), atol=1e-6)
     assert actions_of(back).dtype == actions_of(file).dtype
