@@ -302,7 +302,9 @@ class Algo(ABC):
             for key, value in batch.items()
             if isinstance(value, Tensor)
         }
-        prepared["actions"] = self.preprocess.normalize_actions(prepared["actions"])
+        for key in ("actions", "next_actions"):
+            if key in prepared:
+                prepared[key] = self.preprocess.normalize_actions(prepared[key])
         for group in ("obs", "next_obs", "goal_obs"):
             if batch.get(group):
                 keys = self.goal_shapes if group == "goal_obs" else self.obs_shapes
@@ -341,7 +343,7 @@ class Algo(ABC):
         return {name: value.detach() for name, value in info.items()}
 
     def _gradient_step(self, name: str, loss: Tensor) -> Tensor:
-        """Backward, clip to ``train.max_grad_norm``, step one network's optimizer and schedule; the gradient's norm.
+        """Backward, clip to :meth:`_max_grad_norm`, step one network's optimizer and schedule; the gradient's norm.
 
         With ``train.gradient_accumulation`` n only each n-th call steps, by the mean of n gradients.
         """
@@ -352,7 +354,7 @@ class Algo(ABC):
             loss,
             self.nets[name].parameters(),
             self.optimizers[name],
-            self.global_config.train.max_grad_norm,
+            self._max_grad_norm(name),
             self.share_gradients,
             (number, parts),
         )
@@ -361,6 +363,11 @@ class Algo(ABC):
         self.schedulers[name].step()
         if self.ema is not None and name == self.main_net:
             self.ema.update(self.nets)
+        return norm
+
+    def _max_grad_norm(self, name: str) -> float | None:
+        """Norm to which a network's gradients are scaled down; None: never."""
+        norm: float | None = self.global_config.train.max_grad_norm
         return norm
 
     def autocast(self) -> AbstractContextManager[Any]:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from imitate.config.transitions import Transitions
+
 SCALARS = (str, int, float, bool, type(None))
 
 
@@ -70,6 +72,13 @@ class Section(BaseModel):
         """Steps of a window whose observations an algorithm looks at, from the first; for its section to override.
 
         Images of later steps are not loaded. None: it may look at all of them.
+        """
+        return None
+
+    def transitions(self, config: Any) -> Transitions | None:
+        """What an algorithm that learns values wants to know of each sample's future; for its section to override.
+
+        None: nothing. Otherwise next observations, rewards and terminals are loaded, whatever ``train`` says.
         """
         return None
 

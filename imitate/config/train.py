@@ -83,6 +83,45 @@ class ActionConfigs(Section):
     __pydantic_extra__: dict[str, ActionConfig] = Field(init=False)
 
 
+class RewardConfig(Section):
+    """Rewards as an algorithm sees them: scale * reward / divisor + shift."""
+
+    scale: float = Field(1.0, description="Factor of the rewards.")
+    shift: float = Field(0.0, description="Added to the scaled rewards.")
+    normalization: Literal["return_range", "std"] | None = Field(
+        None,
+        description="The divisor: return_range, the best minus the worst return of a training "
+        "demo (D4RL's locomotion has it with scale 1000); std, the standard deviation of the "
+        "rewards; null: 1.",
+    )
+
+
+class SampleWeightConfig(Section):
+    """How much each step counts in the losses."""
+
+    kind: Literal["return", "return_to_go", "key"] | None = Field(
+        None,
+        description="return: exp(R / temperature) with R the demo's return, 0 the worst and 1 the "
+        "best; return_to_go: the same of the discounted rewards from the step on; key: an array of "
+        "the file; null: all alike.",
+    )
+    temperature: PositiveFloat = Field(
+        0.2, description="return, return_to_go: small prefers the best sharply."
+    )
+    discount: float = Field(0.99, ge=0, le=1, description="return_to_go: of later rewards.")
+    key: str | None = Field(
+        None, description="key: name of an array (T,) in each demo, of weights of 0 or more."
+    )
+
+    @model_validator(mode="after")
+    def _a_key_is_named(self) -> Self:
+        if (self.kind == "key") != (self.key is not None):
+            raise ValueError(
+                "sample_weight.kind 'key' and sample_weight.key belong together: set both or none"
+            )
+        return self
+
+
 def _or_a_path(schema: dict[str, Any]) -> None:
     schema["anyOf"].insert(0, {"type": "string"})
 
@@ -123,7 +162,9 @@ class TrainConfig(Section):
     hdf5_use_swmr: bool = Field(
         True, description="Open the HDF5 file so that a writer may append meanwhile."
     )
-    hdf5_load_next_obs: bool = Field(False, description="Whether batches have next_obs.")
+    hdf5_load_next_obs: bool | None = Field(
+        None, description="Whether batches have next_obs; null: if the algorithm needs them."
+    )
     hdf5_normalize_obs: bool = Field(
         False, description="robomimic's key; true means obs_normalization mean_std."
     )
@@ -143,6 +184,17 @@ class TrainConfig(Section):
     )
     dataset_keys: tuple[str, ...] = Field(
         ("actions", "rewards", "dones"), description="Step arrays in a batch, beside observations."
+    )
+    reward: RewardConfig = Field(RewardConfig(), description="Scale of the rewards.")
+    sample_weight: SampleWeightConfig = Field(
+        SampleWeightConfig(), description="How much each step counts in the losses."
+    )
+    filter_best: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Train on this fraction of the demos, those of the highest return (of equal "
+        "ones the shorter); null: on all.",
     )
     action_keys: tuple[str, ...] = Field(
         ("actions",), min_length=1, description="Step arrays that, concatenated, are the action."

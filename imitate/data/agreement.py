@@ -112,7 +112,7 @@ def check_apart(train: Sequence[DataSource], valid: Sequence[DataSource]) -> Non
                 )
             held_out = file.demos(source.filter_key)
             for part in (part for part in train if part.path == source.path):
-                trained = set(file.demos(part.filter_key)[: part.demo_limit])
+                trained = set(part.chosen(file))
                 shared = [demo for demo in held_out if demo in trained]
                 if shared:
                     raise DatasetError(_shared_words(source, part, shared))
@@ -149,7 +149,7 @@ def _digests(sources: Sequence[DataSource]) -> Iterator[tuple[bytes, str]]:
     """Digest of the actions of each demo, and its name."""
     for source in sources:
         with DatasetFile(source.path) as file:
-            for demo in file.demos(source.filter_key)[: source.demo_limit]:
+            for demo in source.chosen(file):
                 actions = np.ascontiguousarray(file.read(demo, "actions"))
                 digest = hashlib.blake2b(f"{actions.shape} {actions.dtype}".encode())
                 digest.update(actions.data)

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.data_paths import located_file
+from imitate.config.train import RewardConfig
 from imitate.data.action_scale import refuse_rescaled
 from imitate.data.agreement import check_agreement, check_apart, tell_of_copies
 from imitate.data.demo_language import holds_language, instructions_in
 from imitate.data.faults import ACTION_LIMIT, check_modality
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, Instructions
+from imitate.data.rewards import fit_rewards
 from imitate.data.sequence_dataset import SequenceDataset
+from imitate.data.step_weights import best_demos, step_weights, weight_keys
 from imitate.data.store import DataSource
 from imitate.errors import ConfigError
 
@@ -49,9 +52,28 @@ def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | N
     train_set = _sequence_dataset(sources, config, instructions)
     if config.train.normalize_weights_by_ds_size and len(sources) > 1:
         train_set.sample_weights = _weights_by_size(train_set)
+    _scale_rewards(train_set, config)
+    train_set.weigh_steps(step_weights(train_set, config.train.sample_weight))
     if not valid_sources:
         return train_set, None
-    return train_set, _sequence_dataset(valid_sources, config, instructions)
+    valid_set = _sequence_dataset(valid_sources, config, instructions)
+    valid_set.scale_rewards(train_set.reward)
+    return train_set, valid_set
+
+
+def _scale_rewards(train_set: SequenceDataset, config: Config) -> None:
+    section = config.train.reward
+    if section == RewardConfig():
+        return
+    if "rewards" not in train_set.store.fields:
+        raise ConfigError(
+            "train.reward scales rewards, but nothing uses them: add 'rewards' to train.dataset_keys, or leave "
+            "train.reward out"
+        )
+    store = train_set.store
+    train_set.scale_rewards(
+        fit_rewards(section, train_set.step_array("rewards"), store.demo_start, train_set.hdf5_path)
+    )
 
 
 def training_sources(config: Config) -> list[DataSource]:
@@ -65,7 +87,9 @@ def training_sources(config: Config) -> list[DataSource]:
         raise ConfigError(
             "train.data: every weight is 0, so there is nothing to train on: give one a weight"
         )
-    return [_train_source(entry, config) for entry in entries]
+    sources = [_train_source(entry, config) for entry in entries]
+    fraction = config.train.filter_best
+    return sources if fraction is None else best_demos(sources, fraction)
 
 
 def instructions_of(config: Config) -> Instructions:
@@ -132,7 +156,7 @@ def _action_range(sources: list[DataSource], key: str) -> tuple[Any, Any]:
     lows, highs = [], []
     for source in sources:
         with DatasetFile(source.path) as file:
-            for demo in file.demos(source.filter_key)[: source.demo_limit]:
+            for demo in source.chosen(file):
                 values = file.read(demo, key).astype(np.float64)
                 values = values.reshape(len(values), -1)
                 lows.append(values.min(axis=0))
@@ -174,7 +198,7 @@ def _sequence_dataset(
         sources,
         obs_keys=config.all_obs_keys,
         action_keys=train.action_keys,
-        dataset_keys=train.dataset_keys,
+        dataset_keys=(*train.dataset_keys, *weight_keys(train.sample_weight)),
         action_config=dict(train.action_config.items()),
         frame_stack=train.frame_stack,
         seq_length=train.seq_length,
@@ -185,7 +209,8 @@ def _sequence_dataset(
         hdf5_cache_mode=train.hdf5_cache_mode,
         hdf5_use_swmr=train.hdf5_use_swmr,
         hdf5_normalize_obs=train.hdf5_normalize_obs,
-        load_next_obs=train.hdf5_load_next_obs,
+        load_next_obs=bool(train.hdf5_load_next_obs),
         instructions=instructions,
         image_steps=config.algo.observed_steps(config),
+        transitions=config.algo.transitions(config),
     )

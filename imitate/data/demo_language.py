@@ -93,7 +93,7 @@ def instructions_in(sources: Sequence[DataSource]) -> set[str]:
     found: set[str | None] = set()
     for source in sources:
         with DatasetFile(source.path) as file:
-            for demo in file.demos(source.filter_key)[: source.demo_limit]:
+            for demo in source.chosen(file):
                 found.add(instruction_of(file.attrs(demo, TASK_ATTRS), source.lang))
     return {name for name in found if name is not None}
 

@@ -14,13 +14,16 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from typing_extensions import Self
 
+from imitate.config.transitions import Transitions
 from imitate.data.demo_language import DemoLanguage, holds_language
 from imitate.data.fields import check_step_key
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.data.placement import CACHE_MODES
+from imitate.data.rewards import RewardTransform
 from imitate.data.statistics import KeyStats, StatsOnDemand, statistics_of
 from imitate.data.store import DataSource, Store
+from imitate.data.transitions import TransitionPicker, transition_table
 from imitate.data.windows import WindowRows, Windows
 from imitate.errors import ConfigError, DatasetError, nearest
 
@@ -63,6 +66,9 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     * ``obs``, ``next_obs``: {key: (B, T, ...)}, of images the first ``image_steps``; ``goal_obs``: {key: (B, ...)};
     * ``actions`` (B, T, A): the action keys side by side; each action key by its own name too;
     * the keys of ``dataset_keys``: ``rewards``, ``dones``, ``terminals``, ``timeouts`` (B, T), others (B, T, ...);
+    * with ``transitions``: ``n_step_rewards`` (B,), ``discounts`` (B,), ``next_obs``: {key: (B, frame_stack, ...)} of
+      the state that follows these rewards, ``next_actions`` (B, A) if wanted; see :mod:`imitate.data.transitions`;
+    * ``weight`` (B, T), where steps count differently in the losses;
     * ``pad_mask`` (B, T) bool, true where the step is real; ``index`` (B,), numbers of the samples;
     * ``task_id`` (B,) int64, number in :attr:`tasks`, where any demo's instruction is known; -1 for the others.
 
@@ -96,10 +102,12 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         lang: what the robot was told in all demos; None: each demo's attribute ``language``, else ``task_id``.
         demo_limit: load the first so many demos; None: all.
         instructions: vectors of instructions; None: the unit vectors of those in the data.
+        transitions: what an algorithm that learns values asks of each sample; None: nothing.
         image_steps: steps of a window whose images (and other arrays of two dimensions or more) are wanted, from the
             first on; None: all. A policy that predicts 100 actions from one image need not read 100 images.
 
     Attributes:
+        reward: how rewards in batches are scaled; see :meth:`scale_rewards`.
         instructions: the table behind ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
         serves_language: whether ``lang_emb`` comes from there.
         obs_shapes: shape of one step of each observation as stored.
@@ -132,6 +140,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         demo_limit: int | None = None,
         instructions: Instructions | None = None,
         image_steps: int | None = None,
+        transitions: Transitions | None = None,
     ) -> None:
         _one_of("hdf5_cache_mode", hdf5_cache_mode, CACHE_MODES)
         _one_of("goal_mode", goal_mode, ("last", None))
@@ -155,9 +164,11 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             key for key in self.obs_keys if key != LANGUAGE_KEY or not self.serves_language
         )
         self.action_keys = tuple(dict.fromkeys(action_keys))
-        self.load_next_obs = load_next_obs
+        self.load_next_obs = load_next_obs or transitions is not None
         self.get_pad_mask = get_pad_mask
         self.image_steps = image_steps
+        if transitions is not None:
+            dataset_keys = (*dataset_keys, "rewards", "terminals")
         steps = tuple(
             dict.fromkeys(key for key in dataset_keys if key not in ("actions", *action_keys))
         )
@@ -166,8 +177,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             for source in self.sources
         ]
         has_next = all(looked)
-        next_keys = stored if load_next_obs and has_next else ()
-        self._next_from_obs = load_next_obs and not has_next
+        next_keys = stored if self.load_next_obs and has_next else ()
+        self._next_from_obs = self.load_next_obs and not has_next
         self.store = Store(
             self.sources,
             [
@@ -211,6 +222,11 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self.action_dims = {key: fields[key].shape[0] for key in self.action_keys}
         self.sample_weights = self._weights()
         self._plan_batches(next_keys, steps)
+        self._frame_stack = frame_stack
+        self._wanted = transitions
+        self._transitions: TransitionPicker | None = None
+        self._step_weights: Tensor | None = None
+        self.scale_rewards(RewardTransform())
 
     def _plan_batches(self, next_keys: Sequence[str], steps: Sequence[str]) -> None:
         """What :meth:`_gather` cuts out of the packed columns, worked out once."""
@@ -279,9 +295,12 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         batch["obs"] = _named(self._obs_columns, parts)
         for key in self._obs_apart:
             batch["obs"][key] = self._images(f"obs/{key}", window.rows)
-        if self.load_next_obs:
+        if self._transitions is not None:
+            self._add_transitions(batch, window)
+        elif self.load_next_obs:
             batch["next_obs"] = self._next_obs(window, parts)
         batch.update(_named(self._step_columns, parts))
+        self._add_weights(batch, window.rows)
         for key in self._steps_apart:
             batch[key] = self._apart(key, rows, shape)
         if self._single_action is not None:
@@ -289,12 +308,55 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         else:
             batch["actions"] = packed.narrow(-1, *self._actions)
         self._language.add_to(batch, window.demo, shape[1])
+        if self._transitions is not None and self.serves_language:
+            vectors = batch["next_obs"][LANGUAGE_KEY]
+            batch["next_obs"][LANGUAGE_KEY] = vectors[:, : self._frame_stack]
         if self.store.goals:
             batch["goal_obs"] = {key: self.store.goal(key, window.demo) for key in self.store.goals}
         if self.get_pad_mask:
             batch["pad_mask"] = torch.from_numpy(window.real).to(packed.device)
         batch["index"] = torch.from_numpy(index)
         return batch
+
+    def _add_weights(self, batch: Batch, rows: NDArray[np.int64]) -> None:
+        """Scale the rewards, and say how much each step counts."""
+        if "rewards" in batch and not self.reward.is_identity:
+            batch["rewards"] = self.reward(batch["rewards"])
+        if self._step_weights is not None:
+            at = torch.from_numpy(rows).to(self._step_weights.device)
+            batch["weight"] = self._step_weights[at]
+
+    def _add_transitions(self, batch: Batch, window: WindowRows) -> None:
+        """What follows the sample's own step, whatever else lies in the window."""
+        picker = self._transitions
+        assert picker is not None and self._wanted is not None
+        now = window.rows[:, self._frame_stack - 1]
+        batch.update(picker.numbers_at(now))
+        before, last = picker.next_frames(now, window.demo)
+        following = np.minimum(last + 1, window.last)
+        newest = self._observations(following if self._next_from_obs else last, True)
+        batch["next_obs"] = newest
+        if before.shape[1] > 0:
+            older = self._observations(before, False)
+            batch["next_obs"] = {
+                key: torch.cat([older[key], value], dim=1) for key, value in newest.items()
+            }
+        if self._wanted.next_actions:
+            packed = self.store.columns(following[:, 0])
+            batch["next_actions"] = torch.cat(
+                [packed[:, self.store.fields[key].columns] for key in self.action_keys], dim=-1
+            )
+
+    def _observations(self, rows: NDArray[np.int64], following: bool) -> dict[str, Tensor]:
+        """Observations of ``rows`` (B, T); those that follow them where the file has such."""
+        stored = following and not self._next_from_obs
+        columns = self._next_columns if stored else self._obs_columns
+        packed = self.store.columns(rows.reshape(-1)).view(*rows.shape, -1)
+        obs = _named(columns, packed.split_with_sizes(self._widths, -1))
+        prefix = "next_obs" if stored else "obs"
+        for key in self._next_apart if stored else self._obs_apart:
+            obs[key] = self._apart(f"{prefix}/{key}", rows.reshape(-1), rows.shape)
+        return obs
 
     def _next_obs(self, window: WindowRows, parts: Sequence[Tensor]) -> dict[str, Tensor]:
         shape = window.rows.shape
@@ -318,6 +380,37 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     def _apart(self, key: str, rows: NDArray[np.int64], shape: tuple[int, ...]) -> Tensor:
         values = self.store.rows(key, rows)
         return values.view(*shape, *values.shape[1:])
+
+    # ---- rewards and weights ---------------------------------------------------------------------
+
+    def step_array(self, key: str) -> NDArray[np.float32]:
+        """A step array of all N rows, such as 'rewards', as the file has it."""
+        values: NDArray[np.float32] = (
+            self.store.field(key, np.arange(len(self.store))).cpu().numpy()
+        )
+        return values
+
+    def scale_rewards(self, reward: RewardTransform) -> None:
+        """Let batches have ``reward`` of the file's rewards."""
+        self.reward = reward
+        if self._wanted is None:
+            return
+        table = transition_table(
+            reward(self.step_array("rewards")),
+            self.step_array("terminals"),
+            self.store.demo_end,
+            self._wanted,
+            end_is_known=not self._next_from_obs and not self._wanted.next_actions,
+        )
+        self._transitions = TransitionPicker(table, self.store.demo_start, self._frame_stack)
+        self.weigh_steps(np.ones(len(self.store), dtype=np.float32))
+
+    def weigh_steps(self, weights: NDArray[np.float32]) -> None:
+        """Let each of N rows count by its weight; those that are no transition count 0."""
+        if self._transitions is not None:
+            weights = weights * self._transitions.table.usable
+        equal = bool(np.all(weights == weights[0]))
+        self._step_weights = None if equal else torch.from_numpy(weights)
 
     # ---- about the data --------------------------------------------------------------------------
 
@@ -389,6 +482,10 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         """Move the data to a device, where batches are then gathered. In place."""
         self.store.to(device)
         self._language.to(device)
+        if self._transitions is not None:
+            self._transitions.to(device)
+        if self._step_weights is not None:
+            self._step_weights = self._step_weights.to(device)
         return self
 
 

@@ -41,6 +41,7 @@ class DataSource:
         demo_limit: the first so many of them; None: all.
         weight: of each of its samples in a batch, relative to other files.
         lang: what the robot was told in all its demos; None: as each demo says.
+        demos: these of them only, in the order of the file; None: all.
     """
 
     path: Path
@@ -48,6 +49,12 @@ class DataSource:
     demo_limit: int | None = None
     weight: float = 1.0
     lang: str | None = None
+    demos: frozenset[str] | None = None
+
+    def chosen(self, file: DatasetFile) -> list[str]:
+        """Names of the demos of the open file that are meant."""
+        names = file.demos(self.filter_key)[: self.demo_limit]
+        return names if self.demos is None else [name for name in names if name in self.demos]
 
 
 @dataclass(frozen=True)
@@ -258,8 +265,8 @@ class Store:
 
 def _demos(files: Sequence[DatasetFile], sources: Sequence[DataSource]) -> Iterable[Demo]:
     for number, (file, source) in enumerate(zip(files, sources, strict=True)):
-        names = file.demos(source.filter_key)[: source.demo_limit]
-        if not names:
+        names = source.chosen(file)
+        if not names and source.demos is None:
             raise no_demos(file, source.filter_key)
         for name in names:
             yield Demo(number, name, check_length(file, name))

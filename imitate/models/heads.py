@@ -221,7 +221,8 @@ class DeterministicHead(ActionHead):
 class GaussianHead(ActionHead):
     """Diagonal Gaussian: mean clamped to +-9, then tanh; std clamped to [min_std, max_std].
 
-    The std is ``softplus(x) * init_std / softplus(0)``, or ``exp(x)``, or ``init_std`` if fixed.
+    The std is ``softplus(x) * init_std / softplus(0)``, or ``exp(x)``, or ``init_std`` if fixed, or learned apart from
+    the features, beginning at ``init_std``.
 
     Args:
         input_dim: features.
@@ -230,6 +231,7 @@ class GaussianHead(ActionHead):
         min_std: floor.
         max_std: ceiling.
         fixed_std: the std is ``init_std`` and not learned.
+        state_independent_std: one std for all states is learned, by its logarithm.
         std_activation: from the linear map to the std.
         low_noise_eval: in evaluation act with the mean rather than with a sample.
         use_tanh: squash values by tanh (and correct the density for it) rather than the mean.
@@ -245,6 +247,7 @@ class GaussianHead(ActionHead):
         min_std: float = 0.01,
         max_std: float = 7.5,
         fixed_std: bool = False,
+        state_independent_std: bool = False,
         std_activation: StdActivation = "softplus",
         low_noise_eval: bool = True,
         use_tanh: bool = False,
@@ -252,7 +255,8 @@ class GaussianHead(ActionHead):
     ) -> None:
         super().__init__()
         self.mean = FullPrecisionLinear(input_dim, ac_dim)
-        self.scale = None if fixed_std else FullPrecisionLinear(input_dim, ac_dim)
+        apart = fixed_std or state_independent_std
+        self.scale = None if apart else FullPrecisionLinear(input_dim, ac_dim)
         self.init_std = init_std
         self.std_limits = (min_std, max_std)
         self.std_activation = std_activation
@@ -261,6 +265,9 @@ class GaussianHead(ActionHead):
         if init_last_fc_weight is not None:
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -init_last_fc_weight, init_last_fc_weight)
+        self.log_std: nn.Parameter | None = None
+        if state_independent_std and not fixed_std:
+            self.log_std = nn.Parameter(torch.full((ac_dim,), math.log(init_std)))
 
     def forward(self, features: Tensor, *, low_noise: bool = False) -> Gaussian | TanhDistribution:
         """``(*B, D)`` to a distribution with batch shape ``(*B)``."""
@@ -283,7 +290,9 @@ class GaussianHead(ActionHead):
         return mean if self.use_tanh else mean.tanh()
 
     def _stds(self, features: Tensor, mean: Tensor) -> Tensor:
-        if self.scale is None:
+        if self.log_std is not None:
+            stds = self.log_std.exp().expand_as(mean)
+        elif self.scale is None:
             stds = torch.full_like(mean, self.init_std)
         elif self.std_activation == "softplus":
             stds = nn.functional.softplus(self.scale(features)) * (self.init_std / math.log(2.0))

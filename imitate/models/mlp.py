@@ -17,6 +17,7 @@ class MLP(nn.Module):
         input_dim: features that come in.
         layer_dims: width of each layer.
         activation: a function; it may work in place.
+        dropout: probability of leaving out a hidden unit, after each activation.
     """
 
     def __init__(
@@ -24,11 +25,13 @@ class MLP(nn.Module):
         input_dim: int,
         layer_dims: Sequence[int],
         activation: Callable[[Tensor], Tensor] = torch.relu_,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         widths = [input_dim, *layer_dims]
         self.layers = nn.ModuleList(map(nn.Linear, widths[:-1], widths[1:]))
         self.activation = activation
+        self.dropout = dropout
         self.input_dim = input_dim
         self.output_dim = widths[-1]
 
@@ -36,6 +39,8 @@ class MLP(nn.Module):
         """``(*B, input_dim) -> (*B, output_dim)``."""
         for layer in self.layers:
             x = self.activation(layer(x))
+            if self.dropout > 0.0:
+                x = nn.functional.dropout(x, self.dropout, self.training)
         return x
 
 

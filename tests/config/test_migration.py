@@ -161,12 +161,13 @@ def test_the_tree_of_05_loads_unchanged(caplog):
     assert caplog.records == []
 
 
-def test_robomimics_defaults_are_ours_but_for_the_output_folder_and_what_lies_in_ram():
-    """So a partial file means the same to both."""
+def test_robomimics_defaults_are_ours_but_for_a_few():
+    """So a partial file means the same to both: null for next observations is false for bc."""
     defaults = load_config({"algo_name": "bc"}).to_dict()
     assert list(differences(robomimic_bc(), defaults)) == [
         "train.output_dir",
         "train.hdf5_cache_mode",
+        "train.hdf5_load_next_obs",
     ]
 
 

@@ -1,0 +1,224 @@
+"""What algorithms with an actor and critics share: networks, transitions, targets, acting. None of their losses.
+
+A subclass fills ``self.nets`` from :meth:`_create_actor` and :meth:`_create_critic`, adds targets under the names of
+:attr:`targets`, and says in :meth:`_update` in which order its losses are computed and learned from (:meth:`_step`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.rl_sections import ActorConfig, CriticConfig, StochasticActorConfig
+from imitate.errors import DatasetError
+from imitate.functional.losses import masked_mean
+from imitate.models.actor import Actor
+from imitate.models.critics import CriticEnsemble, polyak_update_, target_of
+from imitate.models.heads import (
+    ActionDistribution,
+    ActionHead,
+    DeterministicHead,
+    GaussianHead,
+    GMMHead,
+)
+from imitate.models.mlp import MLP
+
+
+class ActorCritic(Algo):
+    """Learns values of transitions and an actor from them.
+
+    Prepared batches have, for the B samples: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``goal_obs`` or None,
+    ``actions`` (B, A), ``rewards`` (B,) summed over n steps, ``discounts`` (B,) 0 after terminals, ``weight`` (B,) or
+    None, and ``next_actions`` (B, A) where the section asks for them.
+    """
+
+    main_net = "actor"
+    targets: ClassVar[dict[str, str]] = {"critic_target": "critic"}
+    """Target network -> the network that it follows."""
+
+    @property
+    def actor(self) -> Actor:
+        """The network that acts."""
+        return cast(Actor, self.active_nets["actor"])
+
+    # ---- networks ------------------------------------------------------------------------------------------------
+
+    def _create_actor(self, config: ActorConfig) -> Actor:
+        """Encoder, hidden layers, head."""
+        encoder = self._create_encoder()
+        mlp = MLP(encoder.output_dim, config.layer_dims, dropout=config.dropout)
+        return Actor(encoder, None, mlp, self._create_head(mlp.output_dim, config))
+
+    def _create_head(self, input_dim: int, config: ActorConfig) -> ActionHead:
+        """A distribution where the section has one, else a tanh."""
+        if not isinstance(config, StochasticActorConfig):
+            return DeterministicHead(input_dim, self.ac_dim)
+        net = config.net
+        if net.type == "gmm":
+            return GMMHead(input_dim, self.ac_dim, **net.gmm.to_dict(), **net.common.to_dict())
+        return GaussianHead(
+            input_dim, self.ac_dim, **net.gaussian.to_dict(), **net.common.to_dict()
+        )
+
+    def _create_critic(
+        self, config: CriticConfig, *, of_states: bool = False, num_atoms: int = 0
+    ) -> CriticEnsemble:
+        """Critics of actions; with ``of_states`` a single value of states."""
+        size = 1 if of_states else config.ensemble.n
+        encoders = 1 if config.ensemble.shared_encoder else size
+        return CriticEnsemble(
+            [self._create_encoder() for _ in range(encoders)],
+            0 if of_states else self.ac_dim,
+            config.layer_dims,
+            size,
+            layer_norm=config.layer_norm,
+            num_atoms=num_atoms,
+            value_bounds=config.value_bounds,
+        )
+
+    def _add_targets(self) -> None:
+        """Copies of the networks that targets follow; to be called when these are there."""
+        for target, online in self.targets.items():
+            self.nets[target] = target_of(self.nets[online])
+
+    def _critic(self, name: str) -> CriticEnsemble:
+        return cast(CriticEnsemble, self.nets[name])
+
+    # ---- training ------------------------------------------------------------------------------------------------
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """The transition at the window's step."""
+        frames, now = self.frame_stack, self.frame_stack - 1
+        steps = slice(0, frames) if frames > 1 else 0
+        if "discounts" not in batch:
+            batch = self._one_step(batch, now)
+        weight = batch.get("weight")
+        selected = {
+            "obs": {key: value[:, steps] for key, value in batch["obs"].items()},
+            "next_obs": {key: value[:, steps] for key, value in batch["next_obs"].items()},
+            "goal_obs": batch.get("goal_obs"),
+            "actions": batch["actions"][:, now],
+            "rewards": batch["n_step_rewards"],
+            "discounts": batch["discounts"],
+            "weight": None if weight is None else weight[:, now],
+        }
+        if "next_actions" in batch:
+            selected["next_actions"] = batch["next_actions"]
+        return selected
+
+    def _one_step(self, batch: Batch, now: int) -> Batch:
+        """Transitions of one step, from batches of windows with rewards and ends."""
+        wanted = self.algo_config.transitions(self.global_config)
+        ends = batch.get("terminals", batch.get("dones"))
+        lacks = "next_obs" not in batch or "rewards" not in batch
+        if (
+            ends is None
+            or lacks
+            or wanted.n_step > 1
+            or wanted.next_actions
+            or wanted.infinite_horizon
+        ):
+            raise DatasetError(
+                f"{self.global_config.algo_name} learns from transitions, which the batches lack: make the dataset "
+                "with SequenceDataset(..., transitions=config.algo.transitions(config)), or by build_datasets(config)"
+            )
+        return {
+            **batch,
+            "next_obs": {key: value[:, : now + 1] for key, value in batch["next_obs"].items()},
+            "n_step_rewards": batch["rewards"][:, now],
+            "discounts": wanted.discount * (1.0 - ends[:, now]),
+        }
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """The sum of all losses."""
+        info = self._update(batch, epoch=1, learn=False)
+        return _sum_of_losses(info), info
+
+    @abstractmethod
+    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+        """All losses in their order; with ``learn`` each network learns and targets follow."""
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """One update of all networks in their order; with ``validate`` the same losses and nothing else.
+
+        ``Loss`` is the sum of the losses of this update.
+        """
+        with torch.set_grad_enabled(not validate):
+            info = self._update(batch, epoch, not validate)
+            if validate:
+                info |= self._validation_info(batch)
+        info["Loss"] = _sum_of_losses(info)
+        return {name: value.detach() for name, value in info.items()}
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """Mean absolute difference of the actor's and the data's actions, normalized units."""
+        features, _ = self.actor(batch["obs"], batch["goal_obs"])
+        return {"Action_Error": (self.actor.head.act(features) - batch["actions"]).abs().mean()}
+
+    def _step(self, name: str, loss: tuple[Tensor, Info], epoch: int, learn: bool) -> Info:
+        """With ``learn`` one step of a network, unless its optimizer begins later or has ended; what to log."""
+        value, info = loss
+        if learn and self._learns(name, epoch):
+            info[f"{name.title()}_Grad_Norms"] = self._gradient_step(name, value)
+        return info
+
+    def _learns(self, name: str, epoch: int) -> bool:
+        """Whether a network learns in this epoch."""
+        section = self.algo_config.optim_params[name]
+        begins, ends = section.get("start_epoch", -1), section.get("end_epoch", -1)
+        return bool(epoch >= begins and (ends == -1 or epoch < ends))
+
+    def _max_grad_norm(self, name: str) -> float | None:
+        section = self.algo_config.get("actor" if name.startswith("actor") else "critic")
+        own: float | None = section.get("max_gradient_norm", None)
+        return super()._max_grad_norm(name) if own is None else own
+
+    def _follow(self, *names: str) -> None:
+        """Move these target networks, by default all, towards the networks that they follow."""
+        for target in names or self.targets:
+            online = self.nets[self.targets[target]]
+            polyak_update_(self.nets[target], online, self.algo_config.target_tau)
+
+    # ---- parts of losses -----------------------------------------------------------------------------------------
+
+    def _ensemble_value(self, values: Tensor) -> Tensor:
+        """From the critics' values (E, *B) to the believed ones: least and greatest mixed by ``ensemble.weight``."""
+        weight: float = self.algo_config.critic.ensemble.weight
+        least = values.amin(0)
+        return least if weight == 1.0 else weight * least + (1.0 - weight) * values.amax(0)
+
+    def _td_loss(self, values: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+        """Mean over the batch, summed over the critics: values (E, B), target (B,) without gradient."""
+        huber = self.algo_config.critic.use_huber
+        error = nn.functional.smooth_l1_loss if huber else nn.functional.mse_loss
+        errors = error(values, target.expand_as(values), reduction="none")
+        return masked_mean(errors.sum(0), weight)
+
+    def _policy_actions(self, batch: Batch) -> Tensor:
+        """What the actor would do in the batch's states: the head's mean, with gradient."""
+        features, _ = self.actor(batch["obs"], batch["goal_obs"])
+        distribution: ActionDistribution = self.actor.head(features)
+        return distribution.mean
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        features, _ = self.actor(obs, goal)
+        return PolicyStep(self.actor.head.act(features, explore, generator), state, {})
+
+
+def _sum_of_losses(info: Info) -> Tensor:
+    """The losses of an update are those whose names end in ``_Loss``."""
+    return torch.stack([value for name, value in info.items() if name.endswith("_Loss")]).sum()

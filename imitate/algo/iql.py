@@ -1,0 +1,148 @@
+"""Implicit Q-learning: values of a dataset's own actions, and regression towards the better ones.
+
+Kostrikov, Nair, Levine, "Offline Reinforcement Learning with Implicit Q-Learning", ICLR 2022 (arXiv:2110.06169). With
+targets Q' of the critics Q, the least of each ensemble, and g the discount:
+
+    L_V = E[ L2_tau(min Q'(s, a) - V(s)) ],  L2_tau(u) = |tau - 1(u < 0)| u^2       -> IQL._value_loss
+    L_Q = E[ (r + g V(s') - Q(s, a))^2 ], without V(s') after a terminal             -> IQL._critic_loss
+    L_pi = -E[ min(exp(beta (min Q'(s, a) - V(s))), 100) log pi(a | s) ]             -> IQL._actor_loss
+
+No action that is not in the data is ever valued. The order is that of the authors' code: V, actor, Q, targets, where
+the actor and L_Q see the new V.
+
+Departure from robomimic, whose keys these are: there all losses see the V of before the step. As there, ``adv.beta`` is
+a temperature, the inverse of the paper's beta: 1/3 for locomotion, 0.1 for antmaze, 2 for kitchen and adroit. The
+authors' recipes, which scale rewards, do not normalize observations and learn one standard deviation for all states,
+are ready configurations: ``iql_locomotion``, ``iql_antmaze``, ``iql_adroit``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.actor_critic import ActorCritic
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.rl_sections import (
+    ActorCriticConfig,
+    CriticConfig,
+    StagedOptimizerConfig,
+    StochasticActorConfig,
+    optimizer,
+)
+from imitate.config import Section
+from imitate.functional.expectile import advantage_weights, expectile_loss
+from imitate.functional.losses import masked_mean
+
+MAX_WEIGHT = 100.0
+"""Ceiling of the weights of actions, where ``adv.use_final_clip``."""
+
+
+class IQLOptimParams(Section):
+    """Optimizers by network."""
+
+    critic: StagedOptimizerConfig = Field(optimizer(1e-4))
+    vf: StagedOptimizerConfig = Field(optimizer(1e-4))
+    actor: StagedOptimizerConfig = Field(optimizer(1e-4))
+
+
+class AdvantageConfig(Section):
+    """How advantages become weights of actions."""
+
+    clip_adv_value: float | None = Field(None, description="advantages count as no more than this")
+    beta: float = Field(
+        1.0, gt=0, description="temperature: weights are exp(advantage / beta); small is greedy"
+    )
+    use_final_clip: bool = Field(True, description="weights are at most 100")
+
+
+class IQLConfig(ActorCriticConfig):
+    """Section ``algo`` of algorithm ``iql``."""
+
+    optim_params: IQLOptimParams = Field(IQLOptimParams())
+    target_tau: float = Field(0.01, gt=0, le=1, description="critics' targets move this fraction")
+    vf_quantile: float = Field(
+        0.9, gt=0, lt=1, description="expectile of the actions' values that V learns; 0.5 the mean"
+    )
+    actor: StochasticActorConfig = Field(StochasticActorConfig())
+    critic: CriticConfig = Field(CriticConfig())
+    adv: AdvantageConfig = Field(AdvantageConfig())
+
+
+@register_algo_factory_func("iql", section=IQLConfig)
+def algo_config_to_class(algo_config: IQLConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return IQL, {}
+
+
+class IQL(ActorCritic):
+    """Expectile V, critics on top of it, an actor by advantage-weighted regression."""
+
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        self.nets = nn.ModuleDict(
+            {
+                "actor": self._create_actor(config.actor),
+                "critic": self._create_critic(config.critic),
+                "vf": self._create_critic(config.critic, of_states=True),
+            }
+        )
+        self._add_targets()
+
+    def _value(self, obs: Batch, goal: Batch | None) -> Tensor:
+        """V (B,)."""
+        value: Tensor = self._critic("vf")(obs, None, goal)[0]
+        return value
+
+    @torch.no_grad()
+    def _target_q(self, batch: Batch) -> Tensor:
+        """Q' of the data's actions (B,)."""
+        values = self._critic("critic_target")(batch["obs"], batch["actions"], batch["goal_obs"])
+        return self._ensemble_value(values)
+
+    def _value_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Info]:
+        value = self._value(batch["obs"], batch["goal_obs"])
+        errors = expectile_loss(target_q - value, self.algo_config.vf_quantile)
+        loss = masked_mean(errors, batch["weight"])
+        return loss, {"Vf_Loss": loss, "V": value.mean()}
+
+    def _actor_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Info]:
+        config = self.algo_config.adv
+        with torch.no_grad():
+            advantage = target_q - self._value(batch["obs"], batch["goal_obs"])
+        weights = advantage_weights(
+            advantage,
+            config.beta,
+            config.clip_adv_value,
+            MAX_WEIGHT if config.use_final_clip else None,
+        )
+        features, _ = self.actor(batch["obs"], batch["goal_obs"])
+        log_prob = self.actor.head(features).log_prob(batch["actions"])
+        loss = masked_mean(-weights * log_prob, batch["weight"])
+        return loss, {
+            "Actor_Loss": loss,
+            "Log_Likelihood": log_prob.mean(),
+            "Advantage": advantage.mean(),
+            "Advantage_Weight": weights.mean(),
+        }
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        with torch.no_grad():
+            following = self._value(batch["next_obs"], batch["goal_obs"])
+            target = batch["rewards"] + batch["discounts"] * following
+        values = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
+        loss = self._td_loss(values, target, batch["weight"])
+        return loss, {"Critic_Loss": loss, "Q": values.mean()}
+
+    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+        """V, actor, Q, targets."""
+        target_q = self._target_q(batch)
+        info = self._step("vf", self._value_loss(batch, target_q), epoch, learn)
+        info |= self._step("actor", self._actor_loss(batch, target_q), epoch, learn)
+        info |= self._step("critic", self._critic_loss(batch), epoch, learn)
+        if learn and self._learns("critic", epoch):
+            self._follow()
+        return info

@@ -1,0 +1,157 @@
+"""Sections of the configuration that algorithms with critics share; keys as in robomimic where it has them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from imitate.algo.sections import LayerDims
+from imitate.config import OptimizerConfig, Section
+from imitate.config.transitions import Transitions
+
+
+class StagedOptimizerConfig(OptimizerConfig):
+    """An optimizer that may begin late or end early."""
+
+    start_epoch: int = Field(-1, ge=-1, description="first epoch in which it learns; -1: the first")
+    end_epoch: int = Field(-1, ge=-1, description="epoch before which it stops; -1: never")
+
+
+def optimizer(rate: float, **learning_rate: Any) -> StagedOptimizerConfig:
+    """A default optimizer with this learning rate."""
+    return StagedOptimizerConfig.model_validate(
+        {"learning_rate": {"initial": rate, **learning_rate}}
+    )
+
+
+class EnsembleConfig(Section):
+    """Several critics, of which the least hopeful is believed."""
+
+    n: int = Field(2, ge=1, description="critics")
+    weight: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="targets are weight * least + (1 - weight) * greatest of the critics' values",
+    )
+    shared_encoder: bool = Field(
+        True, description="one encoder of images for all critics; false: one each, as in robomimic"
+    )
+
+
+class CriticConfig(Section):
+    """Critics: values of actions."""
+
+    layer_dims: LayerDims = Field((300, 400), description="hidden layers")
+    layer_norm: bool = Field(False, description="layer normalization before each ReLU")
+    ensemble: EnsembleConfig = Field(EnsembleConfig())
+    use_huber: bool = Field(False, description="smooth L1 rather than squared error")
+    max_gradient_norm: float | None = Field(
+        None, gt=0, description="gradients are scaled down to this norm; null: train.max_grad_norm"
+    )
+    value_bounds: tuple[float, float] | None = Field(
+        None, description="lowest and highest value, held by a tanh; null: none"
+    )
+
+
+class ActorNetCommonConfig(Section):
+    """What Gaussian and mixture actors share."""
+
+    std_activation: Literal["softplus", "exp"] = Field("softplus", description="raw to std")
+    low_noise_eval: bool = Field(True, description="act without the learned noise in evaluation")
+    use_tanh: bool = Field(False, description="squash samples by tanh rather than means")
+
+
+class ActorGaussianConfig(Section):
+    """Diagonal Gaussian actor."""
+
+    init_last_fc_weight: float | None = Field(
+        0.001, gt=0, description="the last layer begins uniform in +- this; null: as torch does"
+    )
+    init_std: float = Field(0.3, gt=0, description="standard deviation at the start")
+    min_std: float = Field(0.007, gt=0, description="floor of the standard deviation")
+    max_std: float = Field(7.5, gt=0, description="ceiling of the standard deviation")
+    fixed_std: bool = Field(False, description="the standard deviation stays as it begins")
+    state_independent_std: bool = Field(
+        False, description="one learned standard deviation for all states"
+    )
+
+
+class ActorGMMConfig(Section):
+    """Mixture of Gaussians actor."""
+
+    num_modes: int = Field(5, ge=1, description="modes of the mixture")
+    min_std: float = Field(1e-4, gt=0, description="floor of the standard deviation")
+
+
+class ActorNetConfig(Section):
+    """Distribution of a stochastic actor."""
+
+    type: Literal["gaussian", "gmm"] = Field("gaussian", description="kind of distribution")
+    common: ActorNetCommonConfig = Field(ActorNetCommonConfig())
+    gaussian: ActorGaussianConfig = Field(ActorGaussianConfig())
+    gmm: ActorGMMConfig = Field(ActorGMMConfig())
+
+
+class ActorConfig(Section):
+    """An actor."""
+
+    layer_dims: LayerDims = Field((300, 400), description="hidden layers")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout after each hidden layer")
+    max_gradient_norm: float | None = Field(
+        None, gt=0, description="gradients are scaled down to this norm; null: train.max_grad_norm"
+    )
+
+
+class StochasticActorConfig(ActorConfig):
+    """An actor with a distribution over actions."""
+
+    net: ActorNetConfig = Field(ActorNetConfig())
+
+
+class ActorCriticConfig(Section):
+    """What each algorithm that learns values from transitions has; base of its section."""
+
+    needs_next_actions: ClassVar[bool] = False
+
+    discount: float = Field(0.99, ge=0, lt=1, description="of a reward one step later")
+    n_step: int = Field(1, ge=1, description="steps whose rewards are summed before values count")
+    target_tau: float = Field(
+        0.005, gt=0, le=1, description="target networks move this fraction per update"
+    )
+    infinite_horizon: bool = Field(
+        False, description="a reward at a terminal counts 1 / (1 - discount) times"
+    )
+
+    def transitions(self, config: Any) -> Transitions:
+        """Rewards, terminals and what follows."""
+        return Transitions(
+            discount=self.discount,
+            n_step=self.n_step,
+            next_actions=self.needs_next_actions,
+            infinite_horizon=self.infinite_horizon,
+        )
+
+    def observed_steps(self, config: Any) -> int | None:
+        """The frames up to the sample's step; what follows comes with the transition."""
+        frames: int = config.train.frame_stack
+        return frames
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        train, problems = config.train, []
+        if train.hdf5_load_next_obs is False:
+            problems.append(
+                f"train.hdf5_load_next_obs is false, but {config.algo_name} learns from next observations: leave it out"
+            )
+        if train.gradient_accumulation > 1:
+            problems.append(
+                f"train.gradient_accumulation is {train.gradient_accumulation}, but the target networks of "
+                f"{config.algo_name} follow every batch: set it to 1 and enlarge train.batch_size"
+            )
+        if train.precision == "bf16":
+            problems.append(
+                f"train.precision is 'bf16', too coarse for the values of {config.algo_name}: set it to 'fp32'"
+            )
+        return problems

@@ -1,0 +1,22 @@
+"""What an algorithm that learns values asks of the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """Samples are transitions: an action, the rewards that follow, and the state from which the rest is estimated.
+
+    Attributes:
+        discount: of a reward one step later.
+        n_step: steps whose rewards are summed before the rest is estimated; fewer where the demo ends before.
+        next_actions: whether the action that was taken in that state is wanted too.
+        infinite_horizon: a reward at a terminal counts as if it were received for ever, 1 / (1 - discount) times.
+    """
+
+    discount: float = 0.99
+    n_step: int = 1
+    next_actions: bool = False
+    infinite_horizon: bool = False

@@ -1,0 +1,93 @@
+"""Rewards as algorithms see them, and returns of demos."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imitate.config.train import RewardConfig
+from imitate.errors import DatasetError
+
+Rewards = TypeVar("Rewards", NDArray[np.float32], Tensor)
+
+
+@dataclass(frozen=True)
+class RewardTransform:
+    """``scale * reward / divisor + shift``.
+
+    Attributes:
+        scale: factor.
+        shift: added last.
+        divisor: what the normalization found in the training data; 1 without one.
+    """
+
+    scale: float = 1.0
+    shift: float = 0.0
+    divisor: float = 1.0
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether rewards stay as they are."""
+        return self == RewardTransform()
+
+    def __call__(self, rewards: Rewards) -> Rewards:
+        """Rewards of any shape, transformed."""
+        return rewards * (self.scale / self.divisor) + self.shift
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain numbers, for the checkpoint."""
+        return {"scale": self.scale, "shift": self.shift, "divisor": self.divisor}
+
+
+def fit_rewards(
+    config: RewardConfig,
+    rewards: NDArray[np.float32],
+    demo_start: NDArray[np.int64],
+    path: str,
+) -> RewardTransform:
+    """What ``train.reward`` means for these training demos.
+
+    Args:
+        config: section ``train.reward``.
+        rewards: (N,) of all steps.
+        demo_start: (number of demos,) first row of each.
+        path: the file, for errors.
+
+    Raises:
+        DatasetError: rewards or returns are all alike, so that there is nothing to divide by.
+    """
+    divisor = 1.0
+    if config.normalization is not None:
+        if config.normalization == "return_range":
+            divisor = float(np.ptp(returns_of(rewards, demo_start)))
+        else:
+            divisor = float(rewards.astype(np.float64).std())
+        if divisor < 1e-8:
+            alike = "returns of all demos" if config.normalization == "return_range" else "rewards"
+            raise DatasetError(
+                f"{path}: the {alike} are equal, so train.reward.normalization '{config.normalization}' has nothing to "
+                "divide by: set it to null"
+            )
+    return RewardTransform(config.scale, config.shift, divisor)
+
+
+def returns_of(rewards: NDArray[np.float32], demo_start: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(number of demos,) sum of each demo's rewards."""
+    returns: NDArray[np.float64] = np.add.reduceat(rewards.astype(np.float64), demo_start)
+    return returns
+
+
+def returns_to_go(
+    rewards: NDArray[np.float32], demo_end: NDArray[np.int64], discount: float
+) -> NDArray[np.float64]:
+    """(N,) discounted sum of the rewards from each step to the demo's end."""
+    sums = rewards.astype(np.float64)
+    ends = set((demo_end - 1).tolist())
+    for row in range(len(sums) - 2, -1, -1):
+        if row not in ends:
+            sums[row] += discount * sums[row + 1]
+    return sums

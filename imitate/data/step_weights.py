@@ -1,0 +1,86 @@
+"""Which demos are learned from, and how much each step counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.config.train import SampleWeightConfig
+from imitate.data.fields import Field, read_steps
+from imitate.data.hdf5_format import DatasetFile
+from imitate.data.rewards import returns_of, returns_to_go
+from imitate.data.sequence_dataset import SequenceDataset
+from imitate.data.store import DataSource
+from imitate.errors import DatasetError
+
+_REWARD = Field("rewards", (), slice(0, 1), np.dtype(np.float32))
+
+
+def best_demos(sources: Sequence[DataSource], fraction: float) -> list[DataSource]:
+    """The sources with this fraction of all their demos, at least one: those of the highest return.
+
+    Of equal returns the shorter demo counts as better.
+
+    Raises:
+        DatasetError: a file has no rewards to tell demos apart.
+    """
+    ranked = []
+    for number, source in enumerate(sources):
+        with DatasetFile(source.path) as file:
+            for demo in source.chosen(file):
+                if not file.has(demo, "rewards"):
+                    raise DatasetError(
+                        f"{source.path}: demo '{demo}' has no 'rewards', which train.filter_best compares: set it to "
+                        "null, or write rewards"
+                    )
+                length = file.length(demo)
+                total = float(read_steps(file, demo, _REWARD, 0, length).sum(dtype=np.float64))
+                ranked.append((-total, length, number, demo))
+    ranked.sort(key=lambda entry: entry[:2])
+    kept = ranked[: max(1, math.floor(fraction * len(ranked) + 1e-9))]
+    chosen = [frozenset(demo for *_, n, demo in kept if n == i) for i in range(len(sources))]
+    return [
+        dataclasses.replace(source, demos=demos)
+        for source, demos in zip(sources, chosen, strict=True)
+    ]
+
+
+def weight_keys(config: SampleWeightConfig) -> tuple[str, ...]:
+    """Step arrays that the weights are made of."""
+    if config.kind is None:
+        return ()
+    return (config.key,) if config.key is not None else ("rewards",)
+
+
+def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArray[np.float32]:
+    """(N,) weight of each step of the training demos, with mean 1.
+
+    Raises:
+        DatasetError: the array with the weights has negative ones, or only zeros.
+    """
+    store = dataset.store
+    if config.kind is None:
+        return np.ones(len(store), dtype=np.float32)
+    values = dataset.step_array(weight_keys(config)[0]).astype(np.float64)
+    if config.kind == "key":
+        weights = values.reshape(-1)
+        if len(weights) != len(store) or weights.min() < 0 or weights.max() == 0:
+            raise DatasetError(
+                f"{dataset.hdf5_path}: '{config.key}' (train.sample_weight.key) wants one number per step, none below "
+                f"0 and not all 0; found values from {values.min():g} to {values.max():g}"
+            )
+    else:
+        rewards = dataset.reward(values.astype(np.float32))
+        if config.kind == "return":
+            lengths = store.demo_end - store.demo_start
+            quality = np.repeat(returns_of(rewards, store.demo_start), lengths)
+        else:
+            quality = returns_to_go(rewards, store.demo_end, config.discount)
+        spread = max(float(np.ptp(quality)), 1e-8)
+        weights = np.exp((quality - quality.max()) / spread / config.temperature)
+    scaled: NDArray[np.float32] = (weights / weights.mean()).astype(np.float32)
+    return scaled

@@ -1,0 +1,154 @@
+"""Ensembles of value networks, as one batched module.
+
+The E members are computed by one matrix product per layer over stacked weights, and initialised independently. Names of
+the weights, for checkpoints of toolkits with one network per member (as robomimic's ``critic.<e>.nets``):
+
+    layers.<i>.weight[e] (out, in)     mlp._model.<2 i>.weight      bias alike; i counts hidden layers
+    head.weight[e] (K, in)             decoder.nets.value.weight
+    norms.<i>.weight[e] (out,)         only with ``layer_norm``
+    encoders.<e>                       encoder; one for all members (``encoders.0``) or one for each
+
+Features come before actions, as in robomimic.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from imitate.models.actor import GroupEncoder, Obs
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class EnsembleLinear(nn.Module):
+    """E linear maps, each initialised as torch's own.
+
+    Args:
+        size: E.
+        input_dim: features that come in.
+        output_dim: features that go out.
+    """
+
+    def __init__(self, size: int, input_dim: int, output_dim: int) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(input_dim)
+        self.weight = nn.Parameter(torch.empty(size, output_dim, input_dim).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(size, output_dim).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(E, N, input_dim) -> (E, N, output_dim)``."""
+        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight.transpose(1, 2))
+
+
+class EnsembleLayerNorm(nn.Module):
+    """E layer normalizations, each with its own scale and shift."""
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size, dim))
+        self.bias = nn.Parameter(torch.zeros(size, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(E, N, dim)`` to the same."""
+        normalized = nn.functional.layer_norm(x, x.shape[-1:])
+        return torch.addcmul(self.bias.unsqueeze(1), normalized, self.weight.unsqueeze(1))
+
+
+class CriticEnsemble(nn.Module):
+    """Q(s, a), or V(s) with ``ac_dim`` 0, of E members.
+
+    By default the members share one encoder, which for vectors is the identity and for images the larger part of the
+    cost; robomimic has one for each, which a sequence of encoders gives.
+
+    Args:
+        encoders: of observation and goal: one for all members, or a sequence of one for each.
+        ac_dim: action dimensions; 0 for a value of states.
+        layer_dims: hidden layers, ReLU after each.
+        size: E.
+        layer_norm: normalize before each ReLU.
+        num_atoms: K > 0: logits of a distribution over K values rather than a value.
+        value_bounds: lowest and highest value, by a tanh; not with atoms.
+    """
+
+    def __init__(
+        self,
+        encoders: GroupEncoder | Sequence[GroupEncoder],
+        ac_dim: int,
+        layer_dims: Sequence[int],
+        size: int = 2,
+        *,
+        layer_norm: bool = False,
+        num_atoms: int = 0,
+        value_bounds: tuple[float, float] | None = None,
+    ) -> None:
+        super().__init__()
+        own = [encoders] if isinstance(encoders, GroupEncoder) else list(encoders)
+        if len(own) not in (1, size):
+            raise ValueError(f"{len(own)} encoders for {size} critics: wanted 1 or {size}")
+        self.encoders = nn.ModuleList(own)
+        self.size, self.ac_dim, self.num_atoms = size, ac_dim, num_atoms
+        widths = [own[0].output_dim + ac_dim, *layer_dims]
+        self.layers = nn.ModuleList(
+            EnsembleLinear(size, n, m) for n, m in zip(widths[:-1], widths[1:], strict=True)
+        )
+        self.norms = nn.ModuleList(
+            EnsembleLayerNorm(size, width) for width in layer_dims if layer_norm
+        )
+        self.head = EnsembleLinear(size, widths[-1], max(1, num_atoms))
+        self.value_bounds = value_bounds
+
+    def forward(self, obs: Obs, actions: Tensor | None = None, goal: Obs | None = None) -> Tensor:
+        """Values of states or of actions in them.
+
+        Args:
+            obs: (B, ...), or (B, F, ...) where frames are stacked.
+            actions: (B, A), or (B, N, A): N actions in each state, which is encoded once.
+            goal: (B, ...).
+
+        Returns:
+            (E, B), or (E, B, N); with atoms their logits (E, B, [N,] K).
+        """
+        features = torch.stack([encoder(obs, goal) for encoder in self.encoders])
+        shape = features.shape[1:-1]
+        if actions is not None:
+            if actions.dim() == 3:
+                features = features.unsqueeze(-2).expand(-1, -1, actions.shape[1], -1)
+            shape = actions.shape[:-1]
+            each = actions.expand(len(features), *actions.shape)
+            features = torch.cat([features, each], dim=-1)
+        x = features.reshape(len(features), -1, features.shape[-1]).expand(self.size, -1, -1)
+        for number, layer in enumerate(self.layers):
+            x = layer(x)
+            if self.norms:
+                x = self.norms[number](x)
+            x = x.relu()
+        values: Tensor = self.head(x).reshape(self.size, *shape, -1)
+        return values if self.num_atoms else self._bounded(values.squeeze(-1))
+
+    def _bounded(self, values: Tensor) -> Tensor:
+        if self.value_bounds is None:
+            return values
+        low, high = self.value_bounds
+        return 0.5 * (low + high) + 0.5 * (high - low) * values.tanh()
+
+
+def target_of(net: Module) -> Module:
+    """A copy that no gradient reaches, to be moved by :func:`polyak_update_`."""
+    return copy.deepcopy(net).requires_grad_(False)
+
+
+@torch.no_grad()
+def polyak_update_(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """Move a target network towards the online one: ``target += rate (online - target)``, in place.
+
+    Buffers, such as statistics of BatchNorm, are copied.
+    """
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
+    for old, new in zip(target.buffers(), online.buffers(), strict=True):
+        old.copy_(new)
