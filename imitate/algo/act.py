@@ -209,8 +209,8 @@ class ACTNetwork(nn.Module):
     def decode(self, z: Tensor, features: dict[str, Tensor], goal: Obs | None) -> Tensor:
         """Chunks ``(B, K, A)`` of latents ``(B, Z)`` and the features of the observation."""
         parts = [(self.latent(z).unsqueeze(1), self.latent_place), self.obs(features)]
-        if self.goal is not None and goal is not None:
-            parts.append(self.goal(self.goal.features(goal)))
+        if self.goal is not None:
+            parts.append(self.goal(self.goal.features(cast(Obs, goal))))
         tokens, positions = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         memory = self.encoder(tokens, positions)
         return cast(Tensor, self.action(self.decoder(self.queries, memory, positions)))
@@ -249,7 +249,8 @@ class ACT(ChunkPolicy):
         with self.autocast():
             made = self.policy(batch["obs"], batch["goal_obs"], actions, mask)
         error = (made.actions.float() - actions).abs().mean(-1)
-        l1, kl = masked_mean(error, mask), made.kl.mean()
+        l1 = masked_mean(error, step_weight({**batch, "pad_mask": mask}))
+        kl = masked_mean(made.kl, sample_weight(batch))
         loss = l1 + self.algo_config.vae.kl_weight * kl
         return loss, {"Loss": loss, "L1_Loss": l1, "KL_Loss": kl}
 
