@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,11 @@ class Denoiser(nn.Module):
         self.encoder = encoder
         self.network = network
         self.frames = frames
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the encoder too, which :meth:`condition` calls apart from :meth:`forward`."""
+        self.encoder.compile(*args, **kwargs)
+        super().compile(*args, **kwargs)
 
     def condition(self, obs: Obs, goal: Obs | None = None) -> Tensor:
         """Features of observations ``(B, [F,] ...)``: ``(B, D)``, or ``(B, F, D)``."""

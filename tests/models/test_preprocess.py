@@ -355,3 +355,21 @@ def test_normalized_observations_are_bounded_and_ordered(data, mode):
         assert x.abs().max() <= 1.0
     order = np.argsort(data, axis=0, kind="stable")
     assert (np.diff(np.take_along_axis(x.numpy(), order, 0), axis=0) >= 0).all()
+
+
+def test_images_are_changed_in_a_copy_with_their_channels_last_in_memory():
+    camera = stats([0.5] * 3, [0.25] * 3, [0] * 3, [1] * 3)
+    preprocess = Preprocess.from_statistics(
+        {"camera": (4, 6, 3)},
+        {"camera": "rgb"},
+        {"actions": 1},
+        {"obs": {"camera": camera}, "actions": {}},
+        obs_normalization="mean_std",
+    )
+    for raw in (torch.full((2, 4, 6, 3), 255, dtype=torch.uint8), torch.ones(2, 4, 6, 3)):
+        before = raw.clone()
+        prepared = preprocess.prepare_obs({"camera": raw})["camera"]
+        assert torch.equal(raw, before)
+        assert prepared.shape == (2, 3, 4, 6)
+        assert (prepared == 2.0).all()  # (1 - 0.5) / 0.25
+        assert prepared.is_contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,43 @@
+"""What a denoiser computes once for all steps, and what is compiled of it."""
+
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+
+NETWORKS = {
+    "unet": {"down_dims": [8, 16], "diffusion_step_embed_dim": 8},
+    "mlp": {"hidden_dim": 16},
+    "transformer": {"embed_dim": 16, "num_layers": 1, "num_heads": 2},
+}
+
+
+def make_denoiser(network):
+    torch.manual_seed(0)
+    algo = {name: {"enabled": False} for name in NETWORKS} | {
+        network: {"enabled": True, **NETWORKS[network]}
+    }
+    tree = {
+        "algo_name": "flow_policy",
+        "algo": algo,
+        "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
+    }
+    return algo_factory("flow_policy", load_config(tree), {"state": (3,)}, 2).nets["policy"].eval()
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_for_steps_is_the_forward_pass(network):
+    denoiser = make_denoiser(network)
+    condition = denoiser.condition({"state": torch.randn(5, 2, 3)})
+    at = denoiser.for_steps([0.0, 50.0, 100.0], condition)
+    noisy = torch.randn(5, 16, 2)
+    for step in (0.0, 50.0, 100.0):
+        torch.testing.assert_close(at(noisy, step), denoiser(noisy, step, condition))
+
+
+def test_the_encoder_is_compiled_too():
+    denoiser = make_denoiser("mlp")
+    assert denoiser.encoder._compiled_call_impl is None
+    denoiser.compile(backend="eager")
+    assert denoiser.encoder._compiled_call_impl is not None
+    assert denoiser._compiled_call_impl is not None
