@@ -81,6 +81,5 @@ def _is_large(weight: Tensor) -> bool:
 
 def _available() -> bool:
     # What torch's own compiler uses; older builds, and those for other processors, may lack it.
-    return torch.backends.mkldnn.is_available() and hasattr(
-        torch.ops.mkldnn, "_reorder_linear_weight"
-    )
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return available and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
