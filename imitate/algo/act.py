@@ -24,7 +24,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.algo import (
+    Algo,
+    Batch,
+    Info,
+    register_algo_factory_func,
+    sample_weight,
+    step_weight,
+)
 from imitate.algo.chunk_policy import ChunkPolicy
 from imitate.algo.execution import ChunkExecution
 from imitate.algo.sections import ChunkConfig, EMAConfig, OptimParams

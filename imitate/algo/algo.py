@@ -506,6 +506,30 @@ class Algo(ABC):
         self._state = None
 
 
+def step_weight(batch: Batch) -> Tensor | None:
+    """How much each action of a selected batch counts in the loss: its weight, 0 where it is padding; None: all alike.
+
+    Args:
+        batch: with ``pad_mask``, true where real, and ``weight``, both (B, [T,] ...) or absent.
+    """
+    mask, weight = batch.get("pad_mask"), batch.get("weight")
+    if weight is None:
+        return mask
+    counts: Tensor = weight if mask is None else weight * mask
+    return counts
+
+
+def sample_weight(batch: Batch) -> Tensor | None:
+    """How much each sample of a selected batch counts, (B,): the mean weight of its real steps; None: all alike."""
+    weight, mask = batch.get("weight"), batch.get("pad_mask")
+    if weight is None or weight.dim() == 1:
+        return weight
+    real = torch.ones_like(weight) if mask is None else mask.to(weight)
+    steps = tuple(range(1, weight.dim()))
+    mean: Tensor = (weight * real).sum(steps) / real.sum(steps).clamp(min=1.0)
+    return mean
+
+
 def where_state(mask: Tensor, new: PolicyState, old: PolicyState) -> PolicyState:
     """``new`` where ``mask`` (B,) is true, else ``old``, for each tensor of two equal trees."""
     chosen: PolicyState = {}

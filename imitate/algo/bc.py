@@ -35,6 +35,8 @@ from imitate.algo.algo import (
     PolicyState,
     PolicyStep,
     register_algo_factory_func,
+    sample_weight,
+    step_weight,
     where_state,
 )
 from imitate.algo.bc_config import BCConfig
@@ -128,17 +130,24 @@ class BC(Algo):
             "obs": {key: value[:, steps] for key, value in batch["obs"].items()},
             "goal_obs": batch.get("goal_obs"),
         }
-        if self._chunk is None:
-            return {**selected, "actions": batch["actions"][:, last]}
-        return {**selected, **self._chunks(batch, last)}
+        if self._chunk is not None:
+            return {**selected, **self._chunks(batch, last)}
+        weight = batch.get("weight")
+        return {
+            **selected,
+            "actions": batch["actions"][:, last],
+            "weight": None if weight is None else weight[:, last],
+        }
 
     def _chunks(self, batch: Batch, steps: int | slice) -> Batch:
-        """The chunks ``(B, [T,] K, A)`` that begin at these steps of the window, and what of them is real."""
+        """The chunks ``(B, [T,] K, A)`` that begin at these steps of the window, what of them is real and counts."""
         assert self._chunk is not None
         chunks = batch["actions"].unfold(1, self._chunk, 1).movedim(-1, 2)
-        mask = batch.get("pad_mask")
-        real = None if mask is None else mask.unfold(1, self._chunk, 1)[:, steps]
-        return {"actions": chunks[:, steps], "pad_mask": real}
+        counts = {
+            key: None if (x := batch.get(key)) is None else x.unfold(1, self._chunk, 1)[:, steps]
+            for key in ("pad_mask", "weight")
+        }
+        return {"actions": chunks[:, steps], **counts}
 
     def _features(self, batch: Batch) -> Tensor:
         """What the head sees, float32."""
@@ -148,7 +157,7 @@ class BC(Algo):
         return features.float()
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        actions, mask = batch["actions"], batch.get("pad_mask")
+        actions, mask = batch["actions"], step_weight(batch)
         predicted = self._steps(self.policy.head(self._features(batch)).mean)
         weights = self.algo_config.loss
         losses = {"L2_Loss": (weights.l2_weight, (predicted - actions).square().mean(-1))}
@@ -199,15 +208,20 @@ class BC(Algo):
 
     def _nll_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """Mean negative log-likelihood of the demonstrated actions, per step; padded steps left out."""
-        actions, mask = batch["actions"], batch.get("pad_mask")
+        actions = batch["actions"]
         distribution = self.policy.head(self._features(batch))
         if self._chunk is None:
-            mean = masked_mean(distribution.log_prob(actions), mask)
+            mean = masked_mean(distribution.log_prob(actions), step_weight(batch))
         else:
+            mask, weight = batch.get("pad_mask"), batch.get("weight")
             real = torch.ones_like(actions[..., 0]) if mask is None else mask.to(actions)
-            weight = real.repeat_interleave(self.ac_dim, dim=-1)
-            log_prob = distribution.log_prob(actions.flatten(-2), weight)
-            mean = log_prob.sum() / real.sum()
+            dims = real.repeat_interleave(self.ac_dim, dim=-1)
+            log_prob = distribution.log_prob(actions.flatten(-2), dims)
+            steps = real.sum(-1)
+            if weight is not None:  # one density of the whole chunk, so that its steps count alike
+                counts = (weight * real).sum(-1) / steps.clamp(min=1.0)
+                log_prob, steps = log_prob * counts, steps * counts
+            mean = log_prob.sum() / steps.sum()
         return -mean, {"Loss": -mean, "Log_Likelihood": mean}
 
 
@@ -259,7 +273,7 @@ class BC_RNN(BC):  # noqa: N801
             obs = {key: value[:, :1].expand_as(value) for key, value in obs.items()}
         selected = {"obs": obs, "goal_obs": batch.get("goal_obs")}
         if self._chunk is None:
-            targets = {"actions": batch["actions"], "pad_mask": batch.get("pad_mask")}
+            targets = {key: batch.get(key) for key in ("actions", "pad_mask", "weight")}
             return {**selected, **targets}
         targets = self._chunks(batch, slice(None))
         steps = targets["actions"].shape[1]
@@ -340,16 +354,18 @@ class BC_VAE(BC):  # noqa: N801
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         policy = self.vae_policy
-        actions, mask = batch["actions"], batch.get("pad_mask")
+        actions, each = batch["actions"], sample_weight(batch)
         flat = actions.flatten(1)
         out = policy.vae(flat, policy.encoder(batch["obs"], batch["goal_obs"]))
-        kl = out.kl.mean()
+        kl = masked_mean(out.kl, each)
         if self._chunk is None:
-            reconstruction = out.reconstruction_loss.mean()
+            reconstruction = masked_mean(out.reconstruction_loss, each)
         else:
             error = (self._steps(out.reconstruction) - actions).square()
             sums = self.algo_config.vae.decoder.reconstruction_sum_across_elements
-            reconstruction = masked_mean(error.sum(-1) if sums else error.mean(-1), mask)
+            reconstruction = masked_mean(
+                error.sum(-1) if sums else error.mean(-1), step_weight(batch)
+            )
         loss = reconstruction + self.algo_config.vae.kl_weight * kl
         return loss, {"Loss": loss, "Reconstruction_Loss": reconstruction, "KL_Loss": kl}
 

@@ -61,7 +61,7 @@ class BC_Transformer(BC):  # noqa: N801
         """The window up to the newest frame, and the actions of its steps, of the last of them, or from it on."""
         config, now = self._transformer, self.frame_stack
         window = slice(now - config.context_length, now)
-        learned = {"actions": batch["actions"], "pad_mask": batch.get("pad_mask")}
+        learned: Batch = {key: batch.get(key) for key in ("actions", "pad_mask", "weight")}
         if self._chunk is not None:
             learned = self._chunks(batch, slice(None))
         if config.rotary_embedding:

@@ -47,12 +47,13 @@ class ChunkPolicy(Algo):
         start = self.frame_stack - 1 - self._first_action
         steps = slice(start, start + self.prediction_horizon)
         frames = slice(0, self.frame_stack) if self.frame_stack > 1 else 0
-        mask = batch.get("pad_mask")
+        mask, weight = batch.get("pad_mask"), batch.get("weight")
         return {
             "obs": {key: value[:, frames] for key, value in batch["obs"].items()},
             "goal_obs": batch.get("goal_obs"),
             "actions": batch["actions"][:, steps],
             "pad_mask": None if mask is None else mask[:, steps],
+            "weight": None if weight is None else weight[:, steps],
         }
 
     def _validation_info(self, batch: Batch) -> Info:

@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func, step_weight
 from imitate.algo.chunk_policy import ChunkPolicy
 from imitate.algo.denoising import NetworkChoice, UNetConfig, network_problems
 from imitate.algo.execution import ChunkExecution
@@ -179,7 +179,7 @@ class DiffusionPolicy(ChunkPolicy):
         prediction = self.algo_config.sampler.prediction_type
         target = self.schedule.target(prediction, actions, noise, step)
         error = (predicted.float() - target).square().mean(-1)
-        loss = masked_mean(error, batch["pad_mask"])
+        loss = masked_mean(error, step_weight(batch))
         return loss, {"Loss": loss, "L2_Loss": loss}
 
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:

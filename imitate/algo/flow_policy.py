@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func, step_weight
 from imitate.algo.chunk_policy import ChunkPolicy
 from imitate.algo.denoising import DenoisingMLPConfig, NetworkChoice, network_problems
 from imitate.algo.execution import ChunkExecution
@@ -107,7 +107,7 @@ class FlowPolicy(ChunkPolicy):
             condition = self.policy.condition(batch["obs"], batch["goal_obs"])
             predicted = self.policy(noisy, time * TIME_SCALE, condition)
         error = (predicted.float() - velocity).square().mean(-1)
-        loss = masked_mean(error, batch["pad_mask"])
+        loss = masked_mean(error, step_weight(batch))
         return loss, {"Loss": loss}
 
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:

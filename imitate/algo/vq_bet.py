@@ -29,7 +29,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.algo import (
+    Algo,
+    Batch,
+    Info,
+    register_algo_factory_func,
+    sample_weight,
+    step_weight,
+)
 from imitate.algo.chunk_policy import ChunkPolicy
 from imitate.algo.execution import ChunkExecution
 from imitate.algo.sections import ChunkConfig, EMAConfig, LayerDims
@@ -289,7 +296,7 @@ class VQBeT(ChunkPolicy):
         """Reconstruction and commitment; with ``learn`` the codes move too."""
         made, quantized = self.autoencoder(batch["actions"], learn)
         error = (made - batch["actions"]).abs().mean(-1)
-        reconstruction = masked_mean(error, batch["pad_mask"])
+        reconstruction = masked_mean(error, step_weight(batch))
         commitment = quantized.commitment.mean()
         loss = reconstruction + self.algo_config.vq.commitment_weight * commitment
         return loss, {
@@ -305,9 +312,11 @@ class VQBeT(ChunkPolicy):
             missing = batch["actions"] - self.autoencoder.decode(codes)
         with self.autocast():
             logits, offset = self.policy(batch["obs"], batch["goal_obs"], codes)
-        focal = focal_loss(logits.float(), codes, config.focal_gamma).mean(0)
+        focal = focal_loss(logits.float(), codes, config.focal_gamma)
+        each = sample_weight(batch)
+        focal = focal.mean(0) if each is None else each @ focal / each.sum().clamp(min=1e-12)
         error = (offset.float() - missing).abs().mean(-1)
-        offset_loss = masked_mean(error, batch["pad_mask"])
+        offset_loss = masked_mean(error, step_weight(batch))
         code_loss = focal[0] + config.secondary_code_weight * focal[1:].sum()
         loss = code_loss + config.offset_weight * offset_loss
         right = (logits.argmax(-1) == codes).float().mean(0)
