@@ -92,6 +92,16 @@ def choose_cameras(
     return tuple(chosen)
 
 
+def sizes_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
+    """(height, width) by camera, from the shapes (H, W, C) of its observations; others are left out."""
+    return {
+        key[: -len(end)]: (int(shape[0]), int(shape[1]))
+        for key, shape in shapes.items()
+        for end in _SUFFIXES
+        if key.endswith(end) and len(shape) == 3
+    }
+
+
 def _pair(size: Size) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 

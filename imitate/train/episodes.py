@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from imitate.envs import make_env
+from imitate.envs.cameras import sizes_of
 from imitate.errors import EnvError, UserError
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
@@ -130,7 +131,7 @@ class EpisodeRunner:
         assert self._policy is not None
         policy = self._policy
         recorder = FrameRecorder(plan, index, policy)
-        env = self._env(env_meta, policy.obs_keys, render=recorder.wanted)
+        env = self._env(env_meta, policy, render=recorder.wanted)
         obs, _ = env.reset(seed=plan.seed + index)
         check_fit(policy, env, obs)
         goal = goal_of(policy, env)
@@ -157,21 +158,24 @@ class EpisodeRunner:
             render_error=recorder.error or self._render_error,
         )
 
-    def _env(self, env_meta: dict[str, Any], obs_keys: Sequence[str], *, render: bool) -> Any:
-        key = (repr(env_meta), tuple(obs_keys))
+    def _env(self, env_meta: dict[str, Any], policy: RolloutPolicy, *, render: bool) -> Any:
+        sizes = sizes_of(policy.algo.preprocess.raw_shapes)
+        key = (repr(env_meta), policy.obs_keys, tuple(sizes.items()))
         if key != self._env_key:
             self.close()
             self._env_key, self._render_error = key, None
         render = render and self._render_error is None
         if render not in self._envs:
             try:
-                self._envs[render] = make_env(env_meta, obs_keys=obs_keys, render=render)
+                self._envs[render] = make_env(
+                    env_meta, obs_keys=policy.obs_keys, render=render, camera_size=sizes
+                )
             except Exception as error:
                 if not render:
                     raise
                 # No OpenGL library: the numbers matter more than the picture.
                 self._render_error = f"{type(error).__name__}: {error}"
-                return self._env(env_meta, obs_keys, render=False)
+                return self._env(env_meta, policy, render=False)
         return self._envs[render]
 
 

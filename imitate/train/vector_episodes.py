@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from imitate.envs.cameras import sizes_of
 from imitate.envs.vector import make_vector_env
 from imitate.errors import EnvError
 from imitate.policy.loading import policy_from_checkpoint
@@ -78,6 +79,7 @@ def run_vector_episodes(
         env_meta,
         num_envs,
         obs_keys=policy.obs_keys,
+        camera_size=sizes_of(policy.algo.preprocess.raw_shapes),
         autoreset_mode=AutoresetMode.DISABLED,
     )
     try:

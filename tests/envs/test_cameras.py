@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from imitate.envs import make_env
-from imitate.envs.cameras import Camera, camera_kwargs, choose_cameras, observe
+from imitate.envs.cameras import Camera, camera_kwargs, choose_cameras, observe, sizes_of
 from imitate.envs.robosuite_env import RobosuiteEnv
 from imitate.errors import EnvError
 
@@ -64,6 +64,11 @@ def test_description_gives_the_same_cameras():
         "camera_widths": 84,
         "camera_depths": False,
     }
+
+
+def test_sizes_from_the_shapes_that_a_policy_takes():
+    shapes = {"a_image": (10, 20, 3), "b_depth": (5, 6, 1), "object": (10,), "odd_image": (4,)}
+    assert sizes_of(shapes) == {"a": (10, 20), "b": (5, 6)}
 
 
 def test_segmentation_that_does_not_exist():

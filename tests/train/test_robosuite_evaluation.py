@@ -6,6 +6,7 @@ from imitate.algo.algo import algo_factory
 from imitate.config import load_config
 from imitate.errors import EnvError
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.train.evaluation import evaluate
 
 SHAPES = {"robot0_eef_pos": (3,), "robot0_gripper_qpos": (2,), "object": (10,)}
@@ -51,3 +52,19 @@ def test_workers_and_this_process_agree_on_lift(tmp_path):
         match=r"gives observation 'object' of shape \(\d+,\), the checkpoint takes \(10,\)",
     ):
         evaluate(path, {**LIFT, "env_name": "Stack"}, **settings)
+
+
+@pytest.mark.robosuite
+@pytest.mark.render
+@pytest.mark.slow
+def test_cameras_have_the_size_that_the_policy_was_trained_with():
+    """The description of the environment knows of no camera."""
+    tree = {
+        "algo_name": "bc",
+        "algo": {"actor_layer_dims": [8]},
+        "observation": {"modalities": {"obs": {"low_dim": [], "rgb": ["frontview_image"]}}},
+    }
+    algo = algo_factory("bc", load_config(tree), {"frontview_image": (3, 24, 32)}, 7, "cpu")
+    result = evaluate(RolloutPolicy(algo), LIFT, episodes=1, horizon=2)
+    assert result.lengths == [2]
+    assert result.episodes[0].error is None
