@@ -20,6 +20,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.action_scale import OFFSET
 from imitate.data.episode import Episode
 from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import (
@@ -74,6 +75,11 @@ def open_source(
     if not isinstance(data, h5py.Group):
         raise DatasetError(f"{path}: there is no group 'data': it is not of this format")
     attrs = hdf5_tree.attributes(data)
+    if OFFSET in attrs:
+        raise DatasetError(
+            f"{path}: its actions are rescaled, which other formats cannot say: get them back with "
+            f"`imitate dataset normalize-actions {path} --undo --out NEW` first"
+        )
     names = sorted((name for name in data if isinstance(data[name], h5py.Group)), key=natural_key)
     frequency = attrs.get("control_freq")
     return Source(

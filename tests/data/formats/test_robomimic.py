@@ -186,3 +186,13 @@ def test_whatever_arrays_a_demo_has_come_out_equal(tmp_path, values):
         for key, value in values.items():
             np.testing.assert_array_equal(file.read("demo_0", key), value)
             assert file.dtype("demo_0", key) == value.dtype
+
+
+def test_rescaled_actions_are_not_taken_for_commands(tmp_path):
+    source = tmp_path / "scaled.hdf5"
+    write(source)
+    with h5py.File(source, "r+") as file:
+        file["data"].attrs.update({"action_offset": np.zeros(7), "action_scale": np.ones(7)})
+    with pytest.raises(DatasetError, match="--undo"):
+        convert(source, tmp_path / "copy.hdf5")
+    assert not (tmp_path / "copy.hdf5").exists()
