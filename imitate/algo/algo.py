@@ -443,6 +443,13 @@ class Algo(ABC):
         """A new state: fresh where ``mask`` (B,) is true, else as it was."""
         return where_state(mask, self.initial_state(mask.shape[0]), state)
 
+    def observe_reward(self, state: PolicyState, reward: Tensor) -> PolicyState:
+        """The state after the rewards (B,) of the actions that it came with; most policies do not care.
+
+        Nobody is obliged to tell a policy its rewards.
+        """
+        return state
+
     def act(
         self,
         obs: dict[str, Tensor],

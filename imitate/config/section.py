@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from imitate.config.transitions import Transitions
+from imitate.config.transitions import Returns, Transitions
 
 SCALARS = (str, int, float, bool, type(None))
 
@@ -81,6 +81,18 @@ class Section(BaseModel):
         None: nothing. Otherwise next observations, rewards and terminals are loaded, whatever ``train`` says.
         """
         return None
+
+    def returns(self, config: Any) -> Returns | None:
+        """What an algorithm wants to know of the return from each step on; for its section to override."""
+        return None
+
+    def numbers_from_data(self, dataset: Any) -> dict[str, Any]:
+        """Values of keys that are null, from the training data; for an algorithm's section to override.
+
+        Args:
+            dataset: the training set.
+        """
+        return {}
 
     def __getitem__(self, key: str) -> Any:
         if key in type(self).model_fields:

@@ -20,3 +20,19 @@ class Transitions:
     n_step: int = 1
     next_actions: bool = False
     infinite_horizon: bool = False
+
+
+@dataclass(frozen=True)
+class Returns:
+    """What is asked of returns: the rewards from each step of a window to the end of its demo.
+
+    Attributes:
+        discount: of a reward one step later.
+        continue_truncated: a demo whose last step is no terminal goes on for ever with its last reward, rather than
+            with nothing.
+        scaled: of the rewards as ``train.reward`` makes them; false: as the file has them.
+    """
+
+    discount: float
+    continue_truncated: bool = False
+    scaled: bool = True

@@ -213,4 +213,5 @@ def _sequence_dataset(
         instructions=instructions,
         image_steps=config.algo.observed_steps(config),
         transitions=config.algo.transitions(config),
+        returns=config.algo.returns(config),
     )

@@ -14,12 +14,13 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from typing_extensions import Self
 
-from imitate.config.transitions import Transitions
+from imitate.config.transitions import Returns, Transitions
 from imitate.data.demo_language import DemoLanguage, holds_language
 from imitate.data.fields import check_step_key
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.data.placement import CACHE_MODES
+from imitate.data.returns import ReturnTable
 from imitate.data.rewards import RewardTransform
 from imitate.data.statistics import KeyStats, StatsOnDemand, statistics_of
 from imitate.data.store import DataSource, Store
@@ -68,6 +69,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     * the keys of ``dataset_keys``: ``rewards``, ``dones``, ``terminals``, ``timeouts`` (B, T), others (B, T, ...);
     * with ``transitions``: ``n_step_rewards`` (B,), ``discounts`` (B,), ``next_obs``: {key: (B, frame_stack, ...)} of
       the state that follows these rewards, ``next_actions`` (B, A) if wanted; see :mod:`imitate.data.transitions`;
+    * with ``returns``: ``returns`` (B, T) rewards from the step to the demo's end; ``step`` (B, T) int64, its number;
     * ``weight`` (B, T), where steps count differently in the losses;
     * ``pad_mask`` (B, T) bool, true where the step is real; ``index`` (B,), numbers of the samples;
     * ``task_id`` (B,) int64, number in :attr:`tasks`, where any demo's instruction is known; -1 for the others.
@@ -103,11 +105,13 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         demo_limit: load the first so many demos; None: all.
         instructions: vectors of instructions; None: the unit vectors of those in the data.
         transitions: what an algorithm that learns values asks of each sample; None: nothing.
+        returns: what an algorithm asks of the rewards from each step on; None: nothing.
         image_steps: steps of a window whose images (and other arrays of two dimensions or more) are wanted, from the
             first on; None: all. A policy that predicts 100 actions from one image need not read 100 images.
 
     Attributes:
         reward: how rewards in batches are scaled; see :meth:`scale_rewards`.
+        returns: the table of the returns, where they are asked for.
         instructions: the table behind ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
         serves_language: whether ``lang_emb`` comes from there.
         obs_shapes: shape of one step of each observation as stored.
@@ -141,6 +145,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         instructions: Instructions | None = None,
         image_steps: int | None = None,
         transitions: Transitions | None = None,
+        returns: Returns | None = None,
     ) -> None:
         _one_of("hdf5_cache_mode", hdf5_cache_mode, CACHE_MODES)
         _one_of("goal_mode", goal_mode, ("last", None))
@@ -167,7 +172,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self.load_next_obs = load_next_obs or transitions is not None
         self.get_pad_mask = get_pad_mask
         self.image_steps = image_steps
-        if transitions is not None:
+        if transitions is not None or returns is not None:
             dataset_keys = (*dataset_keys, "rewards", "terminals")
         steps = tuple(
             dict.fromkeys(key for key in dataset_keys if key not in ("actions", *action_keys))
@@ -225,6 +230,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self._frame_stack = frame_stack
         self._wanted = transitions
         self._transitions: TransitionPicker | None = None
+        self._wanted_returns = returns
+        self.returns: ReturnTable | None = None
         self._step_weights: Tensor | None = None
         self.scale_rewards(RewardTransform())
 
@@ -301,6 +308,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             batch["next_obs"] = self._next_obs(window, parts)
         batch.update(_named(self._step_columns, parts))
         self._add_weights(batch, window.rows)
+        if self.returns is not None:
+            batch.update(self.returns.at(window.rows))
         for key in self._steps_apart:
             batch[key] = self._apart(key, rows, shape)
         if self._single_action is not None:
@@ -393,6 +402,15 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     def scale_rewards(self, reward: RewardTransform) -> None:
         """Let batches have ``reward`` of the file's rewards."""
         self.reward = reward
+        if self._wanted_returns is not None:
+            rewards = self.step_array("rewards")
+            self.returns = ReturnTable(
+                reward(rewards) if self._wanted_returns.scaled else rewards,
+                self.step_array("terminals"),
+                self.store.demo_start,
+                self.store.demo_end,
+                self._wanted_returns,
+            )
         if self._wanted is None:
             return
         table = transition_table(
@@ -484,6 +502,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self._language.to(device)
         if self._transitions is not None:
             self._transitions.to(device)
+        if self.returns is not None:
+            self.returns.to(device)
         if self._step_weights is not None:
             self._step_weights = self._step_weights.to(device)
         return self

@@ -119,6 +119,18 @@ class RolloutPolicy:
         return self._to_sent(normalized)
 
     @torch.inference_mode()
+    def observe(self, reward: ArrayLike) -> None:
+        """Tell the policy the reward of its last action, or (B,) rewards of a batch.
+
+        Optional: policies that are conditioned on returns, such as those of ``dt``, count what they have received;
+        without it they go on to want what they wanted at first. All others do not care.
+        """
+        if self._state is not None:
+            received = np.broadcast_to(np.asarray(reward, dtype=np.float32), (self._batch_size,))
+            told = torch.as_tensor(received.copy(), device=self.algo.device)
+            self._state = self.algo.observe_reward(self._state, told)
+
+    @torch.inference_mode()
     def planned_actions(self) -> NDArray[np.float64] | None:
         """The actions that were planned when the last one was taken, that one first: (B, K, A), clipped to the limits.
 

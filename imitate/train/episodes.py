@@ -143,6 +143,7 @@ class EpisodeRunner:
                 action = policy(obs, goal)
                 recorder.add(env, length, obs)
                 obs, reward, terminated, truncated, _ = env.step(action)
+                policy.observe(reward)
                 length += 1
                 total += float(reward)
                 success = success or bool(env.is_success()["task"])

@@ -119,6 +119,7 @@ class _Lockstep:
         ):
             actions = self.policy(obs, batched_ob=True)
             obs, rewards, terminated, truncated, info = self.venv.step(actions)
+            self.policy.observe(rewards)
             success = _successes(info, len(self.slots))
             over = np.array(
                 [

@@ -1,0 +1,290 @@
+"""Conservative Q-learning: a soft actor-critic that may not overrate actions that nobody took.
+
+Kumar, Zhou, Tucker & Levine, "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020
+(arXiv:2006.04779), the form CQL(H), on Haarnoja et al., "Soft Actor-Critic Algorithms and Applications"
+(arXiv:1812.05905).
+With Q_e an ensemble, pi a tanh-Gaussian policy, w = ``min_q_weight``:
+
+    gap_e  = log integral of exp Q_e(s, a) over a - Q_e(s, a_data), by N samples each of a uniform distribution, of
+             pi(s) and of pi(s')                                                              -> CQL._gap
+    target = r + discount min_e Q'_e(s', a'), a' ~ pi(s') [- entropy weight log pi(a' | s')]  -> CQL._target
+    critic: sum_e mean (Q_e(s, a) - target)^2 + weight (w gap_e - target_q_gap)               -> CQL._critic_loss
+    weight: rises where w gap > target_q_gap, falls where it is less; or it is fixed          -> CQL._cql_weight_loss
+    actor:  entropy weight log pi(a | s) - min_e Q_e(s, a), a ~ pi(s); for the first
+            ``bc_start_steps`` updates the likelihood of the data instead of Q                -> CQL._actor_loss
+    entropy weight: rises where the entropy is below ``target_entropy``                       -> CQL._entropy_loss
+
+As in the paper the critic is updated before the actor (robomimic: after). Three things follow the published code, with
+which published weights and thresholds were found, rather than the paper: the squared error is not halved, actions of
+pi(s') are among the samples, and ``target_q_gap`` is for the sum of the samples rather than their mean, so that
+log 3N is in it. Departures from robomimic: log-densities are computed before the tanh, transitions of a timeout are
+bootstrapped, and the count of updates behind ``bc_start_steps`` is saved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.actor_critic import ActorCritic
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.rl_sections import (
+    ActorCriticConfig,
+    ActorNetConfig,
+    CriticConfig,
+    StagedOptimizerConfig,
+    StochasticActorConfig,
+    optimizer,
+)
+from imitate.config import Section
+from imitate.functional.conservative import sampled_logsumexp, uniform_log_density
+from imitate.functional.losses import masked_mean
+from imitate.models.heads import Gaussian, TanhDistribution
+
+
+class CQLOptimParams(Section):
+    """Optimizers by network. Entropy weight and conservative weight learn at the rates of actor and critic."""
+
+    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
+    actor: StagedOptimizerConfig = Field(optimizer(3e-4))
+
+
+class CQLActorConfig(StochasticActorConfig):
+    """The policy: a Gaussian."""
+
+    bc_start_steps: int = Field(
+        0, ge=0, description="updates at the start in which the actor imitates the data"
+    )
+    target_entropy: float | Literal["default"] | None = Field(
+        "default",
+        description="entropy that the entropy weight is tuned to; default: -(action dims); null: the weight stays 1",
+    )
+    net: ActorNetConfig = Field(
+        ActorNetConfig.model_validate({"common": {"std_activation": "exp", "use_tanh": True}})
+    )
+
+
+class CQLCriticConfig(CriticConfig):
+    """The critics."""
+
+    num_action_samples: int = Field(
+        1, ge=1, description="next actions per transition; the target takes the best of them"
+    )
+    deterministic_backup: bool = Field(
+        True, description="false: targets have the entropy of the next action; with one sample only"
+    )
+    cql_weight: float = Field(
+        1.0, ge=0, description="weight of the conservative term, where target_q_gap is null"
+    )
+    min_q_weight: float = Field(1.0, gt=0, description="factor of the gap within the term")
+    target_q_gap: float | None = Field(
+        5.0, description="the weight is tuned until the gap is this; null or negative: it is fixed"
+    )
+    num_random_actions: int = Field(
+        10, ge=1, description="N: actions drawn of each of the three distributions"
+    )
+
+    @property
+    def tunes_weight(self) -> bool:
+        """Whether the conservative weight is learned."""
+        return self.target_q_gap is not None and self.target_q_gap >= 0
+
+
+class CQLConfig(ActorCriticConfig):
+    """Section ``algo`` of algorithm ``cql``."""
+
+    optim_params: CQLOptimParams = Field(CQLOptimParams())
+    actor: CQLActorConfig = Field(CQLActorConfig())
+    critic: CQLCriticConfig = Field(CQLCriticConfig())
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        problems = super().conflicts(config)
+        if self.actor.net.type != "gaussian":
+            problems.append(
+                f"algo.actor.net.type is '{self.actor.net.type}', but the actor of {config.algo_name} learns through "
+                "its samples: set it to 'gaussian'"
+            )
+        if not self.critic.deterministic_backup and self.critic.num_action_samples > 1:
+            problems.append(
+                f"algo.critic.deterministic_backup is false, but the best of algo.critic.num_action_samples "
+                f"{self.critic.num_action_samples} actions has no entropy: set num_action_samples to 1"
+            )
+        return problems
+
+
+@register_algo_factory_func("cql", section=CQLConfig)
+def algo_config_to_class(algo_config: CQLConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return CQL, {}
+
+
+class Weight(nn.Module):
+    """A learned positive number, 1 at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.zeros(()))
+
+    def forward(self) -> Tensor:
+        """The number, at most 1e6."""
+        return self.log.exp().clamp(max=1e6)
+
+
+class CQL(ActorCritic):
+    """Conservative Q-learning."""
+
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        self._updates = 0
+        self.nets = nn.ModuleDict(
+            {
+                "actor": self._create_actor(config.actor),
+                "critic": self._create_critic(config.critic),
+            }
+        )
+        self._add_targets()
+        if config.actor.target_entropy is not None:
+            self.nets["entropy_weight"] = Weight()
+        if config.critic.tunes_weight:
+            self.nets["cql_weight"] = Weight()
+
+    def _optim_params(self) -> dict[str, Any]:
+        params = super()._optim_params()
+        for name, like in (("entropy_weight", "actor"), ("cql_weight", "critic")):
+            if name in self.nets:
+                params[name] = optimizer(params[like].learning_rate.initial)
+        return params
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    def _policy(self, obs: Batch, goal: Batch | None) -> Gaussian | TanhDistribution:
+        """pi(. | s)."""
+        features, _ = self.actor(obs, goal)
+        return cast(Gaussian | TanhDistribution, self.actor.head(features))
+
+    def _weight(self, name: str, fixed: float) -> Tensor:
+        """A learned weight as the other losses see it, a constant; ``fixed`` where it is not learned."""
+        if name not in self.nets:
+            return torch.full((), fixed, device=self.device)
+        return cast(Tensor, self.nets[name]()).detach()
+
+    @property
+    def _entropy_weight(self) -> Tensor:
+        return self._weight("entropy_weight", 1.0)
+
+    @property
+    def _cql_weight(self) -> Tensor:
+        return self._weight("cql_weight", self.algo_config.critic.cql_weight)
+
+    @torch.no_grad()
+    def _target(self, batch: Batch) -> Tensor:
+        """(B,) what the critics are to say."""
+        config = self.algo_config.critic
+        next_policy = self._policy(batch["next_obs"], batch["goal_obs"])
+        actions, log_prob = next_policy.draw(config.num_action_samples)
+        values = self.nets["critic_target"](batch["next_obs"], actions, batch["goal_obs"])
+        value = self._ensemble_value(values.amax(-1))
+        if not config.deterministic_backup:
+            value = value - self._entropy_weight * log_prob[:, 0]
+        return cast(Tensor, batch["rewards"] + batch["discounts"] * value)
+
+    @torch.no_grad()
+    def _sampled_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """N random actions, N of pi(s), N of pi(s'): (B, 3N, A); their log-densities (B, 3N)."""
+        number, goal = self.algo_config.critic.num_random_actions, batch["goal_obs"]
+        here, here_density = self._policy(batch["obs"], goal).draw(number)
+        there, there_density = self._policy(batch["next_obs"], goal).draw(number)
+        random = torch.empty_like(here).uniform_(-1.0, 1.0)
+        density = torch.full_like(here_density, uniform_log_density(self.ac_dim))
+        actions = torch.cat([random, here, there], dim=1)
+        return actions, torch.cat([density, here_density, there_density], dim=1)
+
+    def _counted(self, values: Tensor, batch: Batch) -> Tensor:
+        """(E, B, 3N) values of the sampled actions, as the conservative term counts them."""
+        return values
+
+    def _gap(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(E, B) how far actions at large are rated above the data's; (E, B) values of the data's."""
+        actions, density = self._sampled_actions(batch)
+        with_data = torch.cat([batch["actions"].unsqueeze(1), actions], dim=1)
+        values = self.nets["critic"](batch["obs"], with_data, batch["goal_obs"])
+        of_data, sampled = values[..., 0], self._counted(values[..., 1:], batch)
+        return sampled_logsumexp(sampled, density) - of_data, of_data
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Loss of network ``critic``."""
+        config = self.algo_config.critic
+        target = self._target(batch)
+        gap, values = self._gap(batch)
+        td_error = self._td_loss(values, target, batch["weight"])
+        mean_gap = masked_mean(gap.mean(0), batch["weight"])
+        excess = config.min_q_weight * mean_gap
+        if config.tunes_weight:
+            summed = mean_gap + math.log(3 * config.num_random_actions)
+            excess = config.min_q_weight * summed - config.target_q_gap
+        loss = td_error + self._cql_weight * excess * len(gap)
+        return loss, {
+            "Critic_Loss": loss,
+            "TD_Error": td_error,
+            "Q_Gap": mean_gap,
+            "Q_Gap_Excess": excess,
+            "Q_Data": values.mean(),
+            "Q_Targets": target.mean(),
+            "CQL_Weight": self._cql_weight,
+        }
+
+    def _cql_weight_loss(self, excess: Tensor) -> Tensor:
+        """Loss of network ``cql_weight``."""
+        return -self.nets["cql_weight"]() * excess.detach()  # type: ignore[no-any-return]
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        policy = self._policy(batch["obs"], batch["goal_obs"])
+        actions, log_prob = (x[:, 0] for x in policy.draw(1))
+        if self._updates < self.algo_config.actor.bc_start_steps:
+            liked = policy.log_prob(batch["actions"])
+        else:
+            liked = self.nets["critic"](batch["obs"], actions, batch["goal_obs"]).amin(0)
+        loss = masked_mean(self._entropy_weight * log_prob - liked, batch["weight"])
+        return loss, {
+            "Actor_Loss": loss,
+            "Entropy": -masked_mean(log_prob, batch["weight"]),
+            "Entropy_Weight": self._entropy_weight,
+        }
+
+    def _entropy_weight_loss(self, entropy: Tensor) -> Tensor:
+        """Loss of network ``entropy_weight``."""
+        wanted = self.algo_config.actor.target_entropy
+        target = -float(self.ac_dim) if wanted == "default" else wanted
+        return cast(Weight, self.nets["entropy_weight"]).log * (entropy.detach() - target)
+
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+        """Critics, their conservative weight, targets; actor, entropy weight."""
+        info = self._step("critic", self._critic_loss(batch), epoch, learn)
+        if learn and self._learns("critic", epoch):
+            self._follow()
+            if "cql_weight" in self.nets:
+                self._gradient_step("cql_weight", self._cql_weight_loss(info["Q_Gap_Excess"]))
+        info |= self._step("actor", self._actor_loss(batch), epoch, learn)
+        if learn and self._learns("actor", epoch):
+            self._updates += 1
+            if "entropy_weight" in self.nets:
+                self._gradient_step("entropy_weight", self._entropy_weight_loss(info["Entropy"]))
+        return info
+
+    def serialize(self) -> dict[str, Any]:
+        """With the number of updates, which ends the warm start."""
+        return {**super().serialize(), "updates": self._updates}
+
+    def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
+        """A training that starts from weights alone begins with its warm start."""
+        super().deserialize(model_dict, load_optimizers)
+        if load_optimizers:
+            self._updates = int(model_dict["updates"])

@@ -1,0 +1,297 @@
+"""Decision Transformer: actions as the continuation of a sequence that says which return is wanted.
+
+Chen, Lu et al., "Decision Transformer: Reinforcement Learning via Sequence Modeling", NeurIPS 2021 (arXiv:2106.01345).
+With R_t = the sum of the rewards from step t to the end of the episode, K = ``algo.context_length``:
+
+    tokens of a step: R_t, s_t, a_t, each a linear map plus an embedding of the step's number -> DecisionTransformer
+    loss = | f(R_t-K+1, s_t-K+1, a_t-K+1, ..., R_t, s_t) - a_t |^2 at every real step         -> DT._loss
+    acting: R_0 = ``algo.target_return``, and R_t+1 = R_t - r_t                               -> DT.observe_reward
+
+Returns are those of the rewards in the file, without discount, divided by ``algo.return_scale``. The rewards of a
+rollout come by :meth:`imitate.policy.rollout_policy.RolloutPolicy.observe`, which ``imitate eval`` calls after each
+step. Where nobody calls it, as on a robot without rewards, the wanted return stays what it was.
+
+Departures from the published code: return scale and target come from the data where they are not given, and actions
+that lie before the episode are hidden rather than shown as -10.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep, register_algo_factory_func
+from imitate.algo.sections import OptimParams
+from imitate.config import OptimizerConfig, Section
+from imitate.config.transitions import Returns
+from imitate.functional.losses import masked_mean
+from imitate.models.actor import GroupEncoder
+from imitate.models.heads import DeterministicHead
+from imitate.models.transformer import GPTBackbone
+
+CONTEXT_LENGTH = 20
+
+
+class DTTransformerConfig(Section):
+    """The transformer."""
+
+    embed_dim: int = Field(128, ge=1, description="width, a multiple of num_heads")
+    num_layers: int = Field(3, ge=1, description="blocks")
+    num_heads: int = Field(1, ge=1, description="attention heads")
+    dropout: float = Field(0.1, ge=0, lt=1, description="of inputs, attention and each block")
+
+
+class DTConfig(Section):
+    """Section ``algo`` of algorithm ``dt``."""
+
+    tree_defaults = {"train": {"frame_stack": CONTEXT_LENGTH, "seq_length": 1}}
+
+    optim_params: OptimParams = Field(
+        OptimParams(
+            policy=OptimizerConfig.model_validate(
+                {
+                    "optimizer_type": "adamw",
+                    "learning_rate": {"initial": 1e-4, "warmup_steps": 1000},
+                    "regularization": {"L2": 1e-4},
+                }
+            )
+        )
+    )
+    context_length: int = Field(
+        CONTEXT_LENGTH, ge=1, description="steps that the policy sees; equal to train.frame_stack"
+    )
+    max_episode_steps: int = Field(
+        1000, ge=1, description="steps of an episode that are told apart; later ones are alike"
+    )
+    target_return: float | None = Field(
+        None,
+        description="sum of rewards that a rollout asks for; null: the best of the training demos",
+    )
+    return_scale: float | None = Field(
+        None,
+        gt=0,
+        description="returns are divided by it; null: the largest magnitude in the training demos",
+    )
+    transformer: DTTransformerConfig = Field(DTTransformerConfig())
+
+    def returns(self, config: Any) -> Returns:
+        """The plain sum of what is still to come, as a rollout counts it."""
+        return Returns(discount=1.0, scaled=False)
+
+    def numbers_from_data(self, dataset: Any) -> dict[str, Any]:
+        """Scale and target where they are null."""
+        numbers: dict[str, Any] = {}
+        if self.target_return is None:
+            numbers["target_return"] = dataset.returns.best
+        if self.return_scale is None:
+            numbers["return_scale"] = dataset.returns.largest or 1.0
+        return numbers
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained or cannot act."""
+        train, problems = config.train, []
+        if train.frame_stack != self.context_length:
+            problems.append(
+                f"train.frame_stack is {train.frame_stack}, but algo.context_length is {self.context_length}: set both "
+                "to the same number"
+            )
+        if train.seq_length != 1:
+            problems.append(
+                f"train.seq_length is {train.seq_length}, but algorithm dt learns at the frames of the window: set it "
+                "to 1"
+            )
+        size, heads = self.transformer.embed_dim, self.transformer.num_heads
+        if size % heads:
+            problems.append(
+                f"algo.transformer.embed_dim is {size}, which algo.transformer.num_heads {heads} does not divide: "
+                "make it a multiple"
+            )
+        return problems
+
+
+@register_algo_factory_func("dt", section=DTConfig)
+def algo_config_to_class(algo_config: DTConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return DT, {}
+
+
+class DecisionTransformer(nn.Module):
+    """Sequences of returns, observations and actions to actions.
+
+    Args:
+        encoder: of observation and goal.
+        ac_dim: action dimensions A.
+        config: section ``algo``.
+    """
+
+    def __init__(self, encoder: GroupEncoder, ac_dim: int, config: DTConfig) -> None:
+        super().__init__()
+        size, dropout = config.transformer.embed_dim, config.transformer.dropout
+        self.encoder = encoder
+        self.embed_return = nn.Linear(1, size)
+        self.embed_obs = nn.Linear(encoder.output_dim, size)
+        self.embed_action = nn.Linear(ac_dim, size)
+        self.embed_step = nn.Embedding(config.max_episode_steps, size)
+        self.norm = nn.LayerNorm(size)
+        self.dropout = nn.Dropout(dropout)
+        self.backbone = GPTBackbone(
+            size,
+            config.transformer.num_layers,
+            config.transformer.num_heads,
+            3 * config.context_length,
+            attn_dropout=dropout,
+            block_output_dropout=dropout,
+        )
+        self.head = DeterministicHead(size, ac_dim)
+
+    def forward(
+        self,
+        obs: Batch,
+        goal: Batch | None,
+        returns: Tensor,
+        actions: Tensor,
+        step: Tensor,
+        real: Tensor,
+    ) -> Tensor:
+        """Features at the observations of a window; each knows what is before it, and not its own action.
+
+        Args:
+            obs: (B, K, ...).
+            goal: (B, ...), where the policy has goals.
+            returns: (B, K) scaled.
+            actions: (B, K, A).
+            step: (B, K) int64, number of the step in its episode.
+            real: (B, K) bool, false before the episode.
+
+        Returns:
+            (B, K, E).
+        """
+        when = self.embed_step(step.clamp(max=self.embed_step.num_embeddings - 1))
+        tokens = torch.stack(
+            [
+                self.embed_return(returns.unsqueeze(-1)) + when,
+                self.embed_obs(self.encoder(obs, goal)) + when,
+                self.embed_action(actions) + when,
+            ],
+            dim=2,
+        )
+        sequence = self.dropout(self.norm(tokens.flatten(1, 2)))
+        features = self.backbone(sequence, real.repeat_interleave(3, dim=1))
+        return cast(Tensor, features[:, 1::3])
+
+
+class DT(Algo):
+    """Decision Transformer.
+
+    Attributes:
+        target_return: what rollouts ask for; it may be set, and holds from the next episode on.
+    """
+
+    @property
+    def policy(self) -> DecisionTransformer:
+        """The network that learns and acts."""
+        return cast(DecisionTransformer, self.active_nets["policy"])
+
+    def _create_networks(self) -> None:
+        config: DTConfig = self.algo_config
+        # Null outside of `imitate train`, which asks the data.
+        self._scale = 1.0 if config.return_scale is None else config.return_scale
+        self.target_return = self._scale if config.target_return is None else config.target_return
+        policy = DecisionTransformer(self._create_encoder(frames=1), self.ac_dim, config)
+        self.nets = nn.ModuleDict({"policy": policy})
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """All of the window."""
+        actions = batch["actions"]
+        mask = batch.get("pad_mask")
+        return {
+            "obs": batch["obs"],
+            "goal_obs": batch.get("goal_obs"),
+            "actions": actions,
+            "returns": batch["returns"] / self._scale,
+            "step": batch["step"],
+            "pad_mask": torch.ones_like(actions[..., 0], dtype=torch.bool)
+            if mask is None
+            else mask,
+        }
+
+    def _features(self, batch: Batch) -> Tensor:
+        """What the head sees at each step (B, K, E)."""
+        features: Tensor = self.policy(
+            batch["obs"],
+            batch["goal_obs"],
+            batch["returns"],
+            batch["actions"],
+            batch["step"],
+            batch["pad_mask"],
+        )
+        return features
+
+    def _error(self, batch: Batch) -> Tensor:
+        """Predicted minus recorded actions (B, K, A)."""
+        with self.autocast():
+            features = self._features(batch)
+        predicted = self.policy.head.act(features.float())
+        return predicted - cast(Tensor, batch["actions"])
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        loss = masked_mean(self._error(batch).square().mean(-1), batch["pad_mask"])
+        return loss, {"Loss": loss}
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """Mean absolute error of the actions that follow the demonstrations' own returns."""
+        error = self._error(batch).abs().mean(-1)
+        return {"Action_Error": masked_mean(error, batch["pad_mask"])}
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        length = self.algo_config.context_length
+        return {
+            "wanted": torch.full((batch_size,), self.target_return, device=self.device),
+            "returns": torch.zeros(batch_size, length, device=self.device),
+            "actions": torch.zeros(batch_size, length, self.ac_dim, device=self.device),
+            "step": torch.zeros(batch_size, dtype=torch.long, device=self.device),
+        }
+
+    def observe_reward(self, state: PolicyState, reward: Tensor) -> PolicyState:
+        """What was received is no longer wanted."""
+        policy = state["policy"]
+        return {**state, "policy": {**policy, "wanted": policy["wanted"] - reward}}
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        length, now = self.algo_config.context_length, state["step"]
+        if self.frame_stack == 1:
+            obs = {key: value.unsqueeze(1) for key, value in obs.items()}
+        returns = torch.cat([state["returns"][:, 1:], state["wanted"].unsqueeze(1)], dim=1)
+        step = now.unsqueeze(1) + torch.arange(1 - length, 1, device=self.device)
+        inputs = {
+            "obs": obs,
+            "goal_obs": goal,
+            "returns": returns / self._scale,
+            "actions": state["actions"],
+            "step": step.clamp(min=0),
+            "pad_mask": step >= 0,
+        }
+        action = self.policy.head.act(self._features(inputs)[:, -1])
+        # The current action's place is filled, and a new one opened, which nothing sees before it is filled.
+        actions = torch.cat(
+            [state["actions"][:, 1:-1], action.unsqueeze(1), torch.zeros_like(action).unsqueeze(1)],
+            dim=1,
+        )[:, -length:]
+        next_state = {
+            "wanted": state["wanted"],
+            "returns": returns,
+            "actions": actions,
+            "step": now + 1,
+        }
+        return PolicyStep(action, next_state, {"return_to_go": returns[:, -1]})

@@ -1,0 +1,60 @@
+"""Returns of demos, step by step, for algorithms that learn from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imitate.config.transitions import Returns
+from imitate.functional.returns import returns_to_go
+
+Rows = NDArray[np.int64]
+
+
+class ReturnTable:
+    """The return and the number of each step.
+
+    Args:
+        rewards: (N,) of all demos, one after another.
+        terminals: (N,) 1 where the task ended.
+        demo_start: (number of demos,) first row of each.
+        demo_end: (number of demos,) row after the last of each.
+        wanted: discount, and what becomes of demos that are cut off.
+
+    Attributes:
+        best: the highest return of a whole demo.
+        largest: the largest magnitude of a return from any step.
+    """
+
+    def __init__(
+        self,
+        rewards: NDArray[np.float32],
+        terminals: NDArray[np.float32],
+        demo_start: Rows,
+        demo_end: Rows,
+        wanted: Returns,
+    ) -> None:
+        values = returns_to_go(
+            rewards,
+            terminals,
+            demo_start,
+            demo_end,
+            wanted.discount,
+            continue_truncated=wanted.continue_truncated,
+        )
+        self.best = float(values[demo_start].max())
+        self.largest = float(np.abs(values).max())
+        self._returns = torch.from_numpy(values)
+        number = np.arange(len(values)) - np.repeat(demo_start, demo_end - demo_start)
+        self._steps = torch.from_numpy(number)
+
+    def at(self, rows: Rows) -> dict[str, Tensor]:
+        """``returns`` float32 and ``step`` int64, shaped like ``rows``."""
+        index = torch.from_numpy(rows).to(self._returns.device)
+        return {"returns": self._returns[index], "step": self._steps[index]}
+
+    def to(self, device: torch.device | str) -> None:
+        """Move the numbers to a device."""
+        self._returns, self._steps = self._returns.to(device), self._steps.to(device)

@@ -1,0 +1,416 @@
+"""Conservative Q-learning: every loss by hand, and a bandit on which imitation fails."""
+
+import math
+
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.algo.cql import CQL
+from imitate.errors import ConfigError
+
+STATE, ACTION, BATCH = 3, 2, 6
+
+
+def make(overrides=(), ac_dim=ACTION, algo_name="cql", seed=0):
+    config = load_config(
+        {
+            "algo_name": algo_name,
+            "algo": {
+                "actor": {"layer_dims": [32]},
+                "critic": {"layer_dims": [32], "num_random_actions": 4},
+            },
+            "experiment": {"epoch_every_n_steps": 10},
+            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
+        },
+        overrides,
+    )
+    torch.manual_seed(seed)
+    return algo_factory(algo_name, config, {"state": (STATE,)}, ac_dim)
+
+
+def prepared(algo, size=BATCH, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "obs": {"state": torch.randn(size, STATE, generator=generator)},
+        "next_obs": {"state": torch.randn(size, STATE, generator=generator)},
+        "goal_obs": None,
+        "actions": torch.rand(size, algo.ac_dim, generator=generator) - 0.5,
+        "rewards": torch.rand(size, generator=generator),
+        "discounts": torch.tensor([0.99, 0.99, 0.0, 0.9, 0.0, 0.99])[:size],
+        "weight": None,
+        "returns": torch.randn(size, generator=generator),
+    }
+
+
+class Fixed(torch.nn.Module):
+    """Critics that say what they are told: a linear function of the actions, other for each member."""
+
+    def __init__(self, slopes, offsets=(0.0, 0.0)):
+        super().__init__()
+        self.slopes = torch.nn.Parameter(torch.tensor(slopes))
+        self.offsets = torch.tensor(offsets)
+
+    def forward(self, obs, actions, goal=None):
+        total = actions.sum(-1)
+        shape = (-1, *[1] * total.dim())
+        return self.offsets.view(shape) + self.slopes.view(shape) * total
+
+
+def fix_samples(algo, actions, density):
+    algo._sampled_actions = lambda batch: (actions, density)
+
+
+def test_the_target_takes_the_least_target_critic_and_stops_at_terminals():
+    algo = make()
+    batch = prepared(algo)
+    # Values 3 and 5, whatever the action, by the target networks; the online ones say 100.
+    algo.nets["critic_target"] = Fixed([0.0, 0.0], [3.0, 5.0])
+    algo.nets["critic"] = Fixed([0.0, 0.0], [100.0, 100.0])
+    torch.testing.assert_close(algo._target(batch), batch["rewards"] + batch["discounts"] * 3.0)
+    terminal = batch["discounts"] == 0
+    assert torch.equal(algo._target(batch)[terminal], batch["rewards"][terminal])
+
+
+def test_the_target_with_several_actions_takes_each_critics_best():
+    algo = make(("algo.critic.num_action_samples=50",))
+    batch = prepared(algo)
+    algo.nets["critic_target"] = Fixed([1.0, 2.0])
+    torch.manual_seed(3)
+    actions, _ = algo._policy(batch["next_obs"], None).draw(50)
+    best = actions.sum(-1).amax(-1)
+    expected = batch["rewards"] + batch["discounts"] * torch.minimum(best, 2 * best)
+    torch.manual_seed(3)
+    torch.testing.assert_close(algo._target(batch), expected)
+
+
+def test_the_stochastic_backup_counts_the_entropy():
+    algo = make(("algo.critic.deterministic_backup=false",))
+    batch = prepared(algo)
+    algo.nets["critic_target"] = Fixed([0.0, 0.0], [3.0, 5.0])
+    algo.nets["entropy_weight"].log.data.fill_(math.log(0.5))
+    torch.manual_seed(3)
+    _, log_prob = algo._policy(batch["next_obs"], None).draw(1)
+    torch.manual_seed(3)
+    expected = batch["rewards"] + batch["discounts"] * (3.0 - 0.5 * log_prob[:, 0])
+    torch.testing.assert_close(algo._target(batch), expected.detach())
+
+
+def test_samples_come_from_three_distributions_with_their_densities():
+    algo = make(ac_dim=1)
+    for parameter in algo.actor.parameters():
+        parameter.data.zero_()
+    algo.actor.head.mean.bias.data.fill_(0.3)
+    algo.actor.head.scale.bias.data.fill_(math.log(0.2))
+    algo.actor.head.scale.weight.data.zero_()
+    batch = prepared(algo)
+    actions, density = algo._sampled_actions(batch)
+    assert actions.shape == (BATCH, 12, 1)
+    torch.testing.assert_close(density[:, :4], torch.full((BATCH, 4), math.log(0.5)))
+    u = actions[:, 4:, 0].atanh()
+    normal = torch.distributions.Normal(0.3, 0.2).log_prob(u)
+    expected = normal - (1 - actions[:, 4:, 0].square()).log()
+    torch.testing.assert_close(density[:, 4:], expected, atol=1e-3, rtol=1e-3)
+    assert not actions.requires_grad
+
+
+def test_the_next_states_policy_is_among_the_samples():
+    algo = make(ac_dim=1)
+    batch = prepared(algo)
+    # A policy that tells its state: mean 100 times the first value, next to no noise.
+    for parameter in algo.actor.parameters():
+        parameter.data.zero_()
+    algo.actor.head.scale.bias.data.fill_(-20.0)
+    algo.actor.mlp.layers[0].weight.data[0, 0] = 1.0
+    algo.actor.mlp.layers[0].weight.data[1, 0] = -1.0
+    algo.actor.head.mean.weight.data[0, :2] = torch.tensor([100.0, -100.0])
+    actions, _ = algo._sampled_actions(batch)
+    torch.testing.assert_close(actions[:, 4, 0].sign(), batch["obs"]["state"][:, 0].sign())
+    torch.testing.assert_close(actions[:, 8, 0].sign(), batch["next_obs"]["state"][:, 0].sign())
+
+
+def test_the_critics_loss_by_hand():
+    algo = make(("algo.critic.target_q_gap=null", "algo.critic.cql_weight=2.0"), ac_dim=1)
+    algo.nets["critic"] = Fixed([1.0, 2.0])
+    algo.nets["critic_target"] = Fixed([0.0, 0.0], [3.0, 5.0])
+    batch = {
+        **prepared(algo, 2),
+        "actions": torch.tensor([[0.5], [-0.5]]),
+        "rewards": torch.tensor([1.0, 0.0]),
+        "discounts": torch.tensor([0.5, 0.0]),
+    }
+    samples = torch.tensor([[[0.0], [1.0]], [[0.0], [-1.0]]])
+    fix_samples(algo, samples, torch.tensor([0.5, 0.25]).log().expand(2, 2))
+    # Targets 1 + 0.5 * 3 and 0. Values 0.5, -0.5 and 1, -1.
+    td = ((0.5 - 2.5) ** 2 + 0.5**2) / 2 + ((1 - 2.5) ** 2 + 1) / 2
+
+    def gap(first, second, data):
+        return math.log((2 * math.exp(first) + 4 * math.exp(second)) / 2) - data
+
+    gaps = [(gap(0, 1, 0.5) + gap(0, -1, -0.5)) / 2, (gap(0, 2, 1) + gap(0, -2, -1)) / 2]
+    loss, info = algo._critic_loss(batch)
+    assert info["TD_Error"].item() == pytest.approx(td)
+    assert info["Q_Gap"].item() == pytest.approx(sum(gaps) / 2)
+    assert loss.item() == pytest.approx(td + 2.0 * sum(gaps))
+
+
+def test_samples_of_no_weight_do_not_count():
+    algo = make()
+    whole = {**prepared(algo), "weight": torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])}
+    part = {
+        key: {"state": value["state"][:4]}
+        if isinstance(value, dict)
+        else None
+        if value is None
+        else value[:4]
+        for key, value in whole.items()
+    }
+    samples, density = torch.rand(BATCH, 12, ACTION), torch.zeros(BATCH, 12)
+    algo.nets["critic_target"] = Fixed([0.0, 0.0], [3.0, 5.0])
+    fix_samples(algo, samples, density)
+    first, _ = algo._critic_loss(whole)
+    fix_samples(algo, samples[:4], density[:4])
+    second, _ = algo._critic_loss(part)
+    torch.testing.assert_close(first, second)
+
+
+def test_the_learned_weight_rises_above_the_gap_that_is_asked_for_and_falls_below():
+    for gap, sign in ((100.0, -1.0), (-100.0, 1.0)):
+        algo = make((f"algo.critic.target_q_gap={max(gap, 0.0)}",))
+        fix_samples(algo, torch.zeros(BATCH, 12, ACTION), torch.zeros(BATCH, 12))
+        algo.nets["critic"] = Fixed([0.0, 0.0], [1.0, 1.0])
+        # All values are 1 and all densities 1: the gap is 0, and log 12 summed over the samples.
+        _, info = algo._critic_loss(prepared(algo))
+        assert info["Q_Gap"].item() == pytest.approx(0.0, abs=1e-6)
+        assert info["Q_Gap_Excess"].item() == pytest.approx(math.log(12) - max(gap, 0.0), abs=1e-5)
+        algo._cql_weight_loss(info["Q_Gap_Excess"]).backward()
+        # Gradient descent: a negative gradient raises the weight, here where the excess is positive.
+        assert algo.nets["cql_weight"].log.grad.item() == pytest.approx(
+            -(math.log(12) - max(gap, 0.0)), rel=1e-5
+        )
+        assert math.copysign(1.0, algo.nets["cql_weight"].log.grad.item()) == -sign
+
+
+def test_the_actors_loss_by_hand():
+    algo = make()
+    batch = prepared(algo)
+    algo.nets["critic"] = Fixed([1.0, -2.0])
+    algo.nets["entropy_weight"].log.data.fill_(math.log(0.25))
+    torch.manual_seed(5)
+    actions, log_prob = algo._policy(batch["obs"], None).draw(1)
+    total = actions[:, 0].sum(-1)
+    expected = (0.25 * log_prob[:, 0] - torch.minimum(total, -2 * total)).mean()
+    torch.manual_seed(5)
+    loss, info = algo._actor_loss(batch)
+    torch.testing.assert_close(loss, expected)
+    assert info["Entropy"].item() == pytest.approx(-log_prob.mean().item())
+    loss.backward()
+    assert algo.nets["entropy_weight"].log.grad is None
+
+
+def test_the_warm_start_imitates_and_ends():
+    algo = make(("algo.actor.bc_start_steps=2",))
+    batch = prepared(algo)
+    torch.manual_seed(5)
+    policy = algo._policy(batch["obs"], None)
+    _, log_prob = policy.draw(1)
+    expected = (log_prob[:, 0] - policy.log_prob(batch["actions"])).mean()
+    torch.manual_seed(5)
+    torch.testing.assert_close(algo._actor_loss(batch)[0], expected)
+    algo.set_train()
+    for _ in range(2):
+        algo.train_on_batch(batch, 1)
+    torch.manual_seed(5)
+    policy = algo._policy(batch["obs"], None)
+    actions, log_prob = (x[:, 0] for x in policy.draw(1))
+    values = algo.nets["critic"](batch["obs"], actions).amin(0)
+    torch.manual_seed(5)
+    loss, info = algo._actor_loss(batch)
+    torch.testing.assert_close(loss, (info["Entropy_Weight"] * log_prob - values).mean())
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted"), [("default", -2.0), ("1.5", 1.5)], ids=["default", "given"]
+)
+def test_the_entropy_weight_rises_where_the_entropy_is_too_low(target, wanted):
+    algo = make((f"algo.actor.target_entropy={target}",))
+    algo._entropy_weight_loss(torch.tensor(wanted - 0.5)).backward()
+    # Descent along -0.5 raises the logarithm of the weight.
+    assert algo.nets["entropy_weight"].log.grad.item() == pytest.approx(-0.5)
+
+
+def test_without_tuning_the_weights_are_fixed():
+    algo = make(("algo.actor.target_entropy=null", "algo.critic.target_q_gap=-1.0"))
+    assert set(algo.nets) == {"actor", "critic", "critic_target"}
+    assert set(algo.optimizers) == {"actor", "critic"}
+    algo.train_on_batch(prepared(algo), 1)
+    assert algo._entropy_weight.item() == 1.0
+    assert algo._cql_weight.item() == 1.0
+
+
+def test_targets_follow_slowly():
+    algo = make(("algo.target_tau=0.1",))
+    before = [p.clone() for p in algo.nets["critic_target"].parameters()]
+    algo.set_train()
+    algo.train_on_batch(prepared(algo), 1)
+    for old, new, online in zip(
+        before,
+        algo.nets["critic_target"].parameters(),
+        algo.nets["critic"].parameters(),
+        strict=True,
+    ):
+        torch.testing.assert_close(new, old + 0.1 * (online - old))
+
+
+def test_resume_is_exact_through_the_warm_start_with_both_learned_weights():
+    overrides = ("algo.actor.bc_start_steps=3",)
+    algo, other = make(overrides), make(overrides, seed=9)
+    for k in range(2):
+        algo.train_on_batch(prepared(algo, seed=k), 1)
+    other.deserialize(algo.serialize())
+    for a in (algo, other):
+        torch.manual_seed(4)
+        for k in range(3):
+            a.train_on_batch(prepared(a, seed=10 + k), 1)
+    assert algo._updates == other._updates == 5
+    assert algo.nets["cql_weight"].log.item() != 0.0
+    for (name, a), b in zip(
+        algo.nets.state_dict().items(), other.nets.state_dict().values(), strict=True
+    ):
+        assert torch.equal(a, b), name
+
+
+def test_weights_alone_begin_with_the_warm_start():
+    algo, other = make(), make()
+    algo.train_on_batch(prepared(algo), 1)
+    other.deserialize(algo.serialize(), load_optimizers=False)
+    assert other._updates == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("algo.actor.net.type=gmm",), "set it to 'gaussian'"),
+        (
+            ("algo.critic.deterministic_backup=false", "algo.critic.num_action_samples=4"),
+            "set num_action_samples to 1",
+        ),
+    ],
+)
+def test_combinations_that_cannot_work_say_what_to_do(overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        make(overrides)
+
+
+def bandit(size=128):
+    """Three actions in four are near -0.5 and bring 0, one is near 0.5 and brings 1."""
+    generator = torch.Generator().manual_seed(1)
+    good = torch.rand(size, 1, generator=generator) < 0.25
+    noise = 0.1 * torch.randn(size, 1, generator=generator)
+    actions = (torch.where(good, 0.5, -0.5) + noise).clamp(-0.99, 0.99)
+    state = torch.zeros(size, STATE)
+    return {
+        "obs": {"state": state},
+        "next_obs": {"state": state},
+        "goal_obs": None,
+        "actions": actions,
+        "rewards": good[:, 0].float(),
+        "discounts": torch.zeros(size),
+        "weight": None,
+        "returns": good[:, 0].float(),
+    }
+
+
+@pytest.mark.parametrize("algo_name", ["cql", "cal_ql"])
+def test_on_a_bandit_of_mostly_bad_actions_it_learns_the_good_one_and_imitation_does_not(algo_name):
+    batch = bandit()
+    imitated = batch["actions"].mean().item()
+    assert imitated < -0.2  # what the likeliest Gaussian policy does in the mean
+    algo = make(
+        (
+            "algo.critic.target_q_gap=null",
+            "algo.critic.cql_weight=0.3",
+            "algo.optim_params.actor.learning_rate.initial=0.003",
+            "algo.optim_params.critic.learning_rate.initial=0.003",
+        ),
+        ac_dim=1,
+        algo_name=algo_name,
+    )
+    algo.set_train()
+    for _ in range(300):
+        algo.train_on_batch(batch, 1)
+    algo.set_eval()
+    action = algo.get_action({"state": torch.zeros(1, STATE)})
+    assert isinstance(algo, CQL)
+    assert 0.15 < action.item() < 0.8
+
+
+def test_the_conservative_term_pushes_unseen_actions_below_those_of_the_data():
+    """Without it the critic extrapolates: beyond the good actions near 0.5 ever higher."""
+    batch, advantage = bandit(), {}
+    for weight in (0.0, 0.3):
+        algo = make(
+            (
+                "algo.critic.target_q_gap=null",
+                f"algo.critic.cql_weight={weight}",
+                "algo.optim_params.critic.learning_rate.initial=0.003",
+            ),
+            ac_dim=1,
+        )
+        algo.set_train()
+        for _ in range(200):
+            algo.train_on_batch(batch, 1)
+        actions = torch.tensor([[0.99], [0.5]])
+        unseen, good = algo.nets["critic"]({"state": torch.zeros(2, STATE)}, actions).amin(0)
+        advantage[weight] = (unseen - good).item()
+    assert advantage[0.0] > 0.0
+    assert advantage[0.3] < -0.1
+
+
+def test_returns_are_of_finite_episodes():
+    with pytest.raises(ConfigError, match="infinite_horizon is true"):
+        make(("algo.infinite_horizon=true",), algo_name="cal_ql")
+
+
+def test_calibrated_values_of_the_policy_are_at_least_the_return_and_random_ones_are_not_touched():
+    algo = make(algo_name="cal_ql", ac_dim=1)
+    batch = {**prepared(algo, 2), "returns": torch.tensor([2.0, -3.0])}
+    values = torch.zeros(2, 2, 12)
+    values[1, :, 4:] = 5.0
+    counted = algo._counted(values, batch)
+    assert torch.equal(counted[..., :4], values[..., :4])
+    assert counted[0, :, 4:].tolist() == [[2.0] * 8, [0.0] * 8]
+    assert counted[1, :, 4:].tolist() == [[5.0] * 8, [5.0] * 8]
+
+
+def test_calibration_enters_the_critics_loss_and_its_gradient():
+    loss, slope = {}, {}
+    for algo_name in ("cql", "cal_ql"):
+        algo = make(
+            (
+                "algo.critic.target_q_gap=null",
+                "algo.critic.cql_weight=1.0",
+                "algo.critic.num_random_actions=1",
+            ),
+            algo_name=algo_name,
+            ac_dim=1,
+        )
+        algo.nets["critic"] = Fixed([1.0, 1.0])
+        algo.nets["critic_target"] = Fixed([0.0, 0.0])
+        batch = {
+            **prepared(algo, 1),
+            "actions": torch.zeros(1, 1),
+            "rewards": torch.zeros(1),
+            "discounts": torch.zeros(1),
+            "returns": torch.tensor([3.0]),
+        }
+        fix_samples(algo, torch.tensor([[[0.0], [1.0], [-1.0]]]), torch.zeros(1, 3))
+        value, _ = algo._critic_loss(batch)
+        value.backward()
+        loss[algo_name], slope[algo_name] = value.item(), algo.nets["critic"].slopes.grad[0].item()
+    e = math.e
+    assert loss["cql"] == pytest.approx(2 * math.log((1 + e + 1 / e) / 3))
+    assert slope["cql"] == pytest.approx((e - 1 / e) / (1 + e + 1 / e))
+    # Both of the policy's actions count as the return 3, so that their values give no gradient.
+    assert loss["cal_ql"] == pytest.approx(2 * math.log((1 + 2 * e**3) / 3))
+    assert slope["cal_ql"] == 0.0
