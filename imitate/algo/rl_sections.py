@@ -44,7 +44,7 @@ class CriticConfig(Section):
     """Critics: values of actions."""
 
     layer_dims: LayerDims = Field((300, 400), description="hidden layers")
-    layer_norm: bool = Field(False, description="layer normalization before each ReLU")
+    layer_norm: bool = Field(False, description="layer normalization after each ReLU")
     ensemble: EnsembleConfig = Field(EnsembleConfig())
     use_huber: bool = Field(False, description="smooth L1 rather than squared error")
     max_gradient_norm: float | None = Field(

@@ -71,7 +71,7 @@ class CriticEnsemble(nn.Module):
         ac_dim: action dimensions; 0 for a value of states.
         layer_dims: hidden layers, ReLU after each.
         size: E.
-        layer_norm: normalize before each ReLU.
+        layer_norm: normalize after each ReLU.
         num_atoms: K > 0: logits of a distribution over K values rather than a value.
         value_bounds: lowest and highest value, by a tanh; not with atoms.
     """
@@ -124,10 +124,9 @@ class CriticEnsemble(nn.Module):
             features = torch.cat([features, each], dim=-1)
         x = features.reshape(len(features), -1, features.shape[-1]).expand(self.size, -1, -1)
         for number, layer in enumerate(self.layers):
-            x = layer(x)
+            x = layer(x).relu()
             if self.norms:
                 x = self.norms[number](x)
-            x = x.relu()
         values: Tensor = self.head(x).reshape(self.size, *shape, -1)
         return values if self.num_atoms else self._bounded(values.squeeze(-1))
 

@@ -1,0 +1,141 @@
+"""AWAC: critics of the actor's own actions, and regression towards the better ones of the data.
+
+Nair, Gupta, Dalal, Levine, "AWAC: Accelerating Online Reinforcement Learning with Offline Datasets", 2020
+(arXiv:2006.09359). With targets Q' and the discount g:
+
+    L_Q = E[ (r + g min_i Q'_i(s', a') - Q_j(s, a))^2 ],  a' ~ pi(. | s')             -> AWAC._critic_loss
+    A(s, a) = min_i Q_i(s, a) - V(s),  V(s) = E_{a ~ pi} min_i Q_i(s, a)              -> AWAC._advantage
+    L_pi = -E[ exp(A(s, a) / lambda) log pi(a | s) ]                                  -> AWAC._actor_loss
+
+V is estimated by ``num_action_samples`` actions of the actor. Departure: weights are clipped at ``max_weight`` (as in
+CORL), not normalized over the batch. The order is critics, actor, targets. robomimic has no AWAC; keys are as in
+``iql`` where they mean the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.actor_critic import ActorCritic
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.rl_sections import (
+    ActorCriticConfig,
+    CriticConfig,
+    StagedOptimizerConfig,
+    StochasticActorConfig,
+    optimizer,
+)
+from imitate.algo.sections import LayerDims
+from imitate.config import Section
+from imitate.functional.expectile import advantage_weights
+from imitate.functional.losses import masked_mean
+
+
+class AWACOptimParams(Section):
+    """Optimizers by network."""
+
+    critic: StagedOptimizerConfig = Field(optimizer(3e-4))
+    actor: StagedOptimizerConfig = Field(optimizer(3e-4))
+
+
+class AWACActorConfig(StochasticActorConfig):
+    """A stochastic actor of 256 by 256."""
+
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+
+
+class AWACCriticConfig(CriticConfig):
+    """Critics of 256 by 256."""
+
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+
+
+class AWACAdvantageConfig(Section):
+    """How advantages become weights of actions."""
+
+    beta: float = Field(
+        1.0, gt=0, description="the paper's lambda: weights are exp(advantage / beta)"
+    )
+    max_weight: float | None = Field(100.0, gt=0, description="ceiling of the weights; null: none")
+    num_action_samples: int = Field(1, ge=1, description="actions that the state's value is of")
+
+
+class AWACConfig(ActorCriticConfig):
+    """Section ``algo`` of algorithm ``awac``."""
+
+    optim_params: AWACOptimParams = Field(AWACOptimParams())
+    actor: AWACActorConfig = Field(AWACActorConfig())
+    critic: AWACCriticConfig = Field(AWACCriticConfig())
+    adv: AWACAdvantageConfig = Field(AWACAdvantageConfig())
+
+
+@register_algo_factory_func("awac", section=AWACConfig)
+def algo_config_to_class(algo_config: AWACConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return AWAC, {}
+
+
+class AWAC(ActorCritic):
+    """Critics of the actor, an actor by advantage-weighted regression."""
+
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        self.nets = nn.ModuleDict(
+            {
+                "actor": self._create_actor(config.actor),
+                "critic": self._create_critic(config.critic),
+            }
+        )
+        self._add_targets()
+
+    @torch.no_grad()
+    def _sampled_actions(self, obs: Batch, goal: Batch | None, count: int) -> Tensor:
+        """Actions of the actor, (B, count, A) within [-1, 1]."""
+        features, _ = self.actor(obs, goal)
+        repeated = features.unsqueeze(1).expand(-1, count, -1)
+        actions: Tensor = self.actor.head(repeated).sample()
+        return actions.clamp(-1.0, 1.0)
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        goal = batch["goal_obs"]
+        with torch.no_grad():
+            actions = self._sampled_actions(batch["next_obs"], goal, 1)[:, 0]
+            following = self._critic("critic_target")(batch["next_obs"], actions, goal)
+            target = batch["rewards"] + batch["discounts"] * self._ensemble_value(following)
+        values = self._critic("critic")(batch["obs"], batch["actions"], goal)
+        loss = self._td_loss(values, target, batch["weight"])
+        return loss, {"Critic_Loss": loss, "Q": values.mean()}
+
+    @torch.no_grad()
+    def _advantage(self, batch: Batch) -> Tensor:
+        """How much better the data's actions are than the actor's, (B,)."""
+        obs, goal, critic = batch["obs"], batch["goal_obs"], self._critic("critic")
+        actions = self._sampled_actions(obs, goal, self.algo_config.adv.num_action_samples)
+        value = self._ensemble_value(critic(obs, actions, goal)).mean(-1)
+        return self._ensemble_value(critic(obs, batch["actions"], goal)) - value
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        config = self.algo_config.adv
+        advantage = self._advantage(batch)
+        weights = advantage_weights(advantage, config.beta, max_weight=config.max_weight)
+        features, _ = self.actor(batch["obs"], batch["goal_obs"])
+        log_prob = self.actor.head(features).log_prob(batch["actions"])
+        loss = masked_mean(-weights * log_prob, batch["weight"])
+        return loss, {
+            "Actor_Loss": loss,
+            "Log_Likelihood": log_prob.mean(),
+            "Advantage": advantage.mean(),
+            "Advantage_Weight": weights.mean(),
+        }
+
+    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+        """Critics, actor, targets."""
+        info = self._step("critic", self._critic_loss(batch), epoch, learn)
+        info |= self._step("actor", self._actor_loss(batch), epoch, learn)
+        if learn and self._learns("critic", epoch):
+            self._follow()
+        return info

@@ -1,0 +1,109 @@
+"""ReBRAC: TD3 with layer-normed critics and two penalties on leaving the data.
+
+Tarasov, Kurenkov, Nikulin, Kolesnikov, "Revisiting the Minimalist Approach to Offline Reinforcement Learning", NeurIPS
+2023 (arXiv:2305.09836). With targets pi', Q', the discount g, a_next the action that the data took in s', and a' the
+target actor's smoothed action:
+
+    L_Q = E[ (r + g (min_i Q'_i(s', a') - beta_2 |a' - a_next|^2) - Q_j(s, a))^2 ]    -> ReBRAC._critic_loss
+    L_pi = E[ beta_1 |pi(s) - a|^2 - lambda min_i Q_i(s, pi(s)) ],
+           lambda = 1 / mean |min_i Q_i|, without gradient, or 1                      -> ReBRAC._actor_loss
+
+Squares are summed over the dimensions of actions. Nothing follows a terminal. The next action of a demo's last step is
+not known: see :mod:`imitate.data.transitions`. Critics normalize after each ReLU, as the authors' code does. Departure:
+layers are initialised as torch's own, not with biases of 0.1. robomimic has no ReBRAC; keys are as in ``td3_bc``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.delayed_actor import DelayedActor, DelayedActorConfig
+from imitate.algo.rl_sections import (
+    ActorCriticConfig,
+    CriticConfig,
+    StagedOptimizerConfig,
+    optimizer,
+)
+from imitate.algo.sections import LayerDims
+from imitate.config import Section
+from imitate.functional.losses import masked_mean
+
+
+class ReBRACOptimParams(Section):
+    """Optimizers by network."""
+
+    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
+    actor: StagedOptimizerConfig = Field(optimizer(1e-3))
+
+
+class ReBRACActorConfig(DelayedActorConfig):
+    """Actor and its penalty."""
+
+    layer_dims: LayerDims = Field((256, 256, 256), description="hidden layers")
+    bc_weight: float = Field(
+        1.0, ge=0, description="beta_1: penalty on the distance to the data's actions"
+    )
+    normalize_q: bool = Field(True, description="divide values by their mean magnitude")
+
+
+class ReBRACCriticConfig(CriticConfig):
+    """Critics and their penalty."""
+
+    layer_dims: LayerDims = Field((256, 256, 256), description="hidden layers")
+    layer_norm: bool = Field(True, description="layer normalization after each ReLU")
+    bc_weight: float = Field(
+        1.0, ge=0, description="beta_2: penalty of target values, for the distance to next actions"
+    )
+
+
+class ReBRACConfig(ActorCriticConfig):
+    """Section ``algo`` of algorithm ``rebrac``."""
+
+    tree_defaults = {"train": {"batch_size": 1024}}
+    needs_next_actions = True
+
+    optim_params: ReBRACOptimParams = Field(ReBRACOptimParams())
+    actor: ReBRACActorConfig = Field(ReBRACActorConfig())
+    critic: ReBRACCriticConfig = Field(ReBRACCriticConfig())
+
+
+@register_algo_factory_func("rebrac", section=ReBRACConfig)
+def algo_config_to_class(algo_config: ReBRACConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return ReBRAC, {}
+
+
+class ReBRAC(DelayedActor):
+    """Deterministic actor, both losses penalized for leaving the data."""
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        goal = batch["goal_obs"]
+        with torch.no_grad():
+            actions = self._target_actions(batch)
+            values = self._critic("critic_target")(batch["next_obs"], actions, goal)
+            distance = (actions - batch["next_actions"]).square().sum(-1)
+            following = self._ensemble_value(values) - self.algo_config.critic.bc_weight * distance
+            target = batch["rewards"] + batch["discounts"] * following
+        values = self._critic("critic")(batch["obs"], batch["actions"], goal)
+        loss = self._td_loss(values, target, batch["weight"])
+        return loss, {"Critic_Loss": loss, "Q": values.mean()}
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        config = self.algo_config.actor
+        actions = self._policy_actions(batch)
+        values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"]).amin(0)
+        distance = (actions - batch["actions"]).square().sum(-1)
+        scaled = values
+        if config.normalize_q:
+            scaled = values / values.abs().mean().detach().clamp(min=1e-8)
+        loss = masked_mean(config.bc_weight * distance - scaled, batch["weight"])
+        return loss, {
+            "Actor_Loss": loss,
+            "BC_Distance": masked_mean(distance, batch["weight"]),
+            "Q_Policy": values.mean(),
+        }
