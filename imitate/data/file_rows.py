@@ -150,7 +150,9 @@ class FileRows:
         file, name = self._file(demo), self._demos[demo].name
         array = file.array(name, key)
         with file.reading(f"demo '{name}', '{key}'"):
-            offset = array.id.get_offset()
+            # What was never written has no place, though HDF5 may name one.
+            written = array.id.get_storage_size() == array.nbytes > 0
+            offset = array.id.get_offset() if written else None
             elsewhere = array.is_virtual or array.external is not None
         dtype = file.dtype(name, key)
         if (
