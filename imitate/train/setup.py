@@ -158,7 +158,7 @@ def _start_from(algo: Algo, path: str) -> None:
 
 
 def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
-    """Each file with what was taken of it: filter key, number of demos, weight; commit and packages."""
+    """Each file with what was taken of it: filter key, number of demos, weight; rewards; commit and packages."""
     taken = Counter(demo.source for demo in train_set.store.demos)
     sources = itertools.count()
     datasets = []
@@ -168,7 +168,12 @@ def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
             del chosen["eval"], chosen["key"]
             chosen["training_demos"] = taken[next(sources)] if entry.weight > 0 else 0
             datasets.append({**chosen, **file.fingerprint()})
-    return {"datasets": datasets, "git_commit": _git_commit(), "packages": package_versions()}
+    return {
+        "datasets": datasets,
+        "reward": train_set.reward.to_dict(),
+        "git_commit": _git_commit(),
+        "packages": package_versions(),
+    }
 
 
 def package_versions() -> dict[str, str]:
