@@ -1,0 +1,398 @@
+"""Batch-constrained Q-learning: the best, by the critics, of the actions that the data's policy could have taken.
+
+Fujimoto, Meger & Precup, "Off-Policy Deep Reinforcement Learning without Exploration", ICML 2019 (arXiv:1812.02900);
+with a distribution of returns: Bellemare, Dabney & Munos, ICML 2017 (arXiv:1707.06887). With G a generative model of
+the data's actions, xi a perturbation of at most ``perturbation_scale``, w = ``ensemble.weight``, N and M numbers of
+samples:
+
+    G:      evidence lower bound of a VAE, or likelihood of a mixture of Gaussians            -> Sampler.loss
+    target: r + discount max_i [ w min_e Q'_e(s', a_i) + (1 - w) max_e Q'_e(s', a_i) ],
+            a_i = b_i + xi'(s', b_i), b_i ~ G(s'), i = 1 .. N                                 -> BCQ._target
+    critic: sum_e (Q_e(s, a) - target)^2                                                      -> BCQ._critic_loss
+    actor:  -Q_1(s, b + xi(s, b)), b ~ G(s)                                                   -> BCQ._actor_loss
+    acting: the best of M such actions by Q_1                                                 -> BCQ._act
+    BCQ_Distributional: cross-entropy of Q_e's distribution and that of the target, r + discount z for each atom z,
+            projected to the atoms                                                            -> its _critic_loss
+
+Without the actor, as by default in robomimic, xi is 0. Departures from robomimic: the projection spreads over all
+atoms, where robomimic takes the second atom for the last one; mixtures and distributions go together; a distributional
+ensemble is an ensemble (robomimic uses one of its members), whose target is the mixture of its least and its most
+hopeful distribution with weights w and 1 - w, so that its mean is the target above.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.actor_critic import ActorCritic
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep, register_algo_factory_func
+from imitate.algo.bc import gmm_head
+from imitate.algo.rl_sections import (
+    ActorConfig,
+    ActorCriticConfig,
+    CriticConfig,
+    EnsembleConfig,
+    StagedOptimizerConfig,
+    optimizer,
+)
+from imitate.algo.sections import GMMConfig, LayerDims, VAEConfig
+from imitate.config import Section
+from imitate.functional.distributional import (
+    categorical_cross_entropy,
+    expected_value,
+    make_atoms,
+    project_categorical,
+    shifted_atoms,
+)
+from imitate.functional.losses import masked_mean
+from imitate.functional.sampling import pick_class
+from imitate.models.actor import GroupEncoder
+from imitate.models.critics import polyak_update_, target_of
+from imitate.models.heads import DeterministicHead
+from imitate.models.mlp import MLP
+from imitate.models.vae import VAE
+
+
+class BCQOptimParams(Section):
+    """Optimizers by network."""
+
+    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
+    action_sampler: StagedOptimizerConfig = Field(optimizer(1e-3))
+    actor: StagedOptimizerConfig = Field(optimizer(1e-3))
+
+
+class DistributionalConfig(Section):
+    """Critics that predict a distribution over returns."""
+
+    enabled: bool = Field(False, description="distributions over the atoms of critic.value_bounds")
+    num_atoms: int = Field(51, ge=2, description="values between the bounds, both included")
+
+
+class BCQCriticConfig(CriticConfig):
+    """The critics."""
+
+    ensemble: EnsembleConfig = Field(EnsembleConfig(weight=0.75))
+    num_action_samples: int = Field(
+        10, ge=1, description="next actions per transition; the target takes the best of them"
+    )
+    num_action_samples_rollout: int = Field(
+        100, ge=1, description="actions from which the policy takes the best"
+    )
+    distributional: DistributionalConfig = Field(DistributionalConfig())
+
+
+class ActionSamplerConfig(Section):
+    """The model of the data's actions: a mixture where ``gmm`` is enabled, else a VAE."""
+
+    actor_layer_dims: LayerDims = Field((1024, 1024), description="gmm: hidden layers")
+    gmm: GMMConfig = Field(GMMConfig())
+    vae: VAEConfig = Field(VAEConfig(enabled=True))
+    freeze_encoder_epoch: int = Field(
+        -1, ge=-1, description="vae: epoch from which its encoder no longer learns; -1: never"
+    )
+
+
+class PerturbationConfig(ActorConfig):
+    """An actor that improves the sampled actions a little."""
+
+    enabled: bool = Field(False, description="perturb sampled actions")
+    perturbation_scale: float = Field(0.05, gt=0, description="largest change of an action")
+
+
+class BCQConfig(ActorCriticConfig):
+    """Section ``algo`` of algorithm ``bcq``."""
+
+    optim_params: BCQOptimParams = Field(BCQOptimParams())
+    critic: BCQCriticConfig = Field(BCQCriticConfig())
+    action_sampler: ActionSamplerConfig = Field(ActionSamplerConfig())
+    actor: PerturbationConfig = Field(PerturbationConfig())
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        problems = super().conflicts(config)
+        sampler, critic = self.action_sampler, self.critic
+        if not (sampler.gmm.enabled or sampler.vae.enabled):
+            problems.append(
+                "algo.action_sampler: neither vae nor gmm is enabled, so there are no actions to choose from: enable "
+                "one of them"
+            )
+        if critic.distributional.enabled and critic.value_bounds is None:
+            problems.append(
+                "algo.critic.value_bounds is null, but algo.critic.distributional needs the range of returns: set it, "
+                "as to [0, 1]"
+            )
+        if critic.value_bounds is not None and critic.value_bounds[0] >= critic.value_bounds[1]:
+            problems.append(
+                f"algo.critic.value_bounds is {list(critic.value_bounds)}: the first is to be below the second"
+            )
+        return problems
+
+
+@register_algo_factory_func("bcq", section=BCQConfig)
+def algo_config_to_class(algo_config: BCQConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """With or without distributions of returns."""
+    return (BCQ_Distributional if algo_config.critic.distributional.enabled else BCQ), {}
+
+
+class Sampler(nn.Module, ABC):
+    """A model of the actions that the data have in a state."""
+
+    def __init__(self, encoder: GroupEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Of the batch's actions in its states, weighted."""
+
+    @abstractmethod
+    def _draw(self, features: Tensor, generator: torch.Generator | None) -> Tensor:
+        """One action for each row of features ``(*B, D)``."""
+
+    @torch.no_grad()
+    def sample(
+        self,
+        obs: Batch,
+        goal: Batch | None,
+        number: int,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """(B, N, A) actions, as in evaluation."""
+        features = self.encoder(obs, goal).unsqueeze(1).expand(-1, number, -1)
+        return self._draw(features, generator)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Whatever changes by the epoch."""
+
+
+class VAESampler(Sampler):
+    """A conditional variational autoencoder."""
+
+    def __init__(self, encoder: GroupEncoder, ac_dim: int, config: ActionSamplerConfig) -> None:
+        super().__init__(encoder)
+        self.config = config
+        self.vae = VAE.from_config(encoder.output_dim, ac_dim, config.vae)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Negative evidence lower bound."""
+        out = self.vae(batch["actions"], self.encoder(batch["obs"], batch["goal_obs"]))
+        reconstruction = masked_mean(out.reconstruction_loss, batch["weight"])
+        kl = masked_mean(out.kl, batch["weight"])
+        loss = reconstruction + self.config.vae.kl_weight * kl
+        return loss, {"Action_Sampler_Loss": loss, "Reconstruction": reconstruction, "KL": kl}
+
+    def _draw(self, features: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.vae.act(features, generator)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Freeze the encoder when its time has come; the temperature of discrete latents."""
+        freeze, prior = self.config.freeze_encoder_epoch, self.config.vae.prior
+        self.vae.encoder.requires_grad_(freeze == -1 or epoch < freeze)
+        if prior.use_categorical:
+            fallen = prior.categorical_init_temp - epoch * prior.categorical_temp_anneal_step
+            self.vae.set_gumbel_temperature(max(fallen, prior.categorical_min_temp))
+
+
+class GMMSampler(Sampler):
+    """A mixture of Gaussians."""
+
+    def __init__(self, encoder: GroupEncoder, ac_dim: int, config: ActionSamplerConfig) -> None:
+        super().__init__(encoder)
+        self.mlp = MLP(encoder.output_dim, config.actor_layer_dims)
+        self.head = gmm_head(config.gmm, self.mlp.output_dim, ac_dim)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Negative log-likelihood."""
+        features = self.mlp(self.encoder(batch["obs"], batch["goal_obs"]))
+        loss = -masked_mean(self.head(features).log_prob(batch["actions"]), batch["weight"])
+        return loss, {"Action_Sampler_Loss": loss}
+
+    def _draw(self, features: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.head.act(self.mlp(features), generator=generator)
+
+
+class Perturbation(nn.Module):
+    """Actions near given ones."""
+
+    def __init__(self, encoder: GroupEncoder, ac_dim: int, config: PerturbationConfig) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.mlp = MLP(encoder.output_dim + ac_dim, config.layer_dims, dropout=config.dropout)
+        self.head = DeterministicHead(self.mlp.output_dim, ac_dim)
+        self.scale = config.perturbation_scale
+
+    def forward(self, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
+        """(B, N, A) to the same, in [-1, 1]."""
+        features = self.encoder(obs, goal).unsqueeze(1).expand(-1, actions.shape[1], -1)
+        change = self.head.act(self.mlp(torch.cat([features, actions], dim=-1)))
+        return (actions + self.scale * change).clamp(-1.0, 1.0)
+
+
+class BCQ(ActorCritic):
+    """Batch-constrained Q-learning."""
+
+    main_net = "critic"
+
+    @property
+    def sampler(self) -> Sampler:
+        """The model of the data's actions."""
+        return cast(Sampler, self.active_nets["action_sampler"])
+
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        kind = GMMSampler if config.action_sampler.gmm.enabled else VAESampler
+        self.nets = nn.ModuleDict(
+            {
+                "critic": self._create_critic(config.critic, num_atoms=self._num_atoms),
+                "action_sampler": kind(self._create_encoder(), self.ac_dim, config.action_sampler),
+            }
+        )
+        self._add_targets()
+        if config.actor.enabled:
+            actor = Perturbation(self._create_encoder(), self.ac_dim, config.actor)
+            self.nets.update({"actor": actor, "actor_target": target_of(actor)})
+
+    @property
+    def _num_atoms(self) -> int:
+        return 0
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    def _values(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
+        """(E, B, N) expected returns of actions (B, N, A), by the critics of this name."""
+        values: Tensor = self._critic(name)(obs, actions, goal)
+        return values
+
+    def _perturbed(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
+        """The actions (B, N, A) as the actor of this name would have them, where there is one."""
+        if name not in self.nets:
+            return actions
+        return cast(Tensor, self.active_nets[name](obs, actions, goal))
+
+    @torch.no_grad()
+    def _next_actions(self, batch: Batch) -> Tensor:
+        """(B, N, A) actions that could follow."""
+        obs, goal = batch["next_obs"], batch["goal_obs"]
+        actions = self.sampler.sample(obs, goal, self.algo_config.critic.num_action_samples)
+        return self._perturbed("actor_target", obs, actions, goal)
+
+    @torch.no_grad()
+    def _target(self, batch: Batch) -> Tensor:
+        """(B,) what the critics are to say."""
+        actions = self._next_actions(batch)
+        values = self._values("critic_target", batch["next_obs"], actions, batch["goal_obs"])
+        best = self._ensemble_value(values).amax(-1)
+        return cast(Tensor, batch["rewards"] + batch["discounts"] * best)
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Loss of network ``critic``."""
+        target = self._target(batch)
+        values = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
+        loss = self._td_loss(values, target, batch["weight"])
+        return loss, {"Critic_Loss": loss, "Q_Data": values.mean(), "Q_Targets": target.mean()}
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Loss of network ``actor``."""
+        obs, goal = batch["obs"], batch["goal_obs"]
+        actions = self._perturbed("actor", obs, self.sampler.sample(obs, goal, 1), goal)
+        value = self._values("critic", obs, actions, goal)[0, :, 0]
+        loss = -masked_mean(value, batch["weight"])
+        return loss, {"Actor_Loss": loss}
+
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+        """Action sampler, critics, actor, targets."""
+        self.sampler.begin_epoch(epoch)
+        info = self._step("action_sampler", self.sampler.loss(batch), epoch, learn)
+        info |= self._step("critic", self._critic_loss(batch), epoch, learn)
+        if learn and self._learns("critic", epoch):
+            self._follow()
+        if "actor" in self.nets:
+            info |= self._step("actor", self._actor_loss(batch), epoch, learn)
+            if learn and self._learns("actor", epoch):
+                rate = self.algo_config.target_tau
+                polyak_update_(self.nets["actor_target"], self.nets["actor"], rate)
+        return info
+
+    def _max_grad_norm(self, name: str) -> float | None:
+        if name == "action_sampler":
+            return Algo._max_grad_norm(self, name)
+        return super()._max_grad_norm(name)
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _best(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(B, A) the best action and (B,) its value, by the first critic."""
+        number = self.algo_config.critic.num_action_samples_rollout
+        actions = self.sampler.sample(obs, goal, number, generator)
+        actions = self._perturbed("actor", obs, actions, goal)
+        value, best = self._values("critic", obs, actions, goal)[0].max(-1)
+        return pick_class(actions, best), value
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """Mean absolute difference of the actions that would be taken from the data's, normalized units."""
+        action, _ = self._best(batch["obs"], batch["goal_obs"])
+        return {"Action_Error": (action - batch["actions"]).abs().mean()}
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        action, value = self._best(obs, goal, generator)
+        return PolicyStep(action, state, {"value": value})
+
+
+class BCQ_Distributional(BCQ):  # noqa: N801 - the name users know
+    """With critics that predict a categorical distribution of the return."""
+
+    def _create_networks(self) -> None:
+        super()._create_networks()
+        low, high = self.algo_config.critic.value_bounds
+        self.atoms = make_atoms(low, high, self._num_atoms).to(self.device)
+
+    @property
+    def _num_atoms(self) -> int:
+        return int(self.algo_config.critic.distributional.num_atoms)
+
+    def _values(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
+        return expected_value(self._critic(name)(obs, actions, goal), self.atoms)
+
+    @torch.no_grad()
+    def _target_distribution(self, batch: Batch) -> Tensor:
+        """(B, K) probabilities of the atoms."""
+        actions = self._next_actions(batch)
+        logits = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
+        values = expected_value(logits, self.atoms)
+        best = self._ensemble_value(values).argmax(-1)
+        # Of the best action each member's distribution, (B, E, K), and its mean, (B, E).
+        chosen = pick_class(logits.softmax(-1), best.expand(len(logits), -1)).transpose(0, 1)
+        means = chosen @ self.atoms
+        weight = self.algo_config.critic.ensemble.weight
+        least = pick_class(chosen, means.argmin(-1))
+        greatest = pick_class(chosen, means.argmax(-1))
+        believed = weight * least + (1.0 - weight) * greatest
+        moved = shifted_atoms(batch["rewards"], batch["discounts"], self.atoms)
+        return project_categorical(believed, moved, self.atoms)
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        target = self._target_distribution(batch)
+        logits = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
+        loss = masked_mean(categorical_cross_entropy(logits, target).sum(0), batch["weight"])
+        return loss, {
+            "Critic_Loss": loss,
+            "Q_Data": expected_value(logits, self.atoms).mean(),
+            "Q_Targets": (target @ self.atoms).mean(),
+        }

@@ -1,0 +1,392 @@
+"""Batch-constrained Q-learning: targets and losses by hand, and a bandit on which imitation fails."""
+
+import math
+
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.algo.bcq import BCQ, BCQ_Distributional, GMMSampler, Perturbation, VAESampler
+from imitate.errors import ConfigError
+
+STATE, ACTION, BATCH = 3, 2, 6
+ACTOR = ("algo.actor.enabled=true", "algo.actor.layer_dims=[16]")
+GMM = ("algo.action_sampler.gmm.enabled=true", "algo.action_sampler.actor_layer_dims=[16]")
+DISTRIBUTIONAL = (
+    "algo.critic.distributional.enabled=true",
+    "algo.critic.distributional.num_atoms=3",
+    "algo.critic.value_bounds=[0.0, 2.0]",
+)
+
+
+def make(overrides=(), ac_dim=ACTION, seed=0):
+    config = load_config(
+        {
+            "algo_name": "bcq",
+            "algo": {
+                "critic": {
+                    "layer_dims": [32],
+                    "num_action_samples": 4,
+                    "num_action_samples_rollout": 16,
+                },
+                "action_sampler": {
+                    "vae": {
+                        "latent_dim": 2,
+                        "encoder_layer_dims": [32],
+                        "decoder_layer_dims": [32],
+                    }
+                },
+            },
+            "experiment": {"epoch_every_n_steps": 10},
+            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
+        },
+        overrides,
+    )
+    torch.manual_seed(seed)
+    return algo_factory("bcq", config, {"state": (STATE,)}, ac_dim)
+
+
+def prepared(algo, size=BATCH, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "obs": {"state": torch.randn(size, STATE, generator=generator)},
+        "next_obs": {"state": torch.randn(size, STATE, generator=generator)},
+        "goal_obs": None,
+        "actions": torch.rand(size, algo.ac_dim, generator=generator) - 0.5,
+        "rewards": torch.rand(size, generator=generator),
+        "discounts": torch.tensor([0.99, 0.99, 0.0, 0.9, 0.0, 0.99])[:size],
+        "weight": None,
+    }
+
+
+class Fixed(torch.nn.Module):
+    """Critics that are linear in the action, other for each member."""
+
+    def __init__(self, slopes, offsets=(0.0, 0.0)):
+        super().__init__()
+        self.slopes, self.offsets = torch.tensor(slopes), torch.tensor(offsets)
+
+    def forward(self, obs, actions, goal=None):
+        total = actions.sum(-1)
+        shape = (-1, *[1] * total.dim())
+        return self.offsets.view(shape) + self.slopes.view(shape) * total
+
+
+class Logits(torch.nn.Module):
+    """Critics with distributions that only depend on whether the action is positive."""
+
+    def __init__(self, positive, negative):
+        super().__init__()
+        self.positive, self.negative = torch.tensor(positive).log(), torch.tensor(negative).log()
+
+    def forward(self, obs, actions, goal=None):
+        is_positive = (actions.sum(-1) > 0).unsqueeze(-1)
+        shape = (2, *[1] * (actions.dim() - 1), -1)
+        return torch.where(is_positive, self.positive.view(shape), self.negative.view(shape))
+
+
+def fix_samples(algo, actions):
+    """Let the sampler give these actions (B, N, A), whatever is asked."""
+    algo.sampler.sample = lambda obs, goal, number, generator=None: actions
+
+
+@pytest.mark.parametrize(
+    ("overrides", "algo_class", "sampler"),
+    [
+        ((), BCQ, VAESampler),
+        (GMM, BCQ, GMMSampler),
+        (DISTRIBUTIONAL, BCQ_Distributional, VAESampler),
+        ((*DISTRIBUTIONAL, *GMM), BCQ_Distributional, GMMSampler),
+    ],
+)
+def test_the_section_picks_the_parts(overrides, algo_class, sampler):
+    algo = make(overrides)
+    assert type(algo) is algo_class
+    assert type(algo.sampler) is sampler
+    assert "actor" not in algo.nets
+    assert {"actor", "actor_target"} <= set(make((*overrides, *ACTOR)).nets)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("algo.action_sampler.vae.enabled=false",), "neither vae nor gmm"),
+        (DISTRIBUTIONAL[:2], "value_bounds is null"),
+        ((*DISTRIBUTIONAL[:2], "algo.critic.value_bounds=[2.0, 1.0]"), "the first is to be below"),
+    ],
+)
+def test_combinations_that_cannot_work_say_what_to_do(overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        make(overrides)
+
+
+def test_the_target_mixes_least_and_greatest_then_takes_the_best_action():
+    algo = make(ac_dim=1)
+    batch = {
+        **prepared(algo, 2),
+        "rewards": torch.tensor([1.0, 5.0]),
+        "discounts": torch.tensor([0.5, 0.0]),
+    }
+    algo.nets["critic_target"] = Fixed([1.0, -1.0])
+    algo.nets["critic"] = Fixed([100.0, 100.0])
+    fix_samples(algo, torch.tensor([[[0.2], [0.8]], [[0.5], [0.5]]]))
+    # Values (a, -a): 0.75 (-a) + 0.25 a = -a / 2; the best of -0.1 and -0.4 is -0.1. The second is terminal.
+    torch.testing.assert_close(algo._target(batch), torch.tensor([1.0 - 0.05, 5.0]))
+
+
+def test_the_target_perturbs_by_the_target_actor_and_acting_by_the_online_one():
+    algo = make((*ACTOR, "algo.actor.perturbation_scale=0.1"), ac_dim=1)
+
+    def towards(sign):
+        net = Perturbation(algo._create_encoder(), 1, algo.algo_config.actor)
+        for parameter in net.parameters():
+            parameter.data.zero_()
+        net.head.action.bias.data.fill_(sign * 100.0)
+        return net
+
+    algo.nets["actor_target"], algo.nets["actor"] = towards(1.0), towards(-1.0)
+    algo.nets["critic_target"] = algo.nets["critic"] = Fixed([1.0, 1.0])
+    fix_samples(algo, torch.full((1, 1, 1), 0.3))
+    batch = {**prepared(algo, 1), "rewards": torch.zeros(1), "discounts": torch.ones(1)}
+    assert algo._target(batch).item() == pytest.approx(0.4)
+    assert algo.get_action(batch["obs"]).item() == pytest.approx(0.2)
+    loss, _ = algo._actor_loss(batch)
+    assert loss.item() == pytest.approx(-0.2)
+    # A perturbed action is an action.
+    fix_samples(algo, torch.full((1, 1, 1), -0.95))
+    assert algo.get_action(batch["obs"]).item() == -1.0
+
+
+def test_the_critics_loss_by_hand():
+    algo = make(ac_dim=1)
+    algo.nets["critic"] = Fixed([1.0, 2.0])
+    algo.nets["critic_target"] = Fixed([0.0, 0.0], [4.0, 4.0])
+    fix_samples(algo, torch.zeros(2, 1, 1))
+    batch = {
+        **prepared(algo, 2),
+        "actions": torch.tensor([[0.5], [-1.0]]),
+        "rewards": torch.tensor([1.0, 1.0]),
+        "discounts": torch.tensor([0.5, 0.0]),
+    }
+    # Targets 3 and 1; values 0.5, -1 and 1, -2.
+    expected = ((2.5**2 + 2**2) + (2**2 + 3**2)) / 2
+    assert algo._critic_loss(batch)[0].item() == pytest.approx(expected)
+    batch["weight"] = torch.tensor([1.0, 0.0])
+    assert algo._critic_loss(batch)[0].item() == pytest.approx(2.5**2 + 2**2)
+
+
+def test_the_actor_learns_and_neither_sampler_nor_critic_from_its_loss():
+    algo = make(ACTOR)
+    algo._actor_loss(prepared(algo))[0].backward()
+    assert all(p.grad is not None for p in algo.nets["actor"].parameters())
+    assert all(p.grad is None for p in algo.sampler.parameters())
+    before = [p.clone() for p in algo.nets["critic"].parameters()]
+    algo._gradient_step("actor", algo._actor_loss(prepared(algo))[0])
+    after = algo.nets["critic"].parameters()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_acting_takes_the_first_critics_best():
+    algo = make(ac_dim=1)
+    algo.nets["critic"] = Fixed([1.0, -5.0])
+    fix_samples(algo, torch.tensor([[[0.1], [0.7], [-0.9]], [[-0.2], [-0.1], [-0.3]]]))
+    step = algo.act({"state": torch.zeros(2, STATE)}, algo.initial_state(2))
+    torch.testing.assert_close(step.action, torch.tensor([[0.7], [-0.1]]))
+    torch.testing.assert_close(step.extras["value"], torch.tensor([0.7, -0.1]))
+
+
+def test_as_many_actions_are_drawn_as_asked():
+    algo, asked = make(), []
+    sample = algo.sampler.sample
+    algo.sampler.sample = lambda obs, goal, number, *rest: (
+        asked.append(number) or sample(obs, goal, number, *rest)
+    )
+    algo._target(prepared(algo))
+    algo.get_action(prepared(algo)["obs"])
+    assert asked == [4, 16]
+
+
+@pytest.mark.parametrize("overrides", [(), GMM], ids=["vae", "gmm"])
+def test_samples_of_each_state_are_its_own(overrides):
+    """After training on actions that are the state, samples of several states at once are near their states."""
+    algo = make((*overrides, "algo.action_sampler.vae.kl_weight=0.01"), ac_dim=1)
+    generator = torch.Generator().manual_seed(0)
+    state = torch.rand(256, STATE, generator=generator) - 0.5
+    batch = {**prepared(algo, 1), "obs": {"state": state}, "actions": state[:, :1]}
+    optimizer = torch.optim.Adam(algo.sampler.parameters(), 0.01)
+    for _ in range(150):
+        optimizer.zero_grad()
+        algo.sampler.loss(batch)[0].backward()
+        optimizer.step()
+    asked = torch.tensor([[-0.4, 0.0, 0.0], [0.0, 0.0, 0.0], [0.4, 0.0, 0.0]])
+    samples = algo.sampler.sample({"state": asked}, None, 50)
+    assert samples.shape == (3, 50, 1)
+    torch.testing.assert_close(samples.mean(1), asked[:, :1], atol=0.12, rtol=0.0)
+
+
+def test_the_samplers_losses_are_those_of_vae_and_mixture():
+    algo = make(("algo.action_sampler.vae.kl_weight=0.3",))
+    batch = {**prepared(algo), "weight": torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])}
+    torch.manual_seed(1)
+    out = algo.sampler.vae(batch["actions"], batch["obs"]["state"])
+    expected = out.reconstruction_loss[:2].mean() + 0.3 * out.kl[:2].mean()
+    torch.manual_seed(1)
+    torch.testing.assert_close(algo.sampler.loss(batch)[0], expected)
+    algo = make(GMM)
+    density = algo.sampler.head(algo.sampler.mlp(batch["obs"]["state"])).log_prob(batch["actions"])
+    torch.testing.assert_close(algo.sampler.loss(batch)[0], -density[:2].mean())
+
+
+def test_the_vaes_encoder_freezes_at_its_epoch():
+    algo = make(("algo.action_sampler.freeze_encoder_epoch=3",))
+    algo.set_train()
+
+    def moved(epoch):
+        before = {k: v.clone() for k, v in algo.sampler.vae.state_dict().items()}
+        algo.train_on_batch(prepared(algo), epoch)
+        after = algo.sampler.vae.state_dict()
+        return {k.split(".")[0] for k, v in before.items() if not torch.equal(v, after[k])}
+
+    assert moved(2) == {"encoder", "decoder"}
+    assert moved(3) == {"decoder"}
+
+
+def test_networks_learn_in_their_epochs_only():
+    stage = "algo.optim_params.{}.{}_epoch={}"
+    algo = make(
+        (
+            *ACTOR,
+            stage.format("action_sampler", "end", 2),
+            stage.format("critic", "start", 2),
+            stage.format("actor", "start", 3),
+        )
+    )
+    algo.set_train()
+
+    def moved(epoch):
+        before = {k: v.clone() for k, v in algo.nets.state_dict().items()}
+        algo.train_on_batch(prepared(algo), epoch)
+        after = algo.nets.state_dict()
+        return {k.split(".")[0] for k, v in before.items() if not torch.equal(v, after[k])}
+
+    assert moved(1) == {"action_sampler"}
+    assert moved(2) == {"critic", "critic_target"}
+    assert moved(3) == {"critic", "critic_target", "actor", "actor_target"}
+
+
+def test_the_target_distribution_atom_by_atom():
+    algo = make(DISTRIBUTIONAL, ac_dim=1)  # atoms 0, 1, 2
+    positive = [[0.0, 0.5, 0.5], [0.25, 0.25, 0.5]]  # means 1.5 and 1.25
+    negative = [[0.8, 0.1, 0.1], [0.8, 0.1, 0.1]]
+    algo.nets["critic_target"] = Logits(positive, negative)
+    fix_samples(algo, torch.tensor([[[-0.5], [0.5]]]).expand(2, -1, -1))
+    batch = {
+        **prepared(algo, 2),
+        "rewards": torch.tensor([0.5, 1.25]),
+        "discounts": torch.tensor([0.5, 0.0]),
+    }
+    # The positive action is the better; 0.75 of its less hopeful member and 0.25 of the other: 0.1875, 0.3125, 0.5.
+    # Atoms 0, 1, 2 move to 0.5, 1, 1.5: 0.1875 / 2 | 0.1875 / 2 + 0.3125 + 0.25 | 0.25. At a terminal all is at 1.25.
+    expected = torch.tensor([[0.09375, 0.65625, 0.25], [0.0, 0.75, 0.25]])
+    target = algo._target_distribution(batch)
+    torch.testing.assert_close(target, expected)
+    # Its mean is the target of critics without distributions: 0.5 + 0.5 (0.75 1.25 + 0.25 1.5).
+    assert (target[0] @ algo.atoms).item() == pytest.approx(0.5 + 0.5 * 1.3125)
+
+
+def test_the_distributional_loss_by_hand():
+    algo = make(DISTRIBUTIONAL, ac_dim=1)
+    algo.nets["critic"] = Logits([[0.5, 0.25, 0.25], [0.2, 0.4, 0.4]], [[1 / 3] * 3] * 2)
+    algo._target_distribution = lambda batch: torch.tensor([[0.0, 1.0, 0.0]])
+    batch = {**prepared(algo, 1), "actions": torch.tensor([[0.5]])}
+    loss, info = algo._critic_loss(batch)
+    assert loss.item() == pytest.approx(-math.log(0.25) - math.log(0.4))
+    assert info["Q_Data"].item() == pytest.approx((0.75 + 1.2) / 2)
+
+
+def test_a_distributional_critic_learns_the_distribution_of_a_bandits_rewards():
+    algo = make(
+        (
+            *DISTRIBUTIONAL,
+            "algo.critic.ensemble.n=1",
+            "algo.optim_params.critic.learning_rate.initial=0.01",
+        ),
+        ac_dim=1,
+    )
+    rewards = torch.tensor([0.0, 0.0, 0.0, 2.0])
+    batch = {
+        **prepared(algo, 4),
+        "obs": {"state": torch.zeros(4, STATE)},
+        "actions": torch.zeros(4, 1),
+        "rewards": rewards,
+        "discounts": torch.zeros(4),
+    }
+    algo.set_train()
+    for _ in range(150):
+        algo.train_on_batch(batch, 1)
+    logits = algo.nets["critic"]({"state": torch.zeros(1, STATE)}, torch.zeros(1, 1))
+    torch.testing.assert_close(
+        logits.softmax(-1)[0, 0], torch.tensor([0.75, 0.0, 0.25]), atol=0.03, rtol=0.0
+    )
+
+
+def bandit(size=128):
+    """Three actions in four are near -0.5 and bring 0, one is near 0.5 and brings 1; beyond lies nothing."""
+    generator = torch.Generator().manual_seed(1)
+    good = torch.rand(size, 1, generator=generator) < 0.25
+    noise = 0.05 * torch.randn(size, 1, generator=generator)
+    state = {"state": torch.zeros(size, STATE)}
+    return {
+        "obs": state,
+        "next_obs": state,
+        "goal_obs": None,
+        "actions": torch.where(good, 0.5, -0.5) + noise,
+        "rewards": good[:, 0].float(),
+        "discounts": torch.zeros(size),
+        "weight": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("algo.action_sampler.vae.kl_weight=0.05",),
+        (*GMM, *ACTOR),
+        (*GMM, *DISTRIBUTIONAL, "algo.critic.distributional.num_atoms=11"),
+    ],
+    ids=["vae", "gmm-perturbed", "gmm-distributional"],
+)
+def test_on_a_bandit_of_mostly_bad_actions_it_takes_the_good_one_and_imitation_does_not(overrides):
+    batch = bandit()
+    assert batch["actions"].mean().item() < -0.2  # what regression does
+    algo = make(
+        (
+            *overrides,
+            "algo.optim_params.critic.learning_rate.initial=0.005",
+            "algo.optim_params.action_sampler.learning_rate.initial=0.005",
+        ),
+        ac_dim=1,
+    )
+    algo.set_train()
+    for _ in range(250):
+        algo.train_on_batch(batch, 1)
+    algo.set_eval()
+    actions = algo.get_action({"state": torch.zeros(20, STATE)})
+    assert 0.35 < actions.mean().item() < 0.75
+    assert actions.max() < 0.95
+
+
+@pytest.mark.parametrize("overrides", [ACTOR, (*GMM, *DISTRIBUTIONAL)], ids=["actor", "gmm"])
+def test_resume_is_exact(overrides):
+    algo, other = make(overrides), make(overrides, seed=9)
+    for k in range(2):
+        algo.train_on_batch(prepared(algo, seed=k), 1)
+    other.deserialize(algo.serialize())
+    for a in (algo, other):
+        torch.manual_seed(4)
+        for k in range(3):
+            a.train_on_batch(prepared(a, seed=10 + k), 1)
+    for (name, a), b in zip(
+        algo.nets.state_dict().items(), other.nets.state_dict().values(), strict=True
+    ):
+        assert torch.equal(a, b), name
