@@ -112,7 +112,7 @@ def configuration(name: str) -> dict[str, Any]:
         "optimizer_type": "adamw",
         "learning_rate": {"initial": 0.001, "scheduler_type": "cosine", "warmup_steps": 50},
     }
-    mlp = {"enabled": True, "hidden_dim": 128, "num_blocks": 2}
+    mlp = {"enabled": True, "hidden_dim": 256, "num_blocks": 3}
     horizon = {"observation_horizon": 1, "prediction_horizon": 8, "action_horizon": 4}
     window = {"frame_stack": 1, "seq_length": 8}
     algos: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
@@ -145,7 +145,7 @@ def configuration(name: str) -> dict[str, Any]:
         "algo_name": algo_name,
         "algo": {"optim_params": {"policy": learning}, **section},
         "experiment": {"epoch_every_n_steps": 100},
-        "train": {"batch_size": 256, "num_epochs": 10, **train},
+        "train": {"batch_size": 256, "num_epochs": 20, **train},
         "observation": {"modalities": {"obs": {"low_dim": ["position"]}}},
     }
 
@@ -203,7 +203,7 @@ def main() -> None:
     """Train every policy, let it walk, print the table, draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("bimodal.png"), help="the picture")
-    parser.add_argument("--steps", type=int, default=1000, help="updates of each policy")
+    parser.add_argument("--steps", type=int, default=2000, help="updates of each policy")
     parser.add_argument("--policies", nargs="+", choices=EVERY, default=list(EVERY))
     args = parser.parse_args()
     data = args.out.with_suffix(".hdf5")
