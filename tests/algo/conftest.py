@@ -1,0 +1,135 @@
+"""Worlds small enough to work out by hand, for algorithms with critics."""
+
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+
+
+def make_algo(algo_name, section=None, state=1, action=1, hidden=(), seed=0, **train):
+    """An algorithm on one observation 's'; without hidden layers its networks are linear maps."""
+    layers = {"layer_dims": list(hidden)}
+    tree = {
+        "algo_name": algo_name,
+        "experiment": {"epoch_every_n_steps": 10},
+        "train": {"num_epochs": 10, "obs_normalization": None, **train},
+        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+    }
+    tree["algo"] = (
+        {"actor_layer_dims": list(hidden)}
+        if algo_name == "bc"
+        else {"actor": dict(layers), "critic": dict(layers)}
+    )
+    for key, value in (section or {}).items():
+        old = tree["algo"].get(key)
+        tree["algo"][key] = {**old, **value} if isinstance(old, dict) else value
+    torch.manual_seed(seed)
+    return algo_factory(algo_name, load_config(tree), {"s": (state,)}, action)
+
+
+def set_critic(critic, *members):
+    """Let member e be ``state * members[e][0] + action * members[e][1] [+ members[e][2]]``."""
+    inputs = critic.head.weight.shape[-1]
+    rows = torch.tensor([[float(x) for x in member[:inputs]] for member in members])
+    critic.head.weight.data = rows[:, None]
+    offsets = [[float(member[inputs])] if len(member) > inputs else [0.0] for member in members]
+    critic.head.bias.data = torch.tensor(offsets)
+
+
+def set_actor(actor, slope, offset=0.0):
+    """Let a deterministic actor be ``tanh(slope * state + offset)``; of a stochastic one the mean."""
+    linear = getattr(actor.head, "action", None) or actor.head.mean
+    torch.nn.init.constant_(linear.weight, slope)
+    torch.nn.init.constant_(linear.bias, offset)
+
+
+def two_transitions(**more):
+    """States 1 and 2, actions 1 and -1; the first goes on to state 4, the second ends."""
+    return {
+        "obs": {"s": torch.tensor([[1.0], [2.0]])},
+        "next_obs": {"s": torch.tensor([[4.0], [100.0]])},
+        "goal_obs": None,
+        "actions": torch.tensor([[1.0], [-1.0]]),
+        "rewards": torch.tensor([1.0, 0.5]),
+        "discounts": torch.tensor([0.5, 0.0]),
+        "weight": None,
+        **more,
+    }
+
+
+def bandit(size=256, seed=0):
+    """One state. Four of five actions lie around -0.5 and give nothing, the others around 0.5 and give 1."""
+    generator = torch.Generator().manual_seed(seed)
+    good = (torch.rand(size, generator=generator) < 0.2).float()
+    actions = good - 0.5 + 0.1 * torch.randn(size, generator=generator)
+    return {
+        "obs": {"s": torch.ones(size, 1)},
+        "next_obs": {"s": torch.ones(size, 1)},
+        "goal_obs": None,
+        "actions": actions[:, None],
+        "next_actions": torch.zeros(size, 1),
+        "rewards": good,
+        "discounts": torch.zeros(size),
+        "weight": None,
+    }
+
+
+def stitching(size=256, seed=0):
+    """No demo from the start S reaches the reward of 1, but two halves of demos do.
+
+    Demos: S, 0.5, then M, -0.5: nothing (35 %); S, -0.5: 0.3 (50 %); X, 0.5, then M, 0.5: 1 (15 %). So the best demo
+    from S turns to -0.5, and the best way is 0.5 twice. States are one-hot: S, M, X.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    steps = {  # state, action, reward, next state or None: an end
+        0: [(0, 0.5, 0.0, 1, -0.5), (1, -0.5, 0.0, None, 0.0)],
+        1: [(0, -0.5, 0.3, None, 0.0)],
+        2: [(2, 0.5, 0.0, 1, 0.5), (1, 0.5, 1.0, None, 0.0)],
+    }
+    kinds = torch.multinomial(torch.tensor([0.35, 0.5, 0.15]), size, True, generator=generator)
+    rows = [step for kind in kinds.tolist() for step in steps[kind]]
+    eye = torch.eye(3)
+    noise = 0.05 * torch.randn(len(rows), 1, generator=generator)
+    return {
+        "obs": {"s": torch.stack([eye[row[0]] for row in rows])},
+        "next_obs": {"s": torch.stack([eye[row[3] or 0] for row in rows])},
+        "goal_obs": None,
+        "actions": torch.tensor([[row[1]] for row in rows]) + noise,
+        "next_actions": torch.tensor([[row[4]] for row in rows]),
+        "rewards": torch.tensor([row[2] for row in rows]),
+        "discounts": torch.tensor([0.0 if row[3] is None else 0.95 for row in rows]),
+        "weight": None,
+    }
+
+
+def learn(algo, batch, steps, seed=0):
+    """Updates on the whole data."""
+    torch.manual_seed(seed)
+    algo.set_train()
+    for _ in range(steps):
+        info = algo.train_on_batch(batch, 1)
+    algo.set_eval()
+    return info
+
+
+def action_in(algo, *state):
+    """What it does in a state, first dimension."""
+    algo.reset()
+    return float(algo.get_action({"s": torch.tensor([[float(x) for x in state]])})[0, 0])
+
+
+@pytest.fixture
+def worlds():
+    """This module's functions."""
+    import types
+
+    return types.SimpleNamespace(
+        make_algo=make_algo,
+        set_critic=set_critic,
+        set_actor=set_actor,
+        two_transitions=two_transitions,
+        bandit=bandit,
+        stitching=stitching,
+        learn=learn,
+        action_in=action_in,
+    )

@@ -1,0 +1,179 @@
+"""What algorithms with critics share: batches of transitions, epochs of learning, exact resume."""
+
+import numpy as np
+import pytest
+import torch
+
+from imitate import SequenceDataset, algo_factory, load_config
+from imitate.algo.rl_sections import ActorCriticConfig
+from imitate.config.transitions import Transitions
+from imitate.errors import ConfigError, DatasetError
+
+KEYS = {"robot0_eef_pos": (3,), "object": (10,)}
+NAMES = ["iql", "td3_bc", "awac", "rebrac"]
+
+
+def make(algo_name, algo=None, seed=0, **train):
+    layers = {"layer_dims": [16]}
+    section = {"actor": layers, "critic": layers, **(algo or {})}
+    tree = {
+        "algo_name": algo_name,
+        "experiment": {"epoch_every_n_steps": 10},
+        "train": {"num_epochs": 3, "obs_normalization": None, **train},
+        "algo": section,
+        "observation": {"modalities": {"obs": {"low_dim": list(KEYS)}}},
+    }
+    torch.manual_seed(seed)
+    return algo_factory(algo_name, load_config(tree), KEYS, 7)
+
+
+def dataset(algo, path):
+    config = algo.global_config
+    return SequenceDataset(
+        path,
+        list(KEYS),
+        frame_stack=config.train.frame_stack,
+        transitions=config.algo.transitions(config),
+    )
+
+
+def weights(algo):
+    return {key: value.clone() for key, value in algo.nets.state_dict().items()}
+
+
+def moved(before, algo):
+    now = algo.nets.state_dict()
+    return {key.split(".")[0] for key in now if not torch.equal(before[key], now[key])}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_learns_from_a_file(name, demo_file):
+    algo = make(name, frame_stack=2)
+    data = dataset(algo, demo_file())
+    algo.set_train()
+    batch = algo.process_batch_for_training(data[np.arange(32)])
+    assert batch["obs"]["object"].shape == batch["next_obs"]["object"].shape == (32, 2, 10)
+    assert batch["rewards"].shape == batch["discounts"].shape == (32,)
+    assert batch["actions"].shape == (32, 7)
+    info = algo.train_on_batch(batch, 1)
+    assert all(torch.isfinite(value) for value in info.values())
+    losses = sum(value for key, value in info.items() if key.endswith("_Loss"))
+    torch.testing.assert_close(info["Loss"], losses)
+
+
+def test_windows_with_next_observations_are_transitions_of_one_step(demo_file):
+    """A plain loop over robomimic's kind of dataset, frames stacked, windows longer than need be."""
+    algo = make("iql", frame_stack=2)
+    path = demo_file()
+    plain = SequenceDataset(path, list(KEYS), frame_stack=2, seq_length=3, load_next_obs=True)
+    rows = np.arange(3, 12)  # away from the demo's start, where only transitions repeat it rightly
+    batches = [algo.process_batch_for_training(data[rows]) for data in (plain, dataset(algo, path))]
+    for key in ("rewards", "discounts", "actions"):
+        torch.testing.assert_close(batches[0][key], batches[1][key])
+    for key in KEYS:
+        torch.testing.assert_close(batches[0]["next_obs"][key], batches[1]["next_obs"][key])
+    assert batches[0]["discounts"][-1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "algo"), [("iql", {"n_step": 3}), ("rebrac", {}), ("iql", {"infinite_horizon": True})]
+)
+def test_windows_that_lack_what_is_learned_from_are_refused(name, algo, demo_file):
+    plain = SequenceDataset(demo_file(), list(KEYS), load_next_obs=True)
+    with pytest.raises(DatasetError, match="make the dataset with SequenceDataset"):
+        make(name, algo).process_batch_for_training(plain[np.arange(4)])
+
+
+def test_windows_without_rewards_are_refused(demo_file):
+    plain = SequenceDataset(
+        demo_file(), list(KEYS), dataset_keys=("actions", "dones"), load_next_obs=True
+    )
+    with pytest.raises(DatasetError, match="iql learns from transitions"):
+        make("iql").process_batch_for_training(plain[np.arange(4)])
+
+
+def test_next_actions_are_normalized_like_actions(demo_file):
+    algo = make("rebrac")
+    data = dataset(algo, demo_file())
+    raw = data[np.arange(12)]
+    algo.preprocess.normalize_actions = lambda actions: actions * 2
+    batch = algo.process_batch_for_training(raw)
+    torch.testing.assert_close(batch["next_actions"], raw["next_actions"] * 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("steps", [2, 3])
+def test_resume_is_exact(name, steps, demo_file):
+    """After odd and even numbers of updates: the actor's turn is saved."""
+    data = dataset(make(name), demo_file())
+
+    def train(algo, first, last):
+        algo.set_train()
+        for step in range(first, last):
+            torch.manual_seed(step)
+            rows = np.random.default_rng(step).integers(48, size=16)
+            algo.train_on_batch(algo.process_batch_for_training(data[rows]), 1)
+        return algo
+
+    whole = train(make(name), 0, 6)
+    saved = train(make(name), 0, steps).serialize()
+    resumed = make(name, seed=5)
+    resumed.deserialize(saved)
+    train(resumed, steps, 6)
+    for key, value in whole.nets.state_dict().items():
+        assert torch.equal(value, resumed.nets.state_dict()[key]), key
+
+
+def test_weights_alone_begin_a_new_count():
+    first = make("td3_bc")
+    first._critic_updates = 1
+    second = make("td3_bc")
+    second.deserialize(first.serialize(), load_optimizers=False)
+    assert second._critic_updates == 0
+
+
+def test_networks_learn_in_their_epochs(demo_file):
+    section = {
+        "optim_params": {"actor": {"start_epoch": 2}, "critic": {"end_epoch": 2}},
+    }
+    algo = make("awac", section)
+    batch = algo.process_batch_for_training(dataset(algo, demo_file())[np.arange(8)])
+    algo.set_train()
+    before = weights(algo)
+    algo.train_on_batch(batch, 1)
+    assert moved(before, algo) == {"critic", "critic_target"}
+    before = weights(algo)
+    algo.train_on_batch(batch, 2)
+    assert moved(before, algo) == {"actor"}
+
+
+@pytest.mark.parametrize("name", ["critic", "actor"])
+def test_gradients_are_clipped_by_network(name, demo_file, monkeypatch):
+    algo = make("iql", {name: {"max_gradient_norm": 0.5, "layer_dims": [16]}}, max_grad_norm=9.0)
+    assert algo._max_grad_norm(name) == 0.5
+    other = {"critic": "actor", "actor": "critic"}[name]
+    assert algo._max_grad_norm(other) == 9.0
+    assert algo._max_grad_norm("vf") == (0.5 if name == "critic" else 9.0)
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        ({"gradient_accumulation": 2}, "gradient_accumulation is 2.*enlarge train.batch_size"),
+        ({"precision": "bf16"}, "too coarse"),
+        ({"hdf5_load_next_obs": False}, "leave it out"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(train, words):
+    with pytest.raises(ConfigError, match=words):
+        make("iql", **train)
+
+
+def test_what_is_asked_of_the_data():
+    section = ActorCriticConfig(discount=0.9, n_step=3, infinite_horizon=True)
+    assert section.transitions(None) == Transitions(0.9, 3, False, True)
+
+
+def test_the_actors_frames_are_all_that_is_read_of_images():
+    algo = make("iql", frame_stack=3, seq_length=5)
+    assert algo.global_config.algo.observed_steps(algo.global_config) == 3

@@ -1,0 +1,165 @@
+"""Implicit Q-learning: each loss by hand, which networks it sees, and data that imitation fails on."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Normal
+
+from imitate import algo_factory, load_config
+
+WIDE = {"net": {"gaussian": {"state_independent_std": True, "init_std": 0.5}}}
+
+
+@pytest.fixture
+def algo(worlds):
+    """V = s; targets 2 s + a and s + 3 a; critics s and a; the actor's mean is tanh(0), its std 0.5."""
+    algo = worlds.make_algo("iql", {"actor": WIDE, "vf_quantile": 0.9})
+    worlds.set_critic(algo.nets["vf"], (1,))
+    worlds.set_critic(algo.nets["critic_target"], (2, 1), (1, 3))
+    worlds.set_critic(algo.nets["critic"], (1, 0), (0, 1))
+    worlds.set_actor(algo.nets["actor"], 0.0)
+    return algo
+
+
+def losses(algo, batch):
+    return algo.train_on_batch(batch, 1, validate=True)
+
+
+def test_the_value_learns_an_expectile_of_the_least_target(algo, worlds):
+    # least targets 3 and -1, values 1 and 2, errors 2 and -3: (0.9 * 4 + 0.1 * 9) / 2
+    assert float(losses(algo, worlds.two_transitions())["Vf_Loss"]) == pytest.approx(2.25)
+
+
+def test_critics_learn_from_the_next_value(algo, worlds):
+    # targets 1 + 0.5 * 4 = 3 and 0.5; critics (1, 2) and (1, -1): (4 + 2.25) / 2 + (4 + 2.25) / 2
+    assert float(losses(algo, worlds.two_transitions())["Critic_Loss"]) == pytest.approx(6.25)
+
+
+def test_a_huber_loss(worlds, algo):
+    other = worlds.make_algo("iql", {"actor": WIDE, "critic": {"use_huber": True}})
+    other.nets.load_state_dict(algo.nets.state_dict())
+    # |error| 2, 1.5 for both: 1.5 + 1, halved, twice
+    found = losses(other, worlds.two_transitions())
+    assert float(found["Critic_Loss"]) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(
+    ("adv", "weights"),
+    [
+        ({}, [math.exp(2.0), math.exp(-3.0)]),
+        ({"beta": 0.5}, [math.exp(4.0), math.exp(-6.0)]),
+        ({"beta": 0.1}, [100.0, math.exp(-30.0)]),  # e^20 is clipped
+        ({"beta": 0.1, "use_final_clip": False}, [math.exp(20.0), math.exp(-30.0)]),
+        ({"clip_adv_value": 1.0}, [math.exp(1.0), math.exp(-3.0)]),
+    ],
+)
+def test_the_actor_is_weighted_by_advantage(worlds, algo, adv, weights):
+    other = worlds.make_algo("iql", {"actor": WIDE, "adv": adv})
+    other.nets.load_state_dict(algo.nets.state_dict())
+    log_prob = float(Normal(0.0, 0.5).log_prob(torch.tensor(1.0)))  # alike for 1 and -1
+    expected = -log_prob * sum(weights) / 2
+    found = losses(other, worlds.two_transitions())
+    assert float(found["Actor_Loss"]) == pytest.approx(expected, rel=1e-5)
+    assert float(found["Advantage"]) == pytest.approx(-0.5)
+
+
+def test_which_networks_each_loss_sees(algo, worlds):
+    batch = worlds.two_transitions()
+    before = losses(algo, batch)
+
+    def changed(name):
+        kept = {key: value.clone() for key, value in algo.nets.state_dict().items()}
+        algo.nets[name].head.bias.data += 1.0
+        after = losses(algo, batch)
+        algo.nets.load_state_dict(kept)
+        names = ("Vf_Loss", "Critic_Loss", "Actor_Loss")
+        return [key for key in names if not torch.equal(before[key], after[key])]
+
+    assert changed("critic") == ["Critic_Loss"]
+    assert changed("critic_target") == ["Vf_Loss", "Actor_Loss"]
+    assert changed("vf") == ["Vf_Loss", "Critic_Loss", "Actor_Loss"]
+
+
+def test_the_actor_and_the_critics_see_the_new_value(worlds, algo):
+    batch = worlds.two_transitions()
+    first = losses(algo, batch)
+    algo.set_train()
+    info = algo.train_on_batch(batch, 1)
+    # The value alone has moved before these losses were computed.
+    assert info["Vf_Loss"] == first["Vf_Loss"]
+    assert info["Actor_Loss"] != first["Actor_Loss"]
+    assert info["Critic_Loss"] != first["Critic_Loss"]
+
+
+def test_weights_of_samples(algo, worlds):
+    batch = worlds.two_transitions(weight=torch.tensor([1.0, 0.0]))
+    found = losses(algo, batch)
+    assert float(found["Vf_Loss"]) == pytest.approx(3.6)
+    assert float(found["Critic_Loss"]) == pytest.approx(8.0)
+
+
+def test_targets_follow_by_target_tau(worlds, algo):
+    old = algo.nets["critic_target"].head.bias.clone()
+    algo.set_train()
+    algo.train_on_batch(worlds.two_transitions(), 1)
+    expected = old + 0.01 * (algo.nets["critic"].head.bias - old)
+    torch.testing.assert_close(algo.nets["critic_target"].head.bias, expected)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "gmm"])
+def test_it_takes_the_good_action_of_a_bandit_where_imitation_takes_the_common_one(worlds, kind):
+    fast = {"learning_rate": {"initial": 0.01}}
+    section = {
+        "optim_params": {"critic": fast, "vf": fast, "actor": fast},
+        "adv": {"beta": 0.1},
+        "actor": {"net": {"type": kind, "gmm": {"num_modes": 2}}},
+    }
+    algo = worlds.make_algo("iql", section, hidden=(32,))
+    worlds.learn(algo, worlds.bandit(), 300)
+    actions = [worlds.action_in(algo, 1.0) for _ in range(5)]
+    assert min(actions) > 0.3
+    cloned = worlds.make_algo("bc", {"optim_params": {"policy": fast}}, hidden=(32,))
+    worlds.learn(cloned, worlds.bandit(), 300)
+    assert worlds.action_in(cloned, 1.0) < -0.2
+
+
+def test_it_joins_halves_of_demos(worlds):
+    fast = {"learning_rate": {"initial": 0.01}}
+    section = {
+        "optim_params": {"critic": fast, "vf": fast, "actor": fast},
+        "adv": {"beta": 0.1},
+        "target_tau": 0.05,
+    }
+    algo = worlds.make_algo("iql", section, state=3, hidden=(32,))
+    worlds.learn(algo, worlds.stitching(), 500)
+    assert worlds.action_in(algo, 1, 0, 0) > 0.3
+    assert worlds.action_in(algo, 0, 1, 0) > 0.3
+    cloned = worlds.make_algo("bc", {"optim_params": {"policy": fast}}, state=3, hidden=(32,))
+    worlds.learn(cloned, worlds.stitching(), 500)
+    assert worlds.action_in(cloned, 1, 0, 0) < 0.0
+    assert worlds.action_in(cloned, 0, 1, 0) < 0.0
+
+
+def test_images_have_one_encoder_for_both_critics_or_one_each(worlds):
+    def critics(shared):
+        tree = {
+            "algo_name": "iql",
+            "algo": {"critic": {"ensemble": {"shared_encoder": shared}}},
+            "experiment": {"epoch_every_n_steps": 10},
+            "observation": {"modalities": {"obs": {"low_dim": [], "rgb": ["image"]}}},
+        }
+        algo = algo_factory("iql", load_config(tree), {"image": (3, 32, 32)}, 2)
+        batch = {
+            "obs": {"image": torch.randint(256, (4, 1, 32, 32, 3), dtype=torch.uint8)},
+            "next_obs": {"image": torch.randint(256, (4, 1, 32, 32, 3), dtype=torch.uint8)},
+            "actions": torch.zeros(4, 1, 2),
+            "rewards": torch.ones(4, 1),
+            "terminals": torch.zeros(4, 1),
+        }
+        info = algo.train_on_batch(algo.process_batch_for_training(batch), 1)
+        assert all(torch.isfinite(value) for value in info.values())
+        return algo.nets["critic"]
+
+    assert len(critics(True).encoders) == 1
+    assert len(critics(False).encoders) == 2
