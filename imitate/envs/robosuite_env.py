@@ -17,6 +17,7 @@ import importlib
 import json
 import logging
 import os
+import weakref
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -107,6 +108,9 @@ class RobosuiteEnv:
         self._version = str(robosuite.__version__)
         self._kwargs = self._make_kwargs(env_kwargs or {})
         self._env = self._make(robosuite)
+        # Whoever forgets to close an environment would turn the images of the others to noise, and at the end of the
+        # interpreter drawing libraries are gone before what they drew with.
+        self._freed = weakref.finalize(self, _free, self._env)
         for camera in self.cameras:
             views.check_camera(self._env, camera.name)
         self._model_xml: str | None = None
@@ -319,13 +323,13 @@ class RobosuiteEnv:
 
     def close(self) -> None:
         """Free the simulator and its OpenGL context."""
-        views.free_renderer(self._env)
+        self._freed()
         self._env.close()
 
-    def __del__(self) -> None:
-        """Whoever forgets to close an environment would turn the images of the others to noise."""
-        with suppress(Exception):
-            views.free_renderer(self._env)
+
+def _free(env: Any) -> None:
+    with suppress(Exception):
+        views.free_renderer(env)
 
 
 def _is_kept(key: str, env: Any) -> bool:
