@@ -85,9 +85,9 @@ class DTConfig(Section):
         """Scale and target where they are null."""
         numbers: dict[str, Any] = {}
         if self.target_return is None:
-            numbers["target_return"] = dataset.returns.best
+            numbers["target_return"] = dataset.numbers.returns.best
         if self.return_scale is None:
-            numbers["return_scale"] = dataset.returns.largest or 1.0
+            numbers["return_scale"] = dataset.numbers.returns.largest or 1.0
         return numbers
 
     def conflicts(self, config: Any) -> list[str]:

@@ -53,11 +53,11 @@ def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | N
     if config.train.normalize_weights_by_ds_size and len(sources) > 1:
         train_set.sample_weights = _weights_by_size(train_set)
     _scale_rewards(train_set, config)
-    train_set.weigh_steps(step_weights(train_set, config.train.sample_weight))
+    train_set.numbers.weigh_steps(step_weights(train_set, config.train.sample_weight))
     if not valid_sources:
         return train_set, None
     valid_set = _sequence_dataset(valid_sources, config, instructions)
-    valid_set.scale_rewards(train_set.reward)
+    valid_set.numbers.scale_rewards(train_set.numbers.reward)
     return train_set, valid_set
 
 
@@ -70,10 +70,8 @@ def _scale_rewards(train_set: SequenceDataset, config: Config) -> None:
             "train.reward scales rewards, but nothing uses them: add 'rewards' to train.dataset_keys, or leave "
             "train.reward out"
         )
-    store = train_set.store
-    train_set.scale_rewards(
-        fit_rewards(section, train_set.step_array("rewards"), store.demo_start, train_set.hdf5_path)
-    )
+    rewards, starts = train_set.numbers.array("rewards"), train_set.store.demo_start
+    train_set.numbers.scale_rewards(fit_rewards(section, rewards, starts, train_set.hdf5_path))
 
 
 def training_sources(config: Config) -> list[DataSource]:

@@ -79,15 +79,3 @@ def returns_of(rewards: NDArray[np.float32], demo_start: NDArray[np.int64]) -> N
     """(number of demos,) sum of each demo's rewards."""
     returns: NDArray[np.float64] = np.add.reduceat(rewards.astype(np.float64), demo_start)
     return returns
-
-
-def returns_to_go(
-    rewards: NDArray[np.float32], demo_end: NDArray[np.int64], discount: float
-) -> NDArray[np.float64]:
-    """(N,) discounted sum of the rewards from each step to the demo's end."""
-    sums = rewards.astype(np.float64)
-    ends = set((demo_end - 1).tolist())
-    for row in range(len(sums) - 2, -1, -1):
-        if row not in ends:
-            sums[row] += discount * sums[row + 1]
-    return sums

@@ -20,11 +20,10 @@ from imitate.data.fields import check_step_key
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.data.placement import CACHE_MODES
-from imitate.data.returns import ReturnTable
-from imitate.data.rewards import RewardTransform
 from imitate.data.statistics import KeyStats, StatsOnDemand, statistics_of
+from imitate.data.step_numbers import StepNumbers
 from imitate.data.store import DataSource, Store
-from imitate.data.transitions import TransitionPicker, transition_table
+from imitate.data.transitions import TransitionPicker
 from imitate.data.windows import WindowRows, Windows
 from imitate.errors import ConfigError, DatasetError, nearest
 
@@ -110,8 +109,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             first on; None: all. A policy that predicts 100 actions from one image need not read 100 images.
 
     Attributes:
-        reward: how rewards in batches are scaled; see :meth:`scale_rewards`.
-        returns: the table of the returns, where they are asked for.
+        numbers: how rewards are scaled and steps weighed; the tables of transitions and returns.
         instructions: the table behind ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
         serves_language: whether ``lang_emb`` comes from there.
         obs_shapes: shape of one step of each observation as stored.
@@ -228,12 +226,10 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self.sample_weights = self._weights()
         self._plan_batches(next_keys, steps)
         self._frame_stack = frame_stack
-        self._wanted = transitions
-        self._transitions: TransitionPicker | None = None
-        self._wanted_returns = returns
-        self.returns: ReturnTable | None = None
-        self._step_weights: Tensor | None = None
-        self.scale_rewards(RewardTransform())
+        self._transitions = transitions
+        self.numbers = StepNumbers(
+            self.store, transitions, returns, frame_stack, end_is_known=not self._next_from_obs
+        )
 
     def _plan_batches(self, next_keys: Sequence[str], steps: Sequence[str]) -> None:
         """What :meth:`_gather` cuts out of the packed columns, worked out once."""
@@ -302,14 +298,13 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         batch["obs"] = _named(self._obs_columns, parts)
         for key in self._obs_apart:
             batch["obs"][key] = self._images(f"obs/{key}", window.rows)
-        if self._transitions is not None:
-            self._add_transitions(batch, window)
+        if self._transitions is not None and self.numbers.picker is not None:
+            wanted = self._transitions.next_actions
+            self._add_transitions(batch, window, self.numbers.picker, wanted)
         elif self.load_next_obs:
             batch["next_obs"] = self._next_obs(window, parts)
         batch.update(_named(self._step_columns, parts))
-        self._add_weights(batch, window.rows)
-        if self.returns is not None:
-            batch.update(self.returns.at(window.rows))
+        self.numbers.add_to(batch, window.rows)
         for key in self._steps_apart:
             batch[key] = self._apart(key, rows, shape)
         if self._single_action is not None:
@@ -327,58 +322,49 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         batch["index"] = torch.from_numpy(index)
         return batch
 
-    def _add_weights(self, batch: Batch, rows: NDArray[np.int64]) -> None:
-        """Scale the rewards, and say how much each step counts."""
-        if "rewards" in batch and not self.reward.is_identity:
-            batch["rewards"] = self.reward(batch["rewards"])
-        if self._step_weights is not None:
-            at = torch.from_numpy(rows).to(self._step_weights.device)
-            batch["weight"] = self._step_weights[at]
+    def _next_obs(self, window: WindowRows, parts: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The observation after each step of the window."""
+        if self._next_from_obs:
+            return self._observations(np.minimum(window.rows + 1, window.last))
+        obs = _named(self._next_columns, parts)
+        for key in self._next_apart:
+            obs[key] = self._images(f"next_obs/{key}", window.rows)
+        return obs
 
-    def _add_transitions(self, batch: Batch, window: WindowRows) -> None:
+    def _add_transitions(
+        self, batch: Batch, window: WindowRows, picker: TransitionPicker, next_actions: bool
+    ) -> None:
         """What follows the sample's own step, whatever else lies in the window."""
-        picker = self._transitions
-        assert picker is not None and self._wanted is not None
         now = window.rows[:, self._frame_stack - 1]
-        batch.update(picker.numbers_at(now))
         before, last = picker.next_frames(now, window.demo)
         following = np.minimum(last + 1, window.last)
-        newest = self._observations(following if self._next_from_obs else last, True)
+        newest = (
+            self._observations(following)
+            if self._next_from_obs
+            else self._observations(last, stored_next=True)
+        )
         batch["next_obs"] = newest
         if before.shape[1] > 0:
-            older = self._observations(before, False)
+            older = self._observations(before)
             batch["next_obs"] = {
                 key: torch.cat([older[key], value], dim=1) for key, value in newest.items()
             }
-        if self._wanted.next_actions:
+        if next_actions:
             packed = self.store.columns(following[:, 0])
             batch["next_actions"] = torch.cat(
                 [packed[:, self.store.fields[key].columns] for key in self.action_keys], dim=-1
             )
 
-    def _observations(self, rows: NDArray[np.int64], following: bool) -> dict[str, Tensor]:
-        """Observations of ``rows`` (B, T); those that follow them where the file has such."""
-        stored = following and not self._next_from_obs
-        columns = self._next_columns if stored else self._obs_columns
+    def _observations(
+        self, rows: NDArray[np.int64], stored_next: bool = False
+    ) -> dict[str, Tensor]:
+        """Observations of ``rows`` (B, T), or what the file says follows them."""
+        columns = self._next_columns if stored_next else self._obs_columns
         packed = self.store.columns(rows.reshape(-1)).view(*rows.shape, -1)
         obs = _named(columns, packed.split_with_sizes(self._widths, -1))
-        prefix = "next_obs" if stored else "obs"
-        for key in self._next_apart if stored else self._obs_apart:
-            obs[key] = self._apart(f"{prefix}/{key}", rows.reshape(-1), rows.shape)
-        return obs
-
-    def _next_obs(self, window: WindowRows, parts: Sequence[Tensor]) -> dict[str, Tensor]:
-        shape = window.rows.shape
-        if not self._next_from_obs:
-            obs = _named(self._next_columns, parts)
-            for key in self._next_apart:
-                obs[key] = self._images(f"next_obs/{key}", window.rows)
-            return obs
-        rows = np.minimum(window.rows + 1, window.last)
-        packed = self.store.columns(rows.reshape(-1)).view(*shape, -1)
-        obs = _named(self._obs_columns, packed.split_with_sizes(self._widths, -1))
-        for key in self._obs_apart:
-            obs[key] = self._images(f"obs/{key}", rows)
+        group, apart = ("next_obs", self._next_apart) if stored_next else ("obs", self._obs_apart)
+        for key in apart:
+            obs[key] = self._images(f"{group}/{key}", rows)
         return obs
 
     def _images(self, key: str, rows: NDArray[np.int64]) -> Tensor:
@@ -389,46 +375,6 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     def _apart(self, key: str, rows: NDArray[np.int64], shape: tuple[int, ...]) -> Tensor:
         values = self.store.rows(key, rows)
         return values.view(*shape, *values.shape[1:])
-
-    # ---- rewards and weights ---------------------------------------------------------------------
-
-    def step_array(self, key: str) -> NDArray[np.float32]:
-        """A step array of all N rows, such as 'rewards', as the file has it."""
-        values: NDArray[np.float32] = (
-            self.store.field(key, np.arange(len(self.store))).cpu().numpy()
-        )
-        return values
-
-    def scale_rewards(self, reward: RewardTransform) -> None:
-        """Let batches have ``reward`` of the file's rewards."""
-        self.reward = reward
-        if self._wanted_returns is not None:
-            rewards = self.step_array("rewards")
-            self.returns = ReturnTable(
-                reward(rewards) if self._wanted_returns.scaled else rewards,
-                self.step_array("terminals"),
-                self.store.demo_start,
-                self.store.demo_end,
-                self._wanted_returns,
-            )
-        if self._wanted is None:
-            return
-        table = transition_table(
-            reward(self.step_array("rewards")),
-            self.step_array("terminals"),
-            self.store.demo_end,
-            self._wanted,
-            end_is_known=not self._next_from_obs and not self._wanted.next_actions,
-        )
-        self._transitions = TransitionPicker(table, self.store.demo_start, self._frame_stack)
-        self.weigh_steps(np.ones(len(self.store), dtype=np.float32))
-
-    def weigh_steps(self, weights: NDArray[np.float32]) -> None:
-        """Let each of N rows count by its weight; those that are no transition count 0."""
-        if self._transitions is not None:
-            weights = weights * self._transitions.table.usable
-        equal = bool(np.all(weights == weights[0]))
-        self._step_weights = None if equal else torch.from_numpy(weights)
 
     # ---- about the data --------------------------------------------------------------------------
 
@@ -500,12 +446,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         """Move the data to a device, where batches are then gathered. In place."""
         self.store.to(device)
         self._language.to(device)
-        if self._transitions is not None:
-            self._transitions.to(device)
-        if self.returns is not None:
-            self.returns.to(device)
-        if self._step_weights is not None:
-            self._step_weights = self._step_weights.to(device)
+        self.numbers.to(device)
         return self
 
 

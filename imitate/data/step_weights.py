@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from imitate.config.train import SampleWeightConfig
 from imitate.data.fields import Field, read_steps
 from imitate.data.hdf5_format import DatasetFile
-from imitate.data.rewards import returns_of, returns_to_go
+from imitate.data.rewards import returns_of
 from imitate.data.sequence_dataset import SequenceDataset
 from imitate.data.store import DataSource
 from imitate.errors import DatasetError
+from imitate.functional.returns import returns_to_go
 
 _REWARD = Field("rewards", (), slice(0, 1), np.dtype(np.float32))
 
@@ -65,7 +66,7 @@ def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArra
     store = dataset.store
     if config.kind is None:
         return np.ones(len(store), dtype=np.float32)
-    values = dataset.step_array(weight_keys(config)[0]).astype(np.float64)
+    values = dataset.numbers.array(weight_keys(config)[0]).astype(np.float64)
     if config.kind == "key":
         weights = values.reshape(-1)
         if len(weights) != len(store) or weights.min() < 0 or weights.max() == 0:
@@ -74,12 +75,15 @@ def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArra
                 f"0 and not all 0; found values from {values.min():g} to {values.max():g}"
             )
     else:
-        rewards = dataset.reward(values.astype(np.float32))
+        rewards = dataset.numbers.reward(values.astype(np.float32))
         if config.kind == "return":
             lengths = store.demo_end - store.demo_start
             quality = np.repeat(returns_of(rewards, store.demo_start), lengths)
         else:
-            quality = returns_to_go(rewards, store.demo_end, config.discount)
+            never = np.zeros_like(rewards)
+            quality = returns_to_go(
+                rewards, never, store.demo_start, store.demo_end, config.discount
+            ).astype(np.float64)
         spread = max(float(np.ptp(quality)), 1e-8)
         weights = np.exp((quality - quality.max()) / spread / config.temperature)
     scaled: NDArray[np.float32] = (weights / weights.mean()).astype(np.float32)

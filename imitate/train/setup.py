@@ -170,7 +170,7 @@ def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
             datasets.append({**chosen, **file.fingerprint()})
     return {
         "datasets": datasets,
-        "reward": train_set.reward.to_dict(),
+        "reward": train_set.numbers.reward.to_dict(),
         "git_commit": _git_commit(),
         "packages": package_versions(),
     }

@@ -55,7 +55,7 @@ def test_windows_repeat_the_ends_of_a_demo(path):
 
 
 def test_best_is_of_whole_demos_and_largest_of_any_step(path):
-    table = load(path, Returns(discount=0.5)).returns
+    table = load(path, Returns(discount=0.5)).numbers.returns
     assert table.best == 2.0
     assert table.largest == 4.0
 

@@ -5,11 +5,11 @@ import torch
 from imitate import load_config
 from imitate.config.train import RewardConfig
 from imitate.data import DatasetWriter, Episode, build_datasets
-from imitate.data.rewards import RewardTransform, fit_rewards, returns_of, returns_to_go
+from imitate.data.rewards import RewardTransform, fit_rewards, returns_of
 from imitate.errors import ConfigError, DatasetError
 
 REWARDS = np.array([1.0, 3.0, 2.0, 2.0, 4.0], dtype=np.float32)
-START, END = np.array([0, 2]), np.array([2, 5])
+START = np.array([0, 2])
 
 
 def fitted(rewards=REWARDS, **section):
@@ -18,8 +18,6 @@ def fitted(rewards=REWARDS, **section):
 
 def test_returns():
     assert returns_of(REWARDS, START).tolist() == [4.0, 8.0]
-    # 1 + 3/2, 3; 2 + 2/2 + 4/4, 2 + 4/2, 4
-    assert returns_to_go(REWARDS, END, 0.5).tolist() == [2.5, 3.0, 4.0, 4.0, 4.0]
 
 
 def test_locomotions_rewards_have_returns_that_span_a_thousand():
@@ -81,7 +79,7 @@ def config(path, algo_name="iql", **train):
 def test_validation_rewards_are_divided_by_what_the_training_data_gave(tmp_path):
     section = {"normalization": "return_range", "scale": 8.0}
     train_set, valid_set = build_datasets(config(write(tmp_path / "d.hdf5"), reward=section))
-    assert train_set.reward == valid_set.reward == RewardTransform(8.0, 0.0, 4.0)
+    assert train_set.numbers.reward == valid_set.numbers.reward == RewardTransform(8.0, 0.0, 4.0)
     batch = train_set[np.arange(5)]
     assert batch["rewards"][:, 0].tolist() == [2.0, 6.0, 4.0, 4.0, 8.0]
     assert batch["n_step_rewards"].tolist() == [2.0, 6.0, 4.0, 4.0, 8.0]
