@@ -119,3 +119,17 @@ def test_targets_follow():
     assert float(target[1].running_mean) == 5.0
     assert not any(p.requires_grad for p in target.parameters())
     assert float(online[0].weight) == 3.0
+
+
+def test_rows_in_pieces_give_the_same_values_and_gradients(monkeypatch):
+    critic = CriticEnsemble(encoder(), 2, (8, 6), size=3, layer_norm=True)
+    obs, actions = {"x": torch.randn(4, 4)}, torch.randn(4, 5, 2)
+    results = []
+    for rows in (1000, 3):
+        monkeypatch.setattr("imitate.models.critics.PIECE_ROWS", rows)
+        critic.zero_grad()
+        values = critic(obs, actions)
+        values.square().sum().backward()
+        results.append([values.detach(), *(p.grad.clone() for p in critic.parameters())])
+    for whole, pieces in zip(*results, strict=True):
+        torch.testing.assert_close(whole, pieces)
