@@ -23,7 +23,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep, register_algo_factory_func
+from imitate.algo.algo import (
+    Algo,
+    Batch,
+    Info,
+    PolicyState,
+    PolicyStep,
+    register_algo_factory_func,
+    step_weight,
+)
 from imitate.algo.sections import OptimParams
 from imitate.config import OptimizerConfig, Section
 from imitate.config.transitions import Returns
@@ -216,6 +224,7 @@ class DT(Algo):
             "pad_mask": torch.ones_like(actions[..., 0], dtype=torch.bool)
             if mask is None
             else mask,
+            "weight": batch.get("weight"),
         }
 
     def _features(self, batch: Batch) -> Tensor:
@@ -238,7 +247,7 @@ class DT(Algo):
         return predicted - cast(Tensor, batch["actions"])
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        loss = masked_mean(self._error(batch).square().mean(-1), batch["pad_mask"])
+        loss = masked_mean(self._error(batch).square().mean(-1), step_weight(batch))
         return loss, {"Loss": loss}
 
     def _validation_info(self, batch: Batch) -> Info:

@@ -58,6 +58,14 @@ def test_the_loss_by_hand():
     torch.testing.assert_close(loss, error.sum() / (5 * K - 2))
 
 
+def test_steps_count_by_their_weight():
+    algo = make()
+    weight = torch.rand(5, K)
+    batch = algo.process_batch_for_training({**raw_batch(), "weight": weight})
+    error = (predict(algo, batch) - batch["actions"]).square().mean(-1)
+    torch.testing.assert_close(algo._loss(batch)[0].detach(), (error * weight).sum() / weight.sum())
+
+
 def test_returns_are_scaled():
     batch = make().process_batch_for_training(raw_batch())
     torch.testing.assert_close(batch["returns"], raw_batch()["returns"] / 2.0)
