@@ -87,8 +87,8 @@ def test_an_episode_that_cannot_be_played_is_exit_code_1(run, tmp_path):
 def test_an_overlay_needs_a_video(run, tmp_path):
     agent = ground.write_expert(tmp_path / "a.pth")
     result = run("--agent", agent, "--overlay")
-    assert result.exit_code == 2
-    assert "--overlay draws onto a video: say which to write with --video FILE.mp4" in result.stderr
+    assert isinstance(result.exception, ConfigError)
+    assert "say which to write with --video FILE.mp4" in str(result.exception)
 
 
 def test_a_video_for_each_checkpoint(run, tmp_path):

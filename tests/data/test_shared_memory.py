@@ -70,6 +70,7 @@ def test_two_workers_take_no_memory_of_their_own_for_the_data(tmp_path, context)
 
     raw = 4 * 1000 * 100 * 100 * 3  # 120 MB, against 2 MB that only show what the processes take
     growth = taken(1000) - taken(16)
-    assert raw < growth < 1.1 * raw + 25 * MB, (
+    # A little less is other memory that the larger run happened not to take.
+    assert 0.95 * raw < growth < 1.1 * raw + 25 * MB, (
         f"{growth / MB:.0f} MB for {raw / MB:.0f} MB of images"
     )

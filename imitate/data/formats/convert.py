@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
 
@@ -184,6 +184,15 @@ def _replace(unfinished: Path, final: Path) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        _remove_folder(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _remove_folder(path: Path, attempts: int = 20) -> None:
+    """Zarr's threads may still take away their own temporary files when one of them has failed."""
+    for _ in range(attempts):
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path)
+        if not path.exists():
+            return
