@@ -3,12 +3,13 @@
 The E members are computed by one matrix product per layer over stacked weights, and initialised independently. Names of
 the weights, for checkpoints of toolkits with one network per member (as robomimic's ``critic.<e>.nets``):
 
-    layers.<i>.weight[e] (out, in)     mlp._model.<2 i>.weight      bias alike; i counts hidden layers
-    head.weight[e] (K, in)             decoder.nets.value.weight
-    norms.<i>.weight[e] (out,)         only with ``layer_norm``
-    encoders.<e>                       encoder; one for all members (``encoders.0``) or one for each
+    layers.<i>.weight[e].T     mlp._model.<2 i>.weight      bias[e]: bias; i counts hidden layers
+    head.weight[e].T           decoder.nets.value.weight
+    norms.<i>.weight[e]        only with ``layer_norm``
+    encoders.<e>               encoder; one for all members (``encoders.0``) or one for each
 
-Features come before actions, as in robomimic.
+Weights lie (E, in, out), so that the gradients of the products lie as they do. Features come before actions, as in
+robomimic.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class EnsembleLinear(nn.Module):
     def __init__(self, size: int, input_dim: int, output_dim: int) -> None:
         super().__init__()
         bound = 1.0 / math.sqrt(input_dim)
-        self.weight = nn.Parameter(torch.empty(size, output_dim, input_dim).uniform_(-bound, bound))
+        self.weight = nn.Parameter(torch.empty(size, input_dim, output_dim).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(size, output_dim).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
         """``(E, N, input_dim) -> (E, N, output_dim)``."""
-        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight.transpose(1, 2))
+        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight)
 
 
 class EnsembleLayerNorm(nn.Module):

@@ -29,9 +29,9 @@ def make_algo(algo_name, section=None, state=1, action=1, hidden=(), seed=0, **t
 
 def set_critic(critic, *members):
     """Let member e be ``state * members[e][0] + action * members[e][1] [+ members[e][2]]``."""
-    inputs = critic.head.weight.shape[-1]
+    inputs = critic.head.weight.shape[1]
     rows = torch.tensor([[float(x) for x in member[:inputs]] for member in members])
-    critic.head.weight.data = rows[:, None]
+    critic.head.weight.data = rows[..., None]
     offsets = [[float(member[inputs])] if len(member) > inputs else [0.0] for member in members]
     critic.head.bias.data = torch.tensor(offsets)
 

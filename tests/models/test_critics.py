@@ -15,16 +15,16 @@ def single(critic, member, layer_norm=False):
     """The same member as a plain network of torch, its weights copied by the documented names."""
     modules = []
     for i, layer in enumerate(critic.layers):
-        linear = nn.Linear(layer.weight.shape[2], layer.weight.shape[1])
-        linear.load_state_dict({"weight": layer.weight[member], "bias": layer.bias[member]})
+        linear = nn.Linear(*layer.weight.shape[1:])
+        linear.load_state_dict({"weight": layer.weight[member].T, "bias": layer.bias[member]})
         modules += [linear, nn.ReLU()]
         if layer_norm:
-            norm = nn.LayerNorm(layer.weight.shape[1])
+            norm = nn.LayerNorm(layer.weight.shape[2])
             scale = critic.norms[i]
             norm.load_state_dict({"weight": scale.weight[member], "bias": scale.bias[member]})
             modules.append(norm)
-    head = nn.Linear(critic.head.weight.shape[2], critic.head.weight.shape[1])
-    head.load_state_dict({"weight": critic.head.weight[member], "bias": critic.head.bias[member]})
+    head = nn.Linear(*critic.head.weight.shape[1:])
+    head.load_state_dict({"weight": critic.head.weight[member].T, "bias": critic.head.bias[member]})
     return nn.Sequential(*modules, head)
 
 
@@ -51,7 +51,7 @@ def test_gradients_equal_those_of_separate_networks():
     for member in range(2):
         alone = single(critic, member)
         alone(torch.cat([x, actions], -1)).square().mean().backward()
-        torch.testing.assert_close(critic.layers[0].weight.grad[member], alone[0].weight.grad)
+        torch.testing.assert_close(critic.layers[0].weight.grad[member].T, alone[0].weight.grad)
         torch.testing.assert_close(critic.head.bias.grad[member], alone[2].bias.grad)
 
 
@@ -60,8 +60,8 @@ def test_members_are_initialised_apart_and_within_torchs_bounds():
     critic = CriticEnsemble(encoder(100), 0, (64,), size=2)
     first, second = critic.layers[0].weight
     assert not torch.equal(first, second)
-    assert 0.09 < float(first.abs().max()) <= 0.1  # 1 / sqrt(100)
-    assert float(first.std()) == pytest.approx(0.1 / 3**0.5, rel=0.05)
+    assert 0.09 < float(first.detach().abs().max()) <= 0.1  # 1 / sqrt(100)
+    assert float(first.detach().std()) == pytest.approx(0.1 / 3**0.5, rel=0.05)
 
 
 def test_values_of_states():
@@ -122,8 +122,8 @@ def test_targets_follow():
 
 
 def test_rows_in_pieces_give_the_same_values_and_gradients(monkeypatch):
-    critic = CriticEnsemble(encoder(), 2, (8, 6), size=3, layer_norm=True)
-    obs, actions = {"x": torch.randn(4, 4)}, torch.randn(4, 5, 2)
+    critic = CriticEnsemble(encoder(), 2, (8, 6), size=3, layer_norm=True).double()
+    obs, actions = {"x": torch.randn(4, 4).double()}, torch.randn(4, 5, 2).double()
     results = []
     for rows in (1000, 3):
         monkeypatch.setattr("imitate.models.critics.PIECE_ROWS", rows)
