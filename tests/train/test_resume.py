@@ -51,6 +51,18 @@ def sections():
     }
 
 
+def tree_of(algo_name, demos):
+    """BC with a VAE, or CQL with two learned weights, target networks and a warm start that ends on the way."""
+    tree = config_dict(demos, **sections())
+    if algo_name == "cql":
+        tree["algo_name"] = "cql"
+        tree["algo"] = {
+            "actor": {"layer_dims": [16], "bc_start_steps": 500},
+            "critic": {"layer_dims": [16], "num_random_actions": 2},
+        }
+    return tree
+
+
 def start(config, output_dir, resume):
     return subprocess.Popen(
         [sys.executable, "-c", COMMAND, str(resume or "no"), str(config), str(output_dir)],
@@ -75,8 +87,11 @@ def wait_for_progress(process, output_dir, before):
 
 
 @pytest.mark.slow
-def test_five_kills_and_the_weights_are_those_of_an_undisturbed_run(demos, tmp_path):
-    tree = config_dict(demos, **sections())
+@pytest.mark.parametrize(("algo_name", "network"), [("bc", "policy"), ("cql", "critic")])
+def test_five_kills_and_the_weights_are_those_of_an_undisturbed_run(
+    demos, tmp_path, algo_name, network
+):
+    tree = tree_of(algo_name, demos)
     whole = train(tree, output_dir=tmp_path / "whole", quiet=True)
     config = tmp_path / "config.json"
     config.write_text(json.dumps(tree))
@@ -102,13 +117,14 @@ def test_five_kills_and_the_weights_are_those_of_an_undisturbed_run(demos, tmp_p
     assert first["train_state"]["step"] == second["train_state"]["step"] == 20 * EPOCHS
     for name, weight in first["model"]["nets"].items():
         assert torch.equal(weight, second["model"]["nets"][name]), name
-    states = [ckpt["model"]["optimizers"]["policy"]["state"] for ckpt in (first, second)]
-    for key in states[0]:
-        assert torch.equal(states[0][key]["exp_avg_sq"], states[1][key]["exp_avg_sq"])
+    for name, optimizer in first["model"]["optimizers"].items():
+        other = second["model"]["optimizers"][name]["state"]
+        for key, state in optimizer["state"].items():
+            assert torch.equal(state["exp_avg_sq"], other[key]["exp_avg_sq"]), name
     records = [MetricsFile(result.run_dir / "metrics.jsonl").read() for result in (whole, resumed)]
     numbers = [
         [
-            (r["epoch"], r["Train/Loss"], r["Valid/Loss"], r["Train/Optimizer/policy_lr"])
+            (r["epoch"], r["Train/Loss"], r["Valid/Loss"], r[f"Train/Optimizer/{network}_lr"])
             for r in run
         ]
         for run in records
