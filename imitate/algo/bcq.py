@@ -14,10 +14,11 @@ samples:
     BCQ_Distributional: cross-entropy of Q_e's distribution and that of the target, r + discount z for each atom z,
             projected to the atoms                                                            -> its _critic_loss
 
-Without the actor, as by default in robomimic, xi is 0. Departures from robomimic: the projection spreads over all
-atoms, where robomimic takes the second atom for the last one; mixtures and distributions go together; a distributional
-ensemble is an ensemble (robomimic uses one of its members), whose target is the mixture of its least and its most
-hopeful distribution with weights w and 1 - w, so that its mean is the target above.
+Without the actor, as by default in robomimic, xi is 0. A mixture is sampled as it acts, by default at its means.
+Departures from robomimic: the projection spreads over all atoms, where robomimic takes the second atom for the last
+one; mixtures and distributions go together; a distributional ensemble is an ensemble (robomimic uses one of its
+members), whose target is the mixture of its least and its most hopeful distribution with weights w and 1 - w, so that
+its mean is the target above.
 """
 
 from __future__ import annotations

@@ -98,6 +98,8 @@ class CQLCriticConfig(CriticConfig):
 class CQLConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``cql``."""
 
+    tree_defaults = {"train": {"batch_size": 1024}}
+
     optim_params: CQLOptimParams = Field(CQLOptimParams())
     actor: CQLActorConfig = Field(CQLActorConfig())
     critic: CQLCriticConfig = Field(CQLCriticConfig())

@@ -390,3 +390,21 @@ def test_resume_is_exact(overrides):
         algo.nets.state_dict().items(), other.nets.state_dict().values(), strict=True
     ):
         assert torch.equal(a, b), name
+
+
+def test_it_puts_halves_of_demos_together_where_no_demo_goes_all_the_way(worlds):
+    rates = {name: {"learning_rate": {"initial": 0.005}} for name in ("critic", "action_sampler")}
+    algo = worlds.make_algo(
+        "bcq",
+        {
+            "optim_params": rates,
+            "target_tau": 0.05,
+            "action_sampler": {"gmm": {"enabled": True}, "actor_layer_dims": [32]},
+        },
+        state=3,
+        hidden=(32,),
+    )
+    worlds.learn(algo, worlds.stitching(128), 400)
+    # The likeliest actions in S and M are near -0.5.
+    assert worlds.action_in(algo, 1, 0, 0) > 0.2
+    assert worlds.action_in(algo, 0, 1, 0) > 0.2

@@ -414,3 +414,21 @@ def test_calibration_enters_the_critics_loss_and_its_gradient():
     # Both of the policy's actions count as the return 3, so that their values give no gradient.
     assert loss["cal_ql"] == pytest.approx(2 * math.log((1 + 2 * e**3) / 3))
     assert slope["cal_ql"] == 0.0
+
+
+def test_it_puts_halves_of_demos_together_where_no_demo_goes_all_the_way(worlds):
+    rates = {name: {"learning_rate": {"initial": 0.005}} for name in ("critic", "actor")}
+    algo = worlds.make_algo(
+        "cql",
+        {
+            "optim_params": rates,
+            "target_tau": 0.05,
+            "critic": {"target_q_gap": None, "cql_weight": 0.1, "num_random_actions": 4},
+        },
+        state=3,
+        hidden=(32,),
+    )
+    worlds.learn(algo, worlds.stitching(128), 400)
+    # The likeliest actions in S and M are near -0.5.
+    assert worlds.action_in(algo, 1, 0, 0) > 0.2
+    assert worlds.action_in(algo, 0, 1, 0) > 0.2
