@@ -321,3 +321,14 @@ def test_a_mixture_has_no_draws_with_a_gradient():
     base = GaussianMixture(torch.zeros(1, 2, 3), torch.ones(1, 2, 3), torch.zeros(1, 2))
     with pytest.raises(TypeError, match="GaussianMixture"):
         TanhDistribution(base).draw(1)
+
+
+def test_one_std_for_all_states_is_learned_between_its_bounds():
+    head = GaussianHead(3, 2, init_std=0.5, min_std=0.1, max_std=2.0, state_independent_std=True)
+    features = torch.randn(4, 3)
+    torch.testing.assert_close(head(features).stds, torch.full((4, 2), 0.5))
+    head(features).log_prob(torch.zeros(4, 2)).sum().backward()
+    assert (head.log_std.grad != 0).all()
+    head.log_std.data = torch.tensor([-9.0, 9.0])
+    torch.testing.assert_close(head(features).stds, torch.tensor([[0.1, 2.0]]).expand(4, 2))
+    assert "scale.weight" not in head.state_dict()

@@ -1,5 +1,6 @@
 """MLP: numbers worked out by hand."""
 
+import pytest
 import torch
 
 from imitate.models.mlp import MLP, MultiHeadMLP
@@ -43,3 +44,18 @@ def test_heads_are_linear_maps_of_the_same_features():
         "scale": (7, 2, 5),
     }
     torch.testing.assert_close(out["scale"], net.heads["scale"](net.mlp(x)))
+
+
+def test_dropout_acts_in_training_alone():
+    torch.manual_seed(0)
+    mlp = MLP(4, (1000,), dropout=0.25)
+    x = torch.randn(1, 4)
+    mlp.eval()
+    kept = mlp(x)
+    assert torch.equal(kept, mlp(x))
+    mlp.train()
+    dropped = mlp(x)
+    alive = kept > 0
+    assert float((dropped[alive] == 0).float().mean()) == pytest.approx(0.25, abs=0.05)
+    survivors = alive & (dropped > 0)
+    torch.testing.assert_close(dropped[survivors], kept[survivors] / 0.75)
