@@ -62,7 +62,10 @@ class CQLActorConfig(StochasticActorConfig):
     )
     target_entropy: float | Literal["default"] | None = Field(
         "default",
-        description="entropy that the entropy weight is tuned to; default: -(action dims); null: the weight stays 1",
+        description="entropy that the entropy weight is tuned to; default: -(action dims); null: the weight stays",
+    )
+    initial_entropy_weight: float = Field(
+        1.0, gt=0, description="weight of the entropy at the start; small where returns are small"
     )
     net: ActorNetConfig = Field(
         ActorNetConfig.model_validate({"common": {"std_activation": "exp", "use_tanh": True}})
@@ -127,11 +130,11 @@ def algo_config_to_class(algo_config: CQLConfig) -> tuple[type[Algo], dict[str, 
 
 
 class Weight(nn.Module):
-    """A learned positive number, 1 at first."""
+    """A learned positive number."""
 
-    def __init__(self) -> None:
+    def __init__(self, initial: float = 1.0) -> None:
         super().__init__()
-        self.log = nn.Parameter(torch.zeros(()))
+        self.log = nn.Parameter(torch.tensor(math.log(initial)))
 
     def forward(self) -> Tensor:
         """The number, at most 1e6."""
@@ -152,7 +155,7 @@ class CQL(ActorCritic):
         )
         self._add_targets()
         if config.actor.target_entropy is not None:
-            self.nets["entropy_weight"] = Weight()
+            self.nets["entropy_weight"] = Weight(config.actor.initial_entropy_weight)
         if config.critic.tunes_weight:
             self.nets["cql_weight"] = Weight()
 
@@ -178,7 +181,7 @@ class CQL(ActorCritic):
 
     @property
     def _entropy_weight(self) -> Tensor:
-        return self._weight("entropy_weight", 1.0)
+        return self._weight("entropy_weight", self.algo_config.actor.initial_entropy_weight)
 
     @property
     def _cql_weight(self) -> Tensor:

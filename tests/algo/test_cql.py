@@ -248,6 +248,12 @@ def test_without_tuning_the_weights_are_fixed():
     assert algo._cql_weight.item() == 1.0
 
 
+@pytest.mark.parametrize("target", ["default", "null"])
+def test_the_entropy_weight_begins_as_asked(target):
+    algo = make((f"algo.actor.target_entropy={target}", "algo.actor.initial_entropy_weight=0.02"))
+    assert algo._entropy_weight.item() == pytest.approx(0.02)
+
+
 def test_targets_follow_slowly():
     algo = make(("algo.target_tau=0.1",))
     before = [p.clone() for p in algo.nets["critic_target"].parameters()]
