@@ -177,3 +177,70 @@ def test_what_is_asked_of_the_data():
 def test_the_actors_frames_are_all_that_is_read_of_images():
     algo = make("iql", frame_stack=3, seq_length=5)
     assert algo.global_config.algo.observed_steps(algo.global_config) == 3
+
+
+ROBOMIMICS_DEFAULTS = {
+    "iql": {
+        "optim_params.critic.learning_rate.initial": 1e-4,
+        "optim_params.vf.learning_rate.initial": 1e-4,
+        "optim_params.actor.learning_rate.initial": 1e-4,
+        "optim_params.actor.regularization.L2": 0.0,
+        "discount": 0.99,
+        "target_tau": 0.01,
+        "vf_quantile": 0.9,
+        "actor.net.type": "gaussian",
+        "actor.net.common.std_activation": "softplus",
+        "actor.net.common.low_noise_eval": True,
+        "actor.net.common.use_tanh": False,
+        "actor.net.gaussian.init_last_fc_weight": 0.001,
+        "actor.net.gaussian.init_std": 0.3,
+        "actor.net.gaussian.fixed_std": False,
+        "actor.net.gmm.num_modes": 5,
+        "actor.net.gmm.min_std": 1e-4,
+        "actor.layer_dims": (300, 400),
+        "actor.max_gradient_norm": None,
+        "critic.ensemble.n": 2,
+        "critic.layer_dims": (300, 400),
+        "critic.use_huber": False,
+        "critic.max_gradient_norm": None,
+        "adv.clip_adv_value": None,
+        "adv.beta": 1.0,
+        "adv.use_final_clip": True,
+    },
+    "td3_bc": {
+        "optim_params.critic.learning_rate.initial": 3e-4,
+        "optim_params.critic.start_epoch": -1,
+        "optim_params.critic.end_epoch": -1,
+        "optim_params.actor.learning_rate.initial": 3e-4,
+        "alpha": 2.5,
+        "discount": 0.99,
+        "n_step": 1,
+        "target_tau": 0.005,
+        "infinite_horizon": False,
+        "critic.use_huber": False,
+        "critic.max_gradient_norm": None,
+        "critic.value_bounds": None,
+        "critic.ensemble.n": 2,
+        "critic.ensemble.weight": 1.0,
+        "critic.layer_dims": (256, 256),
+        "actor.update_freq": 2,
+        "actor.noise_std": 0.2,
+        "actor.noise_clip": 0.5,
+        "actor.layer_dims": (256, 256),
+    },
+}
+
+
+@pytest.mark.parametrize("name", ROBOMIMICS_DEFAULTS)
+def test_robomimics_keys_have_robomimics_defaults(name):
+    section = load_config({"algo_name": name}).algo
+    for path, value in ROBOMIMICS_DEFAULTS[name].items():
+        found = section
+        for key in path.split("."):
+            found = found[key]
+        assert found == value, path
+
+
+def test_td3_bc_normalizes_observations_unless_told_otherwise():
+    assert load_config({"algo_name": "td3_bc"}).train.obs_normalization == "mean_std"
+    assert load_config({"algo_name": "iql"}).train.obs_normalization is None
