@@ -30,7 +30,7 @@ class CalQLCriticConfig(CQLCriticConfig):
     """The critics; the weight is fixed unless ``target_q_gap`` is given."""
 
     cql_weight: float = Field(
-        5.0, ge=0, description="weight of the conservative term, where target_q_gap is null"
+        5.0, gt=0, description="weight of the conservative term; where it is tuned, at the start"
     )
     target_q_gap: float | None = Field(
         None, description="the weight is tuned until the gap is this; null or negative: it is fixed"

@@ -82,7 +82,7 @@ class CQLCriticConfig(CriticConfig):
         True, description="false: targets have the entropy of the next action; with one sample only"
     )
     cql_weight: float = Field(
-        1.0, ge=0, description="weight of the conservative term, where target_q_gap is null"
+        1.0, gt=0, description="weight of the conservative term; where it is tuned, at the start"
     )
     min_q_weight: float = Field(1.0, gt=0, description="factor of the gap within the term")
     target_q_gap: float | None = Field(
@@ -157,7 +157,7 @@ class CQL(ActorCritic):
         if config.actor.target_entropy is not None:
             self.nets["entropy_weight"] = Weight(config.actor.initial_entropy_weight)
         if config.critic.tunes_weight:
-            self.nets["cql_weight"] = Weight()
+            self.nets["cql_weight"] = Weight(config.critic.cql_weight)
 
     def _optim_params(self) -> dict[str, Any]:
         params = super()._optim_params()

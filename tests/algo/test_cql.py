@@ -254,6 +254,12 @@ def test_the_entropy_weight_begins_as_asked(target):
     assert algo._entropy_weight.item() == pytest.approx(0.02)
 
 
+@pytest.mark.parametrize("gap", ["5.0", "null"])
+def test_the_conservative_weight_begins_as_asked(gap):
+    algo = make((f"algo.critic.target_q_gap={gap}", "algo.critic.cql_weight=0.05"))
+    assert algo._cql_weight.item() == pytest.approx(0.05)
+
+
 def test_targets_follow_slowly():
     algo = make(("algo.target_tau=0.1",))
     before = [p.clone() for p in algo.nets["critic_target"].parameters()]
@@ -354,7 +360,7 @@ def test_on_a_bandit_of_mostly_bad_actions_it_learns_the_good_one_and_imitation_
 def test_the_conservative_term_pushes_unseen_actions_below_those_of_the_data():
     """Without it the critic extrapolates: beyond the good actions near 0.5 ever higher."""
     batch, advantage = bandit(), {}
-    for weight in (0.0, 0.3):
+    for weight in (1e-9, 0.3):
         algo = make(
             (
                 "algo.critic.target_q_gap=null",
@@ -369,7 +375,7 @@ def test_the_conservative_term_pushes_unseen_actions_below_those_of_the_data():
         actions = torch.tensor([[0.99], [0.5]])
         unseen, good = algo.nets["critic"]({"state": torch.zeros(2, STATE)}, actions).amin(0)
         advantage[weight] = (unseen - good).item()
-    assert advantage[0.0] > 0.0
+    assert advantage[1e-9] > 0.0
     assert advantage[0.3] < -0.1
 
 
