@@ -51,7 +51,11 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
             "adv": {"beta": 0.2},
         },
     },
-    "td3_bc": {"algo_name": "td3_bc"},
+    "td3_bc": {
+        "algo_name": "td3_bc",
+        # The paper's 2.5 is for data of one quality: here it stays at the mean of all actions.
+        "algo": {"alpha": 40.0, "optim_params": {"critic": FAST, "actor": FAST}},
+    },
     "awac": {"algo_name": "awac", "algo": {"adv": {"beta": 0.2}}},
     "rebrac": {
         "algo_name": "rebrac",

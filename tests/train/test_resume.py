@@ -52,7 +52,7 @@ def sections():
 
 
 def tree_of(algo_name, demos):
-    """BC with a VAE, or CQL with two learned weights, target networks and a warm start that ends on the way."""
+    """BC with a VAE; CQL with two learned weights, targets and a warm start that ends on the way; IQL; TD3+BC."""
     tree = config_dict(demos, **sections())
     if algo_name == "cql":
         tree["algo_name"] = "cql"
@@ -60,6 +60,9 @@ def tree_of(algo_name, demos):
             "actor": {"layer_dims": [16], "bc_start_steps": 500},
             "critic": {"layer_dims": [16], "num_random_actions": 2},
         }
+    elif algo_name != "bc":
+        tree["algo_name"] = algo_name
+        tree["algo"] = {"actor": {"layer_dims": [16]}, "critic": {"layer_dims": [16]}}
     return tree
 
 
@@ -87,7 +90,10 @@ def wait_for_progress(process, output_dir, before):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algo_name", "network"), [("bc", "policy"), ("cql", "critic")])
+@pytest.mark.parametrize(
+    ("algo_name", "network"),
+    [("bc", "policy"), ("cql", "critic"), ("iql", "vf"), ("td3_bc", "actor")],
+)
 def test_five_kills_and_the_weights_are_those_of_an_undisturbed_run(
     demos, tmp_path, algo_name, network
 ):
