@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -357,13 +357,14 @@ class _Writer:
         }
 
     def close(self) -> None:
-        """Close the files."""
-        for encoder in self._encoders.values():
-            encoder.close()
-        if self._file is not None:
-            self._file.close()
-        if self._sidecar is not None:
-            self._sidecar.close()
+        """Close the files, each of them also where others fail: HDF5 crashes at the end over a file left open."""
+        with ExitStack() as stack:
+            if self._sidecar is not None:
+                stack.callback(self._sidecar.close)
+            if self._file is not None:
+                stack.callback(self._file.close)
+            for encoder in self._encoders.values():
+                stack.callback(encoder.close)
 
 
 def _fps_of(source: Source, report: Report) -> int:

@@ -211,3 +211,18 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, name, target, opti
     assert str(out / target) in str(error.value)
     assert not list(out.iterdir())
     convert(source, out / target, to_format=name, options=options)  # and the way is free again
+
+
+def test_the_exit_code_after_a_full_disk_is_honest(tmp_path):
+    """A file that HDF5 still has open when the interpreter ends would crash it."""
+    source = samples.robomimic(tmp_path / "d.hdf5")
+    script = (
+        "import resource, sys; from imitate.cli.main import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY)); main()"
+    )
+    verb = ["dataset", "convert", str(source), str(tmp_path / "o"), "--to", "lerobot"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *verb, "--video", "h264"], capture_output=True, text=True
+    )
+    assert done.returncode == 2, done.stderr
+    assert "make room" in done.stderr
