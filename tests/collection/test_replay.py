@@ -92,7 +92,7 @@ class Clock:
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory):
     """Two demos that robosuite's own wrapper and script recorded, of 5 and 8 steps; and what was seen meanwhile."""
-    suite = pytest.importorskip("robosuite")
+    import robosuite as suite
     from robosuite.scripts import collect_human_demonstrations
     from robosuite.wrappers import DataCollectionWrapper, data_collection_wrapper
 
