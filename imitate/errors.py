@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MOST_NAMES = 30
+"""So many names are told in an error message, not more."""
+
 
 class UserError(Exception):
     """Something in the user's input is wrong; the message says what to do."""
@@ -31,9 +34,11 @@ class EnvError(UserError):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Words for an error message: the nearest valid name, or all of them when none is near."""
+    """Words for an error message: the nearest valid name, or where none is near all of them, or a few of many."""
     names = sorted(valid)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
+    if len(names) > MOST_NAMES:
+        return f"valid names are {', '.join(names[:5])} ... ({len(names)} in all)"
     return f"valid names: {', '.join(names)}" if names else "there are none"

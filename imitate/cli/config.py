@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +10,11 @@ import typer
 
 from imitate.config.algorithms import available, find
 from imitate.config.config import Config
+from imitate.config.library import names
 from imitate.config.loading import load_config
 from imitate.config.readiness import check_trainable
 from imitate.config.schema import schema_text, table
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, nearest
 
 app = typer.Typer(
     help="Look at configurations, check them, write their JSON schema.", no_args_is_help=True
@@ -22,6 +24,23 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Another value, as in train.batch_size=256."),
 ]
+
+
+@app.command("list")
+def list_(
+    part: Annotated[str, typer.Argument(help="Only names with this in them, such as lift.")] = "",
+    json_: Annotated[bool, typer.Option("--json", help="A JSON list, for scripts.")] = False,
+) -> None:
+    """Names of the configurations that come with the package."""
+    chosen = [name for name in names() if part in name]
+    if json_:
+        typer.echo(json.dumps(chosen))
+        return
+    if not chosen:
+        raise ConfigError(
+            f"no bundled configuration has '{part}' in its name; {nearest(part, names())}"
+        )
+    typer.echo("\n".join(chosen))
 
 
 @app.command()

@@ -66,7 +66,7 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
         if found is None:
             what = "is a folder" if path.is_dir() else "there is no such file"
             raise ConfigError(
-                f"{path}: {what}, nor a bundled configuration of that name, "
+                f"{path}: {what}, nor a bundled configuration of that name; "
                 f"{nearest(str(source), names())}"
             )
         path = found

@@ -23,6 +23,15 @@ def test_show_prints_the_whole_tree_with_overrides():
     assert load_config(tree) == load_config(done.stdout)
 
 
+def test_list_gives_the_names_with_a_word_in_them():
+    names = run("list", "stack").stdout.split()
+    assert "robosuite/stack/bc_rnn_gmm" in names
+    assert all("stack" in name for name in names)
+    everything = json.loads(run("list", "--json").stdout)
+    assert set(names) < set(everything)
+    assert isinstance(run("list", "nothing_like_it").exception, ConfigError)
+
+
 def test_show_of_a_bad_override_is_an_error_of_the_user():
     done = run("show", "robosuite/lift/bc", "--set", "train.batchsize=3")
     assert isinstance(done.exception, ConfigError)

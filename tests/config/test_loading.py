@@ -54,7 +54,7 @@ def test_a_file_that_is_no_text(tmp_path):
 
 def test_a_file_that_does_not_exist_and_a_folder(tmp_path):
     assert problem("robosuite/lift/bx.json") == (
-        "robosuite/lift/bx.json: there is no such file, nor a bundled configuration of that name, "
+        "robosuite/lift/bx.json: there is no such file, nor a bundled configuration of that name; "
         "did you mean 'robosuite/lift/bc'?"
     )
     assert problem(tmp_path).startswith(f"{tmp_path}: is a folder, nor a bundled configuration")
