@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Any
 
+from imitate.config.observation import ObservationConfig
 from imitate.config.section import OpenSection, Section
 from imitate.errors import ConfigError, nearest
 
@@ -65,6 +66,12 @@ def find(algo_name: str) -> AlgorithmEntry:
             f"algo_name: no algorithm '{algo_name}', {nearest(algo_name, available())}"
         )
     return _entries[algo_name]
+
+
+def subtree_type(algo_name: str, key: str) -> type[Section] | None:
+    """Type of the subtrees ``algo`` and ``observation``, where it depends on the algorithm."""
+    section = find(algo_name).section
+    return {"algo": section, "observation": section.observations or ObservationConfig}.get(key)
 
 
 def available() -> list[str]:

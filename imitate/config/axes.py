@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from imitate.config.algorithms import find
+from imitate.config.algorithms import subtree_type
 from imitate.config.config import Config
 from imitate.config.loading import Source, load_config, read_tree
 from imitate.config.overrides import parse_override, put
@@ -92,7 +92,8 @@ def _lists(
     for key, value in tree.items():
         here = f"{path}.{key}" if path else key
         if isinstance(value, dict):
-            inner = find(algo_name).section if here == "algo" else child_type(section, key)
+            own = None if path else subtree_type(algo_name, key)
+            inner = own or child_type(section, key)
             if inner is not None and not issubclass(inner, OpenSection):
                 yield from _lists(inner, value, here, algo_name)
         elif isinstance(value, list) and _are_alternatives(section, key, value):

@@ -17,10 +17,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from imitate.config.algorithms import find
+from imitate.config.algorithms import find, subtree_type
 from imitate.config.experiment import ExperimentConfig
 from imitate.config.meta import MetaConfig
-from imitate.config.observation import ObservationConfig
+from imitate.config.observation import ObservationConfig, Observations
 from imitate.config.overrides import put
 from imitate.config.problems import problem_lines
 from imitate.config.section import Section, merged
@@ -35,6 +35,12 @@ def _as_the_algorithm_wants(value: Any, handler: Any, info: ValidationInfo) -> A
     return find(name).section.model_validate(value)
 
 
+def _observed_as_the_algorithm_wants(value: Any, handler: Any, info: ValidationInfo) -> Any:
+    name = info.data.get("algo_name")
+    kind = ObservationConfig if name is None else subtree_type(name, "observation")
+    return (kind or ObservationConfig).model_validate(value)
+
+
 class Config(Section):
     """A configuration, made by `load_config`; never changed, only copied with other values."""
 
@@ -46,7 +52,7 @@ class Config(Section):
     algo: Annotated[Section, WrapValidator(_as_the_algorithm_wants)] = Field(
         Section(), validate_default=True, description="Settings of the algorithm."
     )
-    observation: ObservationConfig = Field(
+    observation: Annotated[Observations, WrapValidator(_observed_as_the_algorithm_wants)] = Field(
         ObservationConfig(), description="Observations and their encoders."
     )
     meta: MetaConfig = Field(MetaConfig(), description="Filled in by a hyper-parameter sweep.")
@@ -104,16 +110,12 @@ class Config(Section):
     @property
     def use_goals(self) -> bool:
         """Whether the policy is conditioned on a goal."""
-        return any(self.observation.modalities.goal.values())
+        return bool(self.observation.modality_of("goal"))
 
     @property
     def all_obs_keys(self) -> tuple[str, ...]:
-        """All keys of the groups obs and goal, sorted, each once."""
-        groups = self.observation.modalities
-        keys = {
-            key for group in (groups.obs, groups.goal) for names in group.values() for key in names
-        }
-        return tuple(sorted(keys))
+        """All keys of the groups obs, goal and subgoal, sorted, each once."""
+        return tuple(sorted(self.observation.modalities_of_all()))
 
     def to_json(self) -> str:
         """The whole tree as JSON text; `load_config` of it gives an equal object."""

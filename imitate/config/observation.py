@@ -37,6 +37,7 @@ class ModalityGroup(Section):
         return self
 
 
+GROUPS = ("obs", "goal", "subgoal")
 ROBOT_STATE = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object")
 
 
@@ -124,7 +125,46 @@ class EncodersConfig(Section):
     __pydantic_extra__: dict[str, EncoderConfig] = Field(init=False)
 
 
-class ObservationConfig(Section):
+class Observations(Section):
+    """What an algorithm sees: as a whole (:class:`ObservationConfig`) or by its parts (:class:`PartedObservations`)."""
+
+    def modality_of(self, group: str = "obs") -> dict[str, str]:
+        """Modality of each key of a group ('obs', 'goal' or 'subgoal')."""
+        return {
+            key: modality
+            for part in self._parts
+            for key, modality in part.modality_of(group).items()
+        }
+
+    def modalities_of_all(self) -> dict[str, str]:
+        """Modality of each key of all groups."""
+        return {key: kind for group in GROUPS for key, kind in self.modality_of(group).items()}
+
+    def unit_range_keys(self) -> set[str]:
+        """Images that networks must see in [0, 1]: what jitters colours or was trained on ImageNet wants that."""
+        return {key for part in self._parts for key in part.unit_range_keys()}
+
+    @property
+    def _parts(self) -> tuple[Observations, ...]:
+        return tuple(part for part in self.values() if isinstance(part, Observations))
+
+
+class PartedObservations(Observations):
+    """The observations of an algorithm that consists of others: each of its entries is one's."""
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
+        home: dict[str, str] = {}
+        for part in self._parts:
+            for key, modality in part.modalities_of_all().items():
+                if home.setdefault(key, modality) != modality:
+                    raise ValueError(
+                        f"observation '{key}' is '{home[key]}' in one part but '{modality}' in another: keep one"
+                    )
+        return self
+
+
+class ObservationConfig(Observations):
     """Which observations a policy sees and how they are encoded."""
 
     modalities: ModalitiesConfig = Field(
@@ -133,7 +173,7 @@ class ObservationConfig(Section):
     encoder: EncodersConfig = Field(EncodersConfig(), description="Networks by modality.")
 
     def unit_range_keys(self) -> set[str]:
-        """Images that networks must see in [0, 1]: what jitters colours or was trained on ImageNet wants that."""
+        """See the base class."""
         sections = {
             key: self.encoder.get(key) or self.encoder.get(modality)
             for group in self.modalities
@@ -155,5 +195,5 @@ class ObservationConfig(Section):
         return self
 
     def modality_of(self, group: str = "obs") -> dict[str, str]:
-        """Modality of each key of a group ('obs', 'goal' or 'subgoal')."""
+        """See the base class."""
         return {key: modality for modality, keys in self.modalities[group].items() for key in keys}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, get_args
 
-from imitate.config.algorithms import find
+from imitate.config.algorithms import subtree_type
 from imitate.config.section import Section, child_type
 from imitate.errors import ConfigError
 
@@ -70,9 +70,8 @@ def _wants_text(path: str, root: type[Section], algo_name: str | None) -> bool:
     for depth, key in enumerate(sections):
         if section is None:
             return False
-        if depth == 0 and key == "algo" and algo_name:
-            section = find(algo_name).section
-        elif not key.isdigit():
-            section = child_type(section, key)
+        own = subtree_type(algo_name, key) if depth == 0 and algo_name else None
+        if own is not None or not key.isdigit():
+            section = own or child_type(section, key)
     field = section.model_fields.get(last) if section else None
     return field is not None and str in {field.annotation, *get_args(field.annotation)}

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from imitate.config.algorithms import find
+from imitate.config.algorithms import subtree_type
 from imitate.config.section import Section, child_type
 from imitate.errors import nearest
 
@@ -117,10 +117,9 @@ def _as_json(value: Any) -> str:
 def _section_at(root: type[Section], keys: Keys, tree: Any) -> type[Section]:
     section = root
     for depth, key in enumerate(keys):
-        if depth == 0 and key == "algo":
-            section = find(tree["algo_name"]).section
-        elif isinstance(key, str):
-            section = child_type(section, key) or Section
+        if isinstance(key, str):
+            own = subtree_type(tree["algo_name"], key) if depth == 0 else None
+            section = own or child_type(section, key) or Section
     return section
 
 

@@ -20,9 +20,9 @@ def check_trainable(config: Config) -> None:
 
 
 def _data_problems(config: Config) -> list[str]:
-    groups, train = config.observation.modalities, config.train
+    train = config.train
     problems = []
-    if not any(groups.obs.values()):
+    if not config.observation.modality_of("obs"):
         problems.append("observation.modalities.obs: lists no observation: name at least one")
     if config.use_goals and train.goal_mode is None:
         problems.append(
@@ -53,6 +53,10 @@ def _data_problems(config: Config) -> list[str]:
 def _measurement_problems(config: Config) -> list[str]:
     experiment = config.experiment
     problems = []
+    if experiment.rollout.enabled and not config.algo.acts:
+        problems.append(
+            f"experiment.rollout.enabled: is true, but what {config.algo_name} learns does not act: set it to false"
+        )
     if experiment.save.on_best_validation and not experiment.validate:
         problems.append(
             "experiment.save.on_best_validation: is true, but experiment.validate is false: "

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from pydantic import create_model
+from pydantic import Field, create_model
 
 from imitate.config.algorithms import find
 from imitate.config.config import Config
+from imitate.config.observation import ObservationConfig, Observations
 from imitate.config.section import OpenSection, Section
 
 
@@ -18,6 +19,9 @@ def json_schema(algo_name: str) -> dict[str, Any]:
     section = find(algo_name).section
     name: Any = Literal[algo_name]
     fields: dict[str, Any] = {"algo_name": (name, ...), "algo": (section, section())}
+    observed = section.observations or ObservationConfig
+    told = Config.model_fields["observation"].description
+    fields["observation"] = (observed, Field(observed(), description=told))
     model = create_model("Config", __base__=Config, **fields)
     schema: dict[str, Any] = _without_noise(model.model_json_schema())
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -69,6 +73,8 @@ def _keys(section: type[Section], prefix: str, values: Section | None) -> Iterat
         path = f"{prefix}.{name}" if prefix else name
         default = field.get_default(call_default_factory=True) if values is None else values[name]
         inner = field.annotation
+        if inner is Observations:  # of whatever type an algorithm wants; shown as most have it
+            inner = type(default)
         wanted = kind(inner) + _range(field.metadata)
         meaning = field.description or ""
         if isinstance(inner, type) and issubclass(inner, Section) and inner is not OpenSection:

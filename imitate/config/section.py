@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from imitate.config.transitions import Returns, Transitions
+from imitate.config.transitions import Returns, Subgoals, Transitions
 
 SCALARS = (str, int, float, bool, type(None))
 
@@ -39,6 +39,10 @@ class Section(BaseModel):
 
     tree_defaults: ClassVar[Mapping[str, Any]] = {}
     """On an algorithm's section: its defaults of the shared sections, as a partial tree."""
+    observations: ClassVar[type[Section] | None] = None
+    """On an algorithm's section: type of the subtree ``observation``; None: one list of observations for all."""
+    acts: ClassVar[bool] = True
+    """On an algorithm's section: whether what it learns is a policy, which can be evaluated."""
     entry_type: ClassVar[type[Section] | None] = None
     """Type of the freely named entries, where a section has such."""
 
@@ -84,6 +88,10 @@ class Section(BaseModel):
 
     def returns(self, config: Any) -> Returns | None:
         """What an algorithm wants to know of the return from each step on; for its section to override."""
+        return None
+
+    def subgoals(self, config: Any) -> Subgoals | None:
+        """Which later observations of the demo an algorithm wants with each sample; for its section to override."""
         return None
 
     def numbers_from_data(self, dataset: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What an algorithm that learns values asks of the data."""
+"""What algorithms ask of the data beside windows."""
 
 from __future__ import annotations
 
@@ -36,3 +36,16 @@ class Returns:
     discount: float
     continue_truncated: bool = False
     scaled: bool = True
+
+
+@dataclass(frozen=True)
+class Subgoals:
+    """What is asked of the future: observations that a sample's step leads to, of the demo's last step where it ends.
+
+    Attributes:
+        horizon: steps ahead.
+        every: all of them, 1 to ``horizon`` steps ahead; false: the last alone.
+    """
+
+    horizon: int
+    every: bool = False
