@@ -43,9 +43,11 @@ class Subgoals:
     """What is asked of the future: observations that a sample's step leads to, of the demo's last step where it ends.
 
     Attributes:
+        keys: the observations.
         horizon: steps ahead.
         every: all of them, 1 to ``horizon`` steps ahead; false: the last alone.
     """
 
+    keys: tuple[str, ...]
     horizon: int
     every: bool = False

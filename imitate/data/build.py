@@ -181,7 +181,7 @@ def _weights_by_size(dataset: SequenceDataset) -> NDArray[np.float64]:
 
 
 def _check_observations(file: DatasetFile, source: DataSource, config: Config) -> None:
-    modalities = {**config.observation.modality_of("obs"), **config.observation.modality_of("goal")}
+    modalities = config.observation.modalities_of_all()
     for demo in file.demos(source.filter_key)[:1]:
         for key, modality in modalities.items():
             if key != LANGUAGE_KEY or file.has(demo, f"obs/{key}"):
@@ -191,7 +191,7 @@ def _check_observations(file: DatasetFile, source: DataSource, config: Config) -
 def _sequence_dataset(
     sources: list[DataSource], config: Config, instructions: Instructions
 ) -> SequenceDataset:
-    train = config.train
+    train, subgoals = config.train, config.algo.subgoals(config)
     return SequenceDataset(
         sources,
         obs_keys=config.all_obs_keys,
@@ -207,9 +207,10 @@ def _sequence_dataset(
         hdf5_cache_mode=train.hdf5_cache_mode,
         hdf5_use_swmr=train.hdf5_use_swmr,
         hdf5_normalize_obs=train.hdf5_normalize_obs,
-        load_next_obs=bool(train.hdf5_load_next_obs),
+        load_next_obs=bool(train.hdf5_load_next_obs) and subgoals is None,
         instructions=instructions,
         image_steps=config.algo.observed_steps(config),
         transitions=config.algo.transitions(config),
         returns=config.algo.returns(config),
+        subgoals=subgoals,
     )

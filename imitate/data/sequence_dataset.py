@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from typing_extensions import Self
 
-from imitate.config.transitions import Returns, Transitions
+from imitate.config.transitions import Returns, Subgoals, Transitions
 from imitate.data.demo_language import DemoLanguage, holds_language
 from imitate.data.fields import check_step_key
 from imitate.data.hdf5_format import DatasetFile
@@ -68,6 +68,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     * the keys of ``dataset_keys``: ``rewards``, ``dones``, ``terminals``, ``timeouts`` (B, T), others (B, T, ...);
     * with ``transitions``: ``n_step_rewards`` (B,), ``discounts`` (B,), ``next_obs``: {key: (B, frame_stack, ...)} of
       the state that follows these rewards, ``next_actions`` (B, A) if wanted; see :mod:`imitate.data.transitions`;
+    * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state so many steps ahead, or (B, horizon, ...) of all on
+      the way there; beyond the demo's end the last one;
     * with ``returns``: ``returns`` (B, T) rewards from the step to the demo's end; ``step`` (B, T) int64, its number;
     * ``weight`` (B, T), where steps count differently in the losses;
     * ``pad_mask`` (B, T) bool, true where the step is real; ``index`` (B,), numbers of the samples;
@@ -105,6 +107,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         instructions: vectors of instructions; None: the unit vectors of those in the data.
         transitions: what an algorithm that learns values asks of each sample; None: nothing.
         returns: what an algorithm asks of the rewards from each step on; None: nothing.
+        subgoals: which later observations an algorithm asks for; None: none.
         image_steps: steps of a window whose images (and other arrays of two dimensions or more) are wanted, from the
             first on; None: all. A policy that predicts 100 actions from one image need not read 100 images.
 
@@ -144,6 +147,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         image_steps: int | None = None,
         transitions: Transitions | None = None,
         returns: Returns | None = None,
+        subgoals: Subgoals | None = None,
     ) -> None:
         _one_of("hdf5_cache_mode", hdf5_cache_mode, CACHE_MODES)
         _one_of("goal_mode", goal_mode, ("last", None))
@@ -167,7 +171,9 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             key for key in self.obs_keys if key != LANGUAGE_KEY or not self.serves_language
         )
         self.action_keys = tuple(dict.fromkeys(action_keys))
-        self.load_next_obs = load_next_obs or transitions is not None
+        self._next_of_window = load_next_obs
+        self.load_next_obs = load_next_obs or transitions is not None or subgoals is not None
+        self._subgoals = subgoals
         self.get_pad_mask = get_pad_mask
         self.image_steps = image_steps
         if transitions is not None or returns is not None:
@@ -297,12 +303,14 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         batch = Batch()
         batch["obs"] = _named(self._obs_columns, parts)
         for key in self._obs_apart:
-            batch["obs"][key] = self._images(f"obs/{key}", window.rows)
+            batch["obs"][key] = self._images(f"obs/{key}", window.rows, self.image_steps)
         if self._transitions is not None and self.numbers.picker is not None:
             wanted = self._transitions.next_actions
             self._add_transitions(batch, window, self.numbers.picker, wanted)
-        elif self.load_next_obs:
+        elif self._next_of_window:
             batch["next_obs"] = self._next_obs(window, parts)
+        if self._subgoals is not None:
+            batch["subgoals"] = self._future(window, self._subgoals)
         batch.update(_named(self._step_columns, parts))
         self.numbers.add_to(batch, window.rows)
         for key in self._steps_apart:
@@ -325,10 +333,10 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     def _next_obs(self, window: WindowRows, parts: Sequence[Tensor]) -> dict[str, Tensor]:
         """The observation after each step of the window."""
         if self._next_from_obs:
-            return self._observations(np.minimum(window.rows + 1, window.last))
+            return self._after(window.rows, window, self.image_steps)
         obs = _named(self._next_columns, parts)
         for key in self._next_apart:
-            obs[key] = self._images(f"next_obs/{key}", window.rows)
+            obs[key] = self._images(f"next_obs/{key}", window.rows, self.image_steps)
         return obs
 
     def _add_transitions(
@@ -338,12 +346,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         now = window.rows[:, self._frame_stack - 1]
         before, last = picker.next_frames(now, window.demo)
         following = np.minimum(last + 1, window.last)
-        newest = (
-            self._observations(following)
-            if self._next_from_obs
-            else self._observations(last, stored_next=True)
-        )
-        batch["next_obs"] = newest
+        batch["next_obs"] = newest = self._after(last, window)
         if before.shape[1] > 0:
             older = self._observations(before)
             batch["next_obs"] = {
@@ -355,21 +358,46 @@ class SequenceDataset(Dataset[dict[str, Any]]):
                 [packed[:, self.store.fields[key].columns] for key in self.action_keys], dim=-1
             )
 
-    def _observations(
-        self, rows: NDArray[np.int64], stored_next: bool = False
+    def _after(
+        self,
+        rows: NDArray[np.int64],
+        window: WindowRows,
+        image_steps: int | None = None,
+        keys: Sequence[str] | None = None,
     ) -> dict[str, Tensor]:
-        """Observations of ``rows`` (B, T), or what the file says follows them."""
+        """The observations after steps ``rows`` (B, T); all of them, or these keys."""
+        if self._next_from_obs:
+            rows = np.minimum(rows + 1, window.last)
+        return self._observations(rows, not self._next_from_obs, image_steps, keys)
+
+    def _future(self, window: WindowRows, wanted: Subgoals) -> dict[str, Tensor]:
+        """What lies ahead of the sample's own step."""
+        ahead = np.arange(0 if wanted.every else wanted.horizon - 1, wanted.horizon)
+        now = window.rows[:, self._frame_stack - 1, None]
+        obs = self._after(np.minimum(now + ahead, window.last), window, keys=wanted.keys)
+        return obs if wanted.every else {key: value[:, 0] for key, value in obs.items()}
+
+    def _observations(
+        self,
+        rows: NDArray[np.int64],
+        stored_next: bool = False,
+        image_steps: int | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> dict[str, Tensor]:
+        """Observations of ``rows`` (B, T), or what the file says follows them; all, or these keys."""
         columns = self._next_columns if stored_next else self._obs_columns
         packed = self.store.columns(rows.reshape(-1)).view(*rows.shape, -1)
         obs = _named(columns, packed.split_with_sizes(self._widths, -1))
         group, apart = ("next_obs", self._next_apart) if stored_next else ("obs", self._obs_apart)
-        for key in apart:
-            obs[key] = self._images(f"{group}/{key}", rows)
+        if keys is not None:
+            obs = {key: value for key, value in obs.items() if key in keys}
+        for key in apart if keys is None else [key for key in apart if key in keys]:
+            obs[key] = self._images(f"{group}/{key}", rows, image_steps)
         return obs
 
-    def _images(self, key: str, rows: NDArray[np.int64]) -> Tensor:
-        """Rows (B, T) of an observation that lies apart, of the steps that are wanted."""
-        wanted = rows[:, : self.image_steps]
+    def _images(self, key: str, rows: NDArray[np.int64], image_steps: int | None) -> Tensor:
+        """Rows (B, T) of an observation that lies apart, of the first so many steps."""
+        wanted = rows[:, :image_steps]
         return self._apart(key, wanted.reshape(-1), wanted.shape)
 
     def _apart(self, key: str, rows: NDArray[np.int64], shape: tuple[int, ...]) -> Tensor:

@@ -60,8 +60,9 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
             raise ConfigError(f"{dataset}: there is no such demonstration file (--dataset)")
         overrides["train.data"] = str(Path(dataset).expanduser().resolve())
     config = config.with_overrides(overrides) if overrides else config
-    located = [entry.to_dict() for entry in located_data(config)]
-    paths: dict[str, Any] = {"train.data": located}
+    paths: dict[str, Any] = {}
+    if config.train.data or not config.train.online.enabled:
+        paths["train.data"] = [entry.to_dict() for entry in located_data(config)]
     if config.train.language_embeddings is not None:
         paths["train.language_embeddings"] = str(located_file(config, "train.language_embeddings"))
     config = config.with_overrides(paths)
@@ -89,10 +90,7 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
     train_set, valid_set = build_datasets(config)
     config = config.with_overrides(_numbers_for_null(config, train_set, valid_set))
     _, raw_shapes, action_dims, action_low, action_high = dataset_metadata(config)
-    modalities = {
-        **config.observation.modality_of("obs"),
-        **config.observation.modality_of("goal"),
-    }
+    modalities = config.observation.modalities_of_all()
     preprocess = Preprocess.from_statistics(
         {key: raw_shapes[key] for key in modalities},
         modalities,
