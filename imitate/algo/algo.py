@@ -153,9 +153,10 @@ class Algo(ABC):
         self.frame_stack: int = global_config.train.frame_stack
         self.obs_shapes = self._group_shapes("obs")
         self.goal_shapes = self._group_shapes("goal")
+        self.subgoal_shapes = self._group_shapes("subgoal")
         self.preprocess = Preprocess.layout_only_from_processed(
-            {**self.obs_shapes, **self.goal_shapes},
-            {**obs_config.modality_of("obs"), **obs_config.modality_of("goal")},
+            {**self.obs_shapes, **self.goal_shapes, **self.subgoal_shapes},
+            obs_config.modalities_of_all(),
             {"actions": ac_dim},
         ).to(self.device)
         self._autocast_dtype = _autocast_dtype(global_config.train.precision, self.device)
@@ -176,6 +177,11 @@ class Algo(ABC):
         """Whether a moving average of the weights is kept."""
         ema = self.algo_config.get("ema", None)
         return ema is not None and bool(ema.enabled)
+
+    @property
+    def learners(self) -> tuple[Algo, ...]:
+        """The algorithms whose networks learn: this one, or those that it consists of."""
+        return (self,)
 
     @property
     def active_nets(self) -> nn.ModuleDict:
@@ -206,18 +212,18 @@ class Algo(ABC):
 
         It joins the features of ``frames`` observations, by default the ``train.frame_stack`` last ones.
         """
+        goal = self._encoder_of("goal") if self.goal_shapes else None
+        return GroupEncoder(self._encoder_of("obs"), goal, frames or self.frame_stack)
 
-        def encoder(group: str, shapes: Mapping[str, tuple[int, ...]]) -> ObservationEncoder:
-            return ObservationEncoder(
-                shapes,
-                self.obs_config.modality_of(group),
-                self.obs_config.encoder,
-                default_norm="group" if self._averages_weights else "batch",
-                load_pretrained=self._load_pretrained,
-            )
-
-        goal = encoder("goal", self.goal_shapes) if self.goal_shapes else None
-        return GroupEncoder(encoder("obs", self.obs_shapes), goal, frames or self.frame_stack)
+    def _encoder_of(self, group: str) -> ObservationEncoder:
+        """A new encoder of one group of observations."""
+        return ObservationEncoder(
+            self._group_shapes(group),
+            self.obs_config.modality_of(group),
+            self.obs_config.encoder,
+            default_norm="group" if self._averages_weights else "batch",
+            load_pretrained=self._load_pretrained,
+        )
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -305,9 +311,14 @@ class Algo(ABC):
         for key in ("actions", "next_actions"):
             if key in prepared:
                 prepared[key] = self.preprocess.normalize_actions(prepared[key])
-        for group in ("obs", "next_obs", "goal_obs"):
+        wanted = {
+            "obs": self.obs_shapes,
+            "next_obs": self.obs_shapes,
+            "goal_obs": self.goal_shapes,
+            "subgoals": self.subgoal_shapes,
+        }
+        for group, keys in wanted.items():
             if batch.get(group):
-                keys = self.goal_shapes if group == "goal_obs" else self.obs_shapes
                 prepared[group] = self.preprocess.prepare_obs(batch[group], keys)
         return self._select_batch(prepared)
 
@@ -468,17 +479,23 @@ class Algo(ABC):
             explore: act with the learned noise rather than as in evaluation.
             generator: source of randomness; the default generator otherwise.
         """
-        next_state: PolicyState = {}
-        if self.frame_stack > 1:
-            frames = {
-                key: torch.cat([old[:, 1:], obs[key].unsqueeze(1)], dim=1)
-                for key, old in state["frames"].items()
-            }
-            repeated = {key: obs[key].unsqueeze(1).expand_as(x) for key, x in frames.items()}
-            obs = where_state(state["empty"], repeated, frames)
-            next_state = {"frames": obs, "empty": torch.zeros_like(state["empty"])}
+        obs, frames = self._remembered(obs, state)
         step = self._act(obs, state["policy"], goal, explore=explore, generator=generator)
-        return step._replace(state={"policy": step.state, **next_state})
+        return step._replace(state={"policy": step.state, **frames})
+
+    def _remembered(
+        self, obs: dict[str, Tensor], state: PolicyState
+    ) -> tuple[dict[str, Tensor], PolicyState]:
+        """The observation with those before it, where frames are stacked, and what to remember of it."""
+        if self.frame_stack == 1:
+            return obs, {}
+        frames = {
+            key: torch.cat([old[:, 1:], obs[key].unsqueeze(1)], dim=1)
+            for key, old in state["frames"].items()
+        }
+        repeated = {key: obs[key].unsqueeze(1).expand_as(x) for key, x in frames.items()}
+        stacked = where_state(state["empty"], repeated, frames)
+        return stacked, {"frames": stacked, "empty": torch.zeros_like(state["empty"])}
 
     @abstractmethod
     def _act(

@@ -346,8 +346,7 @@ class BC_VAE(BC):  # noqa: N801
         prior = self.algo_config.vae.prior
         if not prior.use_categorical:
             return super().train_on_batch(batch, epoch, validate)
-        temperature = prior.categorical_init_temp - epoch * prior.categorical_temp_anneal_step
-        temperature = max(temperature, prior.categorical_min_temp)
+        temperature = prior.temperature(epoch)
         self.vae_policy.vae.set_gumbel_temperature(temperature)
         info = super().train_on_batch(batch, epoch, validate)
         return {**info, "Gumbel_Temperature": torch.tensor(temperature)}

@@ -195,8 +195,7 @@ class VAESampler(Sampler):
         freeze, prior = self.config.freeze_encoder_epoch, self.config.vae.prior
         self.vae.encoder.requires_grad_(freeze == -1 or epoch < freeze)
         if prior.use_categorical:
-            fallen = prior.categorical_init_temp - epoch * prior.categorical_temp_anneal_step
-            self.vae.set_gumbel_temperature(max(fallen, prior.categorical_min_temp))
+            self.vae.set_gumbel_temperature(prior.temperature(epoch))
 
 
 class GMMSampler(Sampler):
@@ -337,6 +336,12 @@ class BCQ(ActorCritic):
         actions = self._perturbed("actor", obs, actions, goal)
         value, best = self._values("critic", obs, actions, goal)[0].max(-1)
         return pick_class(actions, best), value
+
+    def state_value(
+        self, obs: Batch, goal: Batch | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """(B,) values of states: of the best of some sampled actions, by the first critic."""
+        return self._best(obs, goal, generator)[1]
 
     def _validation_info(self, batch: Batch) -> Info:
         """Mean absolute difference of the actions that would be taken from the data's, normalized units."""

@@ -131,6 +131,11 @@ class VAEPriorConfig(Section):
     categorical_temp_anneal_step: float = Field(0.001, ge=0, description="decrease per epoch")
     categorical_min_temp: float = Field(0.3, gt=0, description="floor of the temperature")
 
+    def temperature(self, epoch: int) -> float:
+        """Of discrete latents in this epoch, counted from 1."""
+        fallen = self.categorical_init_temp - epoch * self.categorical_temp_anneal_step
+        return max(fallen, self.categorical_min_temp)
+
 
 class VAEConfig(Section):
     """Conditional variational autoencoder."""

@@ -1,4 +1,4 @@
-"""Conditional variational autoencoder over actions.
+"""Conditional variational autoencoder, over actions or over several vectors such as those of a subgoal.
 
 Kingma & Welling, "Auto-Encoding Variational Bayes", ICLR 2014 (arXiv:1312.6114); conditional form:
 Sohn, Lee & Yan, "Learning Structured Output Representation using Deep Conditional Generative Models",
@@ -7,7 +7,7 @@ NeurIPS 2015; Gumbel-softmax: Jang, Gu & Poole, ICLR 2017 (arXiv:1611.01144).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +48,8 @@ class VAE(nn.Module):
         decoder_is_conditioned: the decoder sees s (robomimic's does whatever this key says).
         reconstruction_sum_across_elements: sum the squared error over action dimensions, rather than
             average it.
+        output_dims: size of each vector that is reconstructed, where it is not an action; these are not squashed, and
+            :meth:`decode_parts` gives them.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class VAE(nn.Module):
         *,
         decoder_is_conditioned: bool = True,
         reconstruction_sum_across_elements: bool = False,
+        output_dims: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         self.latent = latent
@@ -69,18 +72,24 @@ class VAE(nn.Module):
         self.decoder = MultiHeadMLP(
             latent.size + (condition_dim if decoder_is_conditioned else 0),
             decoder_layer_dims,
-            {"action": action_dim},
+            output_dims or {"action": action_dim},
         )
         self.decoder_is_conditioned = decoder_is_conditioned
         self.sums_reconstruction = reconstruction_sum_across_elements
 
     @classmethod
-    def from_config(cls, condition_dim: int, action_dim: int, config: Any) -> Self:
+    def from_config(
+        cls,
+        condition_dim: int,
+        action_dim: int,
+        config: Any,
+        output_dims: Mapping[str, int] | None = None,
+    ) -> Self:
         """As the section ``algo.vae`` describes it. Raises ConfigError for what does not go together."""
         if not (config.decoder.is_conditioned or config.prior.is_conditioned):
             raise ConfigError(
                 "algo.vae: decoder.is_conditioned and prior.is_conditioned are both false, so that "
-                "actions would not depend on observations; set one of them to true"
+                "samples would not depend on observations; set one of them to true"
             )
         return cls(
             condition_dim,
@@ -90,6 +99,7 @@ class VAE(nn.Module):
             config.decoder_layer_dims,
             decoder_is_conditioned=config.decoder.is_conditioned,
             reconstruction_sum_across_elements=config.decoder.reconstruction_sum_across_elements,
+            output_dims=output_dims,
         )
 
     def encode(self, actions: Tensor, condition: Tensor) -> Params:
@@ -99,9 +109,13 @@ class VAE(nn.Module):
 
     def decode(self, z: Tensor, condition: Tensor) -> Tensor:
         """Latents (B, Z) to actions (B, A), squashed by tanh."""
+        return self.decode_parts(z, condition)["action"].tanh()
+
+    def decode_parts(self, z: Tensor, condition: Tensor) -> Params:
+        """Latents (*B, Z) to the vectors (*B, D) of the decoder, by name."""
         inputs = torch.cat([z, condition], dim=-1) if self.decoder_is_conditioned else z
-        action: Tensor = self.decoder(inputs)["action"]
-        return action.tanh()
+        parts: Params = self.decoder(inputs)
+        return parts
 
     def sample_prior(self, condition: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """(B, Z) latents for (B, D) conditions."""

@@ -57,10 +57,10 @@ def action_error(algo: Algo, raw: dict[str, Any], frame_stack: int) -> float | N
     """Mean |policy's action - demonstrated action|, in the data's units, along the windows of one raw batch.
 
     The policy acts as when deployed (its memory starts at the window's start); None where its action is not the
-    recorded one (converted at run time).
+    recorded one (converted at run time), or there is no policy.
     """
     actions: Tensor = raw["actions"]
-    if actions.shape[-1] != algo.preprocess.actions.sent_dim:
+    if not algo.algo_config.acts or actions.shape[-1] != algo.preprocess.actions.sent_dim:
         return None
     policy = RolloutPolicy(algo)
     goal = _arrays(raw["goal_obs"], policy.goal_keys) if policy.goal_keys else None

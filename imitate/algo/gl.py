@@ -1,0 +1,278 @@
+"""Goal prediction: from an observation to the observation some steps later, a subgoal.
+
+The planner of hierarchical policies: Mandlekar et al., "Learning to Generalize Across Long-Horizon Tasks from Human
+Demonstrations", RSS 2020 (arXiv:2003.06085), and "IRIS", ICRA 2020 (arXiv:1911.05321). With g = the observation
+``subgoal_horizon`` steps after s, or the demo's last one, K its keys, |g_k|^2 the mean of squares:
+
+    GL       sum_k |f(s)_k - g_k|^2                                                     -> GL._planner_loss
+    GL_VAE   1/K sum_k |decode(z, s)_k - g_k|^2 + kl_weight KL(q(z|g, s) || p(z|s)), z ~ q
+             with ``reconstruction_sum_across_elements`` the sum of all squares          -> GL_VAE._planner_loss
+
+A planner alone does not act: see ``hbc`` and ``iris``. Departures from robomimic: where only the state
+``subgoal_horizon`` steps ahead is wanted, only that one is read from the file, so that ``train.seq_length`` may stay 1;
+the decoder leaves out the observation where ``vae.decoder.is_conditioned`` is false.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep, register_algo_factory_func
+from imitate.algo.sections import LayerDims, VAEConfig
+from imitate.config import OptimizerConfig, Section
+from imitate.config.observation import ROBOT_STATE
+from imitate.config.transitions import Subgoals
+from imitate.errors import DatasetError, UserError
+from imitate.functional.losses import masked_mean
+from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
+
+
+class GLOptimParams(Section):
+    """Optimizers by network."""
+
+    goal_network: OptimizerConfig = Field(OptimizerConfig())
+
+
+class MeanSubgoalConfig(Section):
+    """The planner without VAE."""
+
+    planner_layer_dims: LayerDims = Field((300, 400), description="hidden layers")
+
+
+class GLConfig(Section):
+    """Section ``algo`` of algorithm ``gl``."""
+
+    acts = False
+    tree_defaults = {
+        "experiment": {"rollout": {"enabled": False}},
+        "observation": {"modalities": {"subgoal": {"low_dim": list(ROBOT_STATE)}}},
+    }
+
+    optim_params: GLOptimParams = Field(GLOptimParams())
+    subgoal_horizon: int = Field(10, ge=1, description="steps from an observation to its subgoal")
+    ae: MeanSubgoalConfig = Field(MeanSubgoalConfig())
+    vae: VAEConfig = Field(VAEConfig(enabled=True, latent_dim=16))
+
+    def observed_steps(self, config: Any) -> int | None:
+        """The frames up to the sample's step."""
+        frames: int = config.train.frame_stack
+        return frames
+
+    def subgoals(self, config: Any) -> Subgoals | None:
+        """The state so many steps ahead."""
+        return Subgoals(tuple(config.observation.modality_of("subgoal")), self.subgoal_horizon)
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        if config.observation.modality_of("subgoal"):
+            return []
+        return [
+            "observation.modalities.subgoal: lists nothing to predict: name at least one observation"
+        ]
+
+
+@register_algo_factory_func("gl", section=GLConfig)
+def algo_config_to_class(algo_config: GLConfig) -> tuple[type[GL], dict[str, Any]]:
+    """The mean subgoal, or a distribution."""
+    return (GL_VAE if algo_config.vae.enabled else GL), {}
+
+
+class GL(Algo):
+    """Predicts the mean subgoal."""
+
+    main_net = "goal_network"
+
+    def _create_networks(self) -> None:
+        net = SubgoalNetwork(
+            self._create_encoder(), self.subgoal_shapes, self.algo_config.ae.planner_layer_dims
+        )
+        self.nets = nn.ModuleDict({"goal_network": net})
+
+    # ---- training ------------------------------------------------------------------------------------------------
+
+    def process_batch_for_training(self, batch: Batch) -> Batch:
+        """As in the base class; a batch that lacks ``subgoals`` may have them in its window of ``next_obs``."""
+        first = self.frame_stack - 1
+        return super().process_batch_for_training(
+            with_subgoals(batch, self.subgoal_shapes, first, self.algo_config.subgoal_horizon)
+        )
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """The observation at the sample's step, and its subgoal."""
+        frames, now = self.frame_stack, self.frame_stack - 1
+        steps = slice(0, frames) if frames > 1 else 0
+        weight = batch.get("weight")
+        subgoals = {}
+        for key, value in batch["subgoals"].items():
+            every = value.dim() > len(self.subgoal_shapes[key]) + 1  # then the last is that of now
+            subgoals[key] = value[:, -1] if every else value
+        return {
+            "obs": {key: value[:, steps] for key, value in batch["obs"].items()},
+            "goal_obs": batch.get("goal_obs"),
+            "subgoals": subgoals,
+            "weight": None if weight is None else weight[:, now],
+        }
+
+    def _errors(self, predicted: Batch, wanted: Batch) -> dict[str, Tensor]:
+        """(B,) mean squared error of each key."""
+        return {
+            key: (value - wanted[key]).square().flatten(1).mean(-1)
+            for key, value in predicted.items()
+        }
+
+    def _planner_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Loss of network ``goal_network``."""
+        predicted = self.active_nets["goal_network"](batch["obs"], batch["goal_obs"])
+        errors = self._errors(predicted, batch["subgoals"])
+        info = {f"{k}_Loss": masked_mean(v, batch["weight"]) for k, v in errors.items()}
+        loss = torch.stack(list(info.values())).sum()
+        return loss, {"Loss": loss, **info}
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        return self._planner_loss(batch)
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """One update, or with ``validate`` the same losses without it."""
+        with torch.set_grad_enabled(not validate):
+            loss, info = self._planner_loss(batch)
+        if not validate:
+            info["Grad_Norms"] = self._gradient_step("goal_network", loss)
+        return {name: value.detach() for name, value in info.items()}
+
+    # ---- planning ------------------------------------------------------------------------------------------------
+
+    def sample_subgoals(
+        self,
+        obs: Batch,
+        goal: Batch | None = None,
+        number: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Batch:
+        """{key: (B, N, ...)} subgoals that are possible; of a planner of means N times the same.
+
+        Args:
+            obs: prepared, (B, ...), or (B, frame_stack, ...) where frames are stacked.
+            goal: prepared, where the planner has goals.
+            number: N.
+            generator: source of randomness.
+        """
+        mean = self.active_nets["goal_network"](obs, goal)
+        return {
+            key: value.unsqueeze(1).expand(-1, number, *value.shape[1:])
+            for key, value in mean.items()
+        }
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        raise UserError(
+            "gl predicts subgoals and does not act: train hbc or iris, whose planner it is"
+        )
+
+
+class GL_VAE(GL):  # noqa: N801 - the name users know
+    """Predicts a distribution over subgoals."""
+
+    @property
+    def planner(self) -> SubgoalVAE:
+        """The network."""
+        return cast(SubgoalVAE, self.active_nets["goal_network"])
+
+    def _create_networks(self) -> None:
+        net = SubgoalVAE(self._create_encoder(), self._encoder_of("subgoal"), self.algo_config.vae)
+        self.nets = nn.ModuleDict({"goal_network": net})
+
+    def _planner_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        out = self.planner(batch["subgoals"], batch["obs"], batch["goal_obs"])
+        if self.algo_config.vae.decoder.reconstruction_sum_across_elements:
+            sums = [
+                (value - batch["subgoals"][key]).square().flatten(1).sum(-1)
+                for key, value in out.reconstruction.items()
+            ]
+            error = torch.stack(sums).sum(0)
+        else:
+            errors = self._errors(out.reconstruction, batch["subgoals"])
+            error = torch.stack(list(errors.values())).mean(0)
+        reconstruction = masked_mean(error, batch["weight"])
+        kl = masked_mean(out.kl, batch["weight"])
+        loss = reconstruction + self.algo_config.vae.kl_weight * kl
+        return loss, {"Loss": loss, "Reconstruction_Loss": reconstruction, "KL_Loss": kl}
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """As in the base class, at this epoch's Gumbel-softmax temperature where latents are discrete."""
+        prior = self.algo_config.vae.prior
+        if prior.use_categorical:
+            self.planner.vae.set_gumbel_temperature(prior.temperature(epoch))
+        return super().train_on_batch(batch, epoch, validate)
+
+    def sample_subgoals(
+        self,
+        obs: Batch,
+        goal: Batch | None = None,
+        number: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Batch:
+        """{key: (B, N, ...)} from latents of the prior."""
+        return self.planner.sample(obs, goal, number, generator)
+
+    def sample_latents(
+        self,
+        obs: Batch,
+        goal: Batch | None = None,
+        number: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """(B, N, Z) latents of the prior: subgoals that are not decoded."""
+        return self.planner.sample_prior(obs, goal, number, generator)
+
+    @torch.no_grad()
+    def latents_of(
+        self, subgoals: Batch, obs: Batch, goal: Batch | None, prior_samples: int = 0
+    ) -> Tensor:
+        """(B, Z) latents that stand for given subgoals: samples of the posterior.
+
+        Args:
+            subgoals: {key: (B, ...)}.
+            obs: as in :meth:`sample_subgoals`.
+            goal: as there.
+            prior_samples: take so many latents of the prior instead, and of them the one nearest to the posterior's.
+        """
+        latent: Tensor = self.planner(subgoals, obs, goal).latent
+        if prior_samples == 0:
+            return latent
+        candidates = self.sample_latents(obs, goal, prior_samples)
+        nearest = (candidates - latent.unsqueeze(1)).square().sum(-1).argmin(-1)
+        return candidates[torch.arange(len(latent), device=latent.device), nearest]
+
+
+def with_subgoals(batch: Batch, keys: Any, first: int, horizon: int) -> Batch:
+    """A raw batch with ``subgoals`` {key: (B, horizon, ...)}, from its ``next_obs`` where it lacks them.
+
+    Args:
+        batch: of :class:`~imitate.data.SequenceDataset`.
+        keys: of a subgoal.
+        first: place of the sample's own step in the window.
+        horizon: steps ahead.
+
+    Raises:
+        DatasetError: the windows are too short for that.
+    """
+    if batch.get("subgoals"):
+        return batch
+    window = batch.get("next_obs") or {}
+    if any(key not in window or window[key].shape[1] < first + horizon for key in keys):
+        raise DatasetError(
+            f"the batches have no subgoals, {horizon} steps ahead: make the dataset with "
+            "SequenceDataset(..., subgoals=config.algo.subgoals(config)), or by build_datasets(config)"
+        )
+    return {**batch, "subgoals": {key: window[key][:, first : first + horizon] for key in keys}}
