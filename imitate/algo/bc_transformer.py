@@ -110,9 +110,9 @@ class BC_Transformer(BC):  # noqa: N801
                 key: value[:, -config.context_length :] for key, value in inputs["obs"].items()
             }
             features, _ = policy(window, inputs["goal"])
-            if not config.pred_future_acs:
-                features = features[:, -1]
-            return self._steps(policy.head.act(features, explore, generator))
+            # A mixture draws for all steps, as robomimic's does, so that the same seed gives the same actions.
+            actions = self._steps(policy.head.act(features, explore, generator))
+            return actions if config.pred_future_acs else actions[:, -1]
 
         obs = obs if self.frame_stack > 1 else {key: value[:, None] for key, value in obs.items()}
         return self._decide(decide_from_window, {"obs": obs, "goal": goal}, state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
@@ -71,6 +71,9 @@ class EncoderConfig(Section):
     core_class: str | None = Field(None, description="Network; null: the values go in as they are.")
     core_kwargs: OpenSection = Field(OpenSection(), description="Its arguments. Free-form.")
     share: bool = Field(False, description="Whether keys of equal shape have one network together.")
+    feature_activation: Literal["relu"] | None = Field(
+        "relu", description="After the network; null: none, as robomimic's transformers have it."
+    )
     obs_randomizer_class: str | tuple[str, ...] | None = Field(
         None, description="Augmentation, or a list of them."
     )

@@ -49,12 +49,18 @@ class KeyEncoder(nn.Module):
         input_shape: of one step.
         randomizers: applied in order.
         core: with ``output_shape``; None for no network.
+        activation: 'relu' after the core, or None.
     """
 
     def __init__(
-        self, input_shape: Shape, randomizers: Sequence[Randomizer], core: nn.Module | None
+        self,
+        input_shape: Shape,
+        randomizers: Sequence[Randomizer],
+        core: nn.Module | None,
+        activation: str | None = "relu",
     ) -> None:
         super().__init__()
+        self.activation = activation
         self.input_shape = input_shape
         self.randomizers = nn.ModuleList(randomizers)
         self.core = core
@@ -77,7 +83,9 @@ class KeyEncoder(nn.Module):
         for randomizer in self.randomizers:
             x = randomizer(x, len(x) // max(windows, 1))
         if self.core is not None:
-            x = torch.relu(self.core(*self._core_inputs(x, len(flat), language)))
+            x = self.core(*self._core_inputs(x, len(flat), language))
+            if self.activation == "relu":
+                x = torch.relu(x)
         x = x.flatten(1)
         for randomizer in reversed(self.randomizers):
             x = randomizer.merge(x)  # type: ignore[operator]
@@ -129,7 +137,7 @@ def make_key_encoder(
         raise ConfigError(f"observation.encoder.{section} ('{key}', {shape}): {error}") from None
     if core is None and not randomizers:
         return None
-    return KeyEncoder(shape, randomizers, core)
+    return KeyEncoder(shape, randomizers, core, config.get("feature_activation", "relu"))
 
 
 def _core(shape: Shape, config: Any, supplies: Mapping[str, Any]) -> nn.Module | None:

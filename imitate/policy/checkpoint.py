@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import platform
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -37,6 +36,7 @@ from imitate.algo.algo import Algo, algo_factory
 from imitate.config import load_config
 from imitate.errors import CheckpointError
 from imitate.models.preprocess import Preprocess
+from imitate.policy.robomimic.reading import is_robomimic, read
 
 FORMAT_VERSION = 1
 _PARTS = ("algo_name", "config", "env_metadata", "shape_metadata", "model", "preprocess")
@@ -51,8 +51,12 @@ def checkpoint_dict(
     provenance: Mapping[str, Any] | None = None,
     environments: Sequence[Mapping[str, Any]] | None = None,
     language: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything that is saved of an algorithm; numpy arrays and scalars become lists and numbers."""
+    """Everything that is saved of an algorithm; numpy arrays and scalars become lists and numbers.
+
+    ``model`` stands in for :meth:`Algo.serialize` where not all of that is known.
+    """
     return {
         "format_version": FORMAT_VERSION,
         "algo_name": algo.global_config.algo_name,
@@ -67,7 +71,7 @@ def checkpoint_dict(
                 **shape_metadata,
             }
         ),
-        "model": algo.serialize(),
+        "model": algo.serialize() if model is None else dict(model),
         "preprocess": algo.preprocess.to_dict(),
         "train_state": _plain(train_state or {}),
         "provenance": _plain(provenance or {}),
@@ -108,7 +112,7 @@ def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
-    """Read a checkpoint; nothing in it is executed.
+    """Read a checkpoint, also one of robomimic, which becomes one of ours; nothing in it is executed.
 
     Raises:
         CheckpointError: no such file, cut short, not a checkpoint, of a newer format, or with objects other than
@@ -123,18 +127,32 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
             "take another checkpoint of the run"
         )
     try:
-        ckpt = torch.load(path, map_location=map_location, weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path}: holds Python objects that could run code when loaded, and was refused; "
-            "a checkpoint of this toolkit holds only tensors, numbers, strings, lists and dicts"
-        ) from error
+        ckpt = read(path, map_location)
     except (RuntimeError, EOFError, KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
         raise CheckpointError(
             f"{path}: damaged ({str(error).splitlines()[0]}); take another checkpoint of the run"
         ) from error
+    if is_robomimic(ckpt):
+        return converted(ckpt, path)
     _check_format(ckpt, path)
     return dict(ckpt)
+
+
+def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict[str, Any]:
+    """The checkpoint, or where it is robomimic's what becomes of it.
+
+    Raises:
+        CheckpointError: it is robomimic's, and something in it has no counterpart here.
+    """
+    if not is_robomimic(ckpt):
+        return dict(ckpt)
+    # Here, since it imports the algorithms, and needs this module.
+    from imitate.policy.robomimic.importing import from_robomimic
+
+    try:
+        return from_robomimic(ckpt)
+    except CheckpointError as error:
+        raise CheckpointError(f"{source}: a checkpoint of robomimic; {error}") from error
 
 
 def algo_from_checkpoint(

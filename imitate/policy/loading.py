@@ -13,7 +13,7 @@ from imitate.algo.algo import has_fast_bf16
 from imitate.data.language import Instructions
 from imitate.errors import CheckpointError, UserError
 from imitate.models.packed_linear import pack_linears
-from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
+from imitate.policy.checkpoint import algo_from_checkpoint, converted, load_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 
 _logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def policy_from_checkpoint(
 
     Args:
         device: where it runs; None: the first CUDA device, or the CPU where there is none.
-        ckpt_path: checkpoint file; or give
+        ckpt_path: checkpoint file, ours or robomimic's; or give
         ckpt_dict: an already loaded checkpoint.
         verbose: log what was loaded.
         precision: of the large linear layers, on a CPU. With bf16 large networks act up to twice as fast, and actions
@@ -45,7 +45,7 @@ def policy_from_checkpoint(
     """
     if (ckpt_path is None) == (ckpt_dict is None):
         raise CheckpointError("give either ckpt_path or ckpt_dict")
-    ckpt = dict(ckpt_dict) if ckpt_dict is not None else load_checkpoint(str(ckpt_path))
+    ckpt = converted(ckpt_dict) if ckpt_dict is not None else load_checkpoint(str(ckpt_path))
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     algo = algo_from_checkpoint(ckpt, device)

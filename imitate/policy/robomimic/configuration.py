@@ -1,0 +1,106 @@
+"""From the configuration in a checkpoint of robomimic to ours: the same tree, with what its code did spelled out.
+
+The sizes of networks are those of the weights, since parts of its trees were never read:
+
+* the U-Net of diffusion_policy has always 256, 512 and 1024 channels, whatever ``algo.unet`` says;
+* the trunk of ShallowConv ends in 32 channels, whatever ``output_channel`` says;
+* a VAE's decoder sees the observation, whatever ``decoder.is_conditioned`` says;
+* pretrained trunks see colours as they are, in [0, 1]; diffusion_policy has GroupNorm in all trunks;
+* features of images go through a ReLU, except into a transformer;
+* each critic has encoders of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from imitate.errors import CheckpointError
+
+Tree = dict[str, Any]
+
+UNET = {
+    "diffusion_step_embed_dim": 256,
+    "down_dims": [256, 512, 1024],
+    "kernel_size": 5,
+    "n_groups": 8,
+}
+"""Of every U-Net in robomimic."""
+
+SHALLOW_CHANNELS = 32
+ENCODERS = ("low_dim", "rgb", "depth", "scan")
+
+
+def ours_from_theirs(algo_name: str, tree: Tree, normalizes_obs: bool) -> Tree:
+    """Our tree for a policy that acts as theirs.
+
+    Args:
+        algo_name: the algorithm.
+        tree: theirs, of any release; it may be changed.
+        normalizes_obs: whether the checkpoint has statistics of observations.
+
+    Raises:
+        CheckpointError: something of it works otherwise here.
+    """
+    tree["algo_name"] = algo_name
+    train = tree.setdefault("train", {})
+    train.pop("hdf5_normalize_obs", None)
+    train["obs_normalization"] = "mean_std" if normalizes_obs else None
+    algo = tree.setdefault("algo", {})
+    for encoder in _encoders(tree.get("observation")):
+        _spell_out_encoder(encoder, algo_name, algo)
+    if algo_name == "diffusion_policy":
+        algo["unet"] = {**algo.get("unet", {}), **UNET}
+    for section in _sections(algo):
+        _spell_out_section(section)
+    if algo.get("transformer", {}).get("enabled") and algo["transformer"].get("pred_future_acs"):
+        raise CheckpointError(
+            "algo.transformer.pred_future_acs: robomimic acts on what it predicts from the oldest observation of its "
+            "window, which is not done here"
+        )
+    return tree
+
+
+def _encoders(observation: Any) -> Iterator[Tree]:
+    """Every entry of every ``encoder``, at any depth."""
+    if not isinstance(observation, Mapping):
+        return
+    for name, value in observation.items():
+        if name == "encoder" and isinstance(value, Mapping):
+            yield from (entry for entry in value.values() if isinstance(entry, dict))
+        elif name != "modalities":
+            yield from _encoders(value)
+
+
+def _spell_out_encoder(encoder: Tree, algo_name: str, algo: Tree) -> None:
+    if not encoder.get("core_class"):
+        return
+    if algo.get("transformer", {}).get("enabled") and algo_name == "bc":
+        encoder["feature_activation"] = None
+    if not str(encoder["core_class"]).startswith("VisualCore"):
+        return
+    core = encoder["core_kwargs"] = {**(encoder.get("core_kwargs") or {})}
+    backbone = core["backbone_kwargs"] = {**(core.get("backbone_kwargs") or {})}
+    name = core.get("backbone_class") or "ResNet18Conv"
+    if name == "ShallowConv":
+        backbone.pop("output_channel", None)
+    elif name.startswith("ResNet"):
+        backbone["norm"] = "group" if algo_name == "diffusion_policy" else "batch"
+        backbone["imagenet_normalization"] = False
+
+
+def _sections(algo: Tree) -> Iterator[Tree]:
+    """Each ``algo`` section: that of the algorithm, and those of its parts."""
+    yield algo
+    for value in algo.values():
+        if isinstance(value, dict):
+            yield from _sections(value)
+
+
+def _spell_out_section(section: Tree) -> None:
+    ensemble = section.get("ensemble")
+    if isinstance(ensemble, dict):
+        ensemble["shared_encoder"] = False
+    vae = section.get("vae")
+    if isinstance(vae, dict) and isinstance(vae.get("decoder"), dict):
+        vae["decoder"]["is_conditioned"] = True

@@ -1,0 +1,171 @@
+"""Names of tensors for each kind of network that our algorithms have, see :mod:`imitate.policy.robomimic.names`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from imitate.algo.bcq import GMMSampler, Perturbation, VAESampler
+from imitate.algo.cql import Weight
+from imitate.errors import CheckpointError
+from imitate.models.actor import Actor, TransformerActor, VAEActor
+from imitate.models.critics import CriticEnsemble
+from imitate.models.denoiser import Denoiser
+from imitate.models.latents import GaussianLatent
+from imitate.models.transformer import CausalTransformer
+from imitate.models.unet import ConditionalUnet1D
+from imitate.policy.robomimic.names import (
+    HEAD,
+    HEAD_ALONE,
+    MEMBER,
+    MIMO,
+    MLP,
+    MLP_ALONE,
+    Rule,
+    encoder_rules,
+    same,
+    under,
+)
+
+THEIR_NAMES = {"entropy_weight": "log_entropy_weight", "cql_weight": "log_cql_weight"}
+"""Networks whose name is another there."""
+
+
+def _actor(net: Actor) -> list[Rule]:
+    rules = under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", "")
+    if net.rnn is None:
+        return [*rules, MLP, HEAD]
+    rules.append(same(r"rnn\.nets\.(.+)", "nets.rnn.nets.{}"))
+    # A recurrent network keeps what runs at each of its steps a second time.
+    step = "nets.rnn.per_step_net."
+    if not net.mlp.layers:
+        return [*rules, HEAD.also(HEAD_ALONE.under("", step))]
+    mlp = MLP.also(MLP_ALONE.under("", f"{step}0."))
+    return [*rules, mlp, HEAD.also(HEAD_ALONE.under("", f"{step}1."))]
+
+
+def _transformer_actor(net: TransformerActor) -> list[Rule]:
+    return [
+        *under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", ""),
+        same(r"transformer\.(.+)"),
+        HEAD,
+    ]
+
+
+def _vae(net: VAEActor | VAESampler) -> list[Rule]:
+    latent = net.vae.latent
+    prior = "_vae.nets.prior."
+    rules = [
+        *under(MIMO, "vae.encoder.", "_vae.nets.encoder."),
+        *under(MIMO, "vae.decoder.", "_vae.nets.decoder."),
+        *under(MIMO, "vae.latent.prior.net.", f"{prior}prior_module."),
+        same(r"vae\.latent\.prior\.constants\.(.+)", f"{prior}prior_params.{{}}", lead=-1),
+    ]
+    if any(True for _ in net.encoder.parameters()):
+        kind = "Gaussian" if isinstance(latent, GaussianLatent) else "categorical"
+        raise CheckpointError(
+            f"a VAE ({kind} latents) with a network for images or scans: robomimic has one such network for each of "
+            "encoder, decoder and prior, and here they share one"
+        )
+    return rules
+
+
+def _gmm_sampler(net: GMMSampler) -> list[Rule]:
+    return [*under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", ""), MLP, HEAD]
+
+
+def _perturbation(net: Perturbation) -> list[Rule]:
+    return [*under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", ""), MLP, HEAD]
+
+
+def _critics(net: CriticEnsemble) -> list[Rule]:
+    """``{member}`` stands for the number of each network; a value of states has none."""
+    each: dict[str, Any] = {"members": net.size}
+    member = MEMBER if net.ac_dim else ""
+    rules = [
+        Rule(r"layers\.(\d+)\.(weight)", _critic_layer(member), transposed=True, **each),
+        Rule(r"layers\.(\d+)\.(bias)", _critic_layer(member), **each),
+        same(
+            r"head\.(weight)",
+            _plain(member) + "nets.decoder.nets.value.{}",
+            transposed=True,
+            **each,
+        ),
+        same(r"head\.(bias)", _plain(member) + "nets.decoder.nets.value.{}", **each),
+    ]
+    shared = len(net.encoders) < net.size
+    for number, encoder in enumerate(net.encoders):
+        users = range(net.size) if shared else [number]
+        theirs = [f"{user}." if member else "" for user in users]
+        prefixes = [f"{one}nets.encoder." for one in theirs]
+        rules += under(encoder_rules(encoder, *prefixes), f"encoders.{number}.", "")  # type: ignore[arg-type]
+    return rules
+
+
+def _critic_layer(member: str) -> Callable[[str, str], tuple[str, ...]]:
+    return lambda layer, part: (f"{member}nets.mlp._model.{2 * int(layer)}.{part}",)
+
+
+def _plain(text: str) -> str:
+    """As a part of a template."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _denoiser(net: Denoiser) -> list[Rule]:
+    if not isinstance(net.network, ConditionalUnet1D):
+        raise CheckpointError(
+            f"robomimic's diffusion policy has a U-Net only, and this is a {type(net.network).__name__}"
+        )
+    return [
+        *under(encoder_rules(net.encoder, "obs_encoder."), "encoder.", ""),
+        same(r"network\.(.+)", "noise_pred_net.{}"),
+    ]
+
+
+def _weight(net: Weight) -> list[Rule]:
+    return [same(r"log", "param", lead=1)]
+
+
+_RULES: dict[type[nn.Module], Callable[[Any], list[Rule]]] = {
+    Actor: _actor,
+    TransformerActor: _transformer_actor,
+    VAEActor: _vae,
+    VAESampler: _vae,
+    GMMSampler: _gmm_sampler,
+    Perturbation: _perturbation,
+    CriticEnsemble: _critics,
+    Denoiser: _denoiser,
+    Weight: _weight,
+}
+
+
+def rules_of(nets: nn.ModuleDict) -> list[Rule]:
+    """Rules for all networks of an algorithm.
+
+    Raises:
+        CheckpointError: robomimic has no network of that kind.
+    """
+    rules: list[Rule] = []
+    for name, net in nets.items():
+        kind = _RULES.get(type(net))
+        if kind is None:
+            raise CheckpointError(f"robomimic has no network like '{name}' ({type(net).__name__})")
+        rules += under(kind(net), f"{name}.", f"{THEIR_NAMES.get(name, name)}.")
+    return rules
+
+
+def constants_of(nets: nn.ModuleDict) -> dict[str, Tensor]:
+    """Tensors that robomimic stores and that nothing is learned in: masks of attention, by their name there."""
+    found: dict[str, Tensor] = {}
+    for name, net in nets.items():
+        for part in net.modules():
+            if isinstance(part, CausalTransformer):
+                length = part.backbone.context_length
+                mask = torch.tril(torch.ones(length, length)).view(1, 1, length, length)
+                for layer in range(len(part.backbone.blocks)):
+                    block = f"nets.transformer.nets.transformer.{layer}.nets.attention.mask"
+                    found[f"{name}.{block}"] = mask.clone()
+    return found

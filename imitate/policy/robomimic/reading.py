@@ -1,0 +1,71 @@
+"""Reads a file of robomimic without running anything that it contains."""
+
+from __future__ import annotations
+
+import codecs
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from imitate.errors import CheckpointError
+
+PARTS = ("model", "config", "algo_name", "shape_metadata")
+"""What every release writes."""
+
+OUR_PARTS = ("format_version", "preprocess")
+
+_KINDS = ("bool_", "int32", "int64", "uint8", "float32", "float64", "str_")
+
+
+def is_robomimic(ckpt: object) -> bool:
+    """Whether a loaded object is a checkpoint of robomimic: its parts, and none that only ours have."""
+    return (
+        isinstance(ckpt, Mapping)
+        and not any(part in ckpt for part in OUR_PARTS)
+        and all(part in ckpt for part in PARTS)
+    )
+
+
+def read(path: str | Path, map_location: str | torch.device = "cpu") -> Any:
+    """What a file holds: tensors, numbers, strings, lists, dicts; numpy's numbers and arrays are let in too.
+
+    Raises:
+        CheckpointError: it holds other objects.
+    """
+    try:
+        return torch.load(path, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError as error:
+        allowed = getattr(torch.serialization, "safe_globals", None)  # since torch 2.5
+        if allowed is None:
+            raise _refusal(path, error) from error
+    try:
+        with allowed(_harmless()):
+            return torch.load(path, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise _refusal(path, error) from error
+
+
+def _harmless() -> list[Any]:
+    """Numpy's numbers and arrays, under the names of numpy 1 and 2."""
+    scalar, rebuild = (value.__reduce__()[0] for value in (np.float64(0.0), np.zeros(0)))
+    kinds = [type(np.dtype(getattr(np, name))) for name in _KINDS]
+    named = [
+        (function, f"numpy.{package}.multiarray.{name}")
+        for package in ("core", "_core")
+        for function, name in ((scalar, "scalar"), (rebuild, "_reconstruct"))
+    ]
+    return [np.ndarray, np.dtype, *kinds, *named, (codecs.encode, "_codecs.encode")]
+
+
+def _refusal(path: str | Path, error: Exception) -> CheckpointError:
+    """With the name of the refused class, which torch's message has."""
+    _, found, rest = str(error).partition("GLOBAL ")
+    what = rest.split()[0] if found else "an object of another class"
+    return CheckpointError(
+        f"{path}: holds Python objects that could run code when loaded ({what}), and was refused; "
+        "a checkpoint holds only tensors, numbers, arrays, strings, lists and dicts"
+    )

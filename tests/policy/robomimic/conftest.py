@@ -1,0 +1,83 @@
+"""Checkpoints and recorded numbers of robomimic itself, see ../fixtures/robomimic/README.md."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "robomimic"
+
+
+class Recorded:
+    """One checkpoint, and what robomimic computed with it."""
+
+    def __init__(self, name):
+        self.path = FIXTURES / f"{name}.pth"
+        with np.load(FIXTURES / f"{name}.npz") as file:
+            self.arrays = {key: file[key] for key in file.files}
+
+    def __getitem__(self, key):
+        return self.arrays[key]
+
+    def tensor(self, key):
+        return torch.as_tensor(self.arrays[key])
+
+    def group(self, prefix):
+        return {k[len(prefix) :]: v for k, v in self.arrays.items() if k.startswith(prefix)}
+
+    def checkpoint(self):
+        return load_checkpoint(self.path)
+
+    def raw(self):
+        return torch.load(self.path, weights_only=True)
+
+    def algo(self):
+        algo = algo_from_checkpoint(self.checkpoint())
+        algo.set_eval()
+        return algo
+
+    def prepared(self, algo):
+        """The observations of the recorded sequence as networks see them, as one batch."""
+        return algo.preprocess.prepare_obs(self.group("seq/obs/"))
+
+    def batch(self):
+        """The recorded batch, as a dataset gives it."""
+        batch = {
+            key: self.tensor(f"batch/{key}").float()
+            for key in ("actions", "rewards", "dones")
+            if f"batch/{key}" in self.arrays
+        }
+        for group in ("obs", "next_obs"):
+            values = self.group(f"batch/{group}/")
+            if values:
+                batch[group] = {key: torch.as_tensor(value) for key, value in values.items()}
+        return batch
+
+
+def names(chosen=lambda entry: True):
+    """The recorded checkpoints that fit."""
+    manifest = json.loads((FIXTURES / "manifest.json").read_text())
+    return [entry["name"] for entry in manifest["entries"] if chosen(entry)]
+
+
+@pytest.fixture(scope="session")
+def recorded():
+    """Recordings by name, each read once."""
+    known = {}
+
+    def get(name):
+        if name not in known:
+            known[name] = Recorded(name)
+        return known[name]
+
+    return get
+
+
+def pytest_generate_tests(metafunc):
+    """`every` is the name of each recording."""
+    if "every" in metafunc.fixturenames:
+        metafunc.parametrize("every", names())
