@@ -33,7 +33,6 @@ from imitate.algo.algo import (
     step_weight,
 )
 from imitate.algo.chunk_policy import ChunkPolicy
-from imitate.algo.execution import ChunkExecution
 from imitate.algo.sections import ChunkConfig, EMAConfig, OptimParams
 from imitate.config import Section
 from imitate.functional.losses import gaussian_kl_to_standard, masked_mean
@@ -233,16 +232,6 @@ class ACT(ChunkPolicy):
     def policy(self) -> ACTNetwork:
         """The network that learns and acts."""
         return cast(ACTNetwork, self.active_nets["policy"])
-
-    @property
-    def prediction_horizon(self) -> int:
-        """K."""
-        return int(self.algo_config.chunk.size)
-
-    @property
-    def execution(self) -> ChunkExecution:
-        """All of a chunk, a part of it, or ensembling."""
-        return cast(ChunkExecution, self.algo_config.chunk.execution)
 
     def _create_networks(self) -> None:
         encoder = self._create_encoder(frames=1)

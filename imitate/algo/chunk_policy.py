@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,22 +17,22 @@ from imitate.functional.losses import masked_mean
 class ChunkPolicy(Algo):
     """A policy that sees the last ``train.frame_stack`` observations and predicts K actions.
 
-    A subclass says in :attr:`prediction` how many actions its network predicts and where they begin, in
-    :attr:`execution` how they are executed, and predicts in :meth:`_predict`.
+    How many, and how they are executed, is in ``algo.chunk`` of the configuration, unless a subclass says otherwise. It
+    predicts in :meth:`_predict`.
     """
 
     aligned_with_oldest_frame: bool = False
     """Whether predictions begin at the oldest observation (as Diffusion Policy's) rather than the newest."""
 
     @property
-    @abstractmethod
     def prediction_horizon(self) -> int:
         """Actions that the network predicts."""
+        return int(self.algo_config.chunk.size)
 
     @property
-    @abstractmethod
     def execution(self) -> ChunkExecution:
         """How the actions from the newest observation on are executed."""
+        return cast(ChunkExecution, self.algo_config.chunk.execution)
 
     @abstractmethod
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:

@@ -38,7 +38,6 @@ from imitate.algo.algo import (
     step_weight,
 )
 from imitate.algo.chunk_policy import ChunkPolicy
-from imitate.algo.execution import ChunkExecution
 from imitate.algo.sections import ChunkConfig, EMAConfig, LayerDims
 from imitate.config import OptimizerConfig, Section
 from imitate.functional.losses import focal_loss, masked_mean
@@ -244,16 +243,6 @@ class VQBeT(ChunkPolicy):
     def autoencoder(self) -> ChunkAutoencoder:
         """The network that codes stand for chunks in; never an averaged one, since it stays when the policy learns."""
         return cast(ChunkAutoencoder, self.nets["autoencoder"])
-
-    @property
-    def prediction_horizon(self) -> int:
-        """K."""
-        return int(self.algo_config.chunk.size)
-
-    @property
-    def execution(self) -> ChunkExecution:
-        """So many actions of a chunk."""
-        return cast(ChunkExecution, self.algo_config.chunk.execution)
 
     def _create_networks(self) -> None:
         config, vq = self.algo_config, self.algo_config.vq

@@ -66,13 +66,15 @@ class DemoPool(Generic[Result]):
         Raises:
             UserError: a process could not be prepared.
         """
-        todo, found = deque(range(len(demos))), dict[int, Result | Lost]()
+        waiting, found = deque(range(len(demos))), dict[int, Result | Lost]()
         busy: dict[_Worker, int] = {}
-        tries = dict.fromkeys(todo, 0)
+        tries = dict.fromkeys(waiting, 0)
         for wanted in range(len(demos)):
             while wanted not in found:
-                while todo and len(busy) < self._num and todo[0] < wanted + _AHEAD * self._num:
-                    number = todo.popleft()
+                while (
+                    waiting and len(busy) < self._num and waiting[0] < wanted + _AHEAD * self._num
+                ):
+                    number = waiting.popleft()
                     tries[number] += 1
                     busy[self._give(busy, demos[number])] = number
                 for worker in self._heard(busy):
@@ -81,7 +83,7 @@ class DemoPool(Generic[Result]):
                     if isinstance(result, Lost) and result.died:
                         self._workers.remove(worker)
                         if tries[number] < _TRIES:
-                            todo.appendleft(number)
+                            waiting.appendleft(number)
                             continue
                     found[number] = result
             yield demos[wanted], found.pop(wanted)

@@ -114,15 +114,15 @@ def render(
         layout = _layout(file, drawing, keep_obs, storage, jpeg_quality)
         with RenderedFile(Path(out), file, layout, overwrite=overwrite, resume=resume) as target:
             report.resumed = len(target.done)
-            todo = [demo for demo in chosen if demo not in set(target.done)]
-            lengths = {demo: file.length(demo) for demo in todo}
+            missing = [demo for demo in chosen if demo not in set(target.done)]
+            lengths = {demo: file.length(demo) for demo in missing}
             on_start(sum(lengths.values()))
             with DemoPool(
-                functools.partial(Artist, drawing), min(workers, max(1, len(todo)))
+                functools.partial(Artist, drawing), min(workers, max(1, len(missing)))
             ) as pool:
-                for demo, drawn in pool.results(todo):
+                for demo, drawn in pool.results(missing):
                     _add(target, demo, _kept(file, demo, drawn, drawing, keep_obs), report)
-                    _check_hope(file, report, target, len(todo))
+                    _check_hope(file, report, target, len(missing))
                     on_demo(demo, lengths[demo])
         report.demos = len(target.done)
     report.size_mb = target.path.stat().st_size / 1e6
