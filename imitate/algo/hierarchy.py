@@ -1,0 +1,378 @@
+"""What hierarchical policies share: a planner names a subgoal every few steps, an actor that sees it acts towards it.
+
+Each part is an algorithm of its own, with its networks, optimizers, schedules and average of weights; this one holds
+them together. A subclass says in :meth:`Hierarchy._create_parts` which parts there are beside the actor, in
+:meth:`Hierarchy._plan` how a subgoal is chosen.
+
+What a client carries from step to step is a state with leading dimension B: the subgoal, the steps since it was named,
+the planner's frames and the actor's memory. A new subgoal is computed for those rows only whose time has come.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo import bc
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.bc_config import BCConfig
+from imitate.algo.execution import take_rows
+from imitate.algo.gl import GL, GL_VAE, GLConfig, with_subgoals
+from imitate.algo.sections import RNNConfig
+from imitate.config import ObservationConfig, Section
+from imitate.config.observation import ROBOT_STATE, Observations
+from imitate.config.transitions import Subgoals
+
+LATENT_KEY = "latent_subgoal"
+"""The actor's goal where subgoals are not decoded."""
+
+
+class PriorCorrectionConfig(Section):
+    """How the actor's goals are drawn in training."""
+
+    enabled: bool = Field(
+        False, description="learn with the prior's sample nearest to the posterior's, as in acting"
+    )
+    num_samples: int = Field(100, ge=1, description="samples of the prior")
+
+
+class LatentSubgoalConfig(Section):
+    """Subgoals that are not decoded."""
+
+    enabled: bool = Field(False, description="the actor sees the planner's latent as its goal")
+    prior_correction: PriorCorrectionConfig = Field(PriorCorrectionConfig())
+
+
+class HierarchyConfig(Section):
+    """What the sections of hierarchical policies share."""
+
+    tree_defaults: ClassVar[Mapping[str, Any]] = {"train": {"seq_length": 10}, "observation": {}}
+
+    mode: Literal["separate", "cascade"] = Field(
+        "separate",
+        description="the actor learns with the data's subgoals, or with those that the planner names",
+    )
+    actor_use_random_subgoals: bool = Field(
+        False,
+        description="the actor learns with subgoals 1 to planner.subgoal_horizon steps ahead, not with the last alone",
+    )
+    subgoal_update_interval: int = Field(10, ge=1, description="steps for which a subgoal holds")
+    latent_subgoal: LatentSubgoalConfig = Field(LatentSubgoalConfig())
+    actor: BCConfig = Field(BCConfig(rnn=RNNConfig(enabled=True)))
+
+    @property
+    def goal_planner(self) -> GLConfig:
+        """Section of the part that predicts subgoals."""
+        raise TypeError(f"{type(self).__name__} names no planner")
+
+    def observed_steps(self, config: Any) -> int | None:
+        """As many as the actor looks at, which are no fewer than the planner's."""
+        return self.actor.observed_steps(config)
+
+    def subgoals(self, config: Any) -> Subgoals | None:
+        """The planner's, or all states on the way there."""
+        keys = tuple(config.observation.modality_of("subgoal"))
+        return Subgoals(keys, self.goal_planner.subgoal_horizon, self.actor_use_random_subgoals)
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained or cannot act."""
+        problems = [text.replace("algo.", "algo.actor.") for text in self.actor.conflicts(config)]
+        if not config.observation.modality_of("subgoal"):
+            problems.append(
+                "observation: the planner's modalities.subgoal lists nothing to predict: name at least one observation"
+            )
+        if config.observation.actor.modality_of("goal"):
+            problems.append(
+                "observation.actor.modalities.goal: the actor's goal is the planner's subgoal: leave the list empty"
+            )
+        if config.observation.actor.modality_of("subgoal"):
+            problems.append(
+                "observation.actor.modalities.subgoal: the actor predicts no subgoals: leave the list empty"
+            )
+        if self.latent_subgoal.enabled and not self.goal_planner.vae.enabled:
+            problems.append(
+                "algo.latent_subgoal.enabled: the planner has latents only with vae.enabled: set that to true"
+            )
+        return problems
+
+
+PLANNER_OBSERVATIONS = ObservationConfig.model_validate(
+    {"modalities": {"subgoal": {"low_dim": list(ROBOT_STATE)}}}
+)
+"""What a planner sees and predicts, if nothing else is said."""
+
+
+class Hierarchy(Algo):
+    """A planner and an actor.
+
+    Attributes:
+        parts: the algorithms, by name; in this order they learn. ``planner`` and ``actor`` are among them.
+    """
+
+    parts: dict[str, Algo]
+    main_net = "actor"
+
+    # ---- parts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def planner(self) -> GL:
+        """What predicts subgoals."""
+        return cast(GL, self.parts["planner"])
+
+    @property
+    def actor(self) -> Algo:
+        """What acts towards a subgoal."""
+        return self.parts["actor"]
+
+    @property
+    def learners(self) -> tuple[Algo, ...]:
+        """The parts."""
+        return tuple(self.parts.values())
+
+    @property
+    def active_nets(self) -> nn.ModuleDict:
+        """Those of the parts."""
+        return nn.ModuleDict({name: part.active_nets for name, part in self.parts.items()})
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """Those of the parts, as ``part/network``."""
+        return {
+            f"{name}/{net}": optimizer
+            for name, part in self.parts.items()
+            for net, optimizer in part.optimizers.items()
+        }
+
+    @property
+    def schedulers(self) -> dict[str, torch.optim.lr_scheduler.LRScheduler]:
+        """Those of the parts, as ``part/network``."""
+        return {
+            f"{name}/{net}": scheduler
+            for name, part in self.parts.items()
+            for net, scheduler in part.schedulers.items()
+        }
+
+    @abstractmethod
+    def _create_parts(self) -> dict[str, Algo]:
+        """The parts beside the actor."""
+
+    def _create_networks(self) -> None:
+        self.parts = self._create_parts()
+        self.parts["actor"] = self._create_actor()
+        self.nets = nn.ModuleDict({name: part.nets for name, part in self.parts.items()})
+
+    def _part(
+        self,
+        chosen: tuple[type[Algo], dict[str, Any]],
+        algo_config: Section,
+        obs_config: Observations,
+        **more_shapes: tuple[int, ...],
+    ) -> Algo:
+        """A part, of a class with keyword arguments."""
+        algo_class, kwargs = chosen
+        return algo_class(
+            algo_config=algo_config,
+            obs_config=obs_config,
+            global_config=self.global_config,
+            obs_key_shapes={**self.obs_key_shapes, **more_shapes},
+            ac_dim=self.ac_dim,
+            device=self.device,
+            load_pretrained=self._load_pretrained,
+            **kwargs,
+        )
+
+    def _create_actor(self) -> Algo:
+        """The actor, its goal being what the planner names."""
+        config, observed = self.algo_config.actor, self.obs_config.actor
+        goal: dict[str, list[str]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.algo_config.latent_subgoal.enabled:
+            goal["low_dim"] = [LATENT_KEY]
+            shapes[LATENT_KEY] = (cast(GL_VAE, self.planner).planner.vae.latent.size,)
+        else:
+            for key, modality in self.obs_config.modality_of("subgoal").items():
+                goal.setdefault(modality, []).append(key)
+        tree = observed.to_dict()
+        tree["modalities"]["goal"] = goal
+        wants = ObservationConfig.model_validate(tree)
+        return self._part(bc.algo_config_to_class(config), config, wants, **shapes)
+
+    # ---- training ------------------------------------------------------------------------------------------------
+
+    def process_batch_for_training(self, batch: Batch) -> Batch:
+        """As in the base class; a batch that lacks ``subgoals`` may have them in its window of ``next_obs``."""
+        horizon = self.planner.algo_config.subgoal_horizon
+        first = self.frame_stack - 1
+        return super().process_batch_for_training(
+            with_subgoals(batch, self.subgoal_shapes, first, horizon)
+        )
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """What each part selects; for the actor also ``subgoals``, among them its goal."""
+        selected = {}
+        for name, part in self.parts.items():
+            own: Batch = {
+                group: {key: batch[group][key] for key in part.obs_shapes}
+                for group in ("obs", "next_obs")
+                if group in batch
+            }
+            if name != "actor" and part.goal_shapes:
+                own["goal_obs"] = {key: batch["goal_obs"][key] for key in part.goal_shapes}
+            selected[name] = part._select_batch({**batch, "goal_obs": None, **own})
+        selected["actor"]["subgoals"] = batch["subgoals"]
+        return selected
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """One update of each part; the actor's goals are those of the planner as it is after its own update."""
+        infos = {}
+        for name, part in self.parts.items():
+            own = batch[name]
+            if name == "actor":
+                own = {**own, "goal_obs": self._goals_of_actor(batch)}
+            infos[name] = part.train_on_batch(own, epoch, validate)
+        return _joined(infos)
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        own = {**batch, "actor": {**batch["actor"], "goal_obs": self._goals_of_actor(batch)}}
+        info = _joined({name: part._loss(own[name])[1] for name, part in self.parts.items()})
+        return info["Loss"], info
+
+    @torch.no_grad()
+    def _goals_of_actor(self, batch: Batch) -> Batch:
+        """{key: (B, ...)} what the actor is to act towards."""
+        planned = batch["planner"]
+        if self.algo_config.mode == "cascade":
+            return self._plan(planned["obs"], planned["goal_obs"])
+        return self._goals_in_data(planned, self._subgoals_of_actor(batch))
+
+    def _subgoals_of_actor(self, batch: Batch) -> Batch:
+        """The data's subgoals: the planner's, or random ones on the way there."""
+        if not self.algo_config.actor_use_random_subgoals:
+            return cast(Batch, batch["planner"]["subgoals"])
+        every = batch["actor"]["subgoals"]
+        first = next(iter(every.values()))
+        step = torch.randint(first.shape[1], (len(first),), device=first.device)
+        rows = torch.arange(len(first), device=first.device)
+        return {key: value[rows, step] for key, value in every.items()}
+
+    def _goals_in_data(self, planned: Batch, subgoals: Batch) -> Batch:
+        """What the actor sees of the data's subgoals."""
+        return subgoals
+
+    def on_epoch_end(self, epoch: int) -> None:
+        """Tell the parts."""
+        for part in self.parts.values():
+            part.on_epoch_end(epoch)
+
+    def set_train(self) -> None:
+        """Training mode, of each part."""
+        self.nets.train()
+        for part in self.parts.values():
+            part.set_train()
+
+    # ---- checkpoints ---------------------------------------------------------------------------------------------
+
+    def serialize(self) -> dict[str, Any]:
+        """As in the base class; ``emas`` are the averages of the parts' weights, by part."""
+        emas = {n: part.ema.state_dict() for n, part in self.parts.items() if part.ema is not None}
+        return {**super().serialize(), "emas": emas}
+
+    def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
+        """Load what :meth:`serialize` gave."""
+        super().deserialize(model_dict, load_optimizers)
+        for name, part in self.parts.items():
+            if part.ema is not None:
+                part.ema.load_state_dict(model_dict["emas"][name])
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _plan(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
+    ) -> Batch:
+        """{key: (B, ...)} the actor's goals, for what the planner sees."""
+
+    def initial_state(self, batch_size: int) -> PolicyState:
+        """State of B policies that have seen nothing yet."""
+        return {
+            "planner": self.planner.initial_state(batch_size),
+            "actor": self.actor.initial_state(batch_size),
+            "subgoal": {
+                key: torch.zeros(batch_size, *shape, device=self.device)
+                for key, shape in self.actor.goal_shapes.items()
+            },
+            "step": torch.zeros(batch_size, dtype=torch.long, device=self.device),
+        }
+
+    def act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None = None,
+        *,
+        explore: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> PolicyStep:
+        """One decision for each of B policies; extras have ``subgoal/<key>``, the present one, normalized."""
+        seen, frames = self.planner._remembered(
+            {key: obs[key] for key in self.planner.obs_shapes}, state["planner"]
+        )
+        subgoal = self._held(state, seen, goal, generator)
+        step = self.actor.act(
+            {key: obs[key] for key in self.actor.obs_shapes},
+            state["actor"],
+            subgoal,
+            explore=explore,
+            generator=generator,
+        )
+        next_state = {
+            "planner": {**state["planner"], **frames},
+            "actor": step.state,
+            "subgoal": subgoal,
+            "step": (state["step"] + 1) % self.algo_config.subgoal_update_interval,
+        }
+        named = {f"subgoal/{key}": value for key, value in subgoal.items()}
+        return PolicyStep(step.action, next_state, {**step.extras, **named})
+
+    def _held(
+        self,
+        state: PolicyState,
+        obs: dict[str, Tensor],
+        goal: dict[str, Tensor] | None,
+        generator: torch.Generator | None,
+    ) -> dict[str, Tensor]:
+        """The subgoals of this step: new ones where it is time."""
+        due = state["step"] == 0
+        if bool(due.all()):
+            return self._plan(obs, goal, generator)
+        if not bool(due.any()):
+            return cast(dict[str, Tensor], state["subgoal"])
+        rows = due.nonzero()[:, 0]
+        chosen = take_rows({"obs": obs, "goal": goal}, rows)
+        new = self._plan(chosen["obs"], chosen["goal"], generator)
+        return {key: old.index_copy(0, rows, new[key]) for key, old in state["subgoal"].items()}
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        return self.act(obs, state, goal, explore=explore, generator=generator)
+
+
+def _joined(infos: Mapping[str, Info]) -> Info:
+    """What the parts say, under their names; ``Loss`` is the sum of theirs."""
+    info = {
+        f"{name.title()}/{key}": value for name, own in infos.items() for key, value in own.items()
+    }
+    losses = torch.stack([own["Loss"] for own in infos.values()])
+    return {**info, "Loss": losses.sum()}

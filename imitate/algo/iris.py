@@ -1,0 +1,158 @@
+"""IRIS: of the subgoals that the data make possible the one of the highest value, and the actions that reach it.
+
+Mandlekar et al., "IRIS: Implicit Reinforcement without Interaction at Scale for Learning Control from Offline Robot
+Manipulation Data", ICRA 2020 (arXiv:1911.05321). With g = the observation ``subgoal_horizon`` steps after s:
+
+    planner   p(g | s), by gl with a VAE                                                  -> gl.py
+    value     V(s) = max_i Q(s, a_i), a_i ~ the data's actions in s, by bcq               -> bcq.py
+    actor     p(a | s, g), by bc                                                          -> hierarchy.py
+    acting    every ``subgoal_update_interval`` steps the best of ``num_samples`` g_i ~ planner(s) by V(g_i), of the
+              online critics, not the targets; a ~ actor(s, g)                            -> IRIS._plan
+
+So demonstrations may be suboptimal: they say what can be reached, rewards say what is worth it.
+
+Departures from robomimic: the actor sees the subgoal (there it is built without goals); ``cascade`` works (there it
+fails): the actor then learns with the subgoals of the highest value; random subgoals as in hbc.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from imitate.algo import bcq, gl
+from imitate.algo.algo import Algo, Batch, register_algo_factory_func
+from imitate.algo.bcq import BCQ, BCQConfig
+from imitate.algo.gl import GLConfig
+from imitate.algo.hierarchy import PLANNER_OBSERVATIONS, Hierarchy, HierarchyConfig
+from imitate.config import ObservationConfig, Section
+from imitate.config.observation import PartedObservations
+from imitate.config.transitions import Transitions
+from imitate.functional.sampling import pick_class
+
+
+class ValuePlannerObservations(PartedObservations):
+    """What planner and value see."""
+
+    planner: ObservationConfig = Field(
+        PLANNER_OBSERVATIONS, description="Of the planner; subgoal: what it predicts."
+    )
+    value: ObservationConfig = Field(
+        ObservationConfig(), description="Of the value; all of it must be among the subgoal's."
+    )
+
+
+class IRISObservations(PartedObservations):
+    """Section ``observation`` of algorithm ``iris``."""
+
+    value_planner: ValuePlannerObservations = Field(
+        ValuePlannerObservations(), description="Of planner and value."
+    )
+    actor: ObservationConfig = Field(ObservationConfig(), description="Of the actor.")
+
+
+class ValuePlannerConfig(Section):
+    """The planner, and the value that chooses among its samples."""
+
+    planner: GLConfig = Field(GLConfig())
+    value: BCQConfig = Field(BCQConfig())
+    num_samples: int = Field(100, ge=1, description="subgoals, of which the best is taken")
+
+
+class IRISConfig(HierarchyConfig):
+    """Section ``algo`` of algorithm ``iris``."""
+
+    observations = IRISObservations
+
+    value_planner: ValuePlannerConfig = Field(ValuePlannerConfig())
+
+    @property
+    def goal_planner(self) -> GLConfig:
+        """Section of the part that predicts subgoals."""
+        return self.value_planner.planner
+
+    def transitions(self, config: Any) -> Transitions | None:
+        """Those of the value."""
+        return self.value_planner.value.transitions(config)
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained or cannot act."""
+        path = "algo.value_planner"
+        problems = super().conflicts(config)
+        problems += [
+            text.replace("algo.", f"{path}.value.")
+            for text in self.value_planner.value.conflicts(config)
+        ]
+        if config.train.frame_stack > 1:
+            problems.append(
+                f"train.frame_stack is {config.train.frame_stack}, but a subgoal, whose value is asked for, is one "
+                "frame: set it to 1"
+            )
+        if self.latent_subgoal.enabled:
+            problems.append(
+                "algo.latent_subgoal.enabled: the value is one of states, not of latents: set it to false"
+            )
+        if not self.value_planner.planner.vae.enabled:
+            problems.append(
+                f"{path}.planner.vae.enabled is false, so that there is one subgoal to choose from: set it to true"
+            )
+        known = config.observation.modality_of("subgoal")
+        for key in config.observation.value_planner.value.modality_of("obs"):
+            if key not in known:
+                problems.append(
+                    f"observation.value_planner.value.modalities.obs: '{key}' is not among the subgoal's, whose value "
+                    "is asked for: take it out, or let the planner predict it"
+                )
+        return problems
+
+
+@register_algo_factory_func("iris", section=IRISConfig)
+def algo_config_to_class(algo_config: IRISConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one."""
+    return IRIS, {}
+
+
+class IRIS(Hierarchy):
+    """A planner and an actor, both cloned, and a value that chooses between them."""
+
+    @property
+    def value(self) -> BCQ:
+        """Values of states and actions."""
+        return cast(BCQ, self.parts["value"])
+
+    def _create_parts(self) -> dict[str, Algo]:
+        config, observed = self.algo_config.value_planner, self.obs_config.value_planner
+        planner = gl.algo_config_to_class(config.planner)
+        value = bcq.algo_config_to_class(config.value)
+        return {
+            "planner": self._part(planner, config.planner, observed.planner),
+            "value": self._part(value, config.value, observed.value),
+        }
+
+    def _plan(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
+    ) -> Batch:
+        number = self.algo_config.value_planner.num_samples
+        subgoals = self.planner.sample_subgoals(obs, goal, number, generator)
+        best = self._values_of(subgoals, goal, number, generator).argmax(-1)
+        return {
+            key: pick_class(value.flatten(2), best).reshape(len(best), *value.shape[2:])
+            for key, value in subgoals.items()
+        }
+
+    def _values_of(
+        self,
+        subgoals: Batch,
+        goal: Batch | None,
+        number: int,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        """(B, N) values of subgoals {key: (B, N, ...)}."""
+        states = {key: subgoals[key].flatten(0, 1) for key in self.value.obs_shapes}
+        wanted = None
+        if self.value.goal_shapes and goal is not None:
+            wanted = {key: goal[key].repeat_interleave(number, 0) for key in self.value.goal_shapes}
+        return self.value.state_value(states, wanted, generator).view(-1, number)
