@@ -25,6 +25,13 @@ class Quality(str, Enum):
     mixed = "mixed"
 
 
+class Rewards(str, Enum):
+    """Which of robosuite's rewards are recorded."""
+
+    sparse = "sparse"
+    dense = "dense"
+
+
 class Label(str, Enum):
     """What is recorded as the action."""
 
@@ -43,7 +50,10 @@ def command(
     ] = 1.0,
     quality: Annotated[
         Quality,
-        typer.Option("--quality", help="mixed: filter keys better, okay, worse, a third each."),
+        typer.Option(
+            "--quality",
+            help="mixed: better, okay, worse and noise in turn, each a filter key; failed attempts are kept.",
+        ),
     ] = Quality.expert,
     label: Annotated[
         Label,
@@ -55,6 +65,10 @@ def command(
     keep_failures: Annotated[
         bool, typer.Option("--keep-failures", help="Record failed attempts too.")
     ] = False,
+    rewards: Annotated[
+        Rewards,
+        typer.Option("--rewards", help="sparse: 1 where the task is solved; dense: shaped."),
+    ] = Rewards.sparse,
     horizon: Annotated[
         int | None, typer.Option("--horizon", min=1, help="Steps until an attempt has failed.")
     ] = None,
@@ -67,13 +81,17 @@ def command(
     """Record demonstrations of a scripted expert in robosuite."""
     find_expert(env)
     plan = Plan(
-        env_meta={"env_name": env, "type": 1, "env_kwargs": {}},
+        env_meta={
+            "env_name": env,
+            "type": 1,
+            "env_kwargs": {"reward_shaping": True} if rewards is Rewards.dense else {},
+        },
         seed=seed,
         qualities=QUALITIES if quality is Quality.mixed else QUALITIES[:1],
         noise=noise,
         horizon=horizon,
         hold_steps=hold,
-        keep_failures=keep_failures,
+        keep_failures=keep_failures or quality is Quality.mixed,
         label=label.value,
     )
     recorded = 0

@@ -74,8 +74,8 @@ def collect(
 ) -> CollectionReport:
     """Record ``num`` demonstrations.
 
-    Filter keys: ``train`` and ``valid`` (10 %, drawn with the plan's seed), and one per level of quality when
-    there are several.
+    Filter keys: ``train`` and ``valid`` (10 %, drawn with the plan's seed); with several levels of quality also one
+    per level, and ``<level>_train``, ``<level>_valid``.
 
     Args:
         path: the HDF5 file. It appears when it is complete; until then the data lie beside it.
@@ -95,7 +95,6 @@ def collect(
         )
     report = CollectionReport(path=str(path))
     started = time.monotonic()
-    names: list[str] = []
     levels: dict[str, list[str]] = {}
     with _Workers(workers) as pool:
         env_meta = pool.call(describe, plan)
@@ -105,14 +104,13 @@ def collect(
         ) as writer:
             for demo in pool.in_order(plan, num):
                 name = writer.append_episode(_episode(demo))
-                names.append(name)
                 levels.setdefault(demo.quality, []).append(name)
                 _count(report, demo)
                 report.problems = [*report.problems, *demo.problems, *pool.take_problems()]
                 report.seconds = time.monotonic() - started
                 if on_demo is not None:
                     on_demo(report)
-            for key, members in _filter_keys(names, levels, plan.seed).items():
+            for key, members in _filter_keys(levels, plan.seed).items():
                 writer.add_filter_key(key, members)
     report.quality = {level: len(members) for level, members in levels.items()}
     report.seconds = time.monotonic() - started
@@ -146,14 +144,28 @@ def _episode(demo: Demonstration) -> Episode:
     )
 
 
-def _filter_keys(names: list[str], levels: dict[str, list[str]], seed: int) -> dict[str, list[str]]:
-    order = np.random.default_rng(seed).permutation(len(names))
-    num_valid = max(1, round(VALID_FRACTION * len(names))) if len(names) > 1 else 0
-    valid = {names[i] for i in order[:num_valid]}
-    keys = {"train": [name for name in names if name not in valid]}
-    if valid:
-        keys["valid"] = [name for name in names if name in valid]
-    return keys | (levels if len(levels) > 1 else {})
+def _filter_keys(levels: dict[str, list[str]], seed: int) -> dict[str, list[str]]:
+    """``train`` and ``valid``; of several levels each one, and its part of these."""
+    random = np.random.default_rng(seed)
+    split: dict[str, list[str]] = {"train": [], "valid": []}
+    keys: dict[str, list[str]] = {}
+    for level, names in levels.items():
+        order = random.permutation(len(names))
+        valid = {names[i] for i in order[: _num_valid(len(names))]}
+        parts = {
+            "train": [name for name in names if name not in valid],
+            "valid": [name for name in names if name in valid],
+        }
+        keys[level] = names
+        for part, members in parts.items():
+            split[part] += members
+            keys[f"{level}_{part}"] = members
+    split = {part: members for part, members in split.items() if members}
+    return split | keys if len(levels) > 1 else split
+
+
+def _num_valid(num: int) -> int:
+    return max(1, round(VALID_FRACTION * num)) if num > 1 else 0
 
 
 class _Workers:

@@ -14,18 +14,18 @@ import numpy as np
 
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array, Obs
-from imitate.envs.experts import QUALITIES, Expert, Style, find_expert
+from imitate.envs.experts import LEVELS, QUALITIES, Demonstrator, Style, find_expert
 from imitate.errors import EnvError, UserError
 
 MAX_ATTEMPTS = 25
 
 # Noise at --noise 1, per level of quality: white noise on all six motion axes, and now and then a push in one
 # direction for a few steps, from which the demonstrator has to come back.
-_WHITE_STD = (0.03, 0.06, 0.12)
-_PUSH_STD = (0.3, 0.4, 0.5)
+_WHITE_STD = (0.03, 0.06, 0.12, 0.0)
+_PUSH_STD = (0.3, 0.4, 0.5, 0.0)
 _PUSH_PROBABILITY = 0.03
 _PUSH_STEPS = (3, 8)
-_PAUSE_STEPS = (3, 9)
+_PAUSE_STEPS = (5, 16)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ def demonstrate(plan: Plan, index: int) -> Demonstration:
         noise = ActionNoise(rng, plan.noise, quality, style.hesitation)
         try:
             env = _worker_env(json.dumps(plan.env_meta))
-            episode = _record(env, expert_class(style), noise, env_seed, horizon, plan)
+            who = LEVELS[quality](expert_class(style), rng)
+            episode = _record(env, who, noise, env_seed, horizon, plan)
         except UserError:
             raise
         except (
@@ -160,7 +161,7 @@ def _seeds(seed: int, index: int, attempt: int) -> tuple[int, np.random.Generato
 
 
 def _record(
-    env: Env, expert: Expert, noise: ActionNoise, seed: int, horizon: int, plan: Plan
+    env: Env, who: Demonstrator, noise: ActionNoise, seed: int, horizon: int, plan: Plan
 ) -> Demonstration:
     obs, _ = env.reset(seed=seed)
     start = env.get_state()
@@ -171,8 +172,8 @@ def _record(
     rewards: list[float] = []
     successes: list[bool] = []
     stop = horizon
-    while len(actions) < stop:
-        wanted = np.clip(expert.act(obs), -1.0, 1.0)
+    while len(actions) < stop and not (who.gave_up and not any(successes)):
+        wanted = np.clip(who.act(obs), -1.0, 1.0)
         executed = noise(wanted)
         obs, reward, _, _, info = env.step(executed)
         if info["success"] and not any(successes):

@@ -37,6 +37,19 @@ def test_one_demonstration_and_its_summary(tmp_path):
         assert file.filter_keys() == {"train": ["demo_0"]}
 
 
+@pytest.mark.robosuite
+def test_mixed_quality_with_dense_rewards(tmp_path):
+    path = tmp_path / "mixed.hdf5"
+    options = ("--quality", "mixed", "--rewards", "dense", "--num", "2", "--horizon", "20")
+    done = run("collect", "--env", "Lift", "--out", str(path), *options)
+    assert done.exit_code == 0, done.output
+    assert "2 demonstrations (better 1, okay 1), 0 solve the task" in done.stdout
+    with DatasetFile(path) as file:
+        assert file.env_meta["env_kwargs"]["reward_shaping"] is True
+        rewards = file.read("demo_0", "rewards")
+        assert 0 < rewards.min() < rewards.max() < 1  # the nearer the hand, the more
+
+
 def test_unknown_task_is_a_users_error(tmp_path):
     done = run("collect", "--env", "Lft", "--out", str(tmp_path / "x.hdf5"))
     assert done.exit_code == 2

@@ -6,6 +6,7 @@ import pytest
 from imitate.collection.collect import collect
 from imitate.collection.demonstrate import Plan
 from imitate.data import DatasetFile, check_dataset
+from imitate.envs.experts import QUALITIES
 from imitate.errors import DatasetError, EnvError
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
@@ -81,19 +82,23 @@ def test_interruption_leaves_no_file_under_the_final_name(tmp_path):
 @pytest.mark.slow
 def test_mixed_quality_and_failures(tmp_path):
     path = tmp_path / "mixed.hdf5"
-    plan = Plan(
-        env_meta=LIFT, qualities=("better", "okay", "worse"), keep_failures=True, horizon=45
-    )
-    report = collect(path, plan, num=3, workers=1)
-    assert report.quality == {"better": 1, "okay": 1, "worse": 1}
+    plan = Plan(env_meta=LIFT, qualities=QUALITIES, keep_failures=True, horizon=60)
+    report = collect(path, plan, num=8, workers=1)
+    assert report.quality == {"better": 2, "okay": 2, "worse": 2, "noise": 2}
     with DatasetFile(path) as file:
         keys = file.filter_keys()
-        assert (keys["better"], keys["okay"], keys["worse"]) == (["demo_0"], ["demo_1"], ["demo_2"])
-        assert file.attrs("demo_2")["quality"] == "worse"
-        # nobody of the third level lifts the cube in 45 steps
-        assert not file.attrs("demo_2")["success"]
-        assert file.read("demo_2", "timeouts").tolist() == [0] * 44 + [1]
-    assert report.solved < 3
+        for number, level in enumerate(QUALITIES):
+            assert keys[level] == [f"demo_{number}", f"demo_{number + 4}"]
+            assert len(keys[f"{level}_train"]) == len(keys[f"{level}_valid"]) == 1
+            assert sorted(keys[f"{level}_train"] + keys[f"{level}_valid"]) == keys[level]
+            assert file.attrs(f"demo_{number}")["quality"] == level
+        assert len(keys["train"]) == len(keys["valid"]) == 4
+        assert file.attrs("demo_0")["success"]
+        # nobody of the second level lifts the cube in 60 steps
+        assert not file.attrs("demo_1")["success"]
+        assert file.read("demo_1", "timeouts").tolist() == [0] * 59 + [1]
+        assert file.read("demo_1", "rewards").sum() == 0
+    assert report.solved < 8
 
 
 def test_user_errors_come_before_work(lift_file, tmp_path):

@@ -23,7 +23,7 @@ from imitate.envs.env import Array, Obs
 METRES_PER_ACTION = 0.05
 RADIANS_PER_ACTION = 0.5
 OPEN, CLOSE = -1.0, 1.0
-QUALITIES = ("better", "okay", "worse")
+QUALITIES = ("better", "okay", "worse", "noise")
 
 _POSITION_GAIN = 1.5  # commanded distance per distance to go; the controller covers about a third of it in a step
 _ROTATION_GAIN = 1.0
@@ -51,15 +51,15 @@ class Style:
     def sample(cls, rng: np.random.Generator, quality: str = "better") -> Style:
         """Draw the habits of a demonstrator of one of ``QUALITIES``."""
         level = QUALITIES.index(quality)
-        slowest, fastest = ((0.5, 0.8), (0.35, 0.55), (0.2, 0.4))[level]
-        offset = (0.003, 0.006, 0.012)[level]
-        detour = (0.01, 0.05, 0.1)[level]
+        slowest, fastest = ((0.5, 0.8), (0.35, 0.55), (0.4, 0.8), (0.5, 0.8))[level]
+        offset = (0.003, 0.006, 0.008, 0.003)[level]
+        detour = (0.01, 0.08, 0.03, 0.01)[level]
         return cls(
             speed=rng.uniform(slowest, fastest),
             hover_m=rng.uniform(0.06, 0.09),
             grasp_offset_m=rng.uniform(-offset, offset, 3),
             detour_m=rng.uniform(-detour, detour, 2),
-            hesitation=(0.0, 0.02, 0.06)[level],
+            hesitation=(0.0, 0.02, 0.01, 0.0)[level],
         )
 
 
@@ -72,6 +72,7 @@ class Expert(ABC):
         pace: factor on the style's speed.
         slack_m: sideways distance from the object within which the gripper comes down all the way.
         steepness: height per further sideways distance.
+        carry_steps: how long the object is in the hand, about.
     """
 
     env_name: ClassVar[str]
@@ -79,6 +80,7 @@ class Expert(ABC):
     pace: ClassVar[float] = 1.0
     slack_m: ClassVar[float] = 0.01
     steepness: ClassVar[float] = 2.0
+    carry_steps: ClassVar[int] = 12
 
     def __init__(self, style: Style) -> None:
         self.style = style

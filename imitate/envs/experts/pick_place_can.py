@@ -37,6 +37,7 @@ class PickPlaceCanExpert(Expert):
     env_name = "PickPlaceCan"
     horizon = 400
     pace = 1.5
+    carry_steps = 60
 
     def act(self, obs: Obs) -> Array:
         """See the class."""

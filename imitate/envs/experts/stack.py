@@ -33,6 +33,7 @@ class StackExpert(Expert):
     env_name = "Stack"
     horizon = 300
     pace = 1.3
+    carry_steps = 25
     slack_m, steepness = 0.006, 6.0  # a finger that comes down on the cube is stuck there
 
     def act(self, obs: Obs) -> Array:

@@ -1,0 +1,144 @@
+"""Demonstrators of four levels: who stands between the expert's knowledge and the arm.
+
+``better`` is the expert, quick and exact. ``okay`` gets there too, by way points that lead nowhere, slowly and with
+pauses. ``worse`` is quick but careless: it closes beside the object, rises without it, lets it slip, tries again, and
+gives up in the end. ``noise`` moves at random and wants nothing.
+
+Other than an expert, they remember: where they aim, what they have tried. So a policy that is cloned from them cannot
+see all that their choices depend on, as with demonstrations of people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from imitate.envs.env import Array, Obs
+from imitate.envs.experts.expert import CLOSE, OPEN, Expert, opening
+
+_EMPTY_M = 0.015  # the fingers have closed on nothing
+_HELD_M = (0.03, 0.068)
+
+
+class Demonstrator:
+    """An expert as it is.
+
+    Attributes:
+        gave_up: it will not go on; the episode may end.
+    """
+
+    gave_up: bool = False
+
+    def __init__(self, expert: Expert, rng: np.random.Generator) -> None:
+        self.expert = expert
+        self.rng = rng
+
+    def act(self, obs: Obs) -> Array:
+        """The wanted action (7,) for an observation."""
+        return self.expert.act(obs)
+
+
+class Detouring(Demonstrator):
+    """Visits two points around the start before it turns to the task."""
+
+    def __init__(self, expert: Expert, rng: np.random.Generator) -> None:
+        super().__init__(expert, rng)
+        self._ahead = rng.uniform((-0.1, -0.15, -0.06), (0.1, 0.15, 0.06), (2, 3))
+        self._start: Array | None = None
+
+    def act(self, obs: Obs) -> Array:
+        """See the class."""
+        hand = obs["robot0_eef_pos"]
+        if self._start is None:
+            self._start = np.array(hand)
+        if len(self._ahead):
+            to_point = self._start + self._ahead[0] - hand
+            if float(np.linalg.norm(to_point)) > 0.02:
+                return self.expert.move(obs, to_point, OPEN)
+            self._ahead = self._ahead[1:]
+        return self.expert.act(obs)
+
+
+class Clumsy(Demonstrator):
+    """Misses, does not notice at once, lets slip, tries again, gives up."""
+
+    MISS, DROP = 0.65, 0.6
+    PATIENCE = (2, 6)  # tries
+    TRY_STEPS = 60
+
+    def __init__(self, expert: Expert, rng: np.random.Generator) -> None:
+        super().__init__(expert, rng)
+        self._exact = expert.style
+        self._tries_left = int(rng.integers(*self.PATIENCE))
+        self._unaware = self._slipping = 0
+        self._aim()
+
+    def _aim(self) -> None:
+        """Begin a try: somewhere beside the object, or at it; to be held, or to be dropped on the way."""
+        rng, style = self.rng, self._exact
+        self._tries_left -= 1
+        self.gave_up = self._tries_left < 0
+        self._left = self.TRY_STEPS
+        self._holds_for = int(rng.integers(2, self.expert.carry_steps))
+        if rng.random() >= self.DROP:
+            self._holds_for = self.TRY_STEPS * 10
+        if rng.random() < self.MISS:
+            angle, far = rng.uniform(0, 2 * np.pi), rng.uniform(0.025, 0.05)
+            beside = np.array([far * np.cos(angle), far * np.sin(angle), rng.uniform(0.0, 0.03)])
+            style = replace(style, grasp_offset_m=style.grasp_offset_m + beside)
+        self.expert.style = style
+
+    def act(self, obs: Obs) -> Array:
+        """See the class."""
+        action, width = self.expert.act(obs), opening(obs)
+        if self._slipping or self._unaware:
+            return self._blunder(obs)
+        closing = action[6] == CLOSE
+        self._left -= 1
+        if closing and width < _EMPTY_M:
+            self._unaware = int(self.rng.integers(4, 15))
+        elif closing and _HELD_M[0] < width < _HELD_M[1]:
+            self._left = self.TRY_STEPS
+            self._holds_for -= 1
+            if self._holds_for <= 0:
+                self._slipping = int(self.rng.integers(5, 10))
+        elif self._left <= 0:
+            self._aim()
+        return action
+
+    def _blunder(self, obs: Obs) -> Array:
+        """Rise with nothing in the hand, or open it under way; then the next try."""
+        gripper = OPEN if self._slipping else CLOSE
+        self._unaware, self._slipping = max(0, self._unaware - 1), max(0, self._slipping - 1)
+        if not (self._unaware or self._slipping):
+            self._aim()
+        return self.expert.move(obs, np.array([0.0, 0.0, 0.04]), gripper)
+
+
+class Aimless(Demonstrator):
+    """Wanders: each axis a random walk towards 0, the fingers open and close now and then."""
+
+    STEPS = (60, 120)
+
+    def __init__(self, expert: Expert, rng: np.random.Generator) -> None:
+        super().__init__(expert, rng)
+        self._left = int(rng.integers(*self.STEPS))
+        self._drift, self._gripper = np.zeros(6), OPEN
+
+    def act(self, obs: Obs) -> Array:
+        """See the class."""
+        self._left -= 1
+        self.gave_up = self._left <= 0
+        self._drift = 0.85 * self._drift + self.rng.normal(0.0, 0.35, 6)
+        if self.rng.random() < 0.05:
+            self._gripper = -self._gripper
+        return np.concatenate([self._drift * ([1.0] * 3 + [0.3] * 3), [self._gripper]])
+
+
+LEVELS: dict[str, type[Demonstrator]] = {
+    "better": Demonstrator,
+    "okay": Detouring,
+    "worse": Clumsy,
+    "noise": Aimless,
+}
