@@ -361,10 +361,11 @@ class Algo(ABC):
         parts = self.global_config.train.gradient_accumulation
         number = self._parts.get(name, 0)
         self._parts[name] = (number + 1) % parts
+        optimizer = self.optimizers[name]
         norm = apply_gradients(
             loss,
-            self.nets[name].parameters(),
-            self.optimizers[name],
+            (weight for group in optimizer.param_groups for weight in group["params"]),
+            optimizer,
             self._max_grad_norm(name),
             self.share_gradients,
             (number, parts),
@@ -398,6 +399,9 @@ class Algo(ABC):
 
     def on_epoch_end(self, epoch: int) -> None:  # noqa: B027 - a hook, empty by default
         """Called by the trainer after each epoch, counted from 1."""
+
+    def set_progress(self, progress: float) -> None:  # noqa: B027 - a hook, empty by default
+        """Called before each collection in an environment: which part of the training is over, in [0, 1]."""
 
     def set_train(self) -> None:
         """Training mode: dropout, random crops and learned noise are on; compiles if ``train.compile`` says so."""

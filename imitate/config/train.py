@@ -16,6 +16,7 @@ from pydantic import (
 )
 from typing_extensions import Self
 
+from imitate.config.online import OnlineConfig
 from imitate.config.section import Section
 
 
@@ -242,6 +243,9 @@ class TrainConfig(Section):
     )
     data_on_device: bool = Field(
         False, description="Hold the training data in the device's memory."
+    )
+    online: OnlineConfig = Field(
+        OnlineConfig(), description="Learning from steps in an environment."
     )
 
     @field_validator("data", mode="before")

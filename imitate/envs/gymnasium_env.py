@@ -37,6 +37,9 @@ class GymnasiumEnv:
         env_kwargs: arguments of ``gymnasium.make``.
         obs_keys: the observations to return; None returns all.
         render: whether ``render`` will be called.
+
+    Attributes:
+        num_choices: an action is one of so many choices; 0: it is continuous.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class GymnasiumEnv:
         self._env = self._make()
         self.action_low, self.action_high = _action_limits(env_name, self._env.action_space)
         self.action_dim = len(self.action_low)
+        self.num_choices = int(getattr(self._env.action_space, "n", 0))
         self._info: dict[str, Any] = {}
 
     def _make(self) -> Any:

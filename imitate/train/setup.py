@@ -45,6 +45,11 @@ class Setup:
     shape_metadata: dict[str, Any]
     provenance: dict[str, Any]
 
+    @property
+    def storage_words(self) -> tuple[str, ...]:
+        """Where images of the data lie, in lines for people."""
+        return () if self.train_set is None else tuple(self.train_set.storage_words)
+
 
 def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path | None) -> Config:
     """Lay the command line over a configuration and make data paths absolute.

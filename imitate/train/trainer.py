@@ -21,6 +21,8 @@ from imitate.train.errors import TrainingError
 from imitate.train.evaluation import available_cores
 from imitate.train.interrupts import caught_signals
 from imitate.train.logging import import_wandb
+from imitate.train.online_run import OnlineRun
+from imitate.train.online_setup import OnlineSetup, build_online
 from imitate.train.ranks import Ranks, joined_ranks
 from imitate.train.resume import check_same_data, last_state, resumed_config
 from imitate.train.run import Run
@@ -92,7 +94,8 @@ def train(
         device = _device_of_rank(device, ranks)
         seed_everything(config.train.seed)
         ckpt = None if folder is None else last_state(folder)
-        setup = build(config, device, resumed=ckpt is not None)
+        make_setup = build_online if config.train.online.enabled else build
+        setup = make_setup(config, device, resumed=ckpt is not None)
         _join(setup.algo, ranks)
         if ranks.rank > 0:
             setup, quiet = _without_output(setup), True
@@ -106,7 +109,7 @@ def train(
         console = Console(stream, quiet=quiet, log=log)
         console.say(f"run: {folder.path}")
         console.say(device_words + (f", {ranks.world} processes" if ranks.world > 1 else ""))
-        for line in setup.train_set.storage_words:
+        for line in setup.storage_words:
             console.say(line)
         if config.experiment.render:
             console.say("experiment.render: no window is opened; look at the videos instead")
@@ -117,7 +120,8 @@ def train(
                 f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
             )
         with _full_disk_is_told(folder):
-            run = Run(setup, folder, console, interrupt, ckpt, ranks)
+            kind = OnlineRun if isinstance(setup, OnlineSetup) else Run
+            run = kind(setup, folder, console, interrupt, ckpt, ranks)
             ranks.draw_apart(config.train.seed + run.state.step)
             stack.callback(run.close)
             threads = _threads(config, device, run.rollouts.shared_workers)
@@ -152,11 +156,12 @@ def _join(algo: Algo, ranks: Ranks) -> None:
         raise ConfigError(
             "train.on_bad_loss is 'rollback', which several processes cannot do together: set it to 'stop'"
         )
-    ranks.share(algo.nets)
-    if algo.ema is not None:
-        ranks.share(algo.ema.module)
-    algo.share_gradients = ranks.average
-    algo.share_weights = ranks.share
+    for learner in algo.learners:
+        ranks.share(learner.nets)
+        if learner.ema is not None:
+            ranks.share(learner.ema.module)
+        learner.share_gradients = ranks.average
+        learner.share_weights = ranks.share
 
 
 def _without_output(setup: Setup) -> Setup:

@@ -1,0 +1,196 @@
+"""Soft actor-critic: values that count the policy's entropy, and a policy that is as random as the task allows.
+
+Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905). With targets Q', discount g and a
+tanh-Gaussian policy pi:
+
+    target = r + g (min_e Q'_e(s', a') - alpha log pi(a' | s')), a' ~ pi(s'), r alone after a terminal  -> SAC._target
+    critic: mean over the batch, sum over e, of (Q_e(s, a) - target)^2                             -> SAC._critic_loss
+    actor:  alpha log pi(a | s) - min_e Q_e(s, a), a ~ pi(s)                                        -> SAC._actor_loss
+    alpha:  rises where the entropy is below ``target_entropy``, falls where it is above     -> SAC._temperature_loss
+
+The target entropy is -(action dimensions) by default, as in the paper. Departures: errors are summed over the critics
+and not halved; alpha is moved by its logarithm, as in the authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.actor_critic import ActorCritic
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.rl_sections import (
+    ActorCriticConfig,
+    ActorNetConfig,
+    CriticConfig,
+    StagedOptimizerConfig,
+    StochasticActorConfig,
+    optimizer,
+)
+from imitate.algo.sections import LayerDims
+from imitate.config import Section
+from imitate.functional.losses import masked_mean
+from imitate.models.heads import TanhDistribution
+
+
+class SACOptimParams(Section):
+    """Optimizers by network."""
+
+    critic: StagedOptimizerConfig = Field(optimizer(3e-4))
+    actor: StagedOptimizerConfig = Field(optimizer(3e-4))
+    temperature: StagedOptimizerConfig = Field(optimizer(3e-4))
+
+
+class SACActorConfig(StochasticActorConfig):
+    """A tanh-Gaussian policy, with log standard deviations between -20 and 2."""
+
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    net: ActorNetConfig = Field(
+        ActorNetConfig.model_validate(
+            {
+                "common": {"std_activation": "exp", "use_tanh": True},
+                "gaussian": {
+                    "init_last_fc_weight": None,
+                    "min_std": math.exp(-20.0),
+                    "max_std": math.exp(2.0),
+                },
+            }
+        )
+    )
+
+
+class SACCriticConfig(CriticConfig):
+    """Critics of 256 by 256."""
+
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+
+
+class TemperatureConfig(Section):
+    """The weight of the entropy, alpha."""
+
+    initial: float = Field(1.0, gt=0, description="where it begins")
+    tuned: bool = Field(True, description="whether it is learned")
+    target_entropy: float | None = Field(
+        None, description="entropy that it is tuned to; null: -(action dimensions)"
+    )
+
+
+class SACConfig(ActorCriticConfig):
+    """Section ``algo`` of algorithm ``sac``."""
+
+    tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
+
+    optim_params: SACOptimParams = Field(SACOptimParams())
+    actor: SACActorConfig = Field(SACActorConfig())
+    critic: SACCriticConfig = Field(SACCriticConfig())
+    temperature: TemperatureConfig = Field(TemperatureConfig())
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        problems = super().conflicts(config)
+        net = self.actor.net
+        if net.type != "gaussian" or not net.common.use_tanh:
+            problems.append(
+                f"algo.actor.net: the actor of {config.algo_name} learns through its samples: set type to 'gaussian' "
+                "and common.use_tanh to true"
+            )
+        return problems
+
+
+@register_algo_factory_func("sac", section=SACConfig)
+def algo_config_to_class(algo_config: SACConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return SAC, {}
+
+
+class Temperature(nn.Module):
+    """A learned positive number."""
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(initial)))
+
+
+class SAC(ActorCritic):
+    """Continuous actions."""
+
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        self.nets = nn.ModuleDict(
+            {
+                "actor": self._create_actor(config.actor),
+                "critic": self._create_critic(config.critic),
+            }
+        )
+        self._add_targets()
+        if config.temperature.tuned:
+            self.nets["temperature"] = Temperature(config.temperature.initial)
+        wanted = config.temperature.target_entropy
+        self._target_entropy = -float(self.ac_dim) if wanted is None else wanted
+
+    def _max_grad_norm(self, name: str) -> float | None:
+        return None if name == "temperature" else super()._max_grad_norm(name)
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    def _policy(self, obs: Batch, goal: Batch | None) -> TanhDistribution:
+        """pi(. | s)."""
+        features, _ = self.actor(obs, goal)
+        return cast(TanhDistribution, self.actor.head(features))
+
+    def _drawn(self, obs: Batch, goal: Batch | None) -> tuple[Tensor, Tensor]:
+        """One action (B, A) of the policy in each state, with gradient, and its log-density (B,)."""
+        actions, log_prob = self._policy(obs, goal).draw(1)
+        return actions[:, 0], log_prob[:, 0]
+
+    @property
+    def _alpha(self) -> Tensor:
+        """The weight of the entropy, a constant for the other losses."""
+        if "temperature" not in self.nets:
+            return torch.full((), self.algo_config.temperature.initial, device=self.device)
+        return cast(Temperature, self.nets["temperature"]).log.detach().exp()
+
+    @torch.no_grad()
+    def _target(self, batch: Batch) -> Tensor:
+        """(B,) what the critics are to say."""
+        actions, log_prob = self._drawn(batch["next_obs"], batch["goal_obs"])
+        values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
+        soft = self._ensemble_value(values) - self._alpha * log_prob
+        return cast(Tensor, batch["rewards"] + batch["discounts"] * soft)
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        target = self._target(batch)
+        values = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
+        loss = self._td_loss(values, target, batch["weight"])
+        return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        actions, log_prob = self._drawn(batch["obs"], batch["goal_obs"])
+        values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"])
+        liked = self._ensemble_value(values)
+        loss = masked_mean(self._alpha * log_prob - liked, batch["weight"])
+        entropy = -masked_mean(log_prob.detach(), batch["weight"])
+        return loss, {"Actor_Loss": loss, "Entropy": entropy, "Temperature": self._alpha}
+
+    def _temperature_loss(self, entropy: Tensor) -> tuple[Tensor, Info]:
+        log = cast(Temperature, self.nets["temperature"]).log
+        return log * (entropy - self._target_entropy), {}
+
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+        """Critics, actor, temperature, targets."""
+        info = self._step("critic", self._critic_loss(batch), epoch, learn)
+        # The actor's gradient passes through the critics and leaves nothing there.
+        critic = self._critic("critic").requires_grad_(False)
+        info |= self._step("actor", self._actor_loss(batch), epoch, learn)
+        critic.requires_grad_(True)
+        if learn and "temperature" in self.nets and self._learns("actor", epoch):
+            self._gradient_step("temperature", self._temperature_loss(info["Entropy"])[0])
+        if learn and self._learns("critic", epoch):
+            self._follow()
+        return info

@@ -1,0 +1,68 @@
+"""The section ``train.online``: learning from steps that the policy takes itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from imitate.config.section import OpenSection, Section
+
+
+class OnlineConfig(Section):
+    """Learning in an environment. An epoch is then ``experiment.epoch_every_n_steps`` environment steps."""
+
+    enabled: bool = Field(
+        False, description="Learn from steps in an environment rather than from files alone."
+    )
+    env: str | OpenSection | None = Field(
+        None,
+        description="Environment to practise in: a gymnasium name, or env_args as in demonstration "
+        "files; null: that of train.data.",
+    )
+    num_envs: PositiveInt = Field(1, description="Copies of the environment.")
+    horizon: PositiveInt | None = Field(
+        None,
+        description="Steps after which an episode is cut by the clock; null: "
+        "experiment.rollout.horizon.",
+    )
+    end_at_success: bool = Field(
+        False, description="Whether success ends an episode, as a terminal."
+    )
+    num_workers: NonNegativeInt = Field(
+        0, description="Processes that collect; 0: the training process itself."
+    )
+    max_staleness: NonNegativeInt | None = Field(
+        None,
+        description="With workers: collect while learning goes on, with weights at most so many "
+        "updates old; null: learning waits for the steps.",
+    )
+    step_timeout_s: PositiveFloat = Field(
+        60.0,
+        description="With workers: one that takes longer for a step or a reset counts as hung and "
+        "is replaced.",
+    )
+    collect_steps: PositiveInt = Field(
+        1, description="Steps of each environment between two rounds of updates."
+    )
+    warmup_steps: NonNegativeInt = Field(
+        1000, description="Environment steps before the first update."
+    )
+    warmup_policy: Literal["random", "policy"] = Field(
+        "random", description="Who acts before the first update."
+    )
+    update_ratio: NonNegativeFloat = Field(
+        1.0, description="Updates per environment step, for algorithms that replay."
+    )
+    buffer_size: PositiveInt = Field(
+        1_000_000, description="Steps that are remembered, for algorithms that replay."
+    )
+    save_buffer: bool = Field(
+        True, description="Save the remembered steps beside last.pth, to resume with them."
+    )
+    demo_ratio: float = Field(
+        0.0, ge=0, le=1, description="Share of each batch that comes from train.data."
+    )
+    pretrain_updates: NonNegativeInt = Field(
+        0, description="Updates on train.data alone before the first environment step."
+    )

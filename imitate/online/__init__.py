@@ -1,0 +1,1 @@
+"""Learning in environments: what is remembered, who collects it."""

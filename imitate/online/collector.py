@@ -1,0 +1,100 @@
+"""A policy practises in environments, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imitate.algo.algo import Algo, PolicyState
+from imitate.online.env_group import EnvGroup
+from imitate.online.steps import Array, Collected, Step
+
+
+class LocalCollector:
+    """Steps of a policy in a group of environments; episodes go on from one call to the next.
+
+    Args:
+        group: the environments.
+        algo: acts with ``explore=True``; what it learns meanwhile is used at once.
+        action_low, action_high: (A,) limits of the environment.
+        discrete: the action is one of A choices, one-hot.
+    """
+
+    def __init__(
+        self,
+        group: EnvGroup,
+        algo: Algo,
+        action_low: Array,
+        action_high: Array,
+        *,
+        discrete: bool = False,
+    ) -> None:
+        self.group, self.algo, self.version = group, algo, 0
+        self._low, self._high = action_low.astype(np.float32), action_high.astype(np.float32)
+        self._discrete = discrete
+        self._state: PolicyState | None = None
+
+    def collect(self, num_steps: int, *, random: bool = False) -> Collected:
+        """``num_steps`` steps of each environment; with ``random`` of uniform actions."""
+        group = self.group
+        if not group.obs:
+            group.reset()
+        if self._state is None:
+            self._state = self.algo.initial_state(len(group))
+        training = self.algo.nets.training
+        self.algo.set_eval()
+        with torch.inference_mode():
+            steps = [self._step(random) for _ in range(num_steps)]
+        if training:
+            self.algo.set_train()
+        episodes, messages = group.finished, tuple(group.messages)
+        group.finished, group.messages = [], []
+        return Collected(steps, group.lanes, episodes, self.version, messages)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers of the episodes; whoever goes on from it begins anew those that have not taken a step."""
+        return {"begun": (self.group.begun - (self.group.lengths == 0)).tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state_dict`: running episodes are left, the next ones begin."""
+        self.group.begun[:] = np.maximum(state["begun"], 0)
+        self.group.obs, self._state = {}, None
+
+    def close(self) -> None:
+        """Free the simulators."""
+        self.group.close()
+
+    def _step(self, random: bool) -> Step:
+        algo, group = self.algo, self.group
+        assert self._state is not None
+        obs = algo.preprocess.prepare_obs(group.obs, tuple(algo.obs_shapes))
+        decided = algo.act(obs, self._state, explore=True)
+        self._state = decided.state
+        actions = self._random() if random else self._sent(decided.action)
+        step = group.step(actions)
+        if step.ends.any():
+            ended = torch.from_numpy(step.ends).to(algo.device)
+            self._state = algo.reset_state(self._state, ended)
+        step.extras.update({key: value.cpu().numpy() for key, value in decided.extras.items()})
+        return step
+
+    def _sent(self, action: Tensor) -> NDArray[np.float32]:
+        """Normalized actions as the environment takes them."""
+        sent = self.algo.preprocess.unnormalize_actions(action).cpu().numpy()
+        clipped: NDArray[np.float32] = np.minimum(np.maximum(sent, self._low), self._high)
+        return clipped
+
+    def _random(self) -> NDArray[np.float32]:
+        """Uniform actions; of torch's generator, whose state a checkpoint keeps."""
+        count, size = len(self.group), len(self._low)
+        if self._discrete:
+            return np.eye(size, dtype=np.float32)[torch.randint(size, (count,)).numpy()]
+        share = torch.rand(count, size).numpy()
+        low = np.where(np.isfinite(self._low), self._low, -1.0)
+        high = np.where(np.isfinite(self._high), self._high, 1.0)
+        return (low + share * (high - low)).astype(np.float32)

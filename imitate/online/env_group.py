@@ -1,0 +1,210 @@
+"""Several copies of an environment, stepped one after another; those that fail are replaced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.envs.env import Env
+from imitate.errors import EnvError
+from imitate.online.steps import Array, EpisodeRecord, Obs, Step
+
+MAX_FAILURES = 10
+"""So many failures in a row, without a finished episode between them, end the training."""
+
+
+class EnvGroup:
+    """N environments and their running episodes.
+
+    Episode k of lane n begins with a seed that depends on ``seed``, n and k alone.
+
+    Args:
+        make: makes one environment.
+        lanes: (N,) numbers of the environments, among those of all groups of a training.
+        seed: of the training.
+        horizon: steps after which the clock ends an episode.
+        discount: for the episodes' discounted returns.
+        end_at_success: whether success ends an episode, as a terminal.
+
+    Attributes:
+        obs: (N, ...) by key, what the environments show now.
+        begun: (N,) episodes that have begun in each lane.
+        lengths: (N,) steps of the running ones.
+        finished: the episodes that ended since the list was last emptied.
+        messages: what went wrong, in words.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Env],
+        lanes: NDArray[np.int64],
+        *,
+        seed: int,
+        horizon: int,
+        discount: float = 1.0,
+        end_at_success: bool = False,
+    ) -> None:
+        self.lanes, self.obs = lanes, Obs()
+        self.finished: list[EpisodeRecord] = []
+        self.messages: list[str] = []
+        self.begun = np.zeros(len(lanes), dtype=np.int64)
+        self._make, self._seed, self._horizon = make, seed, horizon
+        self._discount, self._end_at_success = discount, end_at_success
+        self._envs = [make() for _ in lanes]
+        self._failures = 0
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self.lengths = np.zeros(len(lanes), dtype=np.int64)
+        self._return = np.zeros(len(lanes))
+        self._discounted = np.zeros(len(lanes))
+        self._success = np.zeros(len(lanes), dtype=np.bool_)
+
+    @property
+    def envs(self) -> list[Env]:
+        """The environments."""
+        return self._envs
+
+    def __len__(self) -> int:
+        return len(self.lanes)
+
+    def reset(self) -> Obs:
+        """Begin an episode in each environment."""
+        self.obs = self._stacked([self._begin(n) for n in range(len(self))])
+        return self.obs
+
+    def step(self, actions: Array) -> Step:
+        """One step of each; those whose episode ends begin the next one, which :attr:`obs` then shows."""
+        before, count = self.obs, len(self)
+        rewards = np.zeros(count, dtype=np.float32)
+        terminals, timeouts, lost = np.zeros((3, count), dtype=np.bool_)
+        seen: list[Mapping[str, Any]] = []
+        infos: list[Mapping[str, Any]] = []
+        for n, env in enumerate(self._envs):
+            try:
+                obs, reward, terminated, truncated, info = env.step(actions[n])
+                self._check(obs, reward)
+            except Exception as error:  # whatever a simulator may raise
+                self._say(n, error)
+                lost[n] = True
+                obs, reward, terminated, truncated = {k: x[n] for k, x in before.items()}, 0, 0, 0
+                info = {}
+            seen.append(obs)
+            infos.append(info)
+            rewards[n], terminals[n], timeouts[n] = reward, terminated, truncated
+        self._count(rewards, infos)
+        terminals |= self._end_at_success & self._success & ~lost
+        timeouts = (timeouts | (self.lengths >= self._horizon)) & ~terminals & ~lost
+        next_obs = self._stacked(seen)
+        step = Step(
+            before, actions, rewards, terminals, timeouts, next_obs, lost if lost.any() else None
+        )
+        self.obs = self._go_on(step, next_obs, infos)
+        return step
+
+    def close(self) -> None:
+        """Free the simulators."""
+        for env in self._envs:
+            env.close()
+
+    # ---- episodes --------------------------------------------------------------------------------
+
+    def _go_on(self, step: Step, next_obs: Obs, infos: list[Mapping[str, Any]]) -> Obs:
+        """What is seen next: the first observation of a new episode where one ended."""
+        ended = np.flatnonzero(step.ends)
+        if not len(ended):
+            return next_obs
+        obs = {key: value.copy() for key, value in next_obs.items()}
+        for n in ended:
+            if step.lost is not None and step.lost[n]:
+                self._replace(n)
+            else:
+                self._failures = 0
+                self.finished.append(self._record(n, infos[n]))
+            for key, value in self._begin(n).items():
+                if key in obs:
+                    obs[key][n] = value
+        return obs
+
+    def _begin(self, n: int) -> Mapping[str, Any]:
+        """Reset one environment, again and anew where that fails."""
+        while True:
+            entropy = [self._seed, int(self.lanes[n]), int(self.begun[n])]
+            seed = int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
+            self.begun[n] += 1
+            self.lengths[n], self._return[n], self._discounted[n] = 0, 0.0, 0.0
+            self._success[n] = False
+            try:
+                obs, _ = self._envs[n].reset(seed=seed)
+                self._check(obs, 0.0)
+            except Exception as error:  # whatever a simulator may raise
+                self._say(n, error)
+                self._replace(n)
+            else:
+                return obs
+
+    def _replace(self, n: int) -> None:
+        try:
+            self._envs[n].close()
+        except Exception as error:  # it is broken anyway
+            self.messages.append(f"environment {self.lanes[n]}: closing failed too ({error})")
+        self._envs[n] = self._make()
+
+    def _record(self, n: int, info: Mapping[str, Any]) -> EpisodeRecord:
+        numbers = {
+            key: float(value)
+            for key, value in info.items()
+            if isinstance(value, (bool, int, float, np.bool_, np.number))
+        }
+        return EpisodeRecord(
+            float(self._return[n]),
+            float(self._discounted[n]),
+            int(self.lengths[n]),
+            bool(self._success[n]),
+            numbers,
+        )
+
+    def _count(self, rewards: Array, infos: list[Mapping[str, Any]]) -> None:
+        self._return += rewards
+        self._discounted += rewards * self._discount**self.lengths
+        self.lengths += 1
+        self._success |= np.array([bool(info.get("success", False)) for info in infos])
+
+    # ---- faults ----------------------------------------------------------------------------------
+
+    def _check(self, obs: Mapping[str, Any], reward: float) -> None:
+        """Raise ValueError where an observation has another shape than before, or a number is not finite."""
+        if not math.isfinite(reward):
+            raise ValueError(f"the reward is {reward}")
+        if not self._shapes:
+            self._shapes = {key: np.shape(value) for key, value in obs.items()}
+        for key, shape in self._shapes.items():
+            value = np.asarray(obs[key])
+            if value.shape != shape:
+                raise ValueError(f"observation '{key}' has shape {value.shape}, but {shape} before")
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise ValueError(f"observation '{key}' holds NaN or inf")
+
+    def _say(self, n: int, error: Exception) -> None:
+        self._failures += 1
+        words = f"environment {self.lanes[n]} failed ({type(error).__name__}: {error})"
+        if self._failures >= MAX_FAILURES:
+            raise EnvError(
+                f"{words}; {MAX_FAILURES} failures without one whole episode between them: "
+                "see what imitate check-env says of it"
+            ) from error
+        self.messages.append(f"{words}; its episode is left out, a new copy goes on")
+
+    def _stacked(self, seen: list[Mapping[str, Any]]) -> Obs:
+        """(N, ...) arrays: images uint8, all else float32."""
+        stacked = {}
+        for key, shape in self._shapes.items():
+            first = np.asarray(seen[0][key])
+            kind = np.uint8 if first.dtype == np.uint8 else np.float32
+            rows = np.empty((len(seen), *shape), dtype=kind)
+            for n, obs in enumerate(seen):
+                rows[n] = obs[key]
+            stacked[key] = rows
+        return stacked

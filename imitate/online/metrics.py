@@ -1,0 +1,67 @@
+"""What practice brings, over the latest episodes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Any
+
+from imitate.online.steps import EpisodeRecord
+
+MOST_EPISODES = 100
+
+
+class Metrics:
+    """Means over the latest episodes; at most 100 are looked at.
+
+    Names: ``EnvironmentSteps``, ``NumberOfEpisodes``, ``AverageReturn``, ``AverageDiscountedReturn``,
+    ``AverageEpisodeLength``, ``AverageReward``, ``AverageEnvInfo[key]`` of the numbers in the last ``info`` of each
+    episode, and ``AverageEnvInfo[success]``, whether it ever succeeded.
+    """
+
+    def __init__(self) -> None:
+        self.steps = self.episodes = 0
+        self._latest: deque[EpisodeRecord] = deque(maxlen=MOST_EPISODES)
+
+    def add(self, steps: int, episodes: Iterable[EpisodeRecord]) -> None:
+        """Count steps, and the episodes that ended in them."""
+        self.steps += steps
+        for episode in episodes:
+            self.episodes += 1
+            self._latest.append(episode)
+
+    def numbers(self) -> dict[str, float]:
+        """For the logger."""
+        numbers = {
+            "Metrics/EnvironmentSteps": float(self.steps),
+            "Metrics/NumberOfEpisodes": float(self.episodes),
+        }
+        latest = self._latest
+        if not latest:
+            return numbers
+        numbers |= {
+            "Metrics/AverageReturn": fmean(e.env_return for e in latest),
+            "Metrics/AverageDiscountedReturn": fmean(e.discounted_return for e in latest),
+            "Metrics/AverageEpisodeLength": fmean(e.length for e in latest),
+            "Metrics/AverageReward": sum(e.env_return for e in latest)
+            / sum(e.length for e in latest),
+        }
+        keys = set.intersection(*(set(e.info) for e in latest)) - {"success"}
+        for key in sorted(keys):
+            numbers[f"Metrics/AverageEnvInfo[{key}]"] = fmean(e.info[key] for e in latest)
+        numbers["Metrics/AverageEnvInfo[success]"] = fmean(e.success for e in latest)
+        return numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers."""
+        latest = [
+            [e.env_return, e.discounted_return, e.length, e.success, e.info] for e in self._latest
+        ]
+        return {"steps": self.steps, "episodes": self.episodes, "latest": latest}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+        self.steps, self.episodes = int(state["steps"]), int(state["episodes"])
+        self._latest.clear()
+        self._latest.extend(EpisodeRecord(*row) for row in state["latest"])

@@ -1,0 +1,356 @@
+"""What a policy has lived through, to be sampled from.
+
+The rows of N environments lie one step after another: row = position * N + lane, and a lane's next step is N rows
+further, in a ring. A row holds an observation and what followed it (action, reward, ends). Each observation is stored
+once: the row after an episode's last step holds the observation that it ended with, and nothing else. All vectors and
+scalars are columns of one float32 tensor; images lie apart, as uint8.
+
+Samples have the form of :class:`~imitate.data.SequenceDataset`'s with ``transitions``, so that any algorithm that
+learns from demonstrations learns from this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imitate.config.transitions import Transitions
+from imitate.data.episode import Episode
+from imitate.data.rewards import RewardTransform
+from imitate.errors import CheckpointError, EnvError
+from imitate.online.steps import Array, Step
+
+_SCALARS = ("rewards", "terminals", "timeouts")
+_ONE_STEP = Transitions()
+_AS_GIVEN = RewardTransform()
+
+
+class ReplayBuffer:
+    """The last ``capacity`` steps of several environments.
+
+    Args:
+        obs_shapes: shape of one step of each observation, as the environment gives it.
+        action_dim: A.
+        capacity: rows, rounded up to a multiple of ``num_envs``. An episode takes one more than it has steps.
+        num_envs: N.
+        images: the keys among ``obs_shapes`` that are stored as uint8.
+        transitions: what samples say of the future.
+        frame_stack: observations in a sample, the last one the step's own; before an episode's start its first one.
+        reward: rewards as samples have them; stored are those of the environment.
+        seed: of the sampling.
+    """
+
+    def __init__(
+        self,
+        obs_shapes: Mapping[str, tuple[int, ...]],
+        action_dim: int,
+        capacity: int,
+        *,
+        num_envs: int = 1,
+        images: tuple[str, ...] = (),
+        transitions: Transitions = _ONE_STEP,
+        frame_stack: int = 1,
+        reward: RewardTransform = _AS_GIVEN,
+        seed: int = 0,
+    ) -> None:
+        self.num_envs, self.transitions, self.frame_stack = num_envs, transitions, frame_stack
+        self.reward = reward
+        self.obs_shapes = {key: tuple(obs_shapes[key]) for key in sorted(obs_shapes)}
+        self.image_keys = tuple(key for key in self.obs_shapes if key in images)
+        self.length = max(math.ceil(capacity / num_envs), transitions.n_step + 2)
+        rows = self.length * num_envs
+        self._columns: dict[str, slice] = {}
+        width = 0
+        sizes = {f"obs/{k}": math.prod(s) for k, s in self.obs_shapes.items() if k not in images}
+        self._vector_width = sum(sizes.values())
+        for name, size in {**sizes, "actions": action_dim, **dict.fromkeys(_SCALARS, 1)}.items():
+            self._columns[name] = slice(width, width + size)
+            width += size
+        # Zeros of numpy take memory only when they are written.
+        self._values = np.zeros((rows, width), dtype=np.float32)
+        self._images = {
+            key: np.zeros((rows, *self.obs_shapes[key]), dtype=np.uint8) for key in self.image_keys
+        }
+        self._live = np.zeros(rows, dtype=np.bool_)
+        self._number = np.zeros(rows, dtype=np.int32)
+        self._tensor = torch.from_numpy(self._values)
+        self._live_tensor = torch.from_numpy(self._live)
+        self._image_tensors = {key: torch.from_numpy(x) for key, x in self._images.items()}
+        self._position = np.zeros(num_envs, dtype=np.int64)
+        self._running = np.zeros(num_envs, dtype=np.int64)
+        self._wrapped = np.zeros(num_envs, dtype=np.bool_)
+        self._lanes = np.arange(num_envs)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Steps that can be sampled."""
+        return self._size
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of everything stored, when full."""
+        arrays = [self._values, self._live, self._number, *self._images.values()]
+        return sum(array.nbytes for array in arrays)
+
+    # ---- writing ---------------------------------------------------------------------------------
+
+    def add(self, step: Step, lanes: NDArray[np.int64] | None = None) -> None:
+        """Remember a step of the environments ``lanes``, by default of all.
+
+        An environment that was ``lost`` takes its running episode with it.
+        """
+        lanes = self._lanes if lanes is None else lanes
+        chosen: Any = slice(None)
+        if step.lost is not None and step.lost.any():
+            self.drop_episodes(lanes[step.lost])
+            chosen = np.flatnonzero(~step.lost)
+            lanes = lanes[chosen]
+        position, running = self._position[lanes], self._running[lanes]
+        row = position * self.num_envs + lanes
+        begins = running == 0
+        if begins.any():
+            first = np.arange(len(step.rewards))[chosen][begins]
+            self._write_obs(row[begins], step.obs, first)
+        outcome = (step.actions, step.rewards, step.terminals, step.timeouts)
+        self._values[row, self._vector_width :] = np.column_stack(outcome)[chosen]
+        self._number[row] = running
+        self._size += len(row) - int(np.count_nonzero(self._live[row]))
+        self._live[row] = True
+        after = (position + 1) % self.length
+        next_row = after * self.num_envs + lanes
+        self._forget(next_row)
+        self._write_obs(next_row, step.next_obs, chosen)
+        ends = (step.terminals | step.timeouts)[chosen]
+        # An episode leaves its last observation behind.
+        after = np.where(ends, (after + 1) % self.length, after)
+        self._running[lanes] = np.where(ends, 0, running + 1)
+        self._position[lanes] = after
+        self._wrapped[lanes] |= after < position
+
+    def _write_obs(self, rows: Array, obs: Mapping[str, Array], chosen: Any) -> None:
+        for key, shape in self.obs_shapes.items():
+            value = obs[key][chosen]
+            if value.shape[1:] != shape:
+                raise EnvError(
+                    f"observation '{key}' has shape {value.shape[1:]}, but {shape} before: it must stay the same"
+                )
+            if key in self._images:
+                self._images[key][rows] = value
+            else:
+                self._values[rows, self._columns[f"obs/{key}"]] = value.reshape(len(value), -1)
+
+    def _forget(self, rows: Array) -> None:
+        """These rows hold no step any more."""
+        self._size -= int(np.count_nonzero(self._live[rows]))
+        self._live[rows] = False
+
+    def drop_episodes(self, lanes: NDArray[np.int64]) -> None:
+        """Forget the running episodes of these environments, as if they had not begun."""
+        for lane in lanes:
+            steps = min(int(self._running[lane]), self.length - 1)
+            positions = (self._position[lane] - 1 - np.arange(steps)) % self.length
+            self._forget(positions * self.num_envs + lane)
+            self._position[lane] = (self._position[lane] - steps) % self.length
+            self._running[lane] = 0
+
+    def cut_episodes(self) -> None:
+        """End all running episodes by the clock, because their environments are gone."""
+        for lane in np.flatnonzero(self._running):
+            last = (self._position[lane] - 1) % self.length
+            self._values[last * self.num_envs + lane, self._columns["timeouts"]] = 1.0
+            self._position[lane] = (self._position[lane] + 1) % self.length
+            self._wrapped[lane] |= self._position[lane] == 0
+            self._running[lane] = 0
+
+    # ---- sampling --------------------------------------------------------------------------------
+
+    def sample(self, batch_size: int) -> dict[str, Any]:
+        """A batch of transitions, drawn uniformly with replacement: see :meth:`at`."""
+        return self.at(self._draw(batch_size))
+
+    def _draw(self, size: int) -> Tensor:
+        """Rows of steps."""
+        if not self._size:
+            raise ValueError("nothing to sample: the memory is empty")
+        filled = int(np.where(self._wrapped, self.length, self._position).max())
+        rows = torch.randint(filled * self.num_envs, (size,), generator=self._generator)
+        # What is no step, such as an episode's last observation, is drawn again.
+        while (misses := (~self._live_tensor[rows]).nonzero().squeeze(1)).numel():
+            again = (len(misses),)
+            rows[misses] = torch.randint(filled * self.num_envs, again, generator=self._generator)
+        return rows
+
+    def at(self, rows: Tensor) -> dict[str, Any]:
+        """The transitions that begin at these rows.
+
+        Returns:
+            raw values: ``obs``, ``next_obs`` {key: (B, F, ...)} with F stacked frames, ``actions`` (B, F, A),
+            ``rewards``, ``dones`` (B, F), ``n_step_rewards``, ``discounts`` (B,), ``index`` (B,) the rows, and with
+            ``next_actions`` these (B, A) and ``weight`` (B, F), 0 where they are unknown.
+        """
+        batch_size, wanted = len(rows), self.transitions
+        if wanted.n_step > 1 or wanted.infinite_horizon:
+            last, n_step_rewards, discounts = self._n_step(rows)
+        else:
+            last, n_step_rewards, discounts = rows, None, None
+        following = (last + self.num_envs) % len(self._live)
+        windows = torch.cat([self._frames(rows, rows), self._frames(following, last, 1)])
+        values = self._tensor.index_select(0, windows.flatten()).view(*windows.shape, -1)
+        now, after = values[:batch_size], values[batch_size:]
+        rewards = self._column(now, "rewards").squeeze(-1)
+        if not self.reward.is_identity:
+            rewards = self.reward(rewards)
+        terminals = self._column(now, "terminals").squeeze(-1)
+        batch: dict[str, Any] = {
+            "obs": self._obs(now, windows[:batch_size]),
+            "next_obs": self._obs(after, windows[batch_size:]),
+            "actions": self._column(now, "actions"),
+            "rewards": rewards,
+            "dones": terminals,
+            "n_step_rewards": rewards[:, -1] if n_step_rewards is None else n_step_rewards,
+            "discounts": wanted.discount * (1.0 - terminals[:, -1])
+            if discounts is None
+            else discounts,
+            "index": rows,
+        }
+        if wanted.next_actions:
+            batch["next_actions"] = self._column(after, "actions")[:, -1]
+            known = self._live_tensor[following] | (batch["discounts"] == 0)
+            batch["weight"] = known.float().unsqueeze(-1).expand(-1, self.frame_stack)
+        return batch
+
+    def _column(self, values: Tensor, name: str) -> Tensor:
+        return values[..., self._columns[name]]
+
+    def _obs(self, values: Tensor, windows: Tensor) -> dict[str, Tensor]:
+        """Observations of gathered rows (B, F, W), images by their numbers."""
+        obs: dict[str, Tensor] = {}
+        for key, shape in self.obs_shapes.items():
+            if key in self._images:
+                obs[key] = self._image_tensors[key][windows]
+            else:
+                part = self._column(values, f"obs/{key}")
+                obs[key] = part if len(shape) == 1 else part.unflatten(-1, shape or (1,))
+        return obs
+
+    def _frames(self, rows: Tensor, steps: Tensor, later: int = 0) -> Tensor:
+        """(B, F) rows of the frames up to ``rows``, the first one repeated before the episode's start.
+
+        Args:
+            rows: (B,) of observations.
+            steps: (B,) rows of steps of the same episodes, ``later`` steps before.
+            later: 0 or 1.
+        """
+        if self.frame_stack == 1:
+            return rows.unsqueeze(1)
+        lane, position = rows % self.num_envs, rows // self.num_envs
+        head = torch.from_numpy(self._position)[lane]
+        runs = torch.from_numpy(self._running)[lane] > 0
+        # Older frames of the oldest episode may be overwritten.
+        kept = (position - head - runs.long()) % self.length
+        number = torch.from_numpy(self._number)[steps] + later
+        back = torch.minimum(number, kept).unsqueeze(1)
+        offsets = torch.arange(self.frame_stack - 1, -1, -1)
+        return (rows.unsqueeze(1) - self.num_envs * torch.minimum(offsets, back)) % len(self._live)
+
+    def _n_step(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows of the last steps that are summed, sums of rewards, discounts of what follows: (B,) each."""
+        wanted = self.transitions
+        offsets = torch.arange(wanted.n_step)
+        steps = (rows.unsqueeze(1) + self.num_envs * offsets) % len(self._live)
+        # The row after an episode's end is no step, nor is the newest one.
+        counts = self._live_tensor[steps].long().cumprod(1)
+        number = counts.sum(1)
+        last = steps.gather(1, number.unsqueeze(1) - 1).squeeze(1)
+        rewards = self.reward(self._tensor[steps, self._columns["rewards"].start])
+        terminals = self._tensor[steps, self._columns["terminals"].start]
+        if wanted.infinite_horizon:
+            rewards = torch.where(terminals > 0, rewards / (1.0 - wanted.discount), rewards)
+        summed = (rewards * wanted.discount**offsets * counts).sum(1)
+        terminal = self._tensor[last, self._columns["terminals"].start]
+        return last, summed, wanted.discount**number * (1.0 - terminal)
+
+    # ---- saving ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything stored and the state of the sampling, as tensors and numbers; rows are views, not copies."""
+        filled = int(np.where(self._wrapped, self.length, self._position + 1).max()) * self.num_envs
+        arrays = {"values": self._values, "live": self._live, "number": self._number}
+        arrays |= {f"images/{key}": value for key, value in self._images.items()}
+        counters = {
+            "position": self._position,
+            "running": self._running,
+            "wrapped": self._wrapped,
+        }
+        return {
+            "rows": {name: torch.from_numpy(x[:filled]) for name, x in arrays.items()},
+            "counters": {name: torch.from_numpy(x.copy()) for name, x in counters.items()},
+            "generator": self._generator.get_state(),
+            "layout": self._layout(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state_dict`.
+
+        Raises:
+            CheckpointError: it is of other observations, actions, environments or capacity.
+        """
+        if state["layout"] != self._layout():
+            raise CheckpointError(
+                f"the saved steps have the layout {state['layout']}, wanted {self._layout()}: "
+                "take the configuration that they were collected with"
+            )
+        arrays = {"values": self._values, "live": self._live, "number": self._number}
+        arrays |= {f"images/{key}": value for key, value in self._images.items()}
+        for name, value in state["rows"].items():
+            arrays[name][: len(value)] = value.numpy()
+        self._position[:] = state["counters"]["position"].numpy()
+        self._running[:] = state["counters"]["running"].numpy()
+        self._wrapped[:] = state["counters"]["wrapped"].numpy()
+        self._generator.set_state(state["generator"])
+        self._size = int(self._live.sum())
+
+    def _layout(self) -> dict[str, Any]:
+        columns = {name: [part.start, part.stop] for name, part in self._columns.items()}
+        images = {key: list(self.obs_shapes[key]) for key in self.image_keys}
+        return {"columns": columns, "images": images, "envs": self.num_envs, "length": self.length}
+
+    # ---- episodes --------------------------------------------------------------------------------
+
+    def episodes(self) -> Iterator[Episode]:
+        """What is stored, episode by episode; of an episode that is partly overwritten, what is left."""
+        for lane in range(self.num_envs):
+            oldest = int(self._position[lane]) if self._wrapped[lane] else 0
+            order = (oldest + np.arange(self.length)) % self.length
+            rows = order * self.num_envs + lane
+            edges = np.flatnonzero(np.diff(self._live[rows].astype(np.int8), prepend=0, append=0))
+            for start, stop in zip(edges[::2], edges[1::2], strict=True):
+                # Rows of one stretch may hold two episodes where the first one's end was dropped.
+                yield self._episode(rows[start:stop])
+
+    def _episode(self, rows: Array) -> Episode:
+        following = (rows + self.num_envs) % len(self._live)
+        values = self._values[rows]
+        return Episode(
+            obs=self._stored_obs(rows),
+            actions=values[:, self._columns["actions"]],
+            rewards=values[:, self._columns["rewards"].start],
+            terminals=values[:, self._columns["terminals"].start],
+            timeouts=values[:, self._columns["timeouts"].start],
+            next_obs=self._stored_obs(following),
+        )
+
+    def _stored_obs(self, rows: Array) -> dict[str, Array]:
+        return {
+            key: self._images[key][rows]
+            if key in self._images
+            else self._values[rows, self._columns[f"obs/{key}"]].reshape(len(rows), *shape)
+            for key, shape in self.obs_shapes.items()
+        }

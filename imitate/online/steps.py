@@ -1,0 +1,79 @@
+"""One step of several environments at once, as collectors give it and memories take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Obs = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of N environments, raw values: ``obs`` is seen, ``actions`` taken, ``next_obs`` the result.
+
+    Attributes:
+        obs: (N, ...) by key.
+        actions: (N, A), as the environment takes them.
+        rewards: (N,) float32.
+        terminals: (N,) bool, the task ended.
+        timeouts: (N,) bool, the clock ended.
+        next_obs: (N, ...) by key; at an end the last observation of the episode, not the first of the next one.
+        lost: (N,) bool, the environment failed: this is no step, and the episode that ran is void. None: nobody failed.
+        extras: (N, ...) what the policy said beside its actions, such as ``log_prob``.
+    """
+
+    obs: Obs
+    actions: Array
+    rewards: NDArray[np.float32]
+    terminals: NDArray[np.bool_]
+    timeouts: NDArray[np.bool_]
+    next_obs: Obs
+    lost: NDArray[np.bool_] | None = None
+    extras: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def ends(self) -> NDArray[np.bool_]:
+        """(N,) whether an episode ended here, in whatever way."""
+        ends: NDArray[np.bool_] = self.terminals | self.timeouts
+        return ends if self.lost is None else ends | self.lost
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """What came out of one practised episode."""
+
+    env_return: float
+    discounted_return: float
+    length: int
+    success: bool
+    info: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a collector gives.
+
+    Attributes:
+        steps: in order.
+        lanes: (N,) numbers of the environments in them.
+        episodes: those that ended.
+        version: of the weights that acted.
+        messages: what people should hear, such as of an environment that crashed.
+    """
+
+    steps: list[Step]
+    lanes: NDArray[np.int64]
+    episodes: list[EpisodeRecord]
+    version: int = 0
+    messages: tuple[str, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        """Environment steps, those of failed environments left out."""
+        lost = sum(int(step.lost.sum()) for step in self.steps if step.lost is not None)
+        return len(self.steps) * len(self.lanes) - lost

@@ -1,0 +1,226 @@
+"""A run that learns from steps in an environment: collect, remember, update."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from imitate.config import Config
+from imitate.data.rewards import RewardTransform
+from imitate.errors import ConfigError
+from imitate.online.collector import LocalCollector
+from imitate.online.env_group import EnvGroup
+from imitate.online.learners import ReplayLearner
+from imitate.online.metrics import Metrics
+from imitate.online.replay import ReplayBuffer
+from imitate.policy.checkpoint import save_checkpoint
+from imitate.train.console import Console, duration
+from imitate.train.interrupts import Interrupt
+from imitate.train.loss_guard import BadLoss, weights_are_finite
+from imitate.train.online_setup import OnlineSetup
+from imitate.train.ranks import Ranks
+from imitate.train.run import ALONE, Run
+from imitate.train.run_folder import RunFolder
+
+MEMORY = "memory_*.pt"
+
+
+class OnlineRun(Run):
+    """A :class:`Run` whose steps are those of an environment; an epoch ends with a whole iteration.
+
+    The remembered steps lie beside ``last.pth``, in a file that it names.
+    """
+
+    setup: OnlineSetup
+
+    def __init__(
+        self,
+        setup: OnlineSetup,
+        folder: RunFolder,
+        console: Console,
+        interrupt: Interrupt,
+        ckpt: Mapping[str, Any] | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        if ranks.world > 1:
+            raise ConfigError(
+                "train.online: practice in several torchrun processes is not possible"
+            )
+        if setup.config.train.on_bad_loss == "rollback":
+            raise ConfigError(
+                "train.on_bad_loss is 'rollback', but steps of an environment are not taken again: set it to 'stop'"
+            )
+        online = setup.config.train.online
+        self.metrics = Metrics()
+        self.memory = make_memory(setup)
+        self.learner = ReplayLearner(
+            setup.algo,
+            self.memory,
+            self.memory,
+            batch_size=setup.config.train.batch_size,
+            update_ratio=online.update_ratio,
+            warmup_steps=online.warmup_steps,
+        )
+        self.collector = make_collector(setup)
+        super().__init__(setup, folder, console, interrupt, ckpt, ranks)
+
+    def close(self) -> None:
+        """End workers, free simulators, close files."""
+        self.collector.close()
+        super().close()
+
+    # ---- the loop ---------------------------------------------------------------------------------
+
+    def _steps(self) -> BadLoss | None:
+        """Steps and updates up to the end of the epoch, or to a signal, or to a bad loss."""
+        online, state = self.config.train.online, self.state
+        epoch = state.epoch + 1
+        target = epoch * self._steps_per_epoch
+        self.algo.set_train()
+        self._epoch_began, self._epoch_first, self._waited_s = time.perf_counter(), state.step, 0.0
+        while state.step < target:
+            if self.interrupt.signal is not None:
+                self._stopping = True
+                return None
+            self.algo.set_progress(state.step / self._total_steps)
+            warmup = state.step < online.warmup_steps and online.warmup_policy == "random"
+            bad = self._iteration(epoch, warmup)
+            if bad is not None:
+                return bad
+            self.console.advance(min(state.step, self._total_steps))
+        bad = self._guard.check()
+        if bad is None and not weights_are_finite(self.algo.nets):
+            bad = BadLoss(state.step, math.nan, "weights that are not finite", None)
+        return bad
+
+    def _iteration(self, epoch: int, warmup: bool) -> BadLoss | None:
+        """Collect, then learn what the steps allow."""
+        collected = self.collector.collect(self.config.train.online.collect_steps, random=warmup)
+        for message in collected.messages:
+            self.console.say(f"warning: {message}")
+        self.state.step += collected.num_steps
+        self.metrics.add(collected.num_steps, collected.episodes)
+        self.learner.take(collected)
+        for info in self.learner.updates_due(epoch):
+            self._means.add(info)
+            bad = self._guard.add(self.state.step, info, None)
+            if bad is not None:
+                return bad
+        return None
+
+    def _record(self, kind: str, epoch: int, step: int, numbers: dict[str, float]) -> set[str]:
+        if kind == "epoch":
+            numbers |= self.metrics.numbers()
+            numbers["Train/Updates"] = float(self.learner.updates)
+        return super()._record(kind, epoch, step, numbers)
+
+    def _say_epoch(self, epoch: int, numbers: Mapping[str, float]) -> None:
+        speed = numbers["Timing/Steps_Per_s"]
+        left = max(self._total_steps - self.state.step, 0) / max(speed, 1e-9)
+        mean = numbers.get("Metrics/AverageReturn")
+        words = "" if mean is None else f"return {mean:.4g}, "
+        self.console.words = f"epoch {epoch}, {words}".rstrip(", ")
+        self.console.note(
+            f"epoch {epoch}/{self.config.train.num_epochs}: {words}{speed:.0f} env steps/s, {duration(left)} left"
+        )
+
+    # ---- checkpoints ------------------------------------------------------------------------------
+
+    def _checkpoint(self) -> dict[str, Any]:
+        ckpt = super()._checkpoint()
+        ckpt["train_state"]["online"] = {
+            "learner": self.learner.state_dict(),
+            "metrics": self.metrics.state_dict(),
+            "collector": self.collector.state_dict(),
+            "memory": self._save_memory(),
+        }
+        return ckpt
+
+    def _save_memory(self) -> str | None:
+        """Write the remembered steps; the name of the file, which the checkpoint then names."""
+        if not self.config.train.online.save_buffer:
+            return None
+        folder = self.folder.checkpoints
+        path = folder / f"memory_{self.state.step}.pt"
+        save_checkpoint(self.memory.state_dict(), path)
+        # The checkpoint before this one may still be the one to resume from.
+        older = sorted(folder.glob(MEMORY), key=lambda file: file.stat().st_mtime)[:-2]
+        for file in older:
+            file.unlink(missing_ok=True)
+        return path.name
+
+    def _restore(self, ckpt: Mapping[str, Any]) -> None:
+        super()._restore(ckpt)
+        saved = ckpt["train_state"]["online"]
+        self.learner.load_state_dict(saved["learner"])
+        self.metrics.load_state_dict(saved["metrics"])
+        self.collector.load_state_dict(saved["collector"])
+        path = self.folder.checkpoints / Path(str(saved["memory"])).name
+        if path.is_file():
+            self.memory.load_state_dict(torch.load(path, weights_only=True))
+            self.memory.cut_episodes()
+        elif self.config.train.online.save_buffer:
+            self.console.say(
+                f"warning: {path} is gone: the run goes on with nothing remembered", always=True
+            )
+
+
+def make_memory(setup: OnlineSetup) -> ReplayBuffer:
+    """The memory that the algorithm's section asks for.
+
+    Raises:
+        ConfigError: the algorithm does not learn from transitions.
+    """
+    config = setup.config
+    wanted = config.algo.transitions(config)
+    if wanted is None:
+        raise ConfigError(
+            f"algo_name: {config.algo_name} learns from demonstrations alone; sac, td3 and ppo practise"
+        )
+    return ReplayBuffer(
+        setup.env.obs_shapes,
+        setup.env.action_dim,
+        config.train.online.buffer_size,
+        num_envs=config.train.online.num_envs,
+        images=setup.env.image_keys,
+        transitions=wanted,
+        frame_stack=config.train.frame_stack,
+        reward=fixed_rewards(config),
+        seed=config.train.seed,
+    )
+
+
+def fixed_rewards(config: Config) -> RewardTransform:
+    """What ``train.reward`` means where there are no data to fit it to.
+
+    Raises:
+        ConfigError: it is to be fitted.
+    """
+    reward = config.train.reward
+    if reward.normalization is not None:
+        raise ConfigError(
+            f"train.reward.normalization: '{reward.normalization}' is fitted to demonstrations, which a memory of "
+            "practice cannot be: set it to null and choose train.reward.scale"
+        )
+    return RewardTransform(reward.scale, reward.shift)
+
+
+def make_collector(setup: OnlineSetup) -> LocalCollector:
+    """Who practises."""
+    config, env = setup.config, setup.env
+    online = config.train.online
+    group = EnvGroup(
+        setup.make,
+        np.arange(online.num_envs),
+        seed=config.train.seed,
+        horizon=online.horizon or config.experiment.rollout.horizon,
+        discount=config.algo.get("discount", 1.0),
+        end_at_success=online.end_at_success,
+    )
+    return LocalCollector(group, setup.algo, env.low, env.high, discrete=env.num_choices > 0)

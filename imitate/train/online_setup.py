@@ -1,0 +1,179 @@
+"""From a configuration to everything that a training in an environment needs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from imitate.algo.algo import algo_factory
+from imitate.config import Config
+from imitate.config.section import merged
+from imitate.data import DatasetFile
+from imitate.envs import make_env
+from imitate.envs.env import Env
+from imitate.envs.migration import fitted
+from imitate.errors import ConfigError, EnvError
+from imitate.models.preprocess import Preprocess
+from imitate.online.steps import Array
+from imitate.train.setup import Setup, package_versions
+
+GYMNASIUM = 2
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an environment shows and takes.
+
+    Attributes:
+        meta: its env_args.
+        obs_shapes: shape of one step of each wanted observation.
+        image_keys: those that are uint8.
+        low, high: (A,) limits of actions.
+        num_choices: the action is one of so many choices, one-hot; 0: it is continuous.
+    """
+
+    meta: dict[str, Any]
+    obs_shapes: dict[str, tuple[int, ...]]
+    image_keys: tuple[str, ...]
+    low: Array
+    high: Array
+    num_choices: int
+
+    @property
+    def action_dim(self) -> int:
+        """A."""
+        return len(self.low)
+
+
+@dataclass(frozen=True)
+class OnlineSetup(Setup):
+    """A :class:`Setup` without a dataset, and the environment to practise in."""
+
+    env: EnvSpec
+    make: Callable[[], Env]
+
+
+def practice_env_meta(config: Config) -> dict[str, Any]:
+    """The env_args that ``train.online.env`` means.
+
+    Raises:
+        ConfigError: it is null and there are no demonstrations to take them from.
+    """
+    wanted = config.train.online.env
+    if isinstance(wanted, str):
+        meta: dict[str, Any] = {"env_name": wanted, "type": GYMNASIUM, "env_kwargs": {}}
+    elif wanted is not None:
+        meta = wanted.to_dict()
+    elif config.train.data:
+        with DatasetFile(config.train.data[0].path) as file:
+            meta = file.env_meta
+    else:
+        raise ConfigError(
+            "train.online.env: is null and there are no demonstrations: name an environment, such as 'Pendulum-v1'"
+        )
+    return fitted(merged(meta, config.experiment.env_meta_update_dict.to_dict()))
+
+
+def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
+    """Make the environment once and see what it shows.
+
+    Raises:
+        EnvError: an observation of the configuration is missing.
+    """
+    env = make_env(meta, obs_keys=config.all_obs_keys)
+    try:
+        obs, _ = env.reset(seed=0)
+        for key in config.all_obs_keys:
+            if key not in obs:
+                raise EnvError(
+                    f"observation.modalities: {env.name} has no observation '{key}', but {', '.join(obs)}"
+                )
+        return EnvSpec(
+            meta=meta,
+            obs_shapes={key: np.shape(obs[key]) for key in config.all_obs_keys},
+            image_keys=tuple(
+                key for key in config.all_obs_keys if np.asarray(obs[key]).dtype == np.uint8
+            ),
+            low=np.asarray(env.action_low, dtype=np.float64),
+            high=np.asarray(env.action_high, dtype=np.float64),
+            num_choices=int(getattr(env, "num_choices", 0)),
+        )
+    finally:
+        env.close()
+
+
+def build_online(config: Config, device: torch.device, *, resumed: bool = False) -> OnlineSetup:
+    """Look at the environment and build the algorithm for it.
+
+    Args:
+        config: resolved.
+        device: where the algorithm lives.
+        resumed: weights will come from a checkpoint of the run.
+    """
+    meta = practice_env_meta(config)
+    env = look_at(meta, config)
+    config = _with_choices(config, env)
+    preprocess = _preprocess(config, env)
+    algo = algo_factory(
+        config.algo_name, config, preprocess.obs_shapes, preprocess.action_dim, device
+    )
+    algo.preprocess = preprocess.to(device)
+    return OnlineSetup(
+        config=config,
+        device=device,
+        train_set=None,
+        valid_set=None,
+        algo=algo,
+        env_metas=(meta,),
+        language=None,
+        shape_metadata={
+            "raw_shapes": {key: list(shape) for key, shape in env.obs_shapes.items()},
+            "action_dims": {"actions": env.action_dim},
+            "action_low": env.low,
+            "action_high": env.high,
+        },
+        provenance={"datasets": [], "packages": package_versions()},
+        env=env,
+        make=functools.partial(make_env, meta, obs_keys=config.all_obs_keys),
+    )
+
+
+def _with_choices(config: Config, env: EnvSpec) -> Config:
+    """Write into the configuration whether actions are discrete, where the algorithm asks.
+
+    Raises:
+        ConfigError: the algorithm is for other actions.
+    """
+    if "num_choices" not in config.algo:
+        if env.num_choices:
+            raise ConfigError(
+                f"algo_name: {config.algo_name} is for continuous actions, but {meta_name(env.meta)} takes one of "
+                f"{env.num_choices} choices: take ppo or dqn"
+            )
+        return config
+    return config.with_overrides({"algo.num_choices": env.num_choices})
+
+
+def meta_name(meta: dict[str, Any]) -> str:
+    """The environment's name."""
+    return str(meta.get("env_name", "?"))
+
+
+def _preprocess(config: Config, env: EnvSpec) -> Preprocess:
+    """Actions between the environment's limits become -1 to 1; observations are as they are, at first."""
+    affine: dict[str, Any] = {}
+    bounded = bool(np.isfinite(env.low).all() and np.isfinite(env.high).all())
+    if bounded and not env.num_choices:
+        middle, half = (env.high + env.low) / 2, (env.high - env.low) / 2
+        affine["actions"] = (torch.as_tensor(middle), torch.as_tensor(half))
+    return Preprocess(
+        env.obs_shapes,
+        {**config.observation.modality_of("obs"), **config.observation.modality_of("goal")},
+        {"actions": env.action_dim},
+        action_affine=affine,
+    )
