@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from measuring import percentiles  # noqa: E402 - this file runs by itself, outside of the package
 from peer_images import BATCH_SIZE as IMAGE_BATCH_SIZE  # noqa: E402
 from peer_images import CAMERAS, IMAGE_CASES, LOW_DIM, SIZE, use_cameras  # noqa: E402
+from peer_offline import OFFLINE_STEPS, offline_name  # noqa: E402
 
 STAND_INS = (
     "torchvision",
@@ -73,7 +74,9 @@ MISSING = {n for n in STAND_INS if importlib.util.find_spec(n) is None}
 sys.meta_path.append(_StandIns(MISSING))
 
 
-def make_dataset(path: str, seq_length: int, obs_keys: tuple[str, ...] = OBS_KEYS) -> Any:
+def make_dataset(
+    path: str, seq_length: int, obs_keys: tuple[str, ...] = OBS_KEYS, **more: Any
+) -> Any:
     """robomimic's dataset at its fastest: every sample cached."""
     from robomimic.utils.dataset import SequenceDataset
 
@@ -86,16 +89,17 @@ def make_dataset(path: str, seq_length: int, obs_keys: tuple[str, ...] = OBS_KEY
         "seq_length": seq_length,
         "hdf5_cache_mode": "all",
         "load_next_obs": False,
+        **more,
     }
     known = inspect.signature(SequenceDataset.__init__).parameters
     return SequenceDataset(**{key: value for key, value in arguments.items() if key in known})
 
 
 def make_config(kind: str) -> Any:
-    """Its template of BC, or of one of its variants: ``rnn_gmm``, ``transformer``, ``image``."""
+    """Its template of an algorithm, or of a variant of BC: ``rnn_gmm``, ``transformer``, ``image``."""
     from robomimic.config import config_factory
 
-    config = config_factory("bc")
+    config = config_factory(kind if kind in OFFLINE_STEPS else "bc")
     with config.values_unlocked():
         config.observation.modalities.obs.low_dim = list(OBS_KEYS)
         config.train.batch_size = BATCH_SIZE
@@ -130,7 +134,7 @@ def make_model(path: str, kind: str) -> Any:
         action_dim = demo["actions"].shape[1]
     shapes |= {key: [3, SIZE, SIZE] for key in CAMERAS if key in keys}
     torch.manual_seed(0)
-    return algo_factory("bc", config, shapes, action_dim, torch.device("cpu"))
+    return algo_factory(config.algo_name, config, shapes, action_dim, torch.device("cpu"))
 
 
 class Batches:
@@ -163,10 +167,18 @@ def loader_case(path: str, seq_length: int) -> Callable[[int], dict[str, float]]
     return lambda n: spent(iterate, n)
 
 
-def step_case(path: str, kind: str) -> Callable[[int], dict[str, float]]:
+def step_case(
+    path: str, kind: str, batch_size: int = BATCH_SIZE
+) -> Callable[[int], dict[str, float]]:
     """Training steps, as its run_epoch does them."""
     model = make_model(path, kind)
-    if kind == "image":
+    statistics = None
+    if kind in OFFLINE_STEPS:
+        normalizes = bool(model.global_config.train.hdf5_normalize_obs)
+        data = make_dataset(path, 1, load_next_obs=True, hdf5_normalize_obs=normalizes)
+        statistics = data.get_obs_normalization_stats() if normalizes else None
+        batches = Batches(data, batch_size)
+    elif kind == "image":
         batches = Batches(make_dataset(path, 1, IMAGE_KEYS), IMAGE_BATCH_SIZE)
     else:
         batches = Batches(make_dataset(path, 10 if kind == "rnn_gmm" else 1))
@@ -180,7 +192,7 @@ def step_case(path: str, kind: str) -> Callable[[int], dict[str, float]]:
     def iterate(n: int) -> None:
         for _ in range(n):
             batch = model.process_batch_for_training(next(batches))
-            batch = postprocess(batch, obs_normalization_stats=None)
+            batch = postprocess(batch, obs_normalization_stats=statistics)
             model.log_info(model.train_on_batch(batch, 1))
             after_step()
 
@@ -223,6 +235,11 @@ CASES: dict[str, Callable[[str], Callable[[int], dict[str, float]]]] = {
     "call_bc_rnn_gmm": lambda path: call_case(path, "rnn_gmm"),
     "call_bc_transformer": lambda path: call_case(path, "transformer"),
 }
+for _algo_name, _sizes in OFFLINE_STEPS.items():
+    for _size in _sizes:
+        CASES[offline_name(_algo_name, _size)] = lambda path, name=_algo_name, size=_size: (
+            step_case(path, name, size)
+        )
 if "torchvision" not in MISSING:
     CASES |= {name: lambda path, name=name: image_case(name) for name in IMAGE_CASES}
     CASES["step_image"] = lambda path: step_case(path, "image")

@@ -109,10 +109,18 @@ class IQL(ActorCritic):
         loss = masked_mean(errors, batch["weight"])
         return loss, {"Vf_Loss": loss, "V": value.mean()}
 
-    def _actor_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Info]:
+    @torch.no_grad()
+    def _values_here_and_next(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """V(s), V(s') (B,) in one pass."""
+        both = {key: torch.cat([x, batch["next_obs"][key]]) for key, x in batch["obs"].items()}
+        goal = batch["goal_obs"]
+        if goal is not None:
+            goal = {key: torch.cat([x, x]) for key, x in goal.items()}
+        here, following = self._value(both, goal).chunk(2)
+        return here, following
+
+    def _actor_loss(self, batch: Batch, advantage: Tensor) -> tuple[Tensor, Info]:
         config = self.algo_config.adv
-        with torch.no_grad():
-            advantage = target_q - self._value(batch["obs"], batch["goal_obs"])
         weights = advantage_weights(
             advantage,
             config.beta,
@@ -129,10 +137,8 @@ class IQL(ActorCritic):
             "Advantage_Weight": weights.mean(),
         }
 
-    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        with torch.no_grad():
-            following = self._value(batch["next_obs"], batch["goal_obs"])
-            target = batch["rewards"] + batch["discounts"] * following
+    def _critic_loss(self, batch: Batch, following: Tensor) -> tuple[Tensor, Info]:
+        target = batch["rewards"] + batch["discounts"] * following
         values = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
         loss = self._td_loss(values, target, batch["weight"])
         return loss, {"Critic_Loss": loss, "Q": values.mean()}
@@ -141,8 +147,9 @@ class IQL(ActorCritic):
         """V, actor, Q, targets."""
         target_q = self._target_q(batch)
         info = self._step("vf", self._value_loss(batch, target_q), epoch, learn)
-        info |= self._step("actor", self._actor_loss(batch, target_q), epoch, learn)
-        info |= self._step("critic", self._critic_loss(batch), epoch, learn)
+        here, following = self._values_here_and_next(batch)
+        info |= self._step("actor", self._actor_loss(batch, target_q - here), epoch, learn)
+        info |= self._step("critic", self._critic_loss(batch, following), epoch, learn)
         if learn and self._learns("critic", epoch):
             self._follow()
         return info

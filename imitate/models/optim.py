@@ -112,7 +112,8 @@ def apply_gradients(
 
     Args:
         loss: scalar.
-        parameters: the weights whose gradients are measured and clipped.
+        parameters: the weights that get gradients, which are measured and clipped. What else the loss goes through,
+            such as the critic that rates an actor's actions, gets none.
         optimizer: steps its own weights, which should be the same.
         max_grad_norm: scale gradients down to this L2 norm over all weights; None leaves them.
         share: makes the gradients those of all processes that train together, in place.
@@ -123,10 +124,12 @@ def apply_gradients(
     """
     number, parts = part
     is_last = number == parts - 1
+    trained = [p for p in parameters if p.requires_grad]
     if number == 0:
-        optimizer.zero_grad(set_to_none=True)
-    (loss if parts == 1 else loss / parts).backward()  # type: ignore[no-untyped-call]
-    gradients = [p.grad for p in parameters if p.grad is not None]
+        for parameter in trained:  # as zero_grad, which costs as much as a small network's step
+            parameter.grad = None
+    (loss if parts == 1 else loss / parts).backward(inputs=trained)  # type: ignore[no-untyped-call]
+    gradients = [p.grad for p in trained if p.grad is not None]
     if share is not None and is_last:
         share(gradients)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))

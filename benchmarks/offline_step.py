@@ -1,0 +1,70 @@
+"""Updates of offline reinforcement learning on one thread: ours as ``imitate train`` does them, robomimic's.
+
+Both with the sizes of robomimic's templates: layers of 300 and 400, TD3+BC of 256 and 256, two critics; of CQL ten
+actions of each kind. Ours normalizes observations throughout, robomimic where its template does (TD3+BC).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.bench import Bench
+from benchmarks.demos import OBS_KEYS
+from benchmarks.measuring import Contestant, compare, timed
+from benchmarks.peer_offline import OFFLINE_STEPS, offline_name
+from benchmarks.row import Row
+from imitate.config import load_config
+from imitate.data import ShuffledBatches
+from imitate.train.loading import make_loader
+from imitate.train.loss_guard import LossGuard
+from imitate.train.metrics import EpochMeans
+from imitate.train.setup import build, resolve
+
+UPDATES = {"iql": 60, "td3_bc": 60, "cql": 4}
+"""A round has as many."""
+
+WANTED = {"iql": 1.6, "td3_bc": 1.6, "cql": 1.3}
+
+
+def run(bench: Bench) -> list[Row]:
+    """Updates per CPU second, fp32."""
+    torch.set_num_threads(1)
+    return [
+        row for name, sizes in OFFLINE_STEPS.items() for n in sizes for row in _rows(name, n, bench)
+    ]
+
+
+def _rows(algo_name: str, batch_size: int, bench: Bench) -> list[Row]:
+    case = offline_name(algo_name, batch_size)
+    contestants = {"ours": _ours(algo_name, batch_size, bench), **bench.peer.contestants(case)}
+    spent = compare(contestants, UPDATES[algo_name])
+    ours, peer = 1 / spent["ours"].cpu_s, bench.peer.per_s(case, spent)
+    name, source = f"{algo_name}, batch {batch_size}", bench.peer.source_of(case)
+    return [
+        Row(name, ours, "updates/CPU s", None, False, peer, source),
+        Row(f"{name}: times robomimic's", ours / peer, "x", WANTED[algo_name]),
+    ]
+
+
+def _ours(algo_name: str, batch_size: int, bench: Bench) -> Contestant:
+    tree = {
+        "algo_name": algo_name,
+        "experiment": {"name": "benchmark", "rollout": {"enabled": False}},
+        "train": {"batch_size": batch_size, "obs_normalization": "mean_std", "cuda": False},
+        "observation": {"modalities": {"obs": {"low_dim": list(OBS_KEYS)}}},
+    }
+    torch.manual_seed(0)
+    setup = build(resolve(load_config(tree), bench.data, None), torch.device("cpu"))
+    order = ShuffledBatches(len(setup.train_set), batch_size, seed=0)
+    batches = iter(make_loader(setup.train_set, order, 0, setup.device))
+    algo, means, guard = setup.algo, EpochMeans(), LossGuard(setup.device)
+    algo.set_train()
+
+    def iterate(n: int) -> None:
+        for step in range(n):
+            raw = next(batches)
+            info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
+            means.add(info)
+            guard.add(step, info, raw.get("index"))
+
+    return timed(iterate)

@@ -1,0 +1,11 @@
+"""Which updates of offline reinforcement learning are measured, for both sides."""
+
+from __future__ import annotations
+
+OFFLINE_STEPS = {"iql": (100, 256), "td3_bc": (256,), "cql": (256,)}
+"""Algorithms, and the batch sizes."""
+
+
+def offline_name(algo_name: str, batch_size: int) -> str:
+    """Of a case."""
+    return f"step_{algo_name}_{batch_size}"

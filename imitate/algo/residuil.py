@@ -1,0 +1,211 @@
+"""ResiduIL, also called causal BC: imitation of an expert whose noise outlasts a step.
+
+Swamy, Choudhury, Bagnell, Wu, "Causal Imitation Learning under Temporally Correlated Noise", ICML 2022
+(arXiv:2202.01312).
+
+Noise on an action changes the next state. Where it is still there at the next action (a tremor, wind, a slow
+controller), states foretell noise, and regression learns it with the policy. A state of before the noise foretells none
+of it: what such a state foretells of the error a - pi(s) is the policy's own mistake. A discriminator f learns to
+foretell errors, and the policy to leave none that can be foretold:
+
+    min over pi, max over f:  E[ 2 (a_t - pi(s_t)) f(s_{t-k}) - f(s_{t-k})^2 ]
+    f:  -(2 (a - pi(s)) f - f^2) + norm_weight |f|, pi held                              -> ResiduIL._discriminator_loss
+    pi: 2 (a - pi(s)) f + bc_weight (a - pi(s))^2, f held                                -> ResiduIL._loss
+
+The best f is E[ a - pi(s) | s_{t-k} ], so that the game's value is its mean square, 0 only where nothing is left. k is
+``instrument_lag``: noise of two successive actions asks for 1, as in the paper; noise of k + 1 for k.
+
+Departures from the published code: f moves before the policy and faster, by Adam, where the code has an optimistic Adam
+without momentum and one learning rate; |f| is the root of the mean square rather than the norm of the batch, which
+grows with its size (0.001 at 128 samples of one action is 0.011 here); actions are bounded by a tanh.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.algo import (
+    Algo,
+    Batch,
+    Info,
+    PolicyState,
+    PolicyStep,
+    register_algo_factory_func,
+)
+from imitate.algo.sections import EMAConfig, LayerDims
+from imitate.config import OptimizerConfig, Section
+from imitate.functional.losses import masked_mean
+from imitate.models.actor import Actor, GroupEncoder
+from imitate.models.heads import DeterministicHead
+from imitate.models.mlp import MLP
+
+
+class ResiduILOptimParams(Section):
+    """Optimizers by network."""
+
+    policy: OptimizerConfig = Field(
+        OptimizerConfig.model_validate({"learning_rate": {"initial": 1e-4}})
+    )
+    discriminator: OptimizerConfig = Field(
+        OptimizerConfig.model_validate({"learning_rate": {"initial": 1e-3}})
+    )
+
+
+class ResiduILConfig(Section):
+    """Section ``algo`` of algorithm ``residuil``."""
+
+    tree_defaults = {"train": {"seq_length": 2}}
+
+    optim_params: ResiduILOptimParams = Field(ResiduILOptimParams())
+    actor_layer_dims: LayerDims = Field((256, 256), description="hidden layers of the policy")
+    discriminator_layer_dims: LayerDims = Field(
+        (256, 256), description="hidden layers of the discriminator"
+    )
+    instrument_lag: int = Field(
+        1, ge=1, description="steps from the state that foretells errors to the action"
+    )
+    bc_weight: float = Field(
+        0.05, ge=0, description="weight of plain regression, which brings its bias back; 0: none"
+    )
+    norm_weight: float = Field(0.01, ge=0, description="weight of the size of what is foretold")
+    ema: EMAConfig = Field(EMAConfig())
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        steps = self.instrument_lag + 1
+        if config.train.seq_length == steps:
+            return []
+        return [
+            f"train.seq_length is {config.train.seq_length}, but algo.instrument_lag {self.instrument_lag} needs "
+            f"windows of {steps} steps: set it to {steps}"
+        ]
+
+
+@register_algo_factory_func("residuil", section=ResiduILConfig)
+def algo_config_to_class(algo_config: ResiduILConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return ResiduIL, {}
+
+
+class Discriminator(nn.Module):
+    """Foretells errors of actions from an earlier state."""
+
+    def __init__(self, encoder: GroupEncoder, layer_dims: LayerDims, ac_dim: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.mlp = MLP(encoder.output_dim, layer_dims)
+        self.error = nn.Linear(self.mlp.output_dim, ac_dim)
+
+    def forward(self, obs: Batch, goal: Batch | None) -> Tensor:
+        """Observations (B, ...) to (B, A)."""
+        foretold: Tensor = self.error(self.mlp(self.encoder(obs, goal)))
+        return foretold
+
+
+class ResiduIL(Algo):
+    """Deterministic policy, whose errors no earlier state foretells."""
+
+    @property
+    def policy(self) -> Actor:
+        """The network that acts."""
+        return cast(Actor, self.active_nets["policy"])
+
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        encoder = self._create_encoder()
+        mlp = MLP(encoder.output_dim, config.actor_layer_dims)
+        head = DeterministicHead(mlp.output_dim, self.ac_dim)
+        self.nets = nn.ModuleDict(
+            {
+                "policy": Actor(encoder, None, mlp, head),
+                "discriminator": Discriminator(
+                    self._create_encoder(), config.discriminator_layer_dims, self.ac_dim
+                ),
+            }
+        )
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """The action at the window's end and its observation; the observation ``instrument_lag`` steps before.
+
+        ``weight`` (B,) is 0 where the demo ended in between.
+        """
+        frames, lag = self.frame_stack, self.algo_config.instrument_lag
+        now = frames - 1 + lag
+        weight, mask = batch.get("weight"), batch.get("pad_mask")
+        real = torch.ones_like(batch["actions"][:, now, 0]) if mask is None else mask[:, now]
+
+        def observation(first: int) -> Batch:
+            steps = slice(first, first + frames) if frames > 1 else first
+            return {key: value[:, steps] for key, value in batch["obs"].items()}
+
+        return {
+            "obs": observation(lag),
+            "earlier_obs": observation(0),
+            "goal_obs": batch.get("goal_obs"),
+            "actions": batch["actions"][:, now],
+            "weight": real.float() if weight is None else real * weight[:, now],
+        }
+
+    def _error(self, batch: Batch) -> Tensor:
+        """(B, A) how far the demonstrated actions are from the policy's."""
+        with self.autocast():
+            features, _ = self.policy(batch["obs"], batch["goal_obs"])
+        error: Tensor = batch["actions"] - self.policy.head(features.float()).mean
+        return error
+
+    def _foretold(self, batch: Batch) -> Tensor:
+        """(B, A) what the discriminator foretells of these errors."""
+        with self.autocast():
+            foretold = self.nets["discriminator"](batch["earlier_obs"], batch["goal_obs"])
+        return cast(Tensor, foretold.float())
+
+    def _discriminator_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        with torch.no_grad():
+            error = self._error(batch)
+        foretold, weight = self._foretold(batch), batch["weight"]
+        value = masked_mean((2.0 * error * foretold - foretold.square()).mean(-1), weight)
+        real = foretold * (weight > 0).unsqueeze(-1)
+        # The norm's gradient at 0 is 0; a root's would be infinite.
+        size = torch.linalg.vector_norm(real) / max(1.0, foretold.numel()) ** 0.5
+        loss = self.algo_config.norm_weight * size - value
+        return loss, {"Discriminator_Loss": loss, "Foretold_Error": value}
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        with torch.no_grad():
+            foretold = self._foretold(batch)
+        error, weight = self._error(batch), batch["weight"]
+        distance = masked_mean(error.square().mean(-1), weight)
+        game = masked_mean((2.0 * error * foretold).mean(-1), weight)
+        loss = game + self.algo_config.bc_weight * distance
+        return loss, {"Loss": loss, "BC_Distance": distance}
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """The discriminator, then the policy."""
+        with torch.set_grad_enabled(not validate):
+            loss, info = self._discriminator_loss(batch)
+        if not validate:
+            info["Discriminator_Grad_Norms"] = self._gradient_step("discriminator", loss)
+        return {
+            **{name: value.detach() for name, value in info.items()},
+            **super().train_on_batch(batch, epoch, validate),
+        }
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """Mean absolute error of the demonstrated actions, noise and all, normalized units."""
+        return {"Action_Error": masked_mean(self._error(batch).abs().mean(-1), batch["weight"])}
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        features, _ = self.policy(obs, goal)
+        return PolicyStep(self.policy.head.act(features, explore, generator), state, {})
