@@ -346,15 +346,21 @@ class Hierarchy(Algo):
         goal: dict[str, Tensor] | None,
         generator: torch.Generator | None,
     ) -> dict[str, Tensor]:
-        """The subgoals of this step: new ones where it is time."""
+        """The subgoals of this step: new ones where it is time.
+
+        Of the caller's random numbers one is taken per step, whether or not anybody plans: so the rows that do leave
+        what the actor draws for the others as it is.
+        """
+        seed = torch.randint(2**62, (), generator=generator, device=self.device)
         due = state["step"] == 0
-        if bool(due.all()):
-            return self._plan(obs, goal, generator)
         if not bool(due.any()):
             return cast(dict[str, Tensor], state["subgoal"])
+        own = torch.Generator(self.device).manual_seed(int(seed))
+        if bool(due.all()):
+            return self._plan(obs, goal, own)
         rows = due.nonzero()[:, 0]
         chosen = take_rows({"obs": obs, "goal": goal}, rows)
-        new = self._plan(chosen["obs"], chosen["goal"], generator)
+        new = self._plan(chosen["obs"], chosen["goal"], own)
         return {key: old.index_copy(0, rows, new[key]) for key, old in state["subgoal"].items()}
 
     def _act(

@@ -1,0 +1,360 @@
+"""The hierarchy: the actor sees the subgoal, each client has its own, every part resumes."""
+
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.config.transitions import Subgoals
+from imitate.errors import ConfigError
+
+SHAPES = {"x": (1,), "task": (2,)}
+LOW = {"low_dim": ["x"]}
+
+
+def tree(actor=None, planner=None, observation=None, train=None, **section):
+    return {
+        "algo_name": "hbc",
+        "experiment": {"epoch_every_n_steps": 10},
+        "train": {"num_epochs": 10, "seq_length": 1, **(train or {})},
+        "algo": {
+            "planner": {"vae": {"latent_dim": 2, "kl_weight": 0.02}, **(planner or {})},
+            "actor": {"rnn": {"enabled": False}, "actor_layer_dims": [64], **(actor or {})},
+            **section,
+        },
+        "observation": observation
+        or {
+            "planner": {"modalities": {"obs": LOW, "subgoal": LOW}},
+            "actor": {"modalities": {"obs": LOW}},
+        },
+    }
+
+
+def make(seed=0, **kwargs):
+    torch.manual_seed(seed)
+    return algo_factory("hbc", load_config(tree(**kwargs)), SHAPES, 1)
+
+
+def raw(size=64, steps=1, seed=0, every=0):
+    """From anywhere, to the left or to the right: the action and where it leads say the same."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(size, 1, 1, generator=generator) - 0.5
+    side = torch.randint(2, (size, 1, 1), generator=generator) * 2.0 - 1.0
+    subgoal = x[:, 0] + side[:, 0]
+    if every:
+        ahead = torch.arange(1, every + 1).view(1, every, 1) / every
+        subgoal = x + side * ahead
+    return {
+        "obs": {"x": x.expand(-1, steps, -1)},
+        "actions": (0.5 * side).expand(-1, steps, -1),
+        "subgoals": {"x": subgoal},
+    }
+
+
+def learn(algo, steps, size=64, **kwargs):
+    algo.set_train()
+    for step in range(steps):
+        algo.train_on_batch(algo.process_batch_for_training(raw(size, seed=step, **kwargs)), 1)
+    algo.set_eval()
+    return algo
+
+
+FAST = {
+    "planner": {
+        "vae": {"latent_dim": 2, "kl_weight": 0.02},
+        "optim_params": {"goal_network": {"learning_rate": {"initial": 0.01}}},
+    },
+    "actor": {
+        "rnn": {"enabled": False},
+        "actor_layer_dims": [64],
+        "optim_params": {"policy": {"learning_rate": {"initial": 0.01}}},
+    },
+}
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_another_subgoal_gives_another_action(recurrent):
+    rnn = {"enabled": recurrent, "hidden_dim": 8}
+    algo = make(actor={"rnn": rnn}, train={"seq_length": 10 if recurrent else 1})
+    assert algo.actor.goal_shapes == {"x": (1,)}
+    algo.set_eval()
+    obs = {"x": torch.zeros(1, 1)}
+    state = algo.act(obs, algo.initial_state(1)).state
+
+    def action(subgoal):
+        held = {**state, "subgoal": {"x": torch.tensor([[subgoal]])}}
+        return algo.act(obs, held).action
+
+    assert not torch.allclose(action(-2.0), action(2.0), atol=1e-3)
+
+
+def test_in_training_the_actor_s_goal_is_the_planner_s_target():
+    algo = make()
+    ready = algo.process_batch_for_training(raw(4))
+    goal = algo._goals_of_actor(ready)
+    assert torch.equal(goal["x"], ready["planner"]["subgoals"]["x"])
+    seen = []
+    algo.actor.train_on_batch = lambda batch, *_: (
+        seen.append(batch["goal_obs"]) or {"Loss": torch.zeros(())}
+    )
+    algo.train_on_batch(ready, 1)
+    assert torch.equal(seen[0]["x"], ready["planner"]["subgoals"]["x"])
+
+
+def test_in_cascade_it_is_what_the_planner_names():
+    algo = make(mode="cascade")
+    ready = algo.process_batch_for_training(raw(4))
+    algo.planner.sample_subgoals = lambda obs, *_: {"x": torch.full((len(obs["x"]), 1, 1), 9.0)}
+    assert algo._goals_of_actor(ready)["x"].tolist() == [[9.0]] * 4
+
+
+def test_random_subgoals_are_of_all_steps_on_the_way_and_the_planner_s_is_the_last():
+    algo = make(actor_use_random_subgoals=True, planner={"subgoal_horizon": 4})
+    assert algo.algo_config.subgoals(algo.global_config) == Subgoals(("x",), 4, every=True)
+    ready = algo.process_batch_for_training(raw(400, every=4))
+    every = ready["actor"]["subgoals"]["x"][..., 0]
+    assert torch.equal(ready["planner"]["subgoals"]["x"][:, 0], every[:, 3])
+    torch.manual_seed(0)
+    chosen = algo._goals_of_actor(ready)["x"]
+    counts = (every == chosen).sum(0)
+    assert counts.sum() == 400
+    assert (counts > 70).all()
+
+
+def test_a_subgoal_holds_for_its_interval_and_each_client_has_its_own():
+    algo = make(subgoal_update_interval=3)
+    algo.set_eval()
+    torch.manual_seed(0)
+    obs, state, named = {"x": torch.zeros(2, 1)}, algo.initial_state(2), []
+    for step in range(7):
+        if step == 2:
+            state = algo.reset_state(state, torch.tensor([False, True]))
+        result = algo.act(obs, state)
+        state = result.state
+        assert torch.equal(result.extras["subgoal/x"], state["subgoal"]["x"])
+        named.append(result.extras["subgoal/x"][:, 0].tolist())
+    first, second = zip(*named, strict=True)
+    assert first[0] == first[1] == first[2] != first[3] == first[4] == first[5] != first[6]
+    assert second[0] == second[1] != second[2] == second[3] == second[4] != second[5]
+
+
+def test_who_plans_leaves_the_draws_of_the_others_as_they_are():
+    algo = make(actor={"rnn": {"enabled": False}, "gmm": {"enabled": True}})
+    algo.set_eval()
+    obs = {"x": torch.zeros(2, 1)}
+
+    def run(reset):
+        torch.manual_seed(0)
+        state, actions = algo.initial_state(2), []
+        for step in range(5):
+            if step == 2 and reset:
+                state = algo.reset_state(state, torch.tensor([False, True]))
+            action, state, _ = algo.act(obs, state, explore=True)
+            actions.append(action[0])
+        return torch.stack(actions)
+
+    assert torch.equal(run(False), run(True))
+
+
+def walk(algo, rows=20, steps=4):
+    """Where the sum of actions leads from 0."""
+    algo.set_eval()
+    x, state = torch.zeros(rows, 1), algo.initial_state(rows)
+    with torch.no_grad():
+        for _ in range(steps):
+            action, state, _ = algo.act({"x": x}, state)
+            x = x + 0.25 * action
+    return x[:, 0]
+
+
+def test_where_two_ways_lead_on_it_takes_one_and_cloning_stays_between():
+    """Each step left and right are as good. The mean action is 0; a subgoal holds for four steps of 0.125."""
+    hbc = learn(make(**FAST, subgoal_update_interval=4), 300)
+    bc_tree = {
+        **tree(),
+        "algo_name": "bc",
+        "algo": {
+            "actor_layer_dims": [64],
+            "optim_params": {"policy": {"learning_rate": {"initial": 0.01}}},
+        },
+        "observation": {"modalities": {"obs": LOW}},
+    }
+    bc = learn(algo_factory("bc", load_config(bc_tree), SHAPES, 1), 300)
+    reached = walk(hbc)
+    assert (reached > 0).any()
+    assert (reached < 0).any()
+    assert float(reached.abs().median()) > 0.3
+    assert float(walk(bc).abs().max()) < 0.2
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_latent_is_a_subgoal_too(corrected):
+    latent = {"enabled": True, "prior_correction": {"enabled": corrected, "num_samples": 20}}
+    algo = make(**FAST, latent_subgoal=latent, subgoal_update_interval=4)
+    assert algo.actor.goal_shapes == {"latent_subgoal": (2,)}
+    learn(algo, 300)
+    assert algo.initial_state(3)["subgoal"]["latent_subgoal"].shape == (3, 2)
+    reached = walk(algo)
+    assert (reached > 0).any()
+    assert (reached < 0).any()
+    assert float(reached.abs().median()) > 0.25
+
+
+def test_latents_of_random_subgoals_are_those_of_the_chosen_ones():
+    algo = make(
+        actor_use_random_subgoals=True,
+        latent_subgoal={"enabled": True},
+        planner={"subgoal_horizon": 4},
+    )
+    ready = algo.process_batch_for_training(raw(8, every=4))
+    seen = []
+    algo.planner.latents_of = lambda subgoals, *_: seen.append(subgoals["x"]) or torch.zeros(8, 2)
+    algo._goals_of_actor(ready)
+    every = ready["actor"]["subgoals"]["x"]
+    assert ((every == seen[0][:, None]).squeeze(-1).sum(1) == 1).all()
+
+
+def test_a_planner_with_classes_gives_the_actor_one_hot_latents():
+    prior = {"use_categorical": True, "categorical_dim": 3}
+    algo = make(
+        planner={"vae": {"latent_dim": 2, "prior": prior}}, latent_subgoal={"enabled": True}
+    )
+    assert algo.actor.goal_shapes == {"latent_subgoal": (6,)}
+    algo.train_on_batch(algo.process_batch_for_training(raw(4)), 1)
+
+
+def test_each_part_sees_its_own_and_the_planner_the_task_s_goal():
+    observation = {
+        "planner": {"modalities": {"obs": LOW, "subgoal": LOW, "goal": {"low_dim": ["task"]}}},
+        "actor": {"modalities": {"obs": {"low_dim": ["x", "wrist"]}}},
+    }
+    config = load_config(tree(observation=observation, train={"goal_mode": "last"}))
+    algo = algo_factory("hbc", config, {**SHAPES, "wrist": (3,)}, 1)
+    assert set(algo.obs_shapes) == {"x", "wrist"}
+    assert set(algo.goal_shapes) == {"task"}
+    assert config.use_goals
+    assert config.all_obs_keys == ("task", "wrist", "x")
+    assert set(algo.planner.obs_shapes) == {"x"}
+    batch = {**raw(4), "goal_obs": {"task": torch.ones(4, 2)}}
+    batch["obs"]["wrist"] = torch.zeros(4, 1, 3)
+    ready = algo.process_batch_for_training(batch)
+    assert set(ready["planner"]["obs"]) == {"x"}
+    assert set(ready["planner"]["goal_obs"]) == {"task"}
+    algo.train_on_batch(ready, 1)
+    algo.set_eval()
+    obs = {"x": torch.zeros(4, 1), "wrist": torch.zeros(4, 3)}
+    assert algo.get_action(obs, {"task": torch.ones(4, 2)}).shape == (4, 1)
+
+
+def test_frames_are_stacked_for_both_parts():
+    algo = make(train={"frame_stack": 2})
+    batch = raw(4, steps=2)
+    batch["obs"]["x"] = torch.arange(8.0).view(4, 2, 1)
+    ready = algo.process_batch_for_training(batch)
+    assert ready["planner"]["obs"]["x"][1, :, 0].tolist() == [2.0, 3.0]
+    algo.train_on_batch(ready, 1)
+    algo.set_eval()
+    seen = []
+    plan = algo._plan
+    algo._plan = lambda obs, *rest: seen.append(obs["x"]) or plan(obs, *rest)
+    state = algo.initial_state(1)
+    for value in (1.0, 2.0):
+        state = {**state, "step": torch.zeros(1, dtype=torch.long)}
+        state = algo.act({"x": torch.tensor([[value]])}, state).state
+    assert [x[0, :, 0].tolist() for x in seen] == [[1.0, 1.0], [1.0, 2.0]]
+
+
+def test_all_parts_go_on_where_they_stopped():
+    ema = {"enabled": True}
+    first, second = (
+        make(actor={"ema": ema, "rnn": {"enabled": False}}),
+        make(seed=5, actor={"ema": ema, "rnn": {"enabled": False}}),
+    )
+    learn(first, 3)
+    second.deserialize(first.serialize())
+    assert set(first.optimizers) == {"planner/goal_network", "actor/policy"}
+    for algo in (first, second):
+        torch.manual_seed(2)
+        learn(algo, 2)
+    for a, b in zip(first.nets.parameters(), second.nets.parameters(), strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(first.active_nets.parameters(), second.active_nets.parameters(), strict=True):
+        assert torch.equal(a, b)
+    averaged = first.actor.ema.module["policy"].mlp.layers[0].weight
+    assert first.active_nets["actor"]["policy"].mlp.layers[0].weight is averaged
+    assert first.serialize()["emas"].keys() == {"actor"}
+
+
+def test_both_losses_are_logged():
+    algo = make()
+    log = algo.log_info(algo.train_on_batch(algo.process_batch_for_training(raw(4)), 1))
+    assert log["Loss"] == pytest.approx(log["Planner/Loss"] + log["Actor/Loss"])
+    assert log["Optimizer/planner/goal_network_lr"] == 1e-4
+    assert {"Planner/KL_Loss", "Actor/Policy_Grad_Norms"} <= set(log)
+
+
+def test_defaults_are_robomimics():
+    config = load_config({"algo_name": "hbc"})
+    algo = config.algo
+    assert (algo.mode, algo.actor_use_random_subgoals) == ("separate", False)
+    assert (algo.subgoal_update_interval, algo.planner.subgoal_horizon) == (10, 10)
+    assert algo.latent_subgoal.to_dict() == {
+        "enabled": False,
+        "prior_correction": {"enabled": False, "num_samples": 100},
+    }
+    assert (algo.planner.vae.enabled, algo.planner.vae.latent_dim) == (True, 16)
+    assert (algo.actor.rnn.enabled, algo.actor.rnn.horizon) == (True, 10)
+    assert config.train.seq_length == 10
+    assert config.observation.planner.modality_of("subgoal").keys() == {
+        "robot0_eef_pos",
+        "robot0_eef_quat",
+        "robot0_gripper_qpos",
+        "object",
+    }
+    assert config.observation.actor.modality_of("goal") == {}
+
+
+PLANNER = {"modalities": {"obs": LOW, "subgoal": LOW}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"latent_subgoal": {"enabled": True}, "planner": {"vae": {"enabled": False}}},
+            "vae.enabled",
+        ),
+        (
+            {
+                "observation": {
+                    "planner": PLANNER,
+                    "actor": {"modalities": {"obs": LOW, "goal": LOW}},
+                }
+            },
+            r"observation\.actor\.modalities\.goal.*leave the list empty",
+        ),
+        (
+            {
+                "observation": {
+                    "planner": {"modalities": {"obs": LOW, "subgoal": {"low_dim": []}}},
+                    "actor": {"modalities": {"obs": LOW}},
+                }
+            },
+            "lists nothing to predict",
+        ),
+        (
+            {
+                "observation": {
+                    "planner": PLANNER,
+                    "actor": {"modalities": {"obs": {"low_dim": [], "rgb": ["x"]}}},
+                }
+            },
+            "'x' is 'low_dim' in one part but 'rgb' in another",
+        ),
+        ({"actor": {"rnn": {"enabled": True}}}, r"algo\.actor\.rnn\.horizon"),
+        ({"mode": "both"}, r"algo\.mode"),
+        ({"observation": {"modalities": {"obs": LOW}}}, r"observation\.modalities: unknown key"),
+    ],
+)
+def test_what_cannot_work_is_told(change, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(tree(**change))
