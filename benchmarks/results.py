@@ -13,9 +13,10 @@ import argparse
 import itertools
 import json
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,51 +39,37 @@ def run(command: Iterable[str], log: Path) -> None:
 
 
 def cell(
-    task: str, variant: str, seed: int, epochs: int | None, args: argparse.Namespace
+    folder: Path,
+    of: dict[str, Any],
+    config: str,
+    settings: Sequence[str],
+    evaluation: Sequence[str],
 ) -> dict[str, Any]:
-    """One cell's numbers, from the disk if it has been run before."""
-    folder = Path(args.out) / task / variant / f"seed{seed}_epochs{epochs or 'ready'}"
+    """One cell's numbers, from the disk if it has been run before; what an interrupted run left there goes.
+
+    Args:
+        folder: of the cell.
+        of: what the cell is, kept with the numbers.
+        config: ready configuration.
+        settings: ``key=value`` for ``imitate train --set``.
+        evaluation: options of ``imitate eval``.
+    """
     kept = folder / "cell.json"
     if kept.is_file():
         return json.loads(kept.read_text())
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = [
-        f"train.seed={seed}",
-        "train.num_threads=1",
-        "experiment.rollout.enabled=false",
-        f"experiment.name={variant}",
-        *(() if epochs is None else (f"train.num_epochs={epochs}",)),
-        *args.set,
-    ]
-    train = [
-        *IMITATE,
-        "train",
-        "--config",
-        f"robosuite/{task}/{variant}",
-        "--output-dir",
-        str(folder),
-    ]
-    run([*train, *itertools.chain(*(("--set", s) for s in settings))], folder / "train.log")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    alone = ("train.num_threads=1", "experiment.rollout.enabled=false")
+    train = [*IMITATE, "train", "--config", config, "--output-dir", str(folder)]
+    train += itertools.chain(*(("--set", s) for s in (*alone, *settings)))
+    run(train, folder / "train.log")
     results = json.loads(max(folder.glob("*/*/results.json")).read_text())
     report = folder / "eval.json"
-    evaluate = [
-        *IMITATE,
-        "eval",
-        "--agent",
-        results["checkpoint"],
-        "--episodes",
-        str(args.episodes),
-    ]
-    evaluate += ["--workers", str(args.workers), "--seed", "0", "--json", str(report)]
-    if args.video:
-        evaluate += ["--video", str(folder / "episodes.mp4")]
-    run(evaluate, folder / "eval.log")
-    measured = json.loads(report.read_text())
-    measured = measured["evaluations"][0]
+    evaluate = [*IMITATE, "eval", "--agent", results["checkpoint"], "--seed", "0"]
+    run([*evaluate, *evaluation, "--json", str(report)], folder / "eval.log")
+    measured = json.loads(report.read_text())["evaluations"][0]
     numbers = {
-        "task": task,
-        "variant": variant,
-        "seed": seed,
+        **of,
         "steps": results["step"],
         "train_cpu_s": results["times"]["train_cpu_s"],
         "successes": measured["successes"],
@@ -92,6 +79,20 @@ def cell(
     }
     kept.write_text(json.dumps(numbers, indent=2))
     return numbers
+
+
+def cell_of(
+    task: str, variant: str, seed: int, epochs: int | None, args: argparse.Namespace
+) -> dict[str, Any]:
+    """The cell of a ready configuration."""
+    folder = Path(args.out) / task / variant / f"seed{seed}_epochs{epochs or 'ready'}"
+    settings = [f"train.seed={seed}", f"experiment.name={variant}"]
+    settings += [] if epochs is None else [f"train.num_epochs={epochs}"]
+    evaluation = ["--episodes", str(args.episodes), "--workers", str(args.workers)]
+    if args.video:
+        evaluation += ["--video", str(folder / "episodes.mp4")]
+    of = {"task": task, "variant": variant, "seed": seed}
+    return cell(folder, of, f"robosuite/{task}/{variant}", [*settings, *args.set], evaluation)
 
 
 def row(numbers: dict[str, Any]) -> str:
@@ -124,8 +125,8 @@ def main() -> None:
     parser.add_argument("--out", default="runs/results")
     args = parser.parse_args()
     rows = []
-    for cell_of in itertools.product(args.task, args.variant, args.seed, args.epochs):
-        rows.append(row(cell(*cell_of, args)))
+    for chosen in itertools.product(args.task, args.variant, args.seed, args.epochs):
+        rows.append(row(cell_of(*chosen, args)))
         print(rows[-1], flush=True)
     print("\n| task | variant | seed | updates | CPU s | success | 95 % interval |\n|" + "---|" * 7)
     print("\n".join(rows))
