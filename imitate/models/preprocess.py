@@ -236,6 +236,12 @@ class Preprocess(nn.Module):
         self._plans[keys] = plan
         return plan
 
+    def unnormalize_obs(self, key: str, value: Tensor) -> Tensor:
+        """A prepared observation ``(*B, ...)`` in the units of the data; images stay (C, H, W) in [0, 1]."""
+        start, stop = self._ranges[key]
+        shape = self._affine_shape(key)
+        return value * self.scale[start:stop].view(shape) + self.offset[start:stop].view(shape)
+
     # ---- actions ---------------------------------------------------------------------------------
 
     @property

@@ -141,6 +141,24 @@ class RolloutPolicy:
         return None if chunk is None else self._to_sent(chunk)
 
     @torch.inference_mode()
+    def subgoal(self) -> dict[str, NDArray[np.float32]]:
+        """What the policy acted towards when it took its last action: {key: (B, ...)} in the units of the data.
+
+        Images are (C, H, W) in [0, 1]. Empty where the policy has no subgoals, or none that are observations.
+        """
+        prepare = self.algo.preprocess
+        named = {
+            key.removeprefix("subgoal/"): value
+            for key, value in self.last_extras.items()
+            if key.startswith("subgoal/")
+        }
+        return {
+            key: prepare.unnormalize_obs(key, value).cpu().numpy()
+            for key, value in named.items()
+            if key in prepare.raw_shapes
+        }
+
+    @torch.inference_mode()
     def keypoints(self, ob: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
         """Where the spatial softmaxes of its image encoders look: per image (K, 2), x and y in pixels.
 
