@@ -66,9 +66,9 @@ class HierarchyConfig(Section):
     actor: BCConfig = Field(BCConfig(rnn=RNNConfig(enabled=True)))
 
     @property
+    @abstractmethod
     def goal_planner(self) -> GLConfig:
         """Section of the part that predicts subgoals."""
-        raise TypeError(f"{type(self).__name__} names no planner")
 
     def observed_steps(self, config: Any) -> int | None:
         """As many as the actor looks at, which are no fewer than the planner's."""

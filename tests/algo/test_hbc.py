@@ -6,6 +6,7 @@ import torch
 from imitate import algo_factory, load_config
 from imitate.config.transitions import Subgoals
 from imitate.errors import ConfigError
+from imitate.policy.rollout_policy import RolloutPolicy
 
 SHAPES = {"x": (1,), "task": (2,)}
 LOW = {"low_dim": ["x"]}
@@ -282,6 +283,21 @@ def test_all_parts_go_on_where_they_stopped():
     averaged = first.actor.ema.module["policy"].mlp.layers[0].weight
     assert first.active_nets["actor"]["policy"].mlp.layers[0].weight is averaged
     assert first.serialize()["emas"].keys() == {"actor"}
+
+
+def test_a_policy_tells_its_subgoal_in_the_units_of_the_data():
+    algo = make()
+    algo.preprocess.offset.fill_(10.0)
+    algo.preprocess.scale.fill_(2.0)
+    algo.preprocess._refresh()
+    algo.planner.sample_subgoals = lambda obs, *_: {"x": torch.full((len(obs["x"]), 1, 1), 3.0)}
+    policy = RolloutPolicy(algo)
+    assert policy.subgoal() == {}
+    policy({"x": torch.zeros(1).numpy()})
+    assert policy.subgoal()["x"].tolist() == [[16.0]]
+    latent = RolloutPolicy(make(latent_subgoal={"enabled": True}))
+    latent({"x": torch.zeros(1).numpy()})
+    assert latent.subgoal() == {}
 
 
 def test_both_losses_are_logged():

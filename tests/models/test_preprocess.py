@@ -94,6 +94,15 @@ def test_layout(batch):
     np.testing.assert_array_equal(obs["camera"], camera)
 
 
+def test_prepared_observations_return_to_the_units_of_the_data():
+    raw = raw_obs(2, 3)
+    plain = Preprocess.layout_only(RAW_SHAPES, MODALITIES, ACTION_DIMS).prepare_obs(raw)
+    preprocess = fitted("mean_std")
+    for key, value in preprocess.prepare_obs(raw).items():
+        back = preprocess.unnormalize_obs(key, value)
+        torch.testing.assert_close(back, plain[key], atol=1e-5, rtol=1e-5)
+
+
 def test_float_images_are_taken_as_they_are():
     preprocess = Preprocess.layout_only({"d": (2, 2, 1)}, {"d": "depth"}, {})
     depth = np.array([[[0.5], [1.0]], [[0.25], [3.0]]], dtype=np.float32)

@@ -143,3 +143,26 @@ def test_going_back_after_a_bad_loss_is_for_one_process(tmp_path, data):
     algo = algo_factory("bc", tree, {"state": (3,)}, 1)
     with pytest.raises(ConfigError, match="set it to 'stop'"):
         _join(algo, Ranks(0, 2))
+
+
+def test_each_part_of_a_hierarchy_shares_its_weights_averages_and_gradients(
+    tmp_path, data, monkeypatch
+):
+    tree = config(data, tmp_path)
+    seen = {"modalities": {"obs": {"low_dim": ["state"]}}}
+    planner = {"modalities": {**seen["modalities"], "subgoal": {"low_dim": ["state"]}}}
+    tree |= {
+        "algo_name": "hbc",
+        "algo": {"actor": {"rnn": {"enabled": False}, "ema": {"enabled": True}}},
+        "observation": {"planner": planner, "actor": seen},
+    }
+    algo = algo_factory("hbc", load_config(tree), {"state": (3,)}, 1)
+    ranks, shared = Ranks(0, 2), []
+    monkeypatch.setattr(Ranks, "share", lambda self, net: shared.append(net))
+    _join(algo, ranks)
+    actor, planned = algo.parts["actor"], algo.parts["planner"]
+    assert {id(net) for net in shared} == {
+        id(net) for net in (planned.nets, actor.nets, actor.ema.module)
+    }
+    for part in algo.parts.values():
+        assert part.share_gradients == ranks.average
