@@ -259,14 +259,19 @@ class Algo(ABC):
             name: make_scheduler(
                 optimizers[name],
                 optim_config,
-                steps_per_epoch=max(
-                    1, steps_per_epoch // self.global_config.train.gradient_accumulation
-                ),
+                steps_per_epoch=self._updates_per_epoch(steps_per_epoch),
                 num_epochs=self._epochs_of(name),
             )
             for name, optim_config in params.items()
         }
         return optimizers, schedulers
+
+    def _updates_per_epoch(self, steps_per_epoch: int) -> int:
+        """Updates in an epoch of so many batches, or of so many environment steps."""
+        train = self.global_config.train
+        if train.online.enabled:
+            return max(1, int(steps_per_epoch * train.online.update_ratio))
+        return max(1, steps_per_epoch // train.gradient_accumulation)
 
     def _optim_params(self) -> dict[str, Any]:
         """Optimizer sections of the networks that there are."""

@@ -41,6 +41,10 @@ def _data_problems(config: Config) -> list[str]:
             f"train.hdf5_validation_filter_key: '{train.hdf5_filter_key}' is also hdf5_filter_key: "
             "validation wants other demos than training"
         )
+    if train.reward.normalization == "running" and not train.online.enabled:
+        problems.append(
+            "train.reward.normalization: 'running' is for rollouts in an environment: take 'std' or 'return_range'"
+        )
     steps = config.experiment.epoch_every_n_steps
     if steps is not None and steps % train.gradient_accumulation:
         problems.append(

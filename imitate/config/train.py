@@ -89,11 +89,12 @@ class RewardConfig(Section):
 
     scale: float = Field(1.0, description="Factor of the rewards.")
     shift: float = Field(0.0, description="Added to the scaled rewards.")
-    normalization: Literal["return_range", "std"] | None = Field(
+    normalization: Literal["return_range", "std", "running"] | None = Field(
         None,
         description="The divisor: return_range, the best minus the worst return of a training "
         "demo (D4RL's locomotion has it with scale 1000); std, the standard deviation of the "
-        "rewards; null: 1.",
+        "rewards; running, that of the discounted returns so far, for algorithms that learn from "
+        "whole rollouts; null: 1.",
     )
 
 

@@ -92,6 +92,10 @@ class Gaussian(ActionDistribution):
         """One normal draw."""
         return draw_normal(self._mean, self.stds, generator)
 
+    def entropy(self) -> Tensor:
+        """``(*B,)``, in nats."""
+        return (self.stds.log() + (0.5 + _LOG_SQRT_TWO_PI)).sum(-1)
+
     def draw(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:

@@ -242,6 +242,13 @@ class Preprocess(nn.Module):
         shape = self._affine_shape(key)
         return value * self.scale[start:stop].view(shape) + self.offset[start:stop].view(shape)
 
+    def set_obs_normalization(self, key: str, offset: Tensor, scale: Tensor) -> None:
+        """Another offset and scale of an observation, shaped like one step, or per channel of an image."""
+        start, stop = self._ranges[key]
+        self.offset[start:stop] = offset.flatten()
+        self.scale[start:stop] = scale.flatten()
+        self._refresh()
+
     # ---- actions ---------------------------------------------------------------------------------
 
     @property

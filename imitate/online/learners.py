@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from imitate.algo.algo import Algo, Info
+from imitate.algo.on_policy import OnPolicy, select_rows
+from imitate.online.normalization import ObsNormalizer, RewardScaler
 from imitate.online.replay import ReplayBuffer
-from imitate.online.steps import Collected
+from imitate.online.steps import Collected, Step
 
 
 class Source(Protocol):
@@ -65,6 +68,7 @@ class ReplayLearner:
         batch_size: of an update.
         update_ratio: updates per environment step.
         warmup_steps: environment steps that are remembered before the first update.
+        obs_normalizer: learns from these steps, and then stays.
 
     Attributes:
         updates: done so far.
@@ -79,16 +83,23 @@ class ReplayLearner:
         batch_size: int,
         update_ratio: float,
         warmup_steps: int,
+        obs_normalizer: ObsNormalizer | None = None,
     ) -> None:
         self.algo, self.memory, self.source, self.updates = algo, memory, source, 0
         self._batch_size, self._ratio = batch_size, update_ratio
         self._warmup_left = float(warmup_steps)
         self._owed = 0.0
+        self._obs_normalizer = obs_normalizer
 
     def take(self, collected: Collected) -> None:
         """Remember steps."""
         for step in collected.steps:
             self.memory.add(step, collected.lanes)
+        if self._obs_normalizer is not None and self._warmup_left > 0:
+            for step in collected.steps:
+                self._obs_normalizer.add(step.obs)
+            if collected.num_steps >= self._warmup_left:
+                self._obs_normalizer.apply(self.algo.preprocess)
         steps = collected.num_steps - self._warmup_left
         self._warmup_left = max(-steps, 0.0)
         self._owed += self._ratio * max(steps, 0.0)
@@ -106,10 +117,129 @@ class ReplayLearner:
         return self.algo.train_on_batch(batch, epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters; the memory is saved apart."""
-        return {"updates": self.updates, "owed": self._owed, "warmup_left": self._warmup_left}
+        """Counters and statistics; the memory is saved apart."""
+        normalizer = self._obs_normalizer
+        return {
+            "updates": self.updates,
+            "owed": self._owed,
+            "warmup_left": self._warmup_left,
+            "obs": None if normalizer is None else normalizer.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from :meth:`state_dict`."""
         self.updates = int(state["updates"])
         self._owed, self._warmup_left = float(state["owed"]), float(state["warmup_left"])
+        if self._obs_normalizer is not None:
+            self._obs_normalizer.load_state_dict(state["obs"])
+
+
+class RolloutLearner:
+    """Gathers a rollout, learns from it in shuffled minibatches, forgets it.
+
+    Args:
+        algo: learns.
+        rollout_steps: steps of each environment in a rollout.
+        batch_size: of a minibatch; the last one of a pass takes what is left.
+        reward_scaler: rewards as the algorithm sees them.
+        obs_normalizer: learns from a rollout once the algorithm has, so that acting and learning see the same.
+
+    Attributes:
+        updates: done so far.
+    """
+
+    def __init__(
+        self,
+        algo: OnPolicy,
+        *,
+        rollout_steps: int,
+        batch_size: int,
+        reward_scaler: RewardScaler,
+        obs_normalizer: ObsNormalizer | None = None,
+    ) -> None:
+        self.algo, self.updates = algo, 0
+        self._rollout_steps, self._batch_size = rollout_steps, batch_size
+        self._reward_scaler, self._obs_normalizer = reward_scaler, obs_normalizer
+        self._waiting: list[Collected] = []
+
+    def take(self, collected: Collected) -> None:
+        """Gather steps."""
+        self._waiting.append(collected)
+
+    def updates_due(self, epoch: int) -> Iterator[Info]:
+        """The updates of a rollout, if it is whole."""
+        steps = [step for collected in self._waiting for step in collected.steps]
+        if len(steps) < self._rollout_steps:
+            return
+        self._waiting.clear()
+        rollout = stacked(steps)
+        rollout["rewards"] = self._reward_scaler(
+            rollout["rewards"], rollout["terminals"] | rollout["timeouts"]
+        )
+        batch = self.algo.prepare_rollout(rollout)
+        yield from self._passes(batch, epoch)
+        if self._obs_normalizer is not None:
+            self._obs_normalizer.add(rollout["obs"])
+            self._obs_normalizer.apply(self.algo.preprocess)
+
+    def _passes(self, batch: dict[str, Any], epoch: int) -> Iterator[Info]:
+        size, algo = len(batch["log_prob"]), self.algo
+        for _ in range(algo.algo_config.rollout_epochs):
+            order = torch.randperm(size).to(algo.device)
+            # A last part that is tiny would be a noisy step.
+            parts = max(1, round(size / self._batch_size))
+            for rows in order.tensor_split(parts):
+                self.updates += 1
+                info = algo.train_on_batch(select_rows(batch, rows), epoch)
+                yield info
+                if algo.leaves_rollout(info):
+                    return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters and statistics; a rollout that is not whole is left out."""
+        normalizer = self._obs_normalizer
+        return {
+            "updates": self.updates,
+            "rewards": self._reward_scaler.state_dict(),
+            "obs": None if normalizer is None else normalizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+        self.updates = int(state["updates"])
+        self._reward_scaler.load_state_dict(state["rewards"])
+        if self._obs_normalizer is not None:
+            self._obs_normalizer.load_state_dict(state["obs"])
+
+
+def stacked(steps: Sequence[Step]) -> dict[str, Any]:
+    """Steps as a rollout (T, N, ...), in the form that :meth:`OnPolicy.prepare_rollout` takes."""
+    count = len(steps[0].rewards)
+    mask = np.ones((len(steps), count), dtype=np.bool_)
+    timeouts = np.stack([step.timeouts for step in steps])
+    for number, step in enumerate(steps):
+        if step.lost is not None:
+            for lane in np.flatnonzero(step.lost):
+                ends = [k for k in range(number) if steps[k].ends[lane]]
+                mask[(ends[-1] + 1 if ends else 0) : number + 1, lane] = False
+                timeouts[number, lane] = True
+    cut = timeouts.copy()
+    cut[-1] = True
+    rows = np.flatnonzero(cut)
+    ends = [divmod(int(row), count) for row in rows]
+    return {
+        "obs": _stack_by_key([step.obs for step in steps]),
+        "end_obs": {
+            key: np.stack([steps[t].next_obs[key][n] for t, n in ends]) for key in steps[0].obs
+        },
+        "end_rows": rows,
+        "rewards": np.stack([step.rewards for step in steps]),
+        "terminals": np.stack([step.terminals for step in steps]),
+        "timeouts": timeouts,
+        "mask": mask,
+        **_stack_by_key([step.extras for step in steps]),
+    }
+
+
+def _stack_by_key(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: np.stack([tree[key] for tree in trees]) for key in trees[0]}

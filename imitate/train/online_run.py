@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from imitate.algo.on_policy import OnPolicy
 from imitate.config import Config
 from imitate.data.rewards import RewardTransform
 from imitate.errors import ConfigError
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
-from imitate.online.learners import ReplayLearner
+from imitate.online.learners import ReplayLearner, RolloutLearner
 from imitate.online.metrics import Metrics
+from imitate.online.normalization import ObsNormalizer, RewardScaler
 from imitate.online.replay import ReplayBuffer
 from imitate.policy.checkpoint import save_checkpoint
 from imitate.train.console import Console, duration
@@ -56,17 +58,8 @@ class OnlineRun(Run):
             raise ConfigError(
                 "train.on_bad_loss is 'rollback', but steps of an environment are not taken again: set it to 'stop'"
             )
-        online = setup.config.train.online
         self.metrics = Metrics()
-        self.memory = make_memory(setup)
-        self.learner = ReplayLearner(
-            setup.algo,
-            self.memory,
-            self.memory,
-            batch_size=setup.config.train.batch_size,
-            update_ratio=online.update_ratio,
-            warmup_steps=online.warmup_steps,
-        )
+        self.learner = make_learner(setup)
         self.collector = make_collector(setup)
         super().__init__(setup, folder, console, interrupt, ckpt, ranks)
 
@@ -132,6 +125,11 @@ class OnlineRun(Run):
 
     # ---- checkpoints ------------------------------------------------------------------------------
 
+    @property
+    def _memory(self) -> ReplayBuffer | None:
+        """What is remembered; None where nothing is, beyond a rollout."""
+        return self.learner.memory if isinstance(self.learner, ReplayLearner) else None
+
     def _checkpoint(self) -> dict[str, Any]:
         ckpt = super()._checkpoint()
         ckpt["train_state"]["online"] = {
@@ -144,11 +142,12 @@ class OnlineRun(Run):
 
     def _save_memory(self) -> str | None:
         """Write the remembered steps; the name of the file, which the checkpoint then names."""
-        if not self.config.train.online.save_buffer:
+        memory = self._memory
+        if memory is None or not self.config.train.online.save_buffer:
             return None
         folder = self.folder.checkpoints
         path = folder / f"memory_{self.state.step}.pt"
-        save_checkpoint(self.memory.state_dict(), path)
+        save_checkpoint(memory.state_dict(), path)
         # The checkpoint before this one may still be the one to resume from.
         older = sorted(folder.glob(MEMORY), key=lambda file: file.stat().st_mtime)[:-2]
         for file in older:
@@ -161,14 +160,46 @@ class OnlineRun(Run):
         self.learner.load_state_dict(saved["learner"])
         self.metrics.load_state_dict(saved["metrics"])
         self.collector.load_state_dict(saved["collector"])
+        if self._memory is None:
+            return
         path = self.folder.checkpoints / Path(str(saved["memory"])).name
         if path.is_file():
-            self.memory.load_state_dict(torch.load(path, weights_only=True))
-            self.memory.cut_episodes()
+            self._memory.load_state_dict(torch.load(path, weights_only=True))
+            self._memory.cut_episodes()
         elif self.config.train.online.save_buffer:
             self.console.say(
                 f"warning: {path} is gone: the run goes on with nothing remembered", always=True
             )
+
+
+def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
+    """How the algorithm learns from steps."""
+    config, algo = setup.config, setup.algo
+    train, online = config.train, config.train.online
+    normalizer = None
+    if train.obs_normalization == "mean_std":
+        vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in setup.env.image_keys}
+        normalizer = ObsNormalizer(vectors)
+    if isinstance(algo, OnPolicy):
+        reward = train.reward
+        running = config.algo.discount if reward.normalization == "running" else None
+        return RolloutLearner(
+            algo,
+            rollout_steps=online.collect_steps,
+            batch_size=train.batch_size,
+            reward_scaler=RewardScaler(reward.scale, reward.shift, online.num_envs, running),
+            obs_normalizer=normalizer,
+        )
+    memory = make_memory(setup)
+    return ReplayLearner(
+        algo,
+        memory,
+        memory,
+        batch_size=train.batch_size,
+        update_ratio=online.update_ratio,
+        warmup_steps=online.warmup_steps,
+        obs_normalizer=normalizer,
+    )
 
 
 def make_memory(setup: OnlineSetup) -> ReplayBuffer:

@@ -1,0 +1,67 @@
+"""Advantage actor-critic: one step of policy and value for each short rollout of several environments.
+
+Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", ICML 2016 (arXiv:1602.01783), collected
+synchronously. With generalized advantages A and their returns R = A + V:
+
+    L = -E[ A log pi(a | s) ] + value_weight E[ (V(s) - R)^2 ] - entropy_weight E[ H(pi(. | s)) ]      -> A2C._loss
+
+Departures: Adam rather than RMSprop; ``trace`` 1 is the paper's return of up to ``train.online.collect_steps`` steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.on_policy import OnPolicy, OnPolicyConfig
+
+
+class A2CConfig(OnPolicyConfig):
+    """Section ``algo`` of algorithm ``a2c``."""
+
+    tree_defaults = {
+        "train": {
+            "batch_size": 64,
+            "max_grad_norm": 0.5,
+            "online": {
+                "enabled": True,
+                "num_envs": 8,
+                "collect_steps": 8,
+                "warmup_steps": 0,
+            },
+        }
+    }
+
+    trace: float = Field(
+        1.0, ge=0, le=1, description="lambda of the advantages: 0 one step, 1 the whole return"
+    )
+    normalize_advantages: bool = Field(
+        False, description="advantages of a minibatch get mean 0 and standard deviation 1"
+    )
+
+
+@register_algo_factory_func("a2c", section=A2CConfig)
+def algo_config_to_class(algo_config: A2CConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return A2C, {}
+
+
+class A2C(OnPolicy):
+    """Policy gradient with a value."""
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        config = self.algo_config
+        policy, values = self.net(batch["obs"])
+        policy_loss = -(self._advantages(batch) * policy.log_prob(batch["actions"])).mean()
+        value_loss = (values - batch["returns"]).square().mean()
+        entropy = policy.entropy().mean()
+        loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
+        return loss, {
+            "Loss": loss,
+            "Policy_Loss": policy_loss,
+            "Value_Loss": value_loss,
+            "Entropy": entropy,
+        }

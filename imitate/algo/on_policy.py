@@ -1,0 +1,252 @@
+"""What algorithms share that learn from whole rollouts of their present policy: networks, preparation, acting.
+
+A subclass has the loss of one minibatch (:meth:`Algo._loss`). Batches that it sees, all (B, ...):
+
+    obs             {key: (B, [F,] ...)}
+    actions         (B, A) as the policy gave them, normalized, not yet clipped to the environment's limits
+    log_prob        of these actions, when they were taken
+    advantages      generalized advantages, worked out once per rollout
+    returns         advantages + values, which the value learns
+    values          what the value said when the rollout began to be learned from
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer
+from imitate.algo.sections import LayerDims
+from imitate.config import Section
+from imitate.functional.advantages import generalized_advantages
+from imitate.models.actor import GroupEncoder, Obs
+from imitate.models.categorical import Categorical, CategoricalHead
+from imitate.models.heads import Gaussian, GaussianHead
+from imitate.models.mlp import MLP, FullPrecisionLinear
+
+_CHUNK = 4096
+"""So many states at a time are valued."""
+_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
+
+StochasticPolicy = Gaussian | Categorical
+
+
+class OnPolicyOptimParams(Section):
+    """The optimizer of policy and value together."""
+
+    policy: StagedOptimizerConfig = Field(optimizer(3e-4))
+
+
+class OnPolicyNetConfig(Section):
+    """Networks of the policy and of its value, apart from each other but for the encoder of images."""
+
+    layer_dims: LayerDims = Field((64, 64), description="hidden layers, of each")
+    activation: Literal["tanh", "relu"] = Field("tanh", description="after each hidden layer")
+    init_std: float = Field(
+        1.0, gt=0, description="standard deviation at the start; one for all states"
+    )
+    orthogonal_init: bool = Field(True, description="begin with orthogonal weights")
+
+
+class OnPolicyConfig(Section):
+    """What each algorithm that learns from whole rollouts has; base of its section."""
+
+    optim_params: OnPolicyOptimParams = Field(OnPolicyOptimParams())
+    num_choices: int | None = Field(
+        None,
+        ge=0,
+        description="choices of a discrete action; 0: continuous; null: as the environment says",
+    )
+    net: OnPolicyNetConfig = Field(OnPolicyNetConfig())
+    discount: float = Field(0.99, ge=0, le=1, description="of a reward one step later")
+    trace: float = Field(
+        0.95, ge=0, le=1, description="lambda of the advantages: 0 one step, 1 the whole return"
+    )
+    rollout_epochs: int = Field(1, ge=1, description="passes over each rollout")
+    value_weight: float = Field(0.5, ge=0, description="weight of the value's loss")
+    entropy_weight: float = Field(0.0, ge=0, description="weight of the policy's entropy")
+    normalize_advantages: bool = Field(
+        True, description="advantages of a minibatch get mean 0 and standard deviation 1"
+    )
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        if not config.train.online.enabled:
+            return [
+                f"train.online.enabled is false, but {config.algo_name} learns by practice alone: set it to true"
+            ]
+        return []
+
+
+class PolicyAndValue(nn.Module):
+    """Policy and value, each with its own hidden layers, over one encoder."""
+
+    def __init__(
+        self, encoder: GroupEncoder, ac_dim: int, config: OnPolicyNetConfig, num_choices: int
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        activation = _ACTIVATIONS[config.activation]
+        self.policy = MLP(encoder.output_dim, config.layer_dims, activation)
+        self.value = MLP(encoder.output_dim, config.layer_dims, activation)
+        width = self.policy.output_dim
+        self.head: CategoricalHead | GaussianHead = (
+            CategoricalHead(width, ac_dim)
+            if num_choices
+            else GaussianHead(width, ac_dim, init_std=config.init_std, state_independent_std=True)
+        )
+        self.value_head = FullPrecisionLinear(width, 1)
+        if config.orthogonal_init:
+            self._orthogonal()
+
+    def _orthogonal(self) -> None:
+        gain = math.sqrt(2.0)
+        scales: list[tuple[nn.Module, float]] = [
+            (layer, gain) for mlp in (self.policy, self.value) for layer in mlp.layers
+        ]
+        last = self.head.logits if isinstance(self.head, CategoricalHead) else self.head.mean
+        for layer, scale in [*scales, (last, 0.01), (self.value_head, 1.0)]:
+            nn.init.orthogonal_(cast(Tensor, layer.weight), scale)
+            nn.init.zeros_(cast(Tensor, layer.bias))
+
+    def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[StochasticPolicy, Tensor]:
+        """The policy's distribution and the value (B,)."""
+        features = self.encoder(obs, goal)
+        policy = cast(StochasticPolicy, self.head(self.policy(features)))
+        return policy, self.value_head(self.value(features)).squeeze(-1)
+
+    def values(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+        """(B,)."""
+        value: Tensor = self.value_head(self.value(self.encoder(obs, goal)))
+        return value.squeeze(-1)
+
+    def actor(self, obs: Obs, goal: Obs | None = None) -> StochasticPolicy:
+        """The policy's distribution."""
+        return cast(StochasticPolicy, self.head(self.policy(self.encoder(obs, goal))))
+
+
+class OnPolicy(Algo):
+    """Learns from rollouts, each of which is then forgotten."""
+
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        net = PolicyAndValue(
+            self._create_encoder(), self.ac_dim, config.net, config.num_choices or 0
+        )
+        self.nets = nn.ModuleDict({"policy": net})
+
+    @property
+    def net(self) -> PolicyAndValue:
+        """Policy and value."""
+        return cast(PolicyAndValue, self.active_nets["policy"])
+
+    def _updates_per_epoch(self, steps_per_epoch: int) -> int:
+        samples = steps_per_epoch * self.algo_config.rollout_epochs
+        return max(1, samples // self.global_config.train.batch_size)
+
+    # ---- rollouts ------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def prepare_rollout(self, rollout: Batch) -> Batch:
+        """Everything that minibatches are cut from.
+
+        Args:
+            rollout: raw values of T steps of N environments as numpy arrays (T, N, ...): ``obs`` by key, ``rewards``,
+                ``terminals``, ``timeouts``, ``mask`` (false: no experience), what ``extras`` gave, and ``end_obs``
+                (M, ...) by key: what was seen after the ``end_rows`` (M,), the rows t N + n of timeouts and last steps.
+
+        Returns:
+            tensors (B, ...) of the B steps that are experience.
+        """
+        obs = {k: torch.from_numpy(v.reshape(-1, *v.shape[2:])) for k, v in rollout["obs"].items()}
+        prepared = self.preprocess.prepare_obs(obs, tuple(self.obs_shapes))
+        values = self._values(prepared).reshape(rollout["rewards"].shape)
+        next_values = np.concatenate([values[1:], np.zeros_like(values[:1])])
+        end_obs = self.preprocess.prepare_obs(rollout["end_obs"], tuple(self.obs_shapes))
+        next_values.reshape(-1)[rollout["end_rows"]] = self._values(end_obs)
+        advantages = generalized_advantages(
+            rollout["rewards"],
+            values,
+            next_values,
+            rollout["terminals"],
+            rollout["timeouts"],
+            self.algo_config.discount,
+            self.algo_config.trace,
+        )
+        flat = {
+            "actions": rollout["policy_action"],
+            "log_prob": rollout["log_prob"],
+            "advantages": advantages,
+            "returns": advantages + values,
+            "values": values,
+        }
+        batch: Batch = {
+            name: torch.from_numpy(x.reshape(-1, *x.shape[2:])).to(self.device)
+            for name, x in flat.items()
+        }
+        batch["obs"] = prepared
+        mask = rollout["mask"].reshape(-1)
+        if not mask.all():
+            kept = torch.from_numpy(np.flatnonzero(mask)).to(self.device)
+            batch = select_rows(batch, kept)
+        return batch
+
+    def _values(self, obs: Obs) -> np.ndarray[Any, np.dtype[np.float32]]:
+        count = len(next(iter(obs.values())))
+        parts = [
+            self.net.values({k: v[i : i + _CHUNK] for k, v in obs.items()}, None)
+            for i in range(0, count, _CHUNK)
+        ]
+        values: np.ndarray[Any, np.dtype[np.float32]] = torch.cat(parts).float().cpu().numpy()
+        return values
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """The first step of each window, for batches that come from a dataset."""
+        names = ("actions", "log_prob", "advantages", "returns", "values")
+        return {
+            "obs": {key: value[:, 0] for key, value in batch["obs"].items()},
+            **{name: batch[name][:, 0] for name in names},
+        }
+
+    def _advantages(self, batch: Batch) -> Tensor:
+        """(B,) normalized where that is wanted."""
+        advantages: Tensor = batch["advantages"]
+        if not self.algo_config.normalize_advantages or len(advantages) < 2:
+            return advantages
+        return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+    def leaves_rollout(self, info: Info) -> bool:
+        """Whether an update was to be the last one on its rollout."""
+        return False
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        policy = self.net.actor(obs, goal)
+        if not explore:
+            return PolicyStep(policy.mean, state, {})
+        action = policy.sample(generator)
+        extras = {"policy_action": action, "log_prob": policy.log_prob(action)}
+        return PolicyStep(action, state, extras)
+
+
+def select_rows(batch: Batch, rows: Tensor) -> Batch:
+    """These rows of every tensor."""
+    return {
+        key: select_rows(value, rows) if isinstance(value, dict) else value[rows]
+        for key, value in batch.items()
+    }

@@ -1,0 +1,80 @@
+"""How much better actions turned out than expected, over rollouts that may hold several episodes.
+
+Rollouts are (T, N): T steps of N environments. ``values`` are those of the states before the steps, ``next_values``
+of the states after them: at a timeout of the state that the episode was cut in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+
+
+def generalized_advantages(
+    rewards: Numbers,
+    values: Numbers,
+    next_values: Numbers,
+    terminals: Flags,
+    timeouts: Flags,
+    discount: float,
+    trace: float,
+) -> Numbers:
+    """GAE: ``A[t] = d[t] + discount trace A[t+1]``, ``d[t] = r[t] + discount V(s[t+1]) - V(s[t])``.
+
+    Nothing follows a terminal; after a timeout the sum ends, but the value of the state there counts. With
+    ``trace`` 1 it is the discounted return minus the value, with 0 the one-step error. (Schulman et al. 2016,
+    arXiv:1506.02438.)
+
+    Args:
+        rewards: (T, N).
+        values: (T, N).
+        next_values: (T, N).
+        terminals: (T, N) the task ended.
+        timeouts: (T, N) the clock ended.
+        discount: in [0, 1].
+        trace: the paper's lambda, in [0, 1].
+
+    Returns:
+        (T, N). Added to ``values`` they are the returns TD(lambda) learns towards.
+    """
+    errors = rewards + discount * next_values * ~terminals - values
+    factors = (discount * trace * ~(terminals | timeouts)).astype(np.float32)
+    advantages = np.empty_like(errors)
+    running = np.zeros_like(errors[0])
+    for step in range(len(errors) - 1, -1, -1):
+        running = errors[step] + factors[step] * running
+        advantages[step] = running
+    return advantages
+
+
+def lambda_returns(
+    rewards: Numbers,
+    next_values: Numbers,
+    terminals: Flags,
+    timeouts: Flags,
+    discount: float,
+    trace: float,
+) -> Numbers:
+    """TD(lambda): ``G[t] = r[t] + discount ((1 - trace) V(s[t+1]) + trace G[t+1])``.
+
+    At a timeout, and at the rollout's end, G[t+1] is the value of the state there; after a terminal it is 0.
+
+    Args:
+        rewards: (T, N).
+        next_values: (T, N).
+        terminals: (T, N).
+        timeouts: (T, N).
+        discount: in [0, 1].
+        trace: in [0, 1].
+    """
+    returns = np.empty_like(rewards)
+    following = next_values[-1]
+    for step in range(len(rewards) - 1, -1, -1):
+        after = np.where(timeouts[step], next_values[step], following)
+        mixed = (1.0 - trace) * next_values[step] + trace * after
+        following = rewards[step] + discount * np.where(terminals[step], 0.0, mixed)
+        returns[step] = following
+    return returns

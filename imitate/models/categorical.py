@@ -1,0 +1,72 @@
+"""Discrete actions, written one-hot."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from imitate.functional.sampling import draw_class
+from imitate.models.heads import ActionDistribution, ActionHead
+from imitate.models.mlp import FullPrecisionLinear
+
+
+class Categorical(ActionDistribution):
+    """One of A choices; actions are (*B, A), one where the choice is.
+
+    Attributes:
+        logits: (*B, A) normalized: logarithms of the probabilities.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits.log_softmax(-1)
+
+    @property
+    def probabilities(self) -> Tensor:
+        """``(*B, A)``."""
+        return self.logits.exp()
+
+    @property
+    def mean(self) -> Tensor:
+        """The most likely choice, one-hot: the mean of choices is none."""
+        return one_hot(self.logits.argmax(-1), self.logits)
+
+    def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
+        """``(*B, A)`` one-hot to ``(*B,)``."""
+        return (actions * self.logits).sum(-1)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """``(*B, A)`` one-hot."""
+        return one_hot(draw_class(self.logits, generator), self.logits)
+
+    def entropy(self) -> Tensor:
+        """``(*B,)``, in nats."""
+        return -(self.probabilities * self.logits).sum(-1)
+
+
+class CategoricalHead(ActionHead):
+    """A linear map to the logits of A choices.
+
+    Args:
+        input_dim: features.
+        num_choices: A.
+    """
+
+    def __init__(self, input_dim: int, num_choices: int) -> None:
+        super().__init__()
+        self.logits = FullPrecisionLinear(input_dim, num_choices)
+
+    def forward(self, features: Tensor, *, low_noise: bool = False) -> Categorical:
+        """``low_noise`` changes nothing."""
+        return Categorical(self.logits(features))
+
+    def act(
+        self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """A sample to explore, else the most likely choice."""
+        choices = self.forward(features)
+        return choices.sample(generator) if explore else choices.mean
+
+
+def one_hot(choice: Tensor, like: Tensor) -> Tensor:
+    """``(*B,)`` indices to ``(*B, A)`` of the shape and type of ``like``, without gradient."""
+    return torch.zeros_like(like).scatter_(-1, choice.unsqueeze(-1), 1.0).detach()

@@ -1,0 +1,133 @@
+"""Statistics that grow with practice; a policy acts with what of them lies in its ``Preprocess``, and so in checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from imitate.functional.normalization import mean_std_with_floor
+from imitate.models.preprocess import Preprocess
+
+Numbers = NDArray[np.float32]
+
+
+class RunningMoments:
+    """Mean and variance of all rows seen so far, merged batch by batch in float64 (Chan et al. 1979).
+
+    Args:
+        shape: of a row.
+    """
+
+    def __init__(self, shape: Sequence[int] = ()) -> None:
+        self.count = 0
+        self.mean = np.zeros(shape)
+        self._squares = np.zeros(shape)
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Standard deviation of the rows; 1 before there are two."""
+        if self.count < 2:
+            return np.ones_like(self.mean)
+        deviation: NDArray[np.float64] = np.sqrt(self._squares / self.count)
+        return deviation
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Rows (B, ...)."""
+        if not len(rows):
+            return
+        rows = rows.astype(np.float64)
+        mean, count = rows.mean(0), len(rows)
+        difference, total = mean - self.mean, self.count + count
+        squares = np.square(rows - mean).sum(0)
+        self._squares = self._squares + squares + difference**2 * (self.count * count / total)
+        self.mean = self.mean + difference * (count / total)
+        self.count = total
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return {
+            "count": self.count,
+            "mean": self.mean.tolist(),
+            "squares": self._squares.tolist(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+        self.count = int(state["count"])
+        self.mean, self._squares = np.array(state["mean"]), np.array(state["squares"])
+
+
+class ObsNormalizer:
+    """Moments of the observations that are vectors.
+
+    Args:
+        shapes: shape of one step of each of them.
+    """
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        self._moments = {key: RunningMoments(shape) for key, shape in shapes.items()}
+
+    def add(self, obs: Mapping[str, NDArray[Any]]) -> None:
+        """Observations (*B, ...) by key; others are ignored."""
+        for key, moments in self._moments.items():
+            moments.add(obs[key].reshape(-1, *moments.mean.shape))
+
+    def apply(self, preprocess: Preprocess) -> None:
+        """Let networks see observations with mean 0 and standard deviation 1 (not below 0.01)."""
+        for key, moments in self._moments.items():
+            offset, scale = mean_std_with_floor(
+                torch.from_numpy(moments.mean), torch.from_numpy(moments.std)
+            )
+            preprocess.set_obs_normalization(key, offset.float(), scale.float())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return {key: moments.state_dict() for key, moments in self._moments.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+        for key, moments in self._moments.items():
+            moments.load_state_dict(state[key])
+
+
+class RewardScaler:
+    """``scale * reward / divisor + shift``, the divisor 1 or the standard deviation of discounted returns so far.
+
+    Args:
+        scale: factor.
+        shift: added last.
+        num_envs: N.
+        discount: of the returns; None: the divisor is 1.
+    """
+
+    def __init__(
+        self, scale: float, shift: float, num_envs: int, discount: float | None = None
+    ) -> None:
+        self._scale, self._shift, self._discount = scale, shift, discount
+        self._moments = RunningMoments()
+        self._returns = np.zeros(num_envs)
+
+    def __call__(self, rewards: Numbers, ends: NDArray[np.bool_]) -> Numbers:
+        """Rewards (T, N) of a rollout as the algorithm sees them; ``ends`` (T, N) where episodes ended."""
+        divisor = 1.0
+        if self._discount is not None:
+            returns = np.empty(rewards.shape)
+            for step, (reward, end) in enumerate(zip(rewards, ends, strict=True)):
+                self._returns = returns[step] = reward + self._discount * self._returns
+                self._returns = np.where(end, 0.0, self._returns)
+            self._moments.add(returns.reshape(-1))
+            divisor = max(float(self._moments.std), 1e-6)
+        return (rewards * (self._scale / divisor) + self._shift).astype(np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return {"moments": self._moments.state_dict(), "returns": self._returns.tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+        self._moments.load_state_dict(state["moments"])
+        self._returns = np.array(state["returns"])
