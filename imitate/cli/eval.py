@@ -1,4 +1,4 @@
-"""``imitate eval``: success rate of a checkpoint, or of two on the same initial states."""
+"""``imitate eval``: success of a checkpoint, or of two on the same initial states; a ranking without episodes."""
 
 from __future__ import annotations
 
@@ -79,18 +79,50 @@ def command(
     json_: Annotated[
         Path | None, typer.Option("--json", help="Write everything, per-episode seeds too.")
     ] = None,
+    fqe: Annotated[
+        bool,
+        typer.Option(
+            "--fqe",
+            help="No episodes: rank the checkpoints, all of a run folder, by what they are worth on recorded rewards.",
+        ),
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="With --fqe: demonstrations; as trained on if left out."),
+    ] = None,
+    discount: Annotated[
+        float | None,
+        typer.Option(
+            "--discount", min=0.0, max=0.9999, help="With --fqe; as trained, or 0.99, if left out."
+        ),
+    ] = None,
+    updates: Annotated[
+        int, typer.Option("--updates", min=1, help="With --fqe: of the values of each checkpoint.")
+    ] = 5000,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Measure the success rate of a checkpoint, or compare two on the same seeds.
 
+    With --fqe no simulator is needed: checkpoints are ranked by fitted Q
+    evaluation on demonstrations with rewards. How far to trust it:
+    docs/offline_rl.md.
+
     Exit codes: 0 done; 1 an episode could not be played; 2 something in the input must be mended.
     """
-    if len(agent) > 2:
-        raise ConfigError(
-            f"--agent was given {len(agent)} times: give one checkpoint, or two to compare"
+    _refuse_mixture(agent, fqe=fqe, video=video, overlay=overlay, for_fqe=(data, discount))
+    if fqe:
+        from imitate.cli.eval_fqe import rank
+
+        rank(
+            agent,
+            data,
+            discount=discount,
+            updates=updates,
+            seed=seed,
+            json_file=json_,
+            quiet=quiet,
         )
-    if overlay and video is None:
-        raise ConfigError("--overlay draws onto a video: say which to write with --video FILE.mp4")
+        return
 
     from imitate.train.errors import EvaluationError
     from imitate.train.evaluation import default_workers, evaluate
@@ -134,6 +166,27 @@ def command(
         typer.echo(f"warning: {warning}", err=True)
     if any(result.not_played for result in results):
         raise typer.Exit(FAILED)
+
+
+def _refuse_mixture(
+    agent: Sequence[Path],
+    *,
+    fqe: bool,
+    video: Path | None,
+    overlay: bool,
+    for_fqe: Sequence[object],
+) -> None:
+    """Options that do not go together."""
+    if fqe and video is not None:
+        raise ConfigError("--video shows episodes, and --fqe plays none: leave one of them out")
+    if not fqe and any(value is not None for value in for_fqe):
+        raise ConfigError("--data and --discount are for --fqe: add it, or leave them out")
+    if not fqe and len(agent) > 2:
+        raise ConfigError(
+            f"--agent was given {len(agent)} times: give one checkpoint, or two to compare"
+        )
+    if overlay and video is None:
+        raise ConfigError("--overlay draws onto a video: say which to write with --video FILE.mp4")
 
 
 def table(results: Sequence[EvalResult]) -> list[str]:

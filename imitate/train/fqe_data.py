@@ -1,0 +1,263 @@
+"""What fitted Q evaluation reads: recorded transitions, and what a policy would do in their states."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from imitate.algo.algo import Algo
+from imitate.config.transitions import Transitions
+from imitate.data import DatasetFile, SequenceDataset
+from imitate.errors import CheckpointError, DatasetError
+from imitate.policy.rollout_policy import RolloutPolicy
+
+ROWS = 1024
+"""So many states at a time are shown to a policy."""
+
+SAMPLES = 8
+"""Actions that are drawn of a policy that is random."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """N transitions of D demos. States and actions are standardized, rewards divided by ``scale``.
+
+    Attributes:
+        states, next_states: (N, S) all low-dimensional observations of the file.
+        actions: (N, A) as the robot took them, standardized.
+        rewards, discounts: (N,) the latter 0 after terminals.
+        weights: (N,) 0 where it is not known what followed.
+        demo: (N,) number of the demo.
+        first: (D,) row of each demo's first step.
+        action_offset, action_scale: (A,) of the standardization.
+        scale: of values.
+        bounds: lowest and highest value that any policy can have, scaled.
+        demo_return: mean discounted return of the demos, up to their first terminal, unscaled.
+    """
+
+    states: Tensor
+    next_states: Tensor
+    actions: Tensor
+    rewards: Tensor
+    discounts: Tensor
+    weights: Tensor
+    demo: Tensor
+    first: Tensor
+    action_offset: Tensor
+    action_scale: Tensor
+    scale: float
+    bounds: tuple[float, float]
+    demo_return: float
+
+    @property
+    def num_demos(self) -> int:
+        """D."""
+        return len(self.first)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """K actions of a policy, standardized as the recorded ones.
+
+    Attributes:
+        following: (N, K, A) in the states that follow.
+        first: (D, K, A) in the demos' first states.
+    """
+
+    following: Tensor
+    first: Tensor
+
+
+def state_keys(path: Path, filter_key: str | None = None) -> list[str]:
+    """The low-dimensional observations of a file: what values are a function of.
+
+    Raises:
+        DatasetError: there are none.
+    """
+    with DatasetFile(path) as file:
+        demo = file.demos(filter_key)[0]
+        keys = [key for key in file.obs_keys(demo) if len(file.shape(demo, f"obs/{key}")) == 2]
+        if not file.has(demo, "rewards"):
+            raise DatasetError(
+                f"{path}: {demo} has no 'rewards', and without rewards no policy is worth anything: record them, or "
+                "write a 1 where the task is done"
+            )
+    if not keys:
+        raise DatasetError(
+            f"{path}: {demo} has no low-dimensional observations, which fitted Q evaluation takes for the state; "
+            f"it has {', '.join(file.obs_keys(demo))}"
+        )
+    return keys
+
+
+def open_data(
+    path: Path, policy: RolloutPolicy, discount: float, filter_key: str | None = None
+) -> tuple[SequenceDataset, Recorded]:
+    """The file as the policy sees it, and its transitions.
+
+    Raises:
+        DatasetError: rewards are missing, or all 0; observations of the policy or low-dimensional ones are missing.
+    """
+    keys = state_keys(path, filter_key)
+    train = policy.algo.global_config.train
+    dataset = SequenceDataset(
+        path,
+        obs_keys=[*policy.algo.obs_shapes, *keys],
+        action_keys=train.action_keys,
+        dataset_keys=("actions", "rewards", "terminals"),
+        frame_stack=policy.algo.frame_stack,
+        filter_by_attribute=filter_key,
+        transitions=Transitions(discount),
+        instructions=policy.instructions,
+    )
+    return dataset, _recorded(dataset, keys, discount)
+
+
+def _recorded(dataset: SequenceDataset, keys: list[str], discount: float) -> Recorded:
+    parts: list[dict[str, Tensor]] = []
+    for rows in _pieces(len(dataset)):
+        batch = dataset[rows]
+        parts.append(
+            {
+                "states": torch.cat([batch["obs"][key][:, -1] for key in keys], -1),
+                "next_states": torch.cat([batch["next_obs"][key][:, -1] for key in keys], -1),
+                "actions": batch["actions"][:, -1],
+                "rewards": batch["n_step_rewards"],
+                "discounts": batch["discounts"],
+                "weights": batch["weight"][:, -1] if "weight" in batch else torch.ones(len(rows)),
+            }
+        )
+    data = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    rewards, discounts = data["rewards"], data["discounts"]
+    if not rewards.any():
+        raise DatasetError(
+            f"{dataset.hdf5_path}: all rewards are 0, so every policy would be worth 0: give the file of the task's "
+            "rewards, or demonstrations that reach some"
+        )
+    starts, ends = dataset.store.demo_start, dataset.store.demo_end
+    returns = rewards.tolist()
+    for first, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        for row in range(end - 2, first - 1, -1):
+            returns[row] += float(discounts[row]) * returns[row + 1]
+    scale = max(map(abs, returns)) or 1.0
+    offset, spread = _standard(data["states"])
+    action_offset, action_scale = _standard(data["actions"])
+    lengths = torch.as_tensor(ends - starts)
+    return Recorded(
+        states=(data["states"] - offset) / spread,
+        next_states=(data["next_states"] - offset) / spread,
+        actions=(data["actions"] - action_offset) / action_scale,
+        rewards=rewards / scale,
+        discounts=discounts,
+        weights=data["weights"],
+        demo=torch.arange(len(starts)).repeat_interleave(lengths),
+        first=torch.as_tensor(starts),
+        action_offset=action_offset,
+        action_scale=action_scale,
+        scale=scale,
+        bounds=_bounds(rewards / scale, discounts, discount),
+        demo_return=math.fsum(returns[row] for row in starts.tolist()) / len(starts),
+    )
+
+
+def _bounds(rewards: Tensor, discounts: Tensor, discount: float) -> tuple[float, float]:
+    """Lowest and highest return: the least or greatest reward for ever, or until one at a terminal."""
+    going, ended = rewards[discounts > 0], rewards[discounts == 0]
+    low = high = 0.0
+    if len(going):
+        low = min(0.0, float(going.min()) / (1.0 - discount))
+        high = max(0.0, float(going.max()) / (1.0 - discount))
+    if len(ended):
+        low, high = min(low, float(ended.min())), max(high, float(ended.max()))
+    return low, high
+
+
+def _standard(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column; what hardly varies is shifted only."""
+    spread = values.std(0)
+    return values.mean(0), torch.where(spread < 1e-4, torch.ones_like(spread), spread)
+
+
+def refuse_memory(algo: Algo, path: Path) -> str | None:
+    """What has to be said of a policy of chunks, which is judged as if it planned anew at each step.
+
+    Raises:
+        CheckpointError: the policy remembers, or has goals, so that a single state does not say what it would do.
+    """
+    name = algo.global_config.algo_name
+    if algo.goal_shapes:
+        raise CheckpointError(
+            f"{path}: policies with goals ({', '.join(algo.goal_shapes)}) cannot be judged by fitted Q evaluation: "
+            "play episodes, by leaving out --fqe"
+        )
+    remembered = set(algo.initial_state(1)["policy"])
+    execution: Any = getattr(algo, "execution", None)
+    if execution is not None:
+        remembered -= {"chunk", *execution.initial_state(1, algo.ac_dim, algo.device)}
+    if remembered:
+        raise CheckpointError(
+            f"{path}: this policy of {name} remembers what was before ({', '.join(sorted(remembered))}), so that a "
+            "recorded state does not say what it would do, and fitted Q evaluation cannot judge it: play episodes, by "
+            "leaving out --fqe"
+        )
+    if execution is None or execution.execute == 1:
+        return None
+    return f"{path}: executes {execution.execute} actions of a chunk, and is judged as if it planned anew at each step"
+
+
+@torch.no_grad()
+def answers_of(
+    policy: RolloutPolicy,
+    limits: tuple[Tensor, Tensor],
+    dataset: SequenceDataset,
+    recorded: Recorded,
+    seed: int = 0,
+) -> Answers:
+    """What a policy would do, as it acts in evaluation.
+
+    Args:
+        policy: without memory, see :func:`refuse_memory`.
+        limits: lowest and highest action (A,), to which a robot would clip.
+        dataset: from :func:`open_data`.
+        recorded: from the same.
+        seed: of random policies.
+    """
+    algo = policy.algo
+    generator = torch.Generator(algo.device).manual_seed(seed)
+
+    def actions(raw: dict[str, Tensor]) -> Tensor:
+        obs = algo.preprocess.prepare_obs(raw, algo.obs_shapes)
+        taken = algo.preprocess.unnormalize_actions(_act(algo, obs, generator)).cpu()
+        clipped = torch.minimum(torch.maximum(taken, limits[0]), limits[1])
+        return (clipped - recorded.action_offset) / recorded.action_scale
+
+    probe = dataset[list(range(min(64, len(dataset))))]["obs"]
+    draws = 1 if torch.equal(actions(probe), actions(probe)) else SAMPLES
+
+    def drawn(rows: list[int], group: str) -> Tensor:
+        raw = dataset[rows][group]
+        return torch.stack([actions(raw) for _ in range(draws)], 1)
+
+    following = torch.cat([drawn(rows, "next_obs") for rows in _pieces(len(dataset))])
+    return Answers(following, drawn(recorded.first.tolist(), "obs"))
+
+
+def _act(algo: Algo, window: dict[str, Tensor], generator: torch.Generator) -> Tensor:
+    """Actions (B, A), normalized, of a policy that has seen the frames ``window`` {key: (B, frame_stack, ...)}."""
+    newest = {key: value[:, -1] for key, value in window.items()}
+    state = algo.initial_state(len(next(iter(newest.values()))))
+    if algo.frame_stack > 1:
+        # act() drops the oldest of the state's frames and adds the newest.
+        frames = {key: torch.cat([x[:, :1], x[:, :-1]], 1) for key, x in window.items()}
+        state = {**state, "frames": frames, "empty": torch.zeros_like(state["empty"])}
+    return algo.act(newest, state, generator=generator).action
+
+
+def _pieces(count: int) -> list[list[int]]:
+    rows = list(range(count))
+    return [rows[start : start + ROWS] for start in range(0, count, ROWS)]
