@@ -1,4 +1,4 @@
-"""Statistics that grow with practice; a policy acts with what of them lies in its ``Preprocess``, and so in checkpoints."""
+"""Statistics that grow with practice; what a policy acts with of them lies in its ``Preprocess``, so in checkpoints."""
 
 from __future__ import annotations
 

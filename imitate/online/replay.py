@@ -112,6 +112,8 @@ class ReplayBuffer:
             self.drop_episodes(lanes[step.lost])
             chosen = np.flatnonzero(~step.lost)
             lanes = lanes[chosen]
+        if not len(lanes):
+            return
         position, running = self._position[lanes], self._running[lanes]
         row = position * self.num_envs + lanes
         begins = running == 0

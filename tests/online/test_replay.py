@@ -1,0 +1,285 @@
+import numpy as np
+import pytest
+import torch
+
+from imitate.config.transitions import Transitions
+from imitate.data.rewards import RewardTransform
+from imitate.errors import CheckpointError, EnvError
+from imitate.online.replay import ReplayBuffer
+from imitate.online.steps import Step
+
+
+def step(obs, next_obs, rewards, ends="", actions=None, lost=None):
+    """A step of as many environments as there are rewards; ``ends`` has a letter each: t(erminal), c(lock) or -."""
+    count = len(rewards)
+    ends = ends or "-" * count
+    return Step(
+        obs={"s": np.array(obs, dtype=np.float32).reshape(count, -1)},
+        actions=np.array(actions or [[r] for r in rewards], dtype=np.float32),
+        rewards=np.array(rewards, dtype=np.float32),
+        terminals=np.array([e == "t" for e in ends]),
+        timeouts=np.array([e == "c" for e in ends]),
+        next_obs={"s": np.array(next_obs, dtype=np.float32).reshape(count, -1)},
+        lost=None if lost is None else np.array(lost),
+    )
+
+
+def buffer(capacity=20, **kwargs):
+    return ReplayBuffer({"s": (1,)}, 1, capacity, **kwargs)
+
+
+def fill(memory, first, rewards, end="c", start_obs=None):
+    """An episode of one environment whose observation after reward i is ``first + i + 1``."""
+    for i, reward in enumerate(rewards):
+        last = i == len(rewards) - 1
+        memory.add(step([first + i], [first + i + 1], [reward], end if last else "-"))
+
+
+def every_transition(memory):
+    rows = torch.from_numpy(np.flatnonzero(memory._live))
+    batch = memory.at(rows)
+    return {
+        float(o): (float(a), float(r), float(d), float(n))
+        for o, a, r, d, n in zip(
+            batch["obs"]["s"][:, -1, 0],
+            batch["actions"][:, -1, 0],
+            batch["n_step_rewards"],
+            batch["discounts"],
+            batch["next_obs"]["s"][:, -1, 0],
+            strict=True,
+        )
+    }
+
+
+def test_a_terminal_has_no_future_and_a_timeout_has_one():
+    memory = buffer(transitions=Transitions(discount=0.5))
+    fill(memory, 0, [1, 2], end="t")
+    fill(memory, 10, [3, 4], end="c")
+    assert len(memory) == 4
+    assert every_transition(memory) == {
+        0.0: (1, 1, 0.5, 1),
+        1.0: (2, 2, 0.0, 2),
+        10.0: (3, 3, 0.5, 11),
+        11.0: (4, 4, 0.5, 12),
+    }
+
+
+def test_sums_of_three_steps_end_at_ends_and_at_the_newest_step():
+    memory = buffer(transitions=Transitions(discount=0.5, n_step=3))
+    fill(memory, 0, [1, 2, 4, 8], end="t")
+    fill(memory, 10, [16, 32], end="c")
+    memory.add(step([20], [21], [64]))
+    memory.add(step([21], [22], [128]))
+    table = {
+        start: (reward, discount, after)
+        for start, (_, reward, discount, after) in every_transition(memory).items()
+    }
+    assert table == {
+        0.0: (1 + 1 + 1, 0.125, 3),
+        1.0: (2 + 2 + 2, 0.0, 4),
+        2.0: (4 + 4, 0.0, 4),
+        3.0: (8, 0.0, 4),
+        10.0: (16 + 16, 0.25, 12),
+        11.0: (32, 0.5, 12),
+        20.0: (64 + 64, 0.25, 22),
+        21.0: (128, 0.5, 22),
+    }
+
+
+def test_rewards_are_stored_raw_and_transformed_when_sampled():
+    memory = buffer(
+        transitions=Transitions(discount=0.5, n_step=2), reward=RewardTransform(2.0, -1.0)
+    )
+    fill(memory, 0, [1, 2], end="t")
+    table = every_transition(memory)
+    assert table[0.0][1] == (2 * 1 - 1) + 0.5 * (2 * 2 - 1)
+    assert [e.rewards.tolist() for e in memory.episodes()] == [[1.0, 2.0]]
+
+
+def test_a_reward_at_a_terminal_may_count_for_ever():
+    memory = buffer(transitions=Transitions(discount=0.5, infinite_horizon=True))
+    fill(memory, 0, [1, 3], end="t")
+    assert {k: v[1] for k, v in every_transition(memory).items()} == {0.0: 1.0, 1.0: 6.0}
+
+
+def test_next_actions_and_where_they_are_unknown():
+    memory = buffer(transitions=Transitions(discount=0.5, next_actions=True))
+    fill(memory, 0, [1, 2], end="t")
+    fill(memory, 10, [3, 4], end="c")
+    rows = torch.from_numpy(np.flatnonzero(memory._live))
+    batch = memory.at(rows)
+    assert batch["next_actions"][0].item() == 2 and batch["next_actions"][2].item() == 4
+    assert batch["weight"][:, 0].tolist() == [1, 1, 1, 0]
+
+
+def test_environments_lie_beside_each_other_and_do_not_mix():
+    memory = buffer(40, num_envs=2, transitions=Transitions(discount=0.5, n_step=2))
+    memory.add(step([0, 100], [1, 101], [1, 10], "-c"))
+    memory.add(step([1, 200], [2, 201], [2, 20], "t-"))
+    memory.add(step([5, 201], [6, 202], [3, 30]))
+    assert every_transition(memory) == {
+        0.0: (1, 2, 0.0, 2),
+        1.0: (2, 2, 0.0, 2),
+        5.0: (3, 3, 0.5, 6),
+        100.0: (10, 10, 0.5, 101),
+        200.0: (20, 35, 0.25, 202),
+        201.0: (30, 30, 0.5, 202),
+    }
+
+
+def test_environments_may_be_added_one_by_one():
+    memory = buffer(40, num_envs=2)
+    for i in range(3):
+        memory.add(step([i], [i + 1], [1]), np.array([1]))
+    memory.add(step([50], [51], [1]), np.array([0]))
+    assert set(every_transition(memory)) == {0.0, 1.0, 2.0, 50.0}
+    assert sorted(memory.sample(200)["obs"]["s"].unique().tolist()) == [0, 1, 2, 50]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_full_ring_holds_the_latest_steps_and_nothing_wrong(length, n_step):
+    memory = buffer(11, transitions=Transitions(discount=0.5, n_step=n_step))
+    begin = 0
+    for episode in range(20):
+        fill(memory, begin, [1.0] * length, "t" if episode % 2 else "c")
+        begin += 100
+        for start, (_, reward, discount, after) in every_transition(memory).items():
+            steps = min(n_step, length - int(start) % 100)
+            ends = (int(start) // 100) % 2 == 1 and int(start) % 100 + steps == length
+            assert after == start + steps
+            assert reward == sum(0.5**i for i in range(steps))
+            assert discount == (0 if ends else 0.5**steps)
+    assert len(memory) == len(every_transition(memory)) >= 11 * length // (length + 1) - length
+    assert max(every_transition(memory)) == 1900 + length - 1
+
+
+def test_frames_repeat_the_first_one_and_stay_within_the_episode():
+    memory = buffer(frame_stack=3)
+    fill(memory, 0, [1, 1], "t")
+    fill(memory, 10, [1, 1, 1, 1])
+    rows = torch.from_numpy(np.flatnonzero(memory._live))
+    batch = memory.at(rows)
+    frames = {w[-1]: w for w in batch["obs"]["s"][..., 0].int().tolist()}
+    after = {
+        w[-1]: n
+        for w, n in zip(
+            batch["obs"]["s"][..., 0].int().tolist(),
+            batch["next_obs"]["s"][..., 0].int().tolist(),
+            strict=True,
+        )
+    }
+    assert frames == {
+        0: [0, 0, 0],
+        1: [0, 0, 1],
+        10: [10, 10, 10],
+        11: [10, 10, 11],
+        12: [10, 11, 12],
+        13: [11, 12, 13],
+    }
+    assert after[1] == [0, 1, 2] and after[10] == [10, 10, 11] and after[13] == [12, 13, 14]
+
+
+def test_frames_never_reach_into_what_was_overwritten():
+    memory = buffer(8, frame_stack=3)
+    for episode in range(9):
+        for i in range(5):
+            start = 100 * episode + i
+            memory.add(step([start], [start + 1], [1], "c" if i == 4 else "-"))
+            rows = torch.from_numpy(np.flatnonzero(memory._live))
+            for window in memory.at(rows)["obs"]["s"][..., 0].int().tolist():
+                assert window == sorted(window) and window[-1] - window[0] <= 2
+                assert {w // 100 for w in window} == {window[-1] // 100}
+
+
+def test_images_stay_bytes_and_lie_once():
+    memory = ReplayBuffer({"image": (4, 4, 3), "s": (2,)}, 1, 100, images=("image",))
+    rng = np.random.default_rng(0)
+    frames = rng.integers(256, size=(11, 1, 4, 4, 3), dtype=np.uint8)
+    for i in range(10):
+        memory.add(
+            Step(
+                {"image": frames[i], "s": np.zeros((1, 2), np.float32)},
+                np.zeros((1, 1), np.float32),
+                np.ones(1, np.float32),
+                np.array([False]),
+                np.array([i == 9]),
+                {"image": frames[i + 1], "s": np.zeros((1, 2), np.float32)},
+            )
+        )
+    batch = memory.at(torch.arange(10))
+    assert batch["obs"]["image"].dtype == torch.uint8
+    assert np.array_equal(batch["obs"]["image"].numpy(), frames[:10])
+    assert np.array_equal(batch["next_obs"]["image"].numpy(), frames[1:])
+    assert memory.nbytes < 1.5 * 100 * (48 + 6 * 4)
+
+
+def test_a_lost_environment_takes_its_episode_along_and_nothing_else():
+    memory = buffer(40, num_envs=2)
+    memory.add(step([0, 100], [1, 101], [1, 1], "c-"))
+    memory.add(step([5, 101], [6, 102], [1, 1]))
+    memory.add(step([6, 102], [7, 102], [1, 1], lost=[False, True]))
+    memory.add(step([7, 200], [8, 201], [1, 1]))
+    assert set(every_transition(memory)) == {0.0, 5.0, 6.0, 7.0, 200.0}
+    assert len(memory) == 5
+    memory.add(step([8, 201], [8, 201], [1, 1], lost=[True, True]))
+    assert set(every_transition(memory)) == {0.0}
+
+
+def test_cut_episodes_end_by_the_clock():
+    memory = buffer()
+    memory.add(step([0], [1], [1]))
+    memory.add(step([1], [2], [1]))
+    memory.cut_episodes()
+    memory.add(step([10], [11], [1]))
+    episodes = list(memory.episodes())
+    assert [e.timeouts.tolist() for e in episodes] == [[0, 1], [0]]
+    assert episodes[0].next_obs["s"][:, 0].tolist() == [1, 2]
+    assert every_transition(memory)[1.0][3] == 2
+
+
+def test_sampling_is_uniform_over_steps():
+    memory = buffer(40, num_envs=2)
+    for i in range(6):
+        memory.add(step([i, 10 + i], [i + 1, 11 + i], [1, 1], "c-" if i % 2 else "--"))
+    drawn = memory.sample(12_000)["obs"]["s"][:, 0, 0].long()
+    counts = torch.bincount(drawn, minlength=16)
+    assert counts[[0, 1, 2, 3, 4, 5, *range(10, 16)]].sum() == 12_000
+    assert counts[counts > 0].min() > 850 and counts.max() < 1150
+
+
+def test_a_copy_goes_on_identically(tmp_path):
+    memory = buffer(11)
+    fill(memory, 0, [1] * 5)
+    fill(memory, 10, [1] * 8, "t")
+    memory.add(step([50], [51], [1]))
+    memory.sample(3)
+    torch.save(memory.state_dict(), tmp_path / "memory.pt")
+    other = buffer(11, seed=5)
+    other.load_state_dict(torch.load(tmp_path / "memory.pt", weights_only=True))
+    for each in (memory, other):
+        each.add(step([51], [52], [1], "t"))
+    assert len(memory) == len(other)
+    assert every_transition(memory) == every_transition(other)
+    assert torch.equal(memory.sample(50)["index"], other.sample(50)["index"])
+
+
+def test_a_memory_of_other_shape_is_refused():
+    with pytest.raises(CheckpointError, match="layout"):
+        buffer(11).load_state_dict(buffer(12).state_dict())
+
+
+def test_an_observation_of_another_shape_is_refused():
+    memory = buffer()
+    with pytest.raises(EnvError, match=r"'s' has shape \(2,\), but \(1,\)"):
+        memory.add(step([[0, 0]], [[1, 1]], [1]))
+
+
+def test_an_empty_memory_cannot_be_sampled():
+    with pytest.raises(ValueError, match="empty"):
+        buffer().sample(1)
+
+
+def test_memory_is_that_of_the_values():
+    memory = ReplayBuffer({"s": (17,)}, 6, 100_000)
+    assert memory.nbytes < 1.06 * 100_000 * (17 + 6 + 3) * 4
