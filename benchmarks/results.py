@@ -27,6 +27,8 @@ VARIANTS = (
     *("bc", "bc_gaussian", "bc_gmm", "bc_vae", "bc_rnn", "bc_rnn_gmm"),
     *("bc_chunk", "bc_transformer_gmm", "flow_policy", "diffusion_policy", "act", "vq_bet"),
 )
+ON_STACK = ("hbc", "iris")
+"""Further variants, which are ready for Stack only."""
 IMITATE = (str(Path(sys.executable).with_name("imitate")),)
 
 
@@ -111,7 +113,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--task", nargs="+", default=TASKS, choices=TASKS)
-    parser.add_argument("--variant", nargs="+", default=VARIANTS, choices=VARIANTS)
+    parser.add_argument("--variant", nargs="+", default=VARIANTS, choices=(*VARIANTS, *ON_STACK))
     parser.add_argument("--seed", nargs="+", type=int, default=[1], help="training seeds")
     parser.add_argument(
         "--epochs", nargs="+", type=int, default=[None], help="default: as configured"

@@ -51,19 +51,56 @@ def sections():
     }
 
 
+ONE_LAYER = {"layer_dims": [16]}
+VAE = {"vae": {"encoder_layer_dims": [16], "decoder_layer_dims": [16]}}
+RECURRENT = {"rnn": {"hidden_dim": 8, "num_layers": 1}, "actor_layer_dims": []}
+ALGO = {
+    # Two learned weights, targets, and a warm start that ends on the way.
+    "cql": {
+        "actor": {"layer_dims": [16], "bc_start_steps": 500},
+        "critic": {"layer_dims": [16], "num_random_actions": 2},
+    },
+    "iql": {"actor": ONE_LAYER, "critic": ONE_LAYER},
+    "td3_bc": {"actor": ONE_LAYER, "critic": ONE_LAYER},
+    # Averaged weights.
+    "diffusion_policy": {
+        "horizon": {"prediction_horizon": 8, "action_horizon": 4},
+        "ddpm": {"num_train_timesteps": 5, "num_inference_timesteps": 5},
+        "unet": {"down_dims": [8, 16], "diffusion_step_embed_dim": 8, "n_groups": 4},
+    },
+    # Several parts: random subgoals and the average of one part; targets of another.
+    "hbc": {
+        "actor_use_random_subgoals": True,
+        "planner": VAE,
+        "actor": {**RECURRENT, "ema": {"enabled": True}},
+    },
+    "iris": {
+        "value_planner": {
+            "planner": VAE,
+            "value": {"critic": {**ONE_LAYER, "num_action_samples": 2}, "action_sampler": VAE},
+            "num_samples": 3,
+        },
+        "actor": RECURRENT,
+    },
+}
+
+
 def tree_of(algo_name, demos):
-    """BC with a VAE; CQL with two learned weights, targets and a warm start that ends on the way; IQL; TD3+BC."""
+    """BC has a VAE; the others are above."""
     tree = config_dict(demos, **sections())
-    if algo_name == "cql":
-        tree["algo_name"] = "cql"
-        tree["algo"] = {
-            "actor": {"layer_dims": [16], "bc_start_steps": 500},
-            "critic": {"layer_dims": [16], "num_random_actions": 2},
-        }
-    elif algo_name != "bc":
-        tree["algo_name"] = algo_name
-        tree["algo"] = {"actor": {"layer_dims": [16]}, "critic": {"layer_dims": [16]}}
-    return tree
+    if algo_name == "bc":
+        return tree
+    actor = tree["observation"]
+    planner = {"modalities": {**actor["modalities"], "subgoal": {"low_dim": ["pos"]}}}
+    value = {"modalities": {"obs": {"low_dim": ["pos"]}}}
+    if algo_name == "hbc":
+        tree["observation"] = {"planner": planner, "actor": actor}
+    elif algo_name == "iris":
+        parts = {"planner": planner, "value": value}
+        tree["observation"] = {"value_planner": parts, "actor": actor}
+    elif algo_name == "diffusion_policy":
+        tree["train"] |= {"seq_length": 8, "frame_stack": 2}
+    return {**tree, "algo_name": algo_name, "algo": ALGO[algo_name]}
 
 
 def start(config, output_dir, resume):
@@ -89,10 +126,38 @@ def wait_for_progress(process, output_dir, before):
     raise AssertionError(process.stderr.read().decode())
 
 
+def wait_for_checkpoint(process, run_dir):
+    """Until there is something to resume from."""
+    deadline = time.monotonic() + 120
+    while not (run_dir / "checkpoints" / "last.pth").is_file():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def assert_equal_trees(first, second):
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for key, value in first.items():
+            assert_equal_trees(value, second[key])
+    elif isinstance(first, torch.Tensor):
+        assert torch.equal(first, second)
+    else:
+        assert first == second
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo_name", "network"),
-    [("bc", "policy"), ("cql", "critic"), ("iql", "vf"), ("td3_bc", "actor")],
+    [
+        ("bc", "policy"),
+        ("cql", "critic"),
+        ("iql", "vf"),
+        ("td3_bc", "actor"),
+        ("diffusion_policy", "policy"),
+        ("hbc", "planner/goal_network"),
+        ("iris", "value/critic"),
+    ],
 )
 def test_five_kills_and_the_weights_are_those_of_an_undisturbed_run(
     demos, tmp_path, algo_name, network
@@ -108,6 +173,10 @@ def test_five_kills_and_the_weights_are_those_of_an_undisturbed_run(
         before = 0 if run_dir is None else lines(run_dir)
         process = start(config, tmp_path / "killed", run_dir)
         run_dir = wait_for_progress(process, tmp_path / "killed", before)
+        if (
+            kills == KILLS - 1
+        ):  # on a busy machine all moments before may have come before the first save
+            wait_for_checkpoint(process, run_dir)
         time.sleep(moments.uniform(0, 0.15))
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, (
@@ -123,6 +192,8 @@ def test_five_kills_and_the_weights_are_those_of_an_undisturbed_run(
     assert first["train_state"]["step"] == second["train_state"]["step"] == 20 * EPOCHS
     for name, weight in first["model"]["nets"].items():
         assert torch.equal(weight, second["model"]["nets"][name]), name
+    for name in ("ema", "emas"):
+        assert_equal_trees(first["model"].get(name), second["model"].get(name))
     for name, optimizer in first["model"]["optimizers"].items():
         other = second["model"]["optimizers"][name]["state"]
         for key, state in optimizer["state"].items():
