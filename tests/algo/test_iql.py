@@ -92,6 +92,20 @@ def test_the_actor_and_the_critics_see_the_new_value(worlds, algo):
     assert info["Critic_Loss"] != first["Critic_Loss"]
 
 
+def test_values_here_and_next_belong_to_the_goal_of_their_sample(algo):
+    """V weighs states by 1 and goals by 10."""
+    value = algo._critic("vf")
+    both = {
+        "obs": {"s": torch.tensor([[1.0], [2.0]])},
+        "next_obs": {"s": torch.tensor([[4.0], [8.0]])},
+    }
+    value.forward = lambda obs, actions, goal: (obs["s"] + 10 * goal["g"]).T
+    batch = {**both, "goal_obs": {"g": torch.tensor([[1.0], [3.0]])}}
+    here, following = algo._values_here_and_next(batch)
+    assert here.tolist() == [11.0, 32.0]
+    assert following.tolist() == [14.0, 38.0]
+
+
 def test_weights_of_samples(algo, worlds):
     batch = worlds.two_transitions(weight=torch.tensor([1.0, 0.0]))
     found = losses(algo, batch)

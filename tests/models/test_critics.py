@@ -52,6 +52,7 @@ def test_gradients_equal_those_of_separate_networks():
         alone = single(critic, member)
         alone(torch.cat([x, actions], -1)).square().mean().backward()
         torch.testing.assert_close(critic.layers[0].weight.grad[member].T, alone[0].weight.grad)
+        torch.testing.assert_close(critic.head.weight.grad[member].T, alone[2].weight.grad)
         torch.testing.assert_close(critic.head.bias.grad[member], alone[2].bias.grad)
 
 

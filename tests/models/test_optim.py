@@ -18,6 +18,18 @@ def weight(*values):
     return nn.Parameter(torch.tensor(values))
 
 
+def test_what_the_loss_goes_through_beside_the_weights_gets_no_gradient():
+    """An actor's loss goes through the critic that rates its actions."""
+    actor, critic, frozen = weight(2.0), weight(3.0), weight(5.0).requires_grad_(False)
+    critic.grad = torch.tensor([7.0])
+    optimizer = make_optimizer([actor], config(), "cpu")
+    norm = apply_gradients((actor * critic * frozen).sum(), [actor, frozen], optimizer)
+    assert float(norm) == pytest.approx(15.0)
+    assert float(actor) == pytest.approx(1.99)
+    assert critic.grad.tolist() == [7.0]
+    assert frozen.grad is None
+
+
 @pytest.mark.parametrize(
     ("kind", "reference"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
 )

@@ -102,7 +102,7 @@ def line_file(path, *, rewards=True, timeouts=False, scale=1.0, demos=60):
             count = len(actions)
             one_hot = np.eye(4, dtype=np.float32)[states]
             last = np.arange(count) == count - 1
-            ended = last & (np.array(received) > 0) & (not timeouts)
+            ended = last & (np.array(received) != 0) & (not timeouts)
             writer.append_episode(
                 Episode(
                     obs={"s": one_hot[:-1]},
