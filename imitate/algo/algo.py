@@ -132,6 +132,8 @@ class Algo(ABC):
     nets: nn.ModuleDict
     main_net: ClassVar[str] = "policy"
     """Name of the network that acts."""
+    acting_nets: ClassVar[tuple[str, ...]] = ()
+    """Names of further networks that acting needs."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,11 @@ class LocalCollector:
         algo: acts with ``explore=True``; what it learns meanwhile is used at once.
         action_low, action_high: (A,) limits of the environment.
         discrete: the action is one of A choices, one-hot.
+
+    Attributes:
+        version: of the weights, as whoever learns counts them.
+        progress: which part of the training is over.
+        on_step: called after each step.
     """
 
     def __init__(
@@ -34,7 +39,8 @@ class LocalCollector:
         *,
         discrete: bool = False,
     ) -> None:
-        self.group, self.algo, self.version = group, algo, 0
+        self.group, self.algo, self.version, self.progress = group, algo, 0, 0.0
+        self.on_step: Callable[[], None] | None = None
         self._low, self._high = action_low.astype(np.float32), action_high.astype(np.float32)
         self._discrete = discrete
         self._state: PolicyState | None = None
@@ -48,6 +54,7 @@ class LocalCollector:
             self._state = self.algo.initial_state(len(group))
         training = self.algo.nets.training
         self.algo.set_eval()
+        self.algo.set_progress(self.progress)
         with torch.inference_mode():
             steps = [self._step(random) for _ in range(num_steps)]
         if training:
@@ -55,6 +62,10 @@ class LocalCollector:
         episodes, messages = group.finished, tuple(group.messages)
         group.finished, group.messages = [], []
         return Collected(steps, group.lanes, episodes, self.version, messages)
+
+    def updates_allowed(self) -> int | None:
+        """Updates until the weights behind steps become too old; None: any number."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers of the episodes; whoever goes on from it begins anew those that have not taken a step."""
@@ -77,6 +88,8 @@ class LocalCollector:
         self._state = decided.state
         actions = self._random() if random else self._sent(decided.action)
         step = group.step(actions)
+        if self.on_step is not None:
+            self.on_step()
         if step.ends.any():
             ended = torch.from_numpy(step.ends).to(algo.device)
             self._state = algo.reset_state(self._state, ended)

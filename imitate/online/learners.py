@@ -69,6 +69,7 @@ class ReplayLearner:
         update_ratio: updates per environment step.
         warmup_steps: environment steps that are remembered before the first update.
         obs_normalizer: learns from these steps, and then stays.
+        demos: demonstrations that ``source`` draws from too.
 
     Attributes:
         updates: done so far.
@@ -84,8 +85,10 @@ class ReplayLearner:
         update_ratio: float,
         warmup_steps: int,
         obs_normalizer: ObsNormalizer | None = None,
+        demos: Source | None = None,
     ) -> None:
         self.algo, self.memory, self.source, self.updates = algo, memory, source, 0
+        self.demos = demos
         self._batch_size, self._ratio = batch_size, update_ratio
         self._warmup_left = float(warmup_steps)
         self._owed = 0.0
@@ -93,6 +96,7 @@ class ReplayLearner:
 
     def take(self, collected: Collected) -> None:
         """Remember steps."""
+        self.memory.drop_episodes(collected.lost_lanes)
         for step in collected.steps:
             self.memory.add(step, collected.lanes)
         if self._obs_normalizer is not None and self._warmup_left > 0:
@@ -104,15 +108,17 @@ class ReplayLearner:
         self._warmup_left = max(-steps, 0.0)
         self._owed += self._ratio * max(steps, 0.0)
 
-    def updates_due(self, epoch: int) -> Iterator[Info]:
-        """The updates that the steps so far allow."""
-        while self._owed >= 1.0 and len(self.memory):
+    def updates_due(self, epoch: int, most: int | None = None) -> Iterator[Info]:
+        """The updates that the steps so far allow, but no more than ``most`` now."""
+        number = int(self._owed) if len(self.memory) else 0
+        for _ in range(number if most is None else min(number, most)):
             self._owed -= 1.0
             yield self.update(epoch)
 
-    def update(self, epoch: int) -> Info:
-        """One update."""
-        batch = self.algo.process_batch_for_training(self.source.sample(self._batch_size))
+    def update(self, epoch: int, source: Source | None = None) -> Info:
+        """One update, from another source if one is given."""
+        batch = (source or self.source).sample(self._batch_size)
+        batch = self.algo.process_batch_for_training(batch)
         self.updates += 1
         return self.algo.train_on_batch(batch, epoch)
 
@@ -166,15 +172,16 @@ class RolloutLearner:
         """Gather steps."""
         self._waiting.append(collected)
 
-    def updates_due(self, epoch: int) -> Iterator[Info]:
-        """The updates of a rollout, if it is whole."""
+    def updates_due(self, epoch: int, most: int | None = None) -> Iterator[Info]:
+        """The updates of a rollout, if it is whole; there is no limit to their number."""
         steps = [step for collected in self._waiting for step in collected.steps]
+        lanes = self._waiting[-1].lanes if self._waiting else np.zeros(0, dtype=np.int64)
         if len(steps) < self._rollout_steps:
             return
         self._waiting.clear()
         rollout = stacked(steps)
         rollout["rewards"] = self._reward_scaler(
-            rollout["rewards"], rollout["terminals"] | rollout["timeouts"]
+            rollout["rewards"], rollout["terminals"] | rollout["timeouts"], lanes
         )
         batch = self.algo.prepare_rollout(rollout)
         yield from self._passes(batch, epoch)

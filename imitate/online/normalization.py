@@ -111,14 +111,24 @@ class RewardScaler:
         self._moments = RunningMoments()
         self._returns = np.zeros(num_envs)
 
-    def __call__(self, rewards: Numbers, ends: NDArray[np.bool_]) -> Numbers:
-        """Rewards (T, N) of a rollout as the algorithm sees them; ``ends`` (T, N) where episodes ended."""
+    def __call__(
+        self, rewards: Numbers, ends: NDArray[np.bool_], lanes: NDArray[np.int64]
+    ) -> Numbers:
+        """Rewards (T, K) of a rollout as the algorithm sees them.
+
+        Args:
+            rewards: of the environment.
+            ends: (T, K) where episodes ended.
+            lanes: (K,) numbers of the environments.
+        """
         divisor = 1.0
         if self._discount is not None:
             returns = np.empty(rewards.shape)
+            running = self._returns[lanes]
             for step, (reward, end) in enumerate(zip(rewards, ends, strict=True)):
-                self._returns = returns[step] = reward + self._discount * self._returns
-                self._returns = np.where(end, 0.0, self._returns)
+                returns[step] = reward + self._discount * running
+                running = np.where(end, 0.0, returns[step])
+            self._returns[lanes] = running
             self._moments.add(returns.reshape(-1))
             divisor = max(float(self._moments.std), 1e-6)
         return (rewards * (self._scale / divisor) + self._shift).astype(np.float32)

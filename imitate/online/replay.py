@@ -136,6 +136,35 @@ class ReplayBuffer:
         self._position[lanes] = after
         self._wrapped[lanes] |= after < position
 
+    def add_episode(self, episode: Episode, lane: int = 0) -> None:
+        """Remember a whole episode; its last step is left out where nobody knows what it led to."""
+        rewards = np.asarray(episode.rewards, dtype=np.float32).reshape(-1)
+        terminals = np.asarray(episode.terminals).reshape(-1) > 0
+        length = len(rewards)
+        if episode.next_obs is None and not terminals[-1]:
+            length -= 1
+        if not 0 < length < self.length or self._running[lane]:
+            raise ValueError(f"an episode of {length} steps does not fit here")
+        position = self._position[lane]
+        rows = (position + np.arange(length + 1)) % self.length * self.num_envs + lane
+        self._forget(rows)
+        shown = {key: np.asarray(value) for key, value in episode.obs.items()}
+        self._write_obs(rows[:-1], shown, slice(0, length))
+        if episode.next_obs is not None:
+            after = {key: np.asarray(value) for key, value in episode.next_obs.items()}
+            self._write_obs(rows[-1:], after, slice(length - 1, length))
+        else:
+            self._write_obs(rows[-1:], shown, slice(len(rewards) - 1, len(rewards)))
+        timeouts = np.zeros(length)
+        timeouts[-1] = not terminals[length - 1]
+        outcome = (np.asarray(episode.actions)[:length], rewards[:length], terminals[:length])
+        self._values[rows[:-1], self._vector_width :] = np.column_stack([*outcome, timeouts])
+        self._number[rows[:-1]] = np.arange(length)
+        self._live[rows[:-1]] = True
+        self._size += length
+        self._position[lane] = (position + length + 1) % self.length
+        self._wrapped[lane] |= position + length + 1 >= self.length
+
     def _write_obs(self, rows: Array, obs: Mapping[str, Array], chosen: Any) -> None:
         for key, shape in self.obs_shapes.items():
             value = obs[key][chosen]

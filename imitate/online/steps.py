@@ -64,6 +64,7 @@ class Collected:
         episodes: those that ended.
         version: of the weights that acted.
         messages: what people should hear, such as of an environment that crashed.
+        lost_lanes: environments whose process is gone; the episodes that ran in them are void.
     """
 
     steps: list[Step]
@@ -71,6 +72,7 @@ class Collected:
     episodes: list[EpisodeRecord]
     version: int = 0
     messages: tuple[str, ...] = ()
+    lost_lanes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
     def num_steps(self) -> int:

@@ -16,13 +16,15 @@ from imitate.config import Config
 from imitate.data.rewards import RewardTransform
 from imitate.errors import ConfigError
 from imitate.online.collector import LocalCollector
-from imitate.online.env_group import EnvGroup
-from imitate.online.learners import ReplayLearner, RolloutLearner
+from imitate.online.demonstrations import demonstrations_of
+from imitate.online.learners import MixedBuffer, ReplayLearner, RolloutLearner, Source
 from imitate.online.metrics import Metrics
 from imitate.online.normalization import ObsNormalizer, RewardScaler
 from imitate.online.replay import ReplayBuffer
+from imitate.online.workers import Blueprint, ProcessCollector
 from imitate.policy.checkpoint import save_checkpoint
 from imitate.train.console import Console, duration
+from imitate.train.errors import TrainingError
 from imitate.train.interrupts import Interrupt
 from imitate.train.loss_guard import BadLoss, weights_are_finite
 from imitate.train.online_setup import OnlineSetup
@@ -70,9 +72,22 @@ class OnlineRun(Run):
 
     # ---- the loop ---------------------------------------------------------------------------------
 
+    def loop(self) -> str:
+        """Learn from demonstrations alone, where that is wanted, then practise to the end; the run's status."""
+        wanted = self.config.train.online.pretrain_updates
+        demos = self.learner.demos if isinstance(self.learner, ReplayLearner) else None
+        while demos is not None and self.learner.updates < wanted and not self.state.step:
+            if self.interrupt.signal is not None:
+                return "interrupted"
+            self.algo.set_train()
+            bad = self._guard.add(0, self.learner.update(1, demos), None)
+            if bad is not None:
+                self._go_back(bad)
+        return super().loop()
+
     def _steps(self) -> BadLoss | None:
         """Steps and updates up to the end of the epoch, or to a signal, or to a bad loss."""
-        online, state = self.config.train.online, self.state
+        state = self.state
         epoch = state.epoch + 1
         target = epoch * self._steps_per_epoch
         self.algo.set_train()
@@ -81,9 +96,7 @@ class OnlineRun(Run):
             if self.interrupt.signal is not None:
                 self._stopping = True
                 return None
-            self.algo.set_progress(state.step / self._total_steps)
-            warmup = state.step < online.warmup_steps and online.warmup_policy == "random"
-            bad = self._iteration(epoch, warmup)
+            bad = self._iteration(epoch)
             if bad is not None:
                 return bad
             self.console.advance(min(state.step, self._total_steps))
@@ -92,25 +105,44 @@ class OnlineRun(Run):
             bad = BadLoss(state.step, math.nan, "weights that are not finite", None)
         return bad
 
-    def _iteration(self, epoch: int, warmup: bool) -> BadLoss | None:
+    def _iteration(self, epoch: int) -> BadLoss | None:
         """Collect, then learn what the steps allow."""
-        collected = self.collector.collect(self.config.train.online.collect_steps, random=warmup)
+        online, state, collector = self.config.train.online, self.state, self.collector
+        warmup = state.step < online.warmup_steps and online.warmup_policy == "random"
+        collector.progress = min(state.step / self._total_steps, 1.0)
+        collector.version = self.learner.updates
+        asked = time.perf_counter()
+        collected = collector.collect(online.collect_steps, random=warmup)
+        self._waited_s += time.perf_counter() - asked
         for message in collected.messages:
             self.console.say(f"warning: {message}")
-        self.state.step += collected.num_steps
+        state.step += collected.num_steps
         self.metrics.add(collected.num_steps, collected.episodes)
         self.learner.take(collected)
-        for info in self.learner.updates_due(epoch):
+        for info in self.learner.updates_due(epoch, collector.updates_allowed()):
             self._means.add(info)
-            bad = self._guard.add(self.state.step, info, None)
+            bad = self._guard.add(state.step, info, None)
             if bad is not None:
                 return bad
         return None
+
+    def _go_back(self, bad: BadLoss) -> None:
+        """There is no way back to steps of an environment.
+
+        Raises:
+            TrainingError: always.
+        """
+        raise TrainingError(
+            f"the loss was {bad.value:g} at environment step {bad.step}: {bad.reason}; {self.folder.last} is as it was "
+            "before. Lower the learning rate, train.reward.scale or train.online.update_ratio"
+        )
 
     def _record(self, kind: str, epoch: int, step: int, numbers: dict[str, float]) -> set[str]:
         if kind == "epoch":
             numbers |= self.metrics.numbers()
             numbers["Train/Updates"] = float(self.learner.updates)
+            if isinstance(self.collector, ProcessCollector):
+                numbers["Metrics/Staleness"] = float(self.collector.staleness)
         return super()._record(kind, epoch, step, numbers)
 
     def _say_epoch(self, epoch: int, numbers: Mapping[str, float]) -> None:
@@ -191,10 +223,21 @@ def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
             obs_normalizer=normalizer,
         )
     memory = make_memory(setup)
+    source: Source = memory
+    demos = None
+    if train.data and (online.demo_ratio > 0 or online.pretrain_updates > 0):
+        demos = demonstrations_of(config, memory, setup.env.action_dim)
+        source = MixedBuffer([(memory, 1.0 - online.demo_ratio), (demos, online.demo_ratio)])
+        if normalizer is not None:
+            for episode in demos.episodes():
+                normalizer.add({key: np.asarray(x) for key, x in episode.obs.items()})
+            normalizer.apply(algo.preprocess)
+            normalizer = None
     return ReplayLearner(
         algo,
         memory,
-        memory,
+        source,
+        demos=demos,
         batch_size=train.batch_size,
         update_ratio=online.update_ratio,
         warmup_steps=online.warmup_steps,
@@ -242,16 +285,49 @@ def fixed_rewards(config: Config) -> RewardTransform:
     return RewardTransform(reward.scale, reward.shift)
 
 
-def make_collector(setup: OnlineSetup) -> LocalCollector:
-    """Who practises."""
-    config, env = setup.config, setup.env
+def make_collector(setup: OnlineSetup) -> LocalCollector | ProcessCollector:
+    """Who practises.
+
+    Raises:
+        ConfigError: environments and workers do not divide, or weights would be older than the algorithm can bear.
+    """
+    config, env, algo = setup.config, setup.env, setup.algo
     online = config.train.online
-    group = EnvGroup(
-        setup.make,
-        np.arange(online.num_envs),
-        seed=config.train.seed,
-        horizon=online.horizon or config.experiment.rollout.horizon,
-        discount=config.algo.get("discount", 1.0),
-        end_at_success=online.end_at_success,
+    group = {
+        "seed": config.train.seed,
+        "horizon": online.horizon or config.experiment.rollout.horizon,
+        "discount": config.algo.get("discount", 1.0),
+        "end_at_success": online.end_at_success,
+    }
+    if online.max_staleness is not None and (isinstance(algo, OnPolicy) or not online.num_workers):
+        raise ConfigError(
+            "train.online.max_staleness: wants num_workers of 1 or more and an algorithm that replays: set it to null"
+        )
+    if online.num_workers > online.num_envs:
+        raise ConfigError(
+            f"train.online.num_workers: {online.num_workers} processes for {online.num_envs} environments: raise "
+            "train.online.num_envs"
+        )
+    blueprints = [
+        Blueprint(
+            setup.make,
+            lanes,
+            group,
+            (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim),
+            env.low,
+            env.high,
+            env.num_choices > 0,
+            config.train.seed + 1 + number,
+        )
+        for number, lanes in enumerate(
+            np.array_split(np.arange(online.num_envs), max(1, online.num_workers))
+        )
+    ]
+    if not online.num_workers:
+        return blueprints[0].collector(algo)
+    return ProcessCollector(
+        blueprints,
+        algo,
+        step_timeout_s=online.step_timeout_s,
+        max_staleness=online.max_staleness,
     )
-    return LocalCollector(group, setup.algo, env.low, env.high, discrete=env.num_choices > 0)

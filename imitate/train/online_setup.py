@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from imitate.algo.algo import algo_factory
+from imitate.algo.algo import Algo, algo_factory
 from imitate.config import Config
 from imitate.config.section import merged
 from imitate.data import DatasetFile
 from imitate.envs import make_env
 from imitate.envs.env import Env
 from imitate.envs.migration import fitted
-from imitate.errors import ConfigError, EnvError
+from imitate.errors import CheckpointError, ConfigError, EnvError
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
+from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.setup import Setup, package_versions
 
 GYMNASIUM = 2
@@ -115,6 +116,11 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         device: where the algorithm lives.
         resumed: weights will come from a checkpoint of the run.
     """
+    if config.experiment.epoch_every_n_steps is None:
+        raise ConfigError(
+            "experiment.epoch_every_n_steps: is null, but there is no pass over data: say how many environment steps"
+        )
+    _check_demonstrations(config)
     meta = practice_env_meta(config)
     env = look_at(meta, config)
     config = _with_choices(config, env)
@@ -123,6 +129,8 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         config.algo_name, config, preprocess.obs_shapes, preprocess.action_dim, device
     )
     algo.preprocess = preprocess.to(device)
+    if config.experiment.ckpt_path is not None and not resumed:
+        start_from(algo, config.experiment.ckpt_path)
     return OnlineSetup(
         config=config,
         device=device,
@@ -141,6 +149,37 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         env=env,
         make=functools.partial(make_env, meta, obs_keys=config.all_obs_keys),
     )
+
+
+def start_from(algo: Algo, path: str) -> None:
+    """Weights of a checkpoint, and how it prepares observations and actions.
+
+    Raises:
+        CheckpointError: they do not fit.
+    """
+    ckpt = load_checkpoint(path)
+    preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(algo.device)
+    if preprocess.obs_shapes != algo.preprocess.obs_shapes or preprocess.action_dim != algo.ac_dim:
+        raise CheckpointError(
+            f"experiment.ckpt_path: {path} is for observations {preprocess.obs_shapes} and {preprocess.action_dim} "
+            f"actions, the environment has {algo.preprocess.obs_shapes} and {algo.ac_dim}: practise in its environment"
+        )
+    try:
+        algo.deserialize(ckpt["model"], load_optimizers=False)
+    except (RuntimeError, KeyError) as error:
+        raise CheckpointError(
+            f"experiment.ckpt_path: the weights of {path} do not fit this configuration: "
+            f"{str(error).splitlines()[-1].strip()}"
+        ) from error
+    algo.preprocess = preprocess
+
+
+def _check_demonstrations(config: Config) -> None:
+    online = config.train.online
+    if (online.demo_ratio > 0 or online.pretrain_updates > 0) and not config.train.data:
+        raise ConfigError(
+            "train.online: demo_ratio and pretrain_updates want demonstrations: name them in train.data or by --dataset"
+        )
 
 
 def _with_choices(config: Config, env: EnvSpec) -> Config:

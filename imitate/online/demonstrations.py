@@ -1,0 +1,146 @@
+"""Demonstration files are memories, and memories can be written as demonstration files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imitate.config import Config
+from imitate.config.transitions import Transitions
+from imitate.data import DatasetFile
+from imitate.data.action_scale import refuse_rescaled
+from imitate.data.build import training_sources
+from imitate.data.episode import Episode
+from imitate.data.rewards import RewardTransform
+from imitate.data.store import DataSource
+from imitate.data.writer import DatasetWriter
+from imitate.errors import DatasetError
+from imitate.online.replay import ReplayBuffer
+
+
+def load_demonstrations(
+    sources: Sequence[DataSource],
+    obs_shapes: Mapping[str, tuple[int, ...]],
+    action_dim: int,
+    *,
+    action_keys: Sequence[str] = ("actions",),
+    images: tuple[str, ...] = (),
+    transitions: Transitions,
+    frame_stack: int = 1,
+    reward: RewardTransform,
+    seed: int = 0,
+) -> ReplayBuffer:
+    """A memory of all demos of the files.
+
+    Args:
+        sources: the files, and which of their demos.
+        obs_shapes: as for :class:`ReplayBuffer`.
+        action_dim: A.
+        action_keys: arrays that, side by side, are the action.
+        images: as for :class:`ReplayBuffer`.
+        transitions: as for :class:`ReplayBuffer`.
+        frame_stack: as for :class:`ReplayBuffer`.
+        reward: as for :class:`ReplayBuffer`.
+        seed: of the sampling.
+
+    Raises:
+        DatasetError: a demo lacks something, or has other shapes than the environment.
+    """
+    rows = 0
+    for source in sources:
+        with DatasetFile(source.path) as file:
+            refuse_rescaled(file)
+            rows += sum(file.length(demo) + 1 for demo in source.chosen(file))
+    memory = ReplayBuffer(
+        obs_shapes,
+        action_dim,
+        rows + 1,
+        images=images,
+        transitions=transitions,
+        frame_stack=frame_stack,
+        reward=reward,
+        seed=seed,
+    )
+    for source in sources:
+        with DatasetFile(source.path) as file:
+            for demo in source.chosen(file):
+                episode = read_episode(file, demo, tuple(memory.obs_shapes), action_keys)
+                _check(file, demo, episode, memory, action_dim)
+                memory.add_episode(episode)
+    return memory
+
+
+def demonstrations_of(config: Config, memory_like: ReplayBuffer, action_dim: int) -> ReplayBuffer:
+    """The demonstrations of ``train.data``, in samples like those of another memory."""
+    return load_demonstrations(
+        training_sources(config),
+        memory_like.obs_shapes,
+        action_dim,
+        action_keys=config.train.action_keys,
+        images=memory_like.image_keys,
+        transitions=memory_like.transitions,
+        frame_stack=memory_like.frame_stack,
+        reward=memory_like.reward,
+        seed=config.train.seed + 1,
+    )
+
+
+def read_episode(
+    file: DatasetFile, demo: str, obs_keys: Sequence[str], action_keys: Sequence[str]
+) -> Episode:
+    """One demo; a file without ``terminals`` has its ``dones`` read as such."""
+    length = file.length(demo)
+    ends = "terminals" if file.has(demo, "terminals") else "dones"
+    for key in (*(f"obs/{k}" for k in obs_keys), *action_keys, "rewards", ends):
+        if not file.has(demo, key):
+            raise DatasetError(
+                f"{file.path}: demo '{demo}' has no '{key}', which practice from demonstrations needs"
+            )
+    has_next = all(file.has(demo, f"next_obs/{key}") for key in obs_keys)
+    terminals = file.read(demo, ends).reshape(length)
+    return Episode(
+        obs={key: file.read(demo, f"obs/{key}") for key in obs_keys},
+        actions=np.concatenate(
+            [file.read(demo, key).reshape(length, -1) for key in action_keys], axis=1
+        ),
+        rewards=file.read(demo, "rewards").reshape(length),
+        terminals=terminals,
+        timeouts=np.zeros_like(terminals),
+        next_obs={key: file.read(demo, f"next_obs/{key}") for key in obs_keys}
+        if has_next
+        else None,
+    )
+
+
+def write_demonstrations(
+    memory: ReplayBuffer, path: str | Path, env_meta: Mapping[str, Any], *, overwrite: bool = False
+) -> int:
+    """Write all episodes of a memory to a demonstration file; their number."""
+    count = 0
+    with DatasetWriter(path, env_meta, overwrite=overwrite) as writer:
+        for episode in memory.episodes():
+            writer.append_episode(episode)
+            count += 1
+    return count
+
+
+def _check(
+    file: DatasetFile, demo: str, episode: Episode, memory: ReplayBuffer, action_dim: int
+) -> None:
+    """Compare a demo with the environment."""
+    found = {key: np.shape(value)[1:] for key, value in episode.obs.items()}
+    for key, shape in memory.obs_shapes.items():
+        if found[key] != shape:
+            raise DatasetError(
+                f"{file.path}: demo '{demo}': 'obs/{key}' has shape {found[key]} a step, the environment gives "
+                f"{shape}: practise in the environment of the demonstrations"
+            )
+    size = np.shape(episode.actions)[1]
+    if size != action_dim:
+        raise DatasetError(
+            f"{file.path}: demo '{demo}' has actions of {size} numbers, the environment takes {action_dim}: "
+            "practise in the environment of the demonstrations"
+        )

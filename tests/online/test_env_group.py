@@ -1,0 +1,99 @@
+import functools
+
+import numpy as np
+import pytest
+
+from imitate.errors import EnvError
+from imitate.online.env_group import EnvGroup
+
+from .worlds import Faulty, Line
+
+
+def group(make=Line, lanes=2, **kwargs):
+    made = EnvGroup(make, np.arange(lanes), seed=3, **{"horizon": 4, **kwargs})
+    made.reset()
+    return made
+
+
+def test_a_step_shows_the_last_observation_and_the_group_the_next_first_one():
+    envs = group(functools.partial(Line, length=5.0), horizon=100)
+    envs.obs["place"][:] = [[1.0], [2.0]]
+    for env, place in zip(envs.envs, (1.0, 2.0), strict=True):
+        env.place = place
+    step = envs.step(np.array([[1.0], [4.0]]))
+    assert step.obs["place"].tolist() == [[1.0], [2.0]]
+    assert step.next_obs["place"].tolist() == [[2.0], [6.0]]
+    assert step.rewards.tolist() == [2.0, 6.0]
+    assert step.terminals.tolist() == [False, True] and not step.timeouts.any()
+    assert envs.obs["place"][0] == 2.0
+    assert envs.obs["place"][1] == envs.envs[1].seeds[-1] % 7
+    assert [(e.env_return, e.length) for e in envs.finished] == [(6.0, 1)]
+
+
+def test_the_clock_ends_episodes_and_is_no_terminal():
+    envs = group(horizon=3, discount=0.5)
+    places = envs.obs["place"].copy()
+    ends = [envs.step(np.zeros((2, 1))) for _ in range(3)]
+    assert [s.timeouts.tolist() for s in ends] == [[False] * 2, [False] * 2, [True] * 2]
+    assert not any(s.terminals.any() for s in ends)
+    first = envs.finished[0]
+    assert first.env_return == 3 * places[0]
+    assert first.discounted_return == 1.75 * places[0]
+    assert first.success and first.length == 3
+
+
+def test_success_may_end_an_episode():
+    envs = group(horizon=100, end_at_success=True)
+    flags = [envs.step(np.zeros((2, 1))).terminals.tolist() for _ in range(4)]
+    assert flags == [[False] * 2, [False] * 2, [True] * 2, [False] * 2]
+
+
+def test_seeds_depend_on_the_lane_and_the_episode_alone():
+    envs = group(horizon=2)
+    for _ in range(6):
+        envs.step(np.zeros((2, 1)))
+    seeds = [env.seeds for env in envs.envs]
+    assert len({*seeds[0], *seeds[1]}) == 8
+    other = EnvGroup(Line, np.array([1]), seed=3, horizon=100)
+    other.reset()
+    assert other.envs[0].seeds == seeds[1][:1]
+    other.begun[0] = 2
+    other.reset()
+    assert other.envs[0].seeds[-1] == seeds[1][2]
+
+
+@pytest.mark.parametrize("how", ["crash", "nan_obs", "nan_reward", "shape"])
+def test_a_failing_environment_is_replaced_and_its_episode_void(how):
+    made = []
+
+    def make():
+        made.append(Faulty(how, 2) if len(made) == 1 else Line())
+        return made[-1]
+
+    envs = group(make, horizon=5)
+    assert envs.step(np.zeros((2, 1))).lost is None
+    step = envs.step(np.zeros((2, 1)))
+    assert step.lost.tolist() == [False, True]
+    assert not step.terminals.any() and not step.timeouts.any()
+    assert made[1].closed and envs.envs[1] is made[2] is not made[1]
+    assert "environment 1 failed" in envs.messages[0]
+    for _ in range(3):
+        envs.step(np.zeros((2, 1)))
+    assert [e.length for e in envs.finished] == [5]
+    assert np.isfinite(envs.obs["place"]).all()
+
+
+def test_an_environment_that_always_fails_ends_the_training():
+    with pytest.raises(EnvError, match="10 failures without one whole episode.*check-env"):
+        envs = group(functools.partial(Faulty, "crash", 1))
+        for _ in range(20):
+            envs.step(np.zeros((2, 1)))
+
+
+def test_an_environment_that_cannot_be_reset_ends_the_training():
+    class Broken(Line):
+        def reset(self, *, seed=None):
+            raise OSError("no display")
+
+    with pytest.raises(EnvError, match="no display"):
+        group(Broken)

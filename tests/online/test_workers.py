@@ -1,0 +1,127 @@
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from imitate.errors import EnvError
+from imitate.online.learners import ReplayLearner
+from imitate.online.replay import ReplayBuffer
+from imitate.online.workers import Blueprint, ProcessCollector, acting_weights, load_acting_weights
+
+from .worlds import Faulty, Line, make_algo
+
+
+def blueprints(algo, *makes, lanes=1):
+    config = algo.global_config
+    return [
+        Blueprint(
+            make,
+            np.arange(number * lanes, (number + 1) * lanes),
+            {"seed": 3, "horizon": 5},
+            (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim),
+            Line.action_low,
+            Line.action_high,
+            False,
+            number,
+        )
+        for number, make in enumerate(makes)
+    ]
+
+
+@pytest.fixture
+def collectors():
+    opened = []
+
+    def make(*makes, algo=None, timeout_s=60.0, **kwargs):
+        algo = algo or make_algo()
+        collector = ProcessCollector(
+            blueprints(algo, *makes), algo, step_timeout_s=timeout_s, **kwargs
+        )
+        opened.append(collector)
+        return collector
+
+    yield make
+    for collector in opened:
+        collector.close()
+
+
+def test_weights_and_normalization_arrive():
+    first, second = make_algo(), make_algo()
+    first.preprocess.set_obs_normalization("place", torch.tensor([3.0]), torch.tensor([2.0]))
+    load_acting_weights(second, acting_weights(first))
+    for a, b in zip(
+        first.nets["actor"].parameters(), second.nets["actor"].parameters(), strict=True
+    ):
+        assert torch.equal(a, b)
+    assert second.preprocess.prepare_obs({"place": np.array([[7.0]])})["place"].item() == 2.0
+
+
+def test_in_step_all_environments_are_there_and_episodes_go_on(collectors):
+    collector = collectors(Line, Line)
+    first = collector.collect(3)
+    second = collector.collect(3)
+    for collected in (first, second):
+        assert sorted(collected.lanes.tolist()) == [0, 1] and collected.num_steps == 6
+    assert np.array_equal(second.steps[0].obs["place"], first.steps[-1].next_obs["place"])
+    assert [s.timeouts.tolist() for s in second.steps] == [[False] * 2, [True] * 2, [False] * 2]
+    assert [e.length for e in second.episodes] == [5, 5]
+    assert collector.updates_allowed() is None
+
+
+@pytest.mark.parametrize("how", ["kill", "hang"])
+def test_a_process_that_dies_or_hangs_is_replaced_and_no_half_episode_is_kept(
+    collectors, tmp_path, how
+):
+    flag = str(tmp_path / "flag")
+    collector = collectors(Line, functools.partial(Faulty, how, 3, flag), timeout_s=3.0)
+    memory = ReplayBuffer({"place": (1,)}, 1, 100, num_envs=2)
+    learner = ReplayLearner(
+        make_algo(), memory, memory, batch_size=2, update_ratio=0, warmup_steps=0
+    )
+    for _ in range(2):
+        learner.take(collector.collect(1))
+    assert len(memory) == 4
+    collected = collector.collect(1)
+    learner.take(collected)
+    assert collected.lost_lanes.tolist() == [1] and collected.lanes.tolist() == [0]
+    assert ("died (-9)" if how == "kill" else "hung for 3 s") in collected.messages[0]
+    assert len(memory) == 3
+    for _ in range(5):
+        learner.take(collector.collect(1))
+    lengths = sorted(len(e.rewards) for e in memory.episodes())
+    assert lengths == [3, 5, 5]
+
+
+def test_weights_never_lag_by_more_than_the_bound(collectors):
+    algo = make_algo()
+    collector = collectors(Line, Line, algo=algo, max_staleness=4)
+    memory = ReplayBuffer({"place": (1,)}, 1, 1000, num_envs=2)
+    learner = ReplayLearner(algo, memory, memory, batch_size=4, update_ratio=3, warmup_steps=0)
+    for _ in range(25):
+        collector.version = learner.updates
+        learner.take(collector.collect(2))
+        for _ in learner.updates_due(1, collector.updates_allowed()):
+            pass
+    assert 0 < collector.staleness <= 4
+    assert learner.updates > 20
+
+
+def test_an_environment_that_never_works_is_told_in_one_line(collectors):
+    collector = collectors(functools.partial(Faulty, "crash", 1))
+    with pytest.raises(EnvError, match="10 failures without one whole episode"):
+        for _ in range(20):
+            collector.collect(1)
+
+
+def test_states_go_on_with_the_next_episodes(collectors):
+    collector = collectors(Line)
+    collector.collect(5)
+    state = collector.state_dict()
+    assert state["workers"][0]["begun"] == [1]
+    following = collector.collect(5)
+    other = collectors(Line)
+    other.load_state_dict(state)
+    again = other.collect(5)
+    assert np.array_equal(again.steps[0].obs["place"], following.steps[0].obs["place"])
+    assert np.array_equal(again.steps[-1].actions, following.steps[-1].actions)

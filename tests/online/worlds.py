@@ -1,0 +1,83 @@
+"""Environments and policies small enough to work out by hand."""
+
+import os
+import signal
+import time
+
+import numpy as np
+
+from imitate import algo_factory, load_config
+
+TREE = {
+    "algo_name": "sac",
+    "experiment": {"epoch_every_n_steps": 20, "rollout": {"horizon": 10}},
+    "train": {"num_epochs": 2, "batch_size": 8, "num_threads": 1, "online": {"env": "line"}},
+    "algo": {"actor": {"layer_dims": [8]}, "critic": {"layer_dims": [8]}},
+    "observation": {"modalities": {"obs": {"low_dim": ["place"]}}},
+}
+
+
+class Line:
+    """A point on a line moves by the action; the reward is where it is. Ends beyond ``length``."""
+
+    name, action_dim = "line", 1
+    action_low, action_high = np.array([-2.0]), np.array([2.0])
+
+    def __init__(self, length=np.inf):
+        self.length, self.steps, self.closed, self.seeds = length, 0, False, []
+
+    def reset(self, *, seed=None):
+        self.seeds.append(seed)
+        self.place, self.steps = float(seed % 7), 0
+        return self.obs(), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.place += float(action[0])
+        return self.obs(), self.place, self.place > self.length, False, {"success": self.steps >= 3}
+
+    def obs(self):
+        return {"place": np.array([self.place])}
+
+    def close(self):
+        self.closed = True
+
+
+class Faulty(Line):
+    """Fails at its ``at``-th step in the way ``how``; only where ``flag``, a file, is not there yet."""
+
+    def __init__(self, how, at, flag=None):
+        super().__init__()
+        self.how, self.at, self.flag, self.taken = how, at, flag, 0
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.taken += 1
+        if self.taken == self.at and not (self.flag and os.path.exists(self.flag)):
+            if self.flag:
+                open(self.flag, "w").close()
+            return getattr(self, self.how)(obs, reward, terminated, truncated, info)
+        return obs, reward, terminated, truncated, info
+
+    def crash(self, *outcome):
+        raise RuntimeError("the simulator is gone")
+
+    def nan_obs(self, obs, *outcome):
+        return {"place": np.array([np.nan])}, *outcome
+
+    def nan_reward(self, obs, reward, *outcome):
+        return obs, float("nan"), *outcome
+
+    def shape(self, obs, *outcome):
+        return {"place": np.zeros(2)}, *outcome
+
+    def kill(self, *outcome):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def hang(self, *outcome):
+        time.sleep(1000)
+
+
+def make_algo(algo_name="sac", **tree):
+    config = load_config({**TREE, "algo_name": algo_name, **tree})
+    return algo_factory(algo_name, config, {"place": (1,)}, 1)
