@@ -26,7 +26,7 @@ class BC_Transformer(BC):  # noqa: N801
     """Transformer over the last ``algo.transformer.context_length`` observations.
 
     It acts on what the newest step predicts. With ``pred_future_acs`` step i of the window predicts the i-th action
-    from now on, and attention is not causal, so that each of them knows the newest observation. With
+    from now on, and attention is not causal by default, so that each of them knows the newest observation. With
     ``rotary_embedding`` the policy carries a cache of what it has seen and looks at one observation at a time.
     """
 
@@ -148,5 +148,5 @@ def make_transformer(input_dim: int, config: TransformerConfig) -> CausalTransfo
         attn_dropout=config.attn_dropout,
         block_output_dropout=config.block_output_dropout,
         activation=config.activation,
-        causal=not config.pred_future_acs,
+        causal=not config.pred_future_acs if config.causal is None else config.causal,
     )

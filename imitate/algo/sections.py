@@ -184,6 +184,11 @@ class TransformerConfig(Section):
     pred_future_acs: bool = Field(
         False, description="predict the next context_length actions rather than those of the window"
     )
+    causal: bool | None = Field(
+        None,
+        description="a step sees those before it only; null: true, but false with pred_future_acs, so that each action "
+        "knows the newest observation",
+    )
     rotary_embedding: bool = Field(
         False, description="rotary positions and a cache: acts on one observation at a time, fast"
     )

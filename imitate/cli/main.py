@@ -105,6 +105,15 @@ VERBS = {
             "imitate dataset playback datasets/lift/scripted.hdf5 --demos 5 --video demos.mp4",
         ),
     ),
+    "convert-checkpoint": Verb(
+        "convert_checkpoint",
+        "command",
+        "Write a checkpoint for robomimic, or one of robomimic as ours.",
+        (
+            "imitate convert-checkpoint best.pth for_robomimic.pth --to robomimic-0.5",
+            "imitate convert-checkpoint robomimic.pth ours.pth --to imitate",
+        ),
+    ),
     "config": Verb(
         "config",
         "app",

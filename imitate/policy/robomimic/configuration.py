@@ -1,13 +1,14 @@
 """From the configuration in a checkpoint of robomimic to ours: the same tree, with what its code did spelled out.
 
-The sizes of networks are those of the weights, since parts of its trees were never read:
+Parts of its trees were never read, and so are not believed:
 
-* the U-Net of diffusion_policy has always 256, 512 and 1024 channels, whatever ``algo.unet`` says;
+* the U-Net of diffusion_policy has the sizes of its weights (256, 512 and 1024 channels), whatever ``algo.unet`` says;
 * the trunk of ShallowConv ends in 32 channels, whatever ``output_channel`` says;
 * a VAE's decoder sees the observation, whatever ``decoder.is_conditioned`` says;
 * pretrained trunks see colours as they are, in [0, 1]; diffusion_policy has GroupNorm in all trunks;
 * features of images go through a ReLU, except into a transformer;
-* each critic has encoders of its own.
+* each critic has encoders of its own; transformers are causal, also those that predict future actions, and so act on
+  the oldest observation of their window.
 """
 
 from __future__ import annotations
@@ -15,29 +16,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from imitate.errors import CheckpointError
 
 Tree = dict[str, Any]
 
-UNET = {
-    "diffusion_step_embed_dim": 256,
-    "down_dims": [256, 512, 1024],
-    "kernel_size": 5,
-    "n_groups": 8,
-}
-"""Of every U-Net in robomimic."""
-
-SHALLOW_CHANNELS = 32
-ENCODERS = ("low_dim", "rgb", "depth", "scan")
+UNET = "policy.noise_pred_net."
+GROUPS_OF_UNET = 8
+"""Of the normalizations, which leave no trace in the weights."""
 
 
-def ours_from_theirs(algo_name: str, tree: Tree, normalizes_obs: bool) -> Tree:
+def ours_from_theirs(
+    algo_name: str, tree: Tree, normalizes_obs: bool, tensors: Mapping[str, Tensor]
+) -> Tree:
     """Our tree for a policy that acts as theirs.
 
     Args:
         algo_name: the algorithm.
         tree: theirs, of any release; it may be changed.
         normalizes_obs: whether the checkpoint has statistics of observations.
+        tensors: the checkpoint's weights.
 
     Raises:
         CheckpointError: something of it works otherwise here.
@@ -50,15 +49,39 @@ def ours_from_theirs(algo_name: str, tree: Tree, normalizes_obs: bool) -> Tree:
     for encoder in _encoders(tree.get("observation")):
         _spell_out_encoder(encoder, algo_name, algo)
     if algo_name == "diffusion_policy":
-        algo["unet"] = {**algo.get("unet", {}), **UNET}
+        algo["unet"] = {**algo.get("unet", {}), **_unet_sizes(tensors)}
     for section in _sections(algo):
         _spell_out_section(section)
-    if algo.get("transformer", {}).get("enabled") and algo["transformer"].get("pred_future_acs"):
+    rnn, ddim = algo.get("rnn", {}), algo.get("ddim", {})
+    if rnn.get("enabled") and train.get("seq_length", 1) == 1:
+        train["seq_length"] = rnn.get("horizon", 10)  # windows of one step are refused here
+    if ddim.get("enabled") and ddim.get("prediction_type") == "sample":
         raise CheckpointError(
-            "algo.transformer.pred_future_acs: robomimic acts on what it predicts from the oldest observation of its "
-            "window, which is not done here"
+            "algo.ddim.prediction_type is 'sample': robomimic mixes the predicted chunk up with noise when it acts, "
+            "which is not done here"
         )
     return tree
+
+
+def _unet_sizes(tensors: Mapping[str, Tensor]) -> Tree:
+    """What ``algo.unet`` would have to say."""
+    levels = [
+        convolution
+        for level in range(len(tensors))
+        if (convolution := tensors.get(f"{UNET}down_modules.{level}.0.blocks.0.block.0.weight"))
+        is not None
+    ]
+    step = tensors.get(f"{UNET}diffusion_step_encoder.1.weight")
+    if not levels or step is None:
+        raise CheckpointError(
+            "the file has no U-Net, the only network of robomimic's diffusion_policy"
+        )
+    return {
+        "diffusion_step_embed_dim": step.shape[1],
+        "down_dims": [level.shape[0] for level in levels],
+        "kernel_size": levels[0].shape[2],
+        "n_groups": GROUPS_OF_UNET,
+    }
 
 
 def _encoders(observation: Any) -> Iterator[Tree]:
@@ -101,6 +124,9 @@ def _spell_out_section(section: Tree) -> None:
     ensemble = section.get("ensemble")
     if isinstance(ensemble, dict):
         ensemble["shared_encoder"] = False
+    transformer = section.get("transformer")
+    if isinstance(transformer, dict):
+        transformer["causal"] = True
     vae = section.get("vae")
     if isinstance(vae, dict) and isinstance(vae.get("decoder"), dict):
         vae["decoder"]["is_conditioned"] = True

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from imitate.algo.algo import Algo, algo_factory
 from imitate.config import Config, load_config
@@ -32,10 +33,9 @@ def from_robomimic(ckpt: Mapping[str, Any]) -> dict[str, Any]:
         CheckpointError: something of it has no counterpart here; the message names it.
     """
     algo, names = _algo_and_names(ckpt)
-    model = ckpt["model"] if "nets" in ckpt["model"] else {"nets": ckpt["model"]}
     saved: dict[str, Any] = {
         "nets": algo.nets.state_dict(),
-        "optimizers": moments(algo, model, names),
+        "optimizers": moments(algo, ckpt["model"], names),
     }
     variables = ckpt.get("variable_state") or {}
     epoch = int(variables.get("epoch") or 0)
@@ -81,16 +81,24 @@ def _algo_and_names(ckpt: Mapping[str, Any]) -> tuple[Algo, list[Name]]:
     with torch.random.fork_rng(devices=[]):
         algo = algo_factory(config.algo_name, config, shapes, ac_dim, "cpu", load_pretrained=False)
     algo.preprocess = _preprocess(ckpt, algo, obs_affine)
-    return algo, _load_weights(algo, ckpt["model"])
+    return algo, _load_weights(algo, ckpt)
 
 
 def _config(ckpt: Mapping[str, Any], normalizes_obs: bool) -> Config:
     tree = ckpt["config"]
     tree = json.loads(tree) if isinstance(tree, str) else json.loads(json.dumps(tree))
     try:
-        return load_config(ours_from_theirs(str(ckpt["algo_name"]), tree, normalizes_obs))
+        return load_config(
+            ours_from_theirs(str(ckpt["algo_name"]), tree, normalizes_obs, _tensors(ckpt))
+        )
     except UserError as error:
         raise CheckpointError(f"its configuration does not fit this toolkit: {error}") from error
+
+
+def _tensors(ckpt: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    """Those of the networks: up to 0.4 they are ``model``, since then they are in it."""
+    model = ckpt["model"]
+    return model.get("nets", model)  # type: ignore[no-any-return]
 
 
 def _shape_metadata(ckpt: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -133,15 +141,15 @@ def _preprocess(ckpt: Mapping[str, Any], algo: Algo, obs_affine: Mapping[str, An
     )
 
 
-def _load_weights(algo: Algo, model: Mapping[str, Any]) -> list[Name]:
-    """Fill the networks; up to 0.4 ``model`` is their tensors, since then it holds these under ``nets``."""
-    theirs = model.get("nets", model)
+def _load_weights(algo: Algo, ckpt: Mapping[str, Any]) -> list[Name]:
+    """Fill the networks; what each of their tensors is."""
+    theirs = _tensors(ckpt)
     ours = algo.nets.state_dict()
     names = names_of(ours, rules_of(algo.nets))
     shapes = {name: value.shape for name, value in ours.items()}
     constants = constants_of(algo.nets)
     algo.nets.load_state_dict(to_ours(theirs, names, shapes, constants))
-    averaged = model.get("ema") if "nets" in model else None
+    averaged = ckpt["model"].get("ema")
     if algo.ema is not None and averaged is not None:
         algo.ema.module.load_state_dict(to_ours(averaged, names, shapes, constants))
     return names

@@ -32,7 +32,7 @@ class Name:
         ours: name in our ``state_dict``.
         theirs: name in theirs.
         copies: further names of theirs for it.
-        lead: axes of size 1 that theirs has before ours; -1 where ours has one more.
+        lead: axes of size 1 that theirs has before ours.
         member: index along the first axis of ours that is this tensor; None: all of it.
         transposed: whether theirs is the transpose.
     """

@@ -14,8 +14,8 @@ from imitate.errors import CheckpointError
 from imitate.models.actor import Actor, TransformerActor, VAEActor
 from imitate.models.critics import CriticEnsemble
 from imitate.models.denoiser import Denoiser
+from imitate.models.heads import GaussianHead
 from imitate.models.latents import GaussianLatent
-from imitate.models.transformer import CausalTransformer
 from imitate.models.unet import ConditionalUnet1D
 from imitate.policy.robomimic.names import (
     HEAD,
@@ -62,7 +62,7 @@ def _vae(net: VAEActor | VAESampler) -> list[Rule]:
         *under(MIMO, "vae.encoder.", "_vae.nets.encoder."),
         *under(MIMO, "vae.decoder.", "_vae.nets.decoder."),
         *under(MIMO, "vae.latent.prior.net.", f"{prior}prior_module."),
-        same(r"vae\.latent\.prior\.constants\.(.+)", f"{prior}prior_params.{{}}", lead=-1),
+        same(r"vae\.latent\.prior\.constants\.(.+)", f"{prior}prior_params.{{}}"),
     ]
     if any(True for _ in net.encoder.parameters()):
         kind = "Gaussian" if isinstance(latent, GaussianLatent) else "categorical"
@@ -85,16 +85,12 @@ def _critics(net: CriticEnsemble) -> list[Rule]:
     """``{member}`` stands for the number of each network; a value of states has none."""
     each: dict[str, Any] = {"members": net.size}
     member = MEMBER if net.ac_dim else ""
+    head = _plain(member) + f"nets.decoder.nets.{'log_probs' if net.num_atoms else 'value'}.{{}}"
     rules = [
         Rule(r"layers\.(\d+)\.(weight)", _critic_layer(member), transposed=True, **each),
         Rule(r"layers\.(\d+)\.(bias)", _critic_layer(member), **each),
-        same(
-            r"head\.(weight)",
-            _plain(member) + "nets.decoder.nets.value.{}",
-            transposed=True,
-            **each,
-        ),
-        same(r"head\.(bias)", _plain(member) + "nets.decoder.nets.value.{}", **each),
+        same(r"head\.(weight)", head, transposed=True, **each),
+        same(r"head\.(bias)", head, **each),
     ]
     shared = len(net.encoders) < net.size
     for number, encoder in enumerate(net.encoders):
@@ -158,14 +154,21 @@ def rules_of(nets: nn.ModuleDict) -> list[Rule]:
 
 
 def constants_of(nets: nn.ModuleDict) -> dict[str, Tensor]:
-    """Tensors that robomimic stores and that nothing is learned in: masks of attention, by their name there."""
+    """Tensors that robomimic stores and that nothing is made of, by their name there.
+
+    These are the masks of attention, and the layer for standard deviations that are fixed.
+    """
     found: dict[str, Tensor] = {}
     for name, net in nets.items():
-        for part in net.modules():
-            if isinstance(part, CausalTransformer):
-                length = part.backbone.context_length
+        if isinstance(net, TransformerActor):
+            backbone = net.transformer.backbone
+            length = backbone.context_length
+            for layer in range(len(backbone.blocks)):
+                block = f"{name}.nets.transformer.nets.transformer.{layer}"
                 mask = torch.tril(torch.ones(length, length)).view(1, 1, length, length)
-                for layer in range(len(part.backbone.blocks)):
-                    block = f"nets.transformer.nets.transformer.{layer}.nets.attention.mask"
-                    found[f"{name}.{block}"] = mask.clone()
+                found[f"{block}.nets.attention.mask"] = mask
+        head = getattr(net, "head", None)
+        if isinstance(head, GaussianHead) and head.scale is None and head.log_std is None:
+            for part, value in head.mean.named_parameters():
+                found[f"{name}.nets.decoder.nets.scale.{part}"] = torch.zeros_like(value)
     return found

@@ -31,10 +31,10 @@ def moments(algo: Algo, model: Mapping[str, Any], names: Sequence[Name]) -> dict
         model: ``model`` of the checkpoint.
         names: of all its tensors.
     """
-    saved = model.get("optimizers") or {}
+    saved = model.get("optimizers") if "nets" in model else None
     found: dict[str, Any] = {}
-    for net in algo._optim_params():
-        theirs = saved.get(THEIR_OPTIMIZERS.get(net, net))
+    for net in algo._optim_params() if saved else ():
+        theirs = (saved or {}).get(THEIR_OPTIMIZERS.get(net, net))
         of_net = [name for name in names if name.ours.startswith(f"{net}.")]
         states = _states_by_name(theirs, of_net, model["nets"], algo, net)
         if states:

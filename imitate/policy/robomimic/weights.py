@@ -63,7 +63,7 @@ def to_theirs(ours: Mapping[str, Tensor], names: Sequence[Name]) -> dict[str, Te
         value = ours[name.ours].detach().cpu()
         value = value if name.member is None else value[name.member]
         value = value.t() if name.transposed else value
-        value = value[None] if name.lead > 0 else value[0] if name.lead < 0 else value
+        value = value[None] if name.lead else value
         value = value.clone(memory_format=torch.contiguous_format)
         for one in (name.theirs, *name.copies):
             theirs[one] = value
@@ -72,6 +72,4 @@ def to_theirs(ours: Mapping[str, Tensor], names: Sequence[Name]) -> dict[str, Te
 
 def _as_ours(value: Tensor, name: Name) -> Tensor:
     value = value.t() if name.transposed else value
-    if name.lead > 0:
-        return value.squeeze(0)
-    return value[None] if name.lead < 0 else value
+    return value.squeeze(0) if name.lead else value
