@@ -1,8 +1,8 @@
 """Demonstrators of four levels: who stands between the expert's knowledge and the arm.
 
 ``better`` is the expert, quick and exact. ``okay`` gets there too, by way points that lead nowhere, slowly and with
-pauses. ``worse`` is quick but careless: it closes beside the object, rises without it, lets it slip, tries again, and
-gives up in the end. ``noise`` moves at random and wants nothing.
+pauses. ``worse`` is quick but careless: it snatches beside the object, lets it slip, tries again, and gives up in the
+end or when the clock does. ``noise`` moves at random and wants nothing.
 
 Other than an expert, they remember: where they aim, what they have tried. So a policy that is cloned from them cannot
 see all that their choices depend on, as with demonstrations of people.
@@ -61,7 +61,11 @@ class Detouring(Demonstrator):
 
 
 class Clumsy(Demonstrator):
-    """Misses, does not notice at once, lets slip, tries again, gives up."""
+    """Misses, does not notice at once, lets slip, tries again, gives up.
+
+    It takes half-closed fingers for a hold. So where it aims beside the object it may go on opening and closing there,
+    until the fingers meet, or until it believes that it let slip what it never had.
+    """
 
     MISS, DROP = 0.65, 0.6
     PATIENCE = (2, 6)  # tries
