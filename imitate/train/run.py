@@ -81,6 +81,8 @@ class Run:
             self._restore(ckpt)
             set_rng_state(ckpt["train_state"]["rng"])
             self.checkpoints.saved_elsewhere(self.state.step)
+        else:  # it may have been killed between its first lines and its first checkpoint
+            MetricsFile(folder.metrics).truncate(0)
         self.logger = RunLogger(folder, self.config, console, self.state.epoch)
 
     # ---- the loop ---------------------------------------------------------------------------------

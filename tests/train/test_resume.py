@@ -226,3 +226,10 @@ def test_a_damaged_last_checkpoint_falls_back_to_a_periodic_one(demos, tmp_path)
         last_state(folder)
     folder.last.unlink()
     assert last_state(folder) is None
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_writes_no_line_twice(demos, tmp_path):
+    folder = RunFolder(train(config_dict(demos), output_dir=tmp_path, quiet=True).run_dir)
+    folder.last.unlink()
+    train(resume=folder.path, quiet=True)
+    assert [record["epoch"] for record in MetricsFile(folder.metrics).read()] == [1, 2, 3]
