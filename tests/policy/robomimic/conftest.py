@@ -1,5 +1,6 @@
 """Checkpoints and recorded numbers of robomimic itself, see ../fixtures/robomimic/README.md."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -7,17 +8,27 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
+from imitate.policy.checkpoint import algo_from_checkpoint, converted, load_checkpoint
+from imitate.policy.robomimic.reading import read
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "robomimic"
+MORE = FIXTURES / "more"
+
+
+def _record():
+    spec = importlib.util.spec_from_file_location("record", MORE / "record.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Recorded:
     """One checkpoint, and what robomimic computed with it."""
 
     def __init__(self, name):
-        self.path = FIXTURES / f"{name}.pth"
-        with np.load(FIXTURES / f"{name}.npz") as file:
+        folder = FIXTURES if (FIXTURES / f"{name}.npz").is_file() else MORE
+        self.path = folder / f"{name}.pth"
+        with np.load(folder / f"{name}.npz") as file:
             self.arrays = {key: file[key] for key in file.files}
 
     def __getitem__(self, key):
@@ -30,10 +41,12 @@ class Recorded:
         return {k[len(prefix) :]: v for k, v in self.arrays.items() if k.startswith(prefix)}
 
     def checkpoint(self):
-        return load_checkpoint(self.path)
+        return load_checkpoint(self.path) if self.path.is_file() else converted(self.raw())
 
     def raw(self):
-        return torch.load(self.path, weights_only=True)
+        if self.path.is_file():
+            return read(self.path)
+        return _record().filled(json.loads(self.path.with_suffix(".json").read_text()))
 
     def algo(self):
         algo = algo_from_checkpoint(self.checkpoint())
@@ -58,10 +71,15 @@ class Recorded:
         return batch
 
 
-def names(chosen=lambda entry: True):
-    """The recorded checkpoints that fit."""
+def names():
+    """The checkpoints of the manifest."""
     manifest = json.loads((FIXTURES / "manifest.json").read_text())
-    return [entry["name"] for entry in manifest["entries"] if chosen(entry)]
+    return [entry["name"] for entry in manifest["entries"]]
+
+
+def further():
+    """Those that ``more/record.py`` recorded."""
+    return sorted(path.stem for path in MORE.glob("*.npz"))
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +96,11 @@ def recorded():
 
 
 def pytest_generate_tests(metafunc):
-    """`every` is the name of each recording."""
-    if "every" in metafunc.fixturenames:
-        metafunc.parametrize("every", names())
+    """`every` is the name of each recording of the manifest, `other` of the others, `any_name` of all."""
+    for fixture, known in (
+        ("every", names()),
+        ("other", further()),
+        ("any_name", names() + further()),
+    ):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, known)
