@@ -90,6 +90,12 @@ VERBS = {
             "imitate eval --agent first.pth --agent second.pth --episodes 100",
         ),
     ),
+    "check-env": Verb(
+        "check_env",
+        "command",
+        "Try whether an environment is fit for practice and evaluation.",
+        ("imitate check-env Pendulum-v1", "imitate check-env datasets/lift/scripted.hdf5"),
+    ),
     "info": Verb(
         "info",
         "command",

@@ -65,6 +65,10 @@ class OnlineRun(Run):
         self.collector = make_collector(setup)
         super().__init__(setup, folder, console, interrupt, ckpt, ranks)
 
+    def counts(self) -> dict[str, int]:
+        """Epochs, environment steps, updates."""
+        return {**super().counts(), "updates": self.learner.updates}
+
     def close(self) -> None:
         """End workers, free simulators, close files."""
         self.collector.close()

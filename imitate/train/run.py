@@ -149,6 +149,10 @@ class Run:
             entry.setdefault("environments", []).append(result.to_dict())
         return entry
 
+    def counts(self) -> dict[str, int]:
+        """How far the run is, for results.json."""
+        return {"epoch": self.state.epoch, "step": self.state.step}
+
     def close(self) -> None:
         """End workers, close files."""
         self.console.close_bar()

@@ -30,7 +30,7 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
         ("run", results["run"]),
         ("status", results["status"]),
         ("algorithm", results["algo"]),
-        ("epochs, updates", f"{results['epoch']}, {results['step']}"),
+        _progress(results),
         (
             "loss: train, valid",
             f"{_number(results['train_loss'])}, {_number(results['valid_loss'])}",
@@ -65,6 +65,14 @@ def deploy_lines(checkpoint: str) -> list[str]:
     ]
 
 
+def _progress(results: Mapping[str, Any]) -> tuple[str, str]:
+    """Where there are ``updates``, steps are those of an environment."""
+    done = f"{results['epoch']}, {results['step']}"
+    if results.get("updates") is None:
+        return "epochs, updates", done
+    return "epochs, env steps, updates", f"{done}, {results['updates']}"
+
+
 def _success(entry: Mapping[str, Any]) -> str:
     text = f"{100 * entry['success_rate']:.0f} % (epoch {entry['epoch']}"
     if entry.get("success_rate_95"):
@@ -93,10 +101,16 @@ def draw_curves(folder: RunFolder) -> Path | None:
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    for tag, label in (("Train/Loss", "train"), ("Valid/Loss", "valid")):
-        _line(left, epochs, tag, label)
-    left.set(xlabel="epoch", ylabel="loss")
-    left.legend()
+    if any("Metrics/EnvironmentSteps" in record for record in epochs):
+        _line(left, epochs, "Metrics/AverageReturn", "practice")
+        _line(left, sorted(rollouts, key=lambda r: r["epoch"]), "Rollout/Return", "evaluation")
+        left.set(xlabel="epoch", ylabel="return")
+    else:
+        for tag, label in (("Train/Loss", "train"), ("Valid/Loss", "valid")):
+            _line(left, epochs, tag, label)
+        left.set(xlabel="epoch", ylabel="loss")
+    if left.lines:
+        left.legend()
     _success_curve(right, rollouts)
     right.set(xlabel="epoch", ylabel="success rate", ylim=(-0.03, 1.03))
     figure.suptitle(f"{folder.path.parent.name} / {folder.path.name}")

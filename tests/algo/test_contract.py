@@ -45,10 +45,14 @@ def raw_batch(algo, size=6, seed=0):
             for key, shape in algo.preprocess.raw_shapes.items()
         }
 
+    subgoals = {key: obs()[key][:, 0] for key in algo.subgoal_shapes}
+    wanted = algo.algo_config.subgoals(algo.global_config)
+    if wanted is not None and wanted.every:
+        subgoals = {k: torch.stack([v] * wanted.horizon, dim=1) for k, v in subgoals.items()}
     return {
         "obs": obs(),
         "next_obs": obs(),
-        "subgoals": {key: obs()[key][:, 0] for key in algo.subgoal_shapes},
+        "subgoals": subgoals,
         "actions": torch.rand(size, steps, AC_DIM, generator=generator) * 2 - 1,
         "next_actions": torch.rand(size, AC_DIM, generator=generator) * 2 - 1,
         "rewards": torch.rand(size, steps, generator=generator),
@@ -56,6 +60,9 @@ def raw_batch(algo, size=6, seed=0):
         "discounts": torch.full((size,), 0.99),
         "returns": torch.rand(size, steps, generator=generator),
         "step": torch.arange(steps).expand(size, -1),
+        "log_prob": -torch.rand(size, steps, generator=generator),
+        "advantages": torch.rand(size, steps, generator=generator),
+        "values": torch.rand(size, steps, generator=generator),
         "dones": torch.zeros(size, steps),
         "pad_mask": torch.ones(size, steps, dtype=torch.bool),
         "index": torch.arange(size),

@@ -115,12 +115,13 @@ def test_an_environment_that_never_works_is_told_in_one_line(collectors):
 
 
 def test_states_go_on_with_the_next_episodes(collectors):
-    collector = collectors(Line)
+    algo = make_algo()
+    collector = collectors(Line, algo=algo)
     collector.collect(5)
     state = collector.state_dict()
     assert state["workers"][0]["begun"] == [1]
     following = collector.collect(5)
-    other = collectors(Line)
+    other = collectors(Line, algo=algo)
     other.load_state_dict(state)
     again = other.collect(5)
     assert np.array_equal(again.steps[0].obs["place"], following.steps[0].obs["place"])

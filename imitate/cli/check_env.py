@@ -1,0 +1,67 @@
+"""``imitate check-env``: whether an environment is fit for practice and evaluation."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from imitate.errors import ConfigError
+
+FOUND = 1
+MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
+
+
+def command(
+    env: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV",
+            help="A gymnasium name (module:Name-v0 imports the module), a JSON file of env_args, or an HDF5 file of "
+            "demonstrations.",
+        ),
+    ],
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, help="Random steps in which an episode should end.")
+    ] = 1000,
+    json_: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Try an environment: gymnasium's own checks, limits, observations, seeds, ends, success, states.
+
+    Exit codes: 0 fit, perhaps with warnings; 1 something is broken.
+    """
+    from imitate.envs import make_env
+    from imitate.online.env_check import check_env
+
+    meta = _meta(env)
+    findings = check_env(functools.partial(make_env, meta), meta, steps=steps)
+    if json_:
+        typer.echo(json.dumps([vars(finding) for finding in findings], indent=2))
+    else:
+        width = max(len(finding.name) for finding in findings)
+        for finding in findings:
+            typer.echo(f"{MARKS[finding.verdict]}  {finding.name:<{width}}  {finding.words}")
+    if any(finding.verdict == "error" for finding in findings):
+        raise typer.Exit(FOUND)
+
+
+def _meta(env: str) -> dict[str, Any]:
+    """env_args of what was named."""
+    path = Path(env).expanduser()
+    if path.suffix in (".hdf5", ".h5"):
+        from imitate.data import DatasetFile
+
+        with DatasetFile(path) as file:
+            return file.env_meta
+    if path.suffix == ".json":
+        try:
+            meta = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise ConfigError(f"{path}: cannot be read as JSON ({error}); give env_args") from error
+        if not isinstance(meta, dict):
+            raise ConfigError(f"{path}: wanted an object with env_name, type and env_kwargs")
+        return meta
+    return {"env_name": env, "type": 2, "env_kwargs": {}}

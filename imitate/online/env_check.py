@@ -1,0 +1,213 @@
+"""What practice and evaluation need of an environment, tried out."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium.utils.env_checker import check_env as gymnasium_check
+
+from imitate.envs.env import Env
+from imitate.errors import EnvError
+
+GYMNASIUM = 2
+TRIED_STEPS = 20
+
+Verdict = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was tried: how it went, and what to do."""
+
+    name: str
+    verdict: Verdict
+    words: str
+
+
+def check_env(
+    make: Callable[[], Env], meta: Mapping[str, Any], *, steps: int = 1000
+) -> list[Finding]:
+    """Try an environment.
+
+    Args:
+        make: makes a copy.
+        meta: its env_args.
+        steps: random steps in which an episode should end.
+    """
+    findings: list[Finding] = []
+    try:
+        env, other = make(), make()
+    except EnvError as error:
+        return [Finding("made", "error", str(error))]
+    findings.append(Finding("made", "ok", f"{env.name}, actions of {env.action_dim} numbers"))
+    tries = (_limits, _observations, _seeding, _episode_end, _success, _states)
+    try:
+        if meta.get("type") == GYMNASIUM:
+            findings += _gymnasium(meta)
+        for trial in tries:
+            findings.append(_tried(trial, env, other, steps))
+    finally:
+        for made in (env, other):
+            with contextlib.suppress(Exception):  # what is broken may not close either
+                made.close()
+    return findings
+
+
+Trial = Callable[[Env, Env, int], Finding]
+
+
+def _tried(trial: Trial, env: Env, other: Env, steps: int) -> Finding:
+    try:
+        return trial(env, other, steps)
+    except Exception as error:  # whatever an environment may raise
+        name = trial.__name__.strip("_").replace("_", " ")
+        return Finding(name, "error", f"raised {type(error).__name__}: {error}")
+
+
+def _gymnasium(meta: Mapping[str, Any]) -> list[Finding]:
+    """gymnasium's own checker."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        env = gymnasium.make(str(meta["env_name"]), **(meta.get("env_kwargs") or {}))
+        try:
+            gymnasium_check(env.unwrapped, skip_render_check=True)
+        except Exception as error:  # its findings are assertions and errors of all kinds
+            first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            return [Finding("gymnasium's checker", "error", first)]
+        finally:
+            env.close()
+    words = [str(warning.message).splitlines()[0] for warning in caught]
+    if words:
+        return [Finding("gymnasium's checker", "warning", word) for word in dict.fromkeys(words)]
+    return [Finding("gymnasium's checker", "ok", "no complaint")]
+
+
+def _limits(env: Env, other: Env, steps: int) -> Finding:
+    low, high = np.asarray(env.action_low), np.asarray(env.action_high)
+    if low.shape != (env.action_dim,) or high.shape != low.shape:
+        return Finding(
+            "limits", "error", f"action_low has shape {low.shape}, action_high {high.shape}"
+        )
+    if not (low < high).all():
+        return Finding("limits", "error", "action_low is not below action_high everywhere")
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        return Finding(
+            "limits",
+            "warning",
+            "actions have no limits, so they are not scaled: bound them in a wrapper",
+        )
+    return Finding("limits", "ok", f"actions from {low.min():g} to {high.max():g}")
+
+
+def _observations(env: Env, other: Env, steps: int) -> Finding:
+    """Shapes that stay, numbers that are finite."""
+    obs, _ = env.reset(seed=0)
+    shapes = {key: np.shape(value) for key, value in obs.items()}
+    for seen, reward, _, _, _ in _random_steps(env, TRIED_STEPS):
+        if {key: np.shape(value) for key, value in seen.items()} != shapes:
+            return Finding("observations", "error", f"keys or shapes change: {shapes} at first")
+        bad = [key for key, value in seen.items() if not np.isfinite(np.asarray(value)).all()]
+        if bad or not math.isfinite(reward):
+            return Finding("observations", "error", f"{bad or 'the reward'} holds NaN or inf")
+    words = ", ".join(f"{key} {shape}" for key, shape in shapes.items())
+    return Finding("observations", "ok", words)
+
+
+def _seeding(env: Env, other: Env, steps: int) -> Finding:
+    """The same seed gives the same episode in two copies; others give others."""
+    first, second, third = _trace(env, 7), _trace(other, 7), _trace(env, 8)
+    if not _same(first, second):
+        return Finding(
+            "seeding",
+            "error",
+            "the same seed and actions gave two different episodes: draw from self.np_random only",
+        )
+    if not _same(first, _trace(env, 7)):
+        return Finding(
+            "seeding", "error", "an episode depends on the one before it: reset everything"
+        )
+    if _same(first, third):
+        return Finding(
+            "seeding", "warning", "two seeds gave the same episode: does it start always alike?"
+        )
+    return Finding("seeding", "ok", "a seed gives one episode, another seed another")
+
+
+def _episode_end(env: Env, other: Env, steps: int) -> Finding:
+    env.reset(seed=1)
+    for number, (_, _, terminated, truncated, _) in enumerate(_random_steps(env, steps), 1):
+        if terminated or truncated:
+            how = "a terminal" if terminated else "the clock"
+            if number == 1:
+                return Finding("episode end", "error", f"the first step ends the episode, by {how}")
+            return Finding("episode end", "ok", f"after {number} random steps, by {how}")
+    return Finding(
+        "episode end",
+        "warning",
+        f"none in {steps} random steps: train.online.horizon and experiment.rollout.horizon cut episodes",
+    )
+
+
+def _success(env: Env, other: Env, steps: int) -> Finding:
+    env.reset(seed=2)
+    *_, info = next(iter(_random_steps(env, 1)))
+    told = env.is_success()
+    if "task" not in told or not isinstance(told["task"], (bool, np.bool_)):
+        return Finding("success", "error", f"is_success() gave {told}; wanted {{'task': bool}}")
+    known = {"success", "is_success"} & set(info)
+    if not known:
+        return Finding("success", "warning", "info says nothing of success: look at returns")
+    return Finding("success", "ok", f"is_success() {told}")
+
+
+def _states(env: Env, other: Env, steps: int) -> Finding:
+    """A state that was read can be set again."""
+    env.reset(seed=3)
+    try:
+        state = env.get_state()
+    except EnvError as error:
+        return Finding("states", "warning", str(error))
+    list(_random_steps(env, TRIED_STEPS))
+    env.reset_to(state)
+    again = env.get_state()
+    gap = np.abs(np.asarray(again["states"]) - np.asarray(state["states"])).max()
+    if gap > 1e-6:
+        return Finding("states", "error", f"reset_to(get_state()) differs by up to {gap:g}")
+    return Finding("states", "ok", "can be read and set")
+
+
+Outcome = tuple[Mapping[str, Any], float, bool, bool, dict[str, Any]]
+
+
+def _random_steps(env: Env, number: int) -> Iterator[Outcome]:
+    """Up to the episode's end."""
+    rng = np.random.default_rng(0)
+    low = np.where(np.isfinite(env.action_low), env.action_low, -1.0)
+    high = np.where(np.isfinite(env.action_high), env.action_high, 1.0)
+    for _ in range(number):
+        outcome = env.step(rng.uniform(low, high))
+        yield outcome
+        if outcome[2] or outcome[3]:
+            return
+
+
+def _trace(env: Env, seed: int) -> list[Mapping[str, Any]]:
+    obs, _ = env.reset(seed=seed)
+    return [obs, *(outcome[0] for outcome in _random_steps(env, TRIED_STEPS))]
+
+
+def _same(first: list[Mapping[str, Any]], second: list[Mapping[str, Any]]) -> bool:
+    if len(first) != len(second):
+        return False
+    return all(
+        np.allclose(a[key], b[key], atol=1e-6)
+        for a, b in zip(first, second, strict=True)
+        for key in a
+    )

@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.errors import ConfigError
+
+
+def make(**section):
+    config = load_config(
+        {
+            "algo_name": "dqn",
+            "experiment": {"epoch_every_n_steps": 10},
+            "algo": {"critic": {"layer_dims": []}, **section},
+            "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+        }
+    )
+    torch.manual_seed(0)
+    return algo_factory("dqn", config, {"s": (1,)}, 2)
+
+
+def set_values(net, *slopes):
+    """Let choice i be worth ``slopes[i] * state``."""
+    net.head.weight.data = torch.tensor([[float(slope)] for slope in slopes])
+    net.head.bias.data.zero_()
+
+
+def transitions():
+    return {
+        "obs": {"s": torch.tensor([[1.0], [2.0]])},
+        "next_obs": {"s": torch.tensor([[4.0], [100.0]])},
+        "goal_obs": None,
+        "actions": torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
+        "rewards": torch.tensor([1.0, 0.5]),
+        "discounts": torch.tensor([0.5, 0.0]),
+        "weight": None,
+    }
+
+
+@pytest.mark.parametrize(("double", "value"), [(True, 4 * 1), (False, 4 * 3)])
+def test_who_chooses_the_next_action(double, value):
+    algo = make(double=double)
+    set_values(algo.nets["critic"], 2, 1)
+    set_values(algo.nets["critic_target"], 1, 3)
+    assert algo._target(transitions()).tolist() == [1 + 0.5 * value, 0.5]
+
+
+def test_the_loss_is_huber_of_the_taken_action():
+    algo = make()
+    set_values(algo.nets["critic"], 2, 1)
+    set_values(algo.nets["critic_target"], 1, 3)
+    # Values 2 and 2; targets 3 and 0.5: errors 1 and 1.5.
+    assert algo._critic_loss(transitions())[0].item() == pytest.approx((0.5 + 1.0) / 2)
+
+
+def test_targets_are_copied_every_few_updates():
+    algo = make(target_update_freq=2)
+    set_values(algo.nets["critic_target"], 50, 50)
+    algo.train_on_batch(transitions(), 1)
+    assert algo.nets["critic_target"].head.weight[0].item() == 50
+    algo.train_on_batch(transitions(), 1)
+    assert torch.equal(algo.nets["critic_target"].head.weight, algo.nets["critic"].head.weight)
+
+
+def test_epsilon_falls_and_evaluation_is_greedy():
+    algo = make(epsilon={"start": 0.8, "end": 0.2, "part": 0.5})
+    set_values(algo.nets["critic"], 2, 1)
+    obs, state = {"s": torch.ones(20_000, 1)}, algo.initial_state(20_000)
+    assert algo.act(obs, state).action[:, 0].mean() == 1.0
+    for progress, epsilon in ((0.0, 0.8), (0.25, 0.5), (0.5, 0.2), (1.0, 0.2)):
+        algo.set_progress(progress)
+        other = algo.act(obs, state, explore=True).action[:, 1].mean().item()
+        assert other == pytest.approx(epsilon / 2, abs=0.02)
+
+
+def test_actions_are_one_hot():
+    algo = make()
+    action = algo.act({"s": torch.randn(50, 1)}, algo.initial_state(50), explore=True).action
+    assert set(action.flatten().tolist()) == {0.0, 1.0} and (action.sum(-1) == 1).all()
+
+
+def test_continuous_actions_are_refused():
+    with pytest.raises(ConfigError, match="take sac or td3"):
+        make(num_choices=0)

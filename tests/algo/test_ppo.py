@@ -1,0 +1,142 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+
+
+def make(name="ppo", actions=1, **section):
+    config = load_config(
+        {
+            "algo_name": name,
+            "experiment": {"epoch_every_n_steps": 10},
+            "train": {"batch_size": 4},
+            "algo": {"net": {"layer_dims": []}, "normalize_advantages": False, **section},
+            "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+        }
+    )
+    torch.manual_seed(0)
+    return algo_factory(name, config, {"s": (1,)}, actions)
+
+
+def set_net(algo, policy=(0.0,), value=0.0):
+    """Let the policy's mean (or logits) be ``policy * state``, the value ``value * state``."""
+    net = algo.nets["policy"]
+    last = net.head.logits if hasattr(net.head, "logits") else net.head.mean
+    last.weight.data = torch.tensor([[float(x)] for x in policy])
+    last.bias.data.zero_()
+    net.value_head.weight.data.fill_(value)
+    net.value_head.bias.data.zero_()
+
+
+def batch(log_ratio, advantages, values=(0.0, 0.0), returns=(0.0, 0.0)):
+    """Two steps in states 1 and 2, whose action 0 was ``log_ratio`` less likely when it was taken."""
+    now = -0.5 * math.log(2 * math.pi)
+    return {
+        "obs": {"s": torch.tensor([[1.0], [2.0]])},
+        "actions": torch.zeros(2, 1),
+        "log_prob": torch.tensor([now - x for x in log_ratio]),
+        "advantages": torch.tensor(advantages),
+        "values": torch.tensor(values),
+        "returns": torch.tensor(returns),
+    }
+
+
+def test_ratios_are_clipped_on_the_side_that_pays():
+    algo = make(clip=0.2)
+    set_net(algo)
+    double, half = math.log(2.0), math.log(0.5)
+    cases = [
+        ((double, half), (1.0, 1.0), -(1.2 + 0.5) / 2),
+        ((double, half), (-1.0, -1.0), (2.0 + 0.8) / 2),
+    ]
+    for ratios, advantages, expected in cases:
+        info = algo._loss(batch(ratios, advantages))[1]
+        assert info["Policy_Loss"].item() == pytest.approx(expected)
+        assert info["Clip_Fraction"].item() == 1.0
+
+
+def test_the_loss_is_the_weighted_sum():
+    algo = make(value_weight=0.5, entropy_weight=0.1)
+    set_net(algo, value=3.0)
+    loss, info = algo._loss(batch((0.0, 0.0), (1.0, 2.0), returns=(1.0, 1.0)))
+    assert info["Policy_Loss"].item() == pytest.approx(-1.5)
+    assert info["Value_Loss"].item() == pytest.approx((4 + 25) / 2)
+    entropy = 0.5 * math.log(2 * math.pi * math.e)
+    assert info["Entropy"].item() == pytest.approx(entropy)
+    assert loss.item() == pytest.approx(-1.5 + 0.5 * 14.5 - 0.1 * entropy)
+    assert info["KL"].item() == pytest.approx(0.0)
+
+
+def test_values_may_be_clipped():
+    algo = make(value_clip=0.5)
+    set_net(algo, value=3.0)
+    info = algo._loss(batch((0.0, 0.0), (0.0, 0.0), values=(0.0, 0.0), returns=(4.0, 0.0)))[1]
+    # Values 3 and 6, held to 0.5: errors max(1, 12.25) and max(36, 0.25).
+    assert info["Value_Loss"].item() == pytest.approx((12.25 + 36) / 2)
+
+
+def test_advantages_are_normalized_per_minibatch():
+    algo = make(normalize_advantages=True)
+    found = algo._advantages({"advantages": torch.tensor([1.0, 3.0])})
+    assert found.tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5])
+
+
+def test_a_rollout_is_prepared_once_with_values_of_what_followed():
+    algo = make(discount=0.5, trace=1.0)
+    set_net(algo, value=1.0)
+    ones = np.ones((3, 1), np.float32)
+    rollout = {
+        "obs": {"s": np.array([[[1.0]], [[2.0]], [[5.0]]], np.float32)},
+        "rewards": ones,
+        "terminals": np.zeros((3, 1), bool),
+        "timeouts": np.array([[False], [True], [False]]),
+        "mask": np.array([[True], [True], [True]]),
+        "end_rows": np.array([1, 2]),
+        "end_obs": {"s": np.array([[3.0], [6.0]], np.float32)},
+        "policy_action": np.zeros((3, 1, 1), np.float32),
+        "log_prob": np.zeros((3, 1), np.float32),
+    }
+    prepared = algo.prepare_rollout(rollout)
+    # Returns: 1 + (1 + 3 / 2) / 2; 1 + 3 / 2 at the timeout; 1 + 6 / 2 at the end of the rollout.
+    assert prepared["returns"].tolist() == [2.25, 2.5, 4.0]
+    assert prepared["advantages"].tolist() == [1.25, 0.5, -1.0]
+    rollout["mask"] = np.array([[True], [False], [True]])
+    assert algo.prepare_rollout(rollout)["values"].tolist() == [1.0, 5.0]
+
+
+def test_discrete_actions_and_their_density():
+    algo = make(actions=2, num_choices=2)
+    set_net(algo, policy=(math.log(3.0), 0.0))
+    obs, state = {"s": torch.ones(20_000, 1)}, algo.initial_state(20_000)
+    step = algo.act(obs, state, explore=True)
+    assert step.action[:, 0].mean().item() == pytest.approx(0.75, abs=0.02)
+    expected = torch.where(step.action[:, 0] == 1, math.log(0.75), math.log(0.25))
+    torch.testing.assert_close(step.extras["log_prob"], expected)
+    assert algo.act(obs, state).action[:, 0].min() == 1.0
+    policy, _ = algo.net(obs)
+    expected_entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert policy.entropy()[0].item() == pytest.approx(expected_entropy)
+
+
+def test_a_rollout_is_left_when_the_policy_has_moved_far():
+    algo = make(target_kl=0.01)
+    assert algo.leaves_rollout({"KL": torch.tensor(0.02)})
+    assert not algo.leaves_rollout({"KL": torch.tensor(0.014)})
+    assert not make().leaves_rollout({"KL": torch.tensor(9.0)})
+
+
+def test_a2c_by_hand():
+    algo = make("a2c", value_weight=0.5)
+    set_net(algo, value=3.0)
+    loss, info = algo._loss(batch((0.0, 0.0), (1.0, 2.0), returns=(1.0, 1.0)))
+    density = -0.5 * math.log(2 * math.pi)
+    assert info["Policy_Loss"].item() == pytest.approx(-1.5 * density)
+    assert loss.item() == pytest.approx(-1.5 * density + 0.5 * 14.5)
+
+
+def test_the_schedule_counts_updates():
+    algo = make(rollout_epochs=10)
+    assert algo._updates_per_epoch(2048) == 2048 * 10 // 4

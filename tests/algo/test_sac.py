@@ -1,0 +1,108 @@
+"""SAC on worlds worked out by hand, with a policy that has all but no noise where numbers are literal."""
+
+import math
+
+import pytest
+import torch
+
+from imitate import load_config
+from imitate.errors import ConfigError
+
+NOISELESS = {"actor": {"net": {"gaussian": {"min_std": 1e-6, "max_std": 1e-6}}}}
+
+
+@pytest.fixture
+def sac(worlds):
+    def make(**section):
+        return worlds.make_algo("sac", {**NOISELESS, **section})
+
+    return make
+
+
+def density(mean, std=1e-6):
+    """Expected log-density of a tanh-Gaussian sample with a small std."""
+    return -math.log(std * math.sqrt(2 * math.pi * math.e)) - math.log(1 - math.tanh(mean) ** 2)
+
+
+def test_the_target_takes_the_least_target_critic_and_the_entropy_but_not_after_an_end(sac, worlds):
+    algo = sac(temperature={"initial": 0.5})
+    worlds.set_actor(algo.actor, slope=0.1)
+    worlds.set_critic(algo.nets["critic"], (100, 100), (100, 100))
+    worlds.set_critic(algo.nets["critic_target"], (1, 2), (2, 0))
+    batch = worlds.two_transitions()
+    batch["obs"] = {key: x.repeat(500, 1) for key, x in batch["obs"].items()}
+    batch["next_obs"] = {key: x.repeat(500, 1) for key, x in batch["next_obs"].items()}
+    batch["rewards"], batch["discounts"] = (
+        batch["rewards"].repeat(500),
+        batch["discounts"].repeat(500),
+    )
+    target = algo._target(batch).view(500, 2).mean(0)
+    # Next state 4: mean 0.4, values 4 + 2 tanh 0.4 and 8, the least of them with half the entropy.
+    soft = 4 + 2 * math.tanh(0.4) - 0.5 * density(0.4)
+    assert target[0].item() == pytest.approx(1.0 + 0.5 * soft, abs=0.02)
+    assert target[1].item() == 0.5
+
+
+def test_critics_learn_the_target_of_the_data_s_action(sac, worlds):
+    algo = sac()
+    worlds.set_critic(algo.nets["critic"], (1, 1), (0, 2))
+    batch = worlds.two_transitions(discounts=torch.zeros(2))
+    loss, info = algo._critic_loss(batch)
+    # Values 2, 1 and 2, -2; targets 1, 0.5.
+    assert loss.item() == pytest.approx((1 + 0.25) / 2 + (1 + 6.25) / 2)
+    assert info["Q_Targets"].item() == 0.75
+
+
+def test_the_actor_climbs_the_least_critic_and_leaves_the_critics_alone(sac, worlds):
+    algo = sac(temperature={"initial": 1e-9, "tuned": False})
+    worlds.set_actor(algo.actor, slope=0.0)
+    worlds.set_critic(algo.nets["critic"], (0, 3, 0), (0, 5, 1))
+    loss, info = algo._actor_loss(worlds.two_transitions())
+    assert loss.item() == pytest.approx(0.0, abs=1e-3)
+    loss.backward()
+    assert algo.actor.head.mean.bias.grad.item() == pytest.approx(-3.0, abs=1e-2)
+
+
+def test_an_update_leaves_no_gradient_of_the_actor_in_the_critics(sac, worlds):
+    algo = sac()
+    algo.train_on_batch(worlds.two_transitions(), 1)
+    assert all(p.requires_grad for p in algo.nets["critic"].parameters())
+    assert not any(p.requires_grad for p in algo.nets["critic_target"].parameters())
+
+
+@pytest.mark.parametrize(("entropy", "falls"), [(5.0, True), (-5.0, False)])
+def test_the_temperature_falls_where_the_entropy_is_above_its_target(sac, entropy, falls):
+    algo = sac(temperature={"initial": 0.5, "target_entropy": 0.0})
+    algo._gradient_step("temperature", algo._temperature_loss(torch.tensor(entropy))[0])
+    assert (algo._alpha.item() < 0.5) == falls
+
+
+def test_the_target_entropy_is_minus_the_action_dimensions(worlds):
+    assert worlds.make_algo("sac", action=3)._target_entropy == -3.0
+
+
+def test_targets_follow(sac, worlds):
+    algo = sac(target_tau=0.25)
+    worlds.set_critic(algo.nets["critic"], (1, 1), (1, 1))
+    worlds.set_critic(algo.nets["critic_target"], (0, 0), (0, 0))
+    algo._follow()
+    assert algo.nets["critic_target"].head.weight.flatten().tolist() == [0.25] * 4
+
+
+def test_a_policy_without_tanh_is_refused():
+    with pytest.raises(ConfigError, match="use_tanh to true"):
+        load_config(
+            {"algo_name": "sac", "algo": {"actor": {"net": {"common": {"use_tanh": False}}}}}
+        )
+
+
+def test_it_learns_the_better_action(worlds):
+    algo = worlds.make_algo(
+        "sac",
+        {"temperature": {"initial": 0.01, "tuned": False}},
+        hidden=(32,),
+    )
+    algo.optimizers["actor"].param_groups[0]["lr"] = 1e-2
+    algo.optimizers["critic"].param_groups[0]["lr"] = 1e-2
+    worlds.learn(algo, worlds.bandit(), 300)
+    assert worlds.action_in(algo, 1) > 0.3

@@ -1,0 +1,190 @@
+"""Whole trainings in an environment, small ones."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from imitate import policy_from_checkpoint
+from imitate.data.hdf5_format import DatasetFile
+from imitate.errors import ConfigError
+from imitate.online.demonstrations import write_demonstrations
+from imitate.online.replay import ReplayBuffer
+from imitate.policy.checkpoint import load_checkpoint
+from imitate.train.evaluation import evaluate
+from imitate.train.trainer import train
+
+
+def tree(name="sac", env="Pendulum-v1", **sections):
+    """A training that is over in seconds; an epoch is an episode of Pendulum."""
+    tree = {
+        "algo_name": name,
+        "experiment": {
+            "name": "practice",
+            "epoch_every_n_steps": 200,
+            "logging": {"log_tb": False},
+            "render_video": False,
+            "rollout": {"enabled": False, "n": 2, "horizon": 200, "rate": 1, "num_workers": 0},
+            "save": {"every_n_epochs": None, "on_best_rollout_return": True},
+        },
+        "train": {
+            "cuda": False,
+            "batch_size": 16,
+            "num_epochs": 3,
+            "num_threads": 1,
+            "seed": 3,
+            "online": {
+                "env": env,
+                "warmup_steps": 200,
+                "update_ratio": 0.2,
+                "buffer_size": 1000,
+            },
+        },
+        "algo": {},
+        "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
+    }
+    if name in ("sac", "td3"):
+        tree["algo"] = {"actor": {"layer_dims": [16]}, "critic": {"layer_dims": [16]}}
+    for section, values in sections.items():
+        for key, value in values.items():
+            old = tree[section].get(key)
+            tree[section][key] = {**old, **value} if isinstance(old, dict) else value
+    return tree
+
+
+def run(tmp_path, *args, **kwargs):
+    return train(tree(*args, **kwargs), output_dir=tmp_path, quiet=True)
+
+
+def records(result, kind="epoch"):
+    lines = (result.run_dir / "metrics.jsonl").read_text().splitlines()
+    return [r for r in map(json.loads, lines) if r["kind"] == kind]
+
+
+def newest_memory(result):
+    last = load_checkpoint(result.run_dir / "checkpoints/last.pth")
+    return result.run_dir / "checkpoints" / last["train_state"]["online"]["memory"]
+
+
+def test_a_run_leaves_what_every_run_leaves(tmp_path):
+    result = run(tmp_path, experiment={"rollout": {"enabled": True}})
+    assert result.exit_code == 0
+    last = records(result)[-1]
+    assert last["Metrics/EnvironmentSteps"] == 600 and last["Metrics/NumberOfEpisodes"] == 3
+    assert last["Train/Updates"] == 80 and last["Metrics/AverageEpisodeLength"] == 200
+    assert last["Metrics/AverageReturn"] == pytest.approx(200 * last["Metrics/AverageReward"])
+    assert len(records(result, "rollout")) == 3
+    policy, ckpt = policy_from_checkpoint(
+        device="cpu", ckpt_path=result.run_dir / "checkpoints/last.pth"
+    )
+    assert ckpt["env_metadata"]["env_name"] == "Pendulum-v1"
+    assert ckpt["shape_metadata"]["action_high"] == [2.0]
+    policy.start_episode()
+    assert abs(policy({"flat": np.array([1.0, 0.0, 0.0])})[0]) <= 2.0
+    evaluated = evaluate(result.run_dir / "checkpoints/last.pth", episodes=2, seed=100000)
+    assert evaluated.mean_return == pytest.approx(records(result, "rollout")[-1]["Rollout/Return"])
+
+
+@pytest.mark.parametrize(
+    ("name", "sections"),
+    [
+        ("sac", {}),
+        ("td3", {"train": {"obs_normalization": "mean_std"}}),
+        (
+            "ppo",
+            {
+                "train": {
+                    "obs_normalization": "mean_std",
+                    "reward": {"normalization": "running"},
+                    "online": {"collect_steps": 200, "num_envs": 2, "warmup_steps": 0},
+                },
+                "experiment": {"epoch_every_n_steps": 400},
+                "algo": {"rollout_epochs": 2},
+            },
+        ),
+    ],
+)
+def test_a_resumed_run_ends_bit_equal(tmp_path, name, sections):
+    whole = run(tmp_path, name, **sections)
+    part = run(
+        tmp_path, name, **{**sections, "train": {**sections.get("train", {}), "num_epochs": 2}}
+    )
+    resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True)
+    first, second = (load_checkpoint(r.run_dir / "checkpoints/last.pth") for r in (whole, resumed))
+    assert first["train_state"]["step"] == second["train_state"]["step"]
+    for key, value in first["model"]["nets"].items():
+        assert torch.equal(value, second["model"]["nets"][key]), key
+    for key, value in first["preprocess"]["obs"]["flat"].items():
+        assert not isinstance(value, torch.Tensor) or torch.equal(
+            value, second["preprocess"]["obs"]["flat"][key]
+        )
+    same = ("Metrics/AverageReturn", "Train/Updates", "Train/Loss")
+    assert [records(whole)[-1][k] for k in same] == [records(resumed)[-1][k] for k in same]
+
+
+def test_in_the_middle_of_an_episode_nothing_that_was_remembered_is_lost(tmp_path):
+    sections = {"experiment": {"epoch_every_n_steps": 150}}
+    part = run(tmp_path, **sections, train={"num_epochs": 2})
+    memory = newest_memory(part)
+    saved = torch.load(memory, weights_only=True)
+    assert int(saved["rows"]["live"].sum()) == 300
+    resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True)
+    after = torch.load(newest_memory(resumed), weights_only=True)
+    assert int(after["rows"]["live"].sum()) == 450
+    assert torch.equal(after["rows"]["values"][:200], saved["rows"]["values"][:200])
+
+
+def test_workers_practise(tmp_path):
+    result = run(
+        tmp_path,
+        train={
+            "num_epochs": 1,
+            "online": {"num_envs": 2, "num_workers": 1, "collect_steps": 10, "max_staleness": 5},
+        },
+    )
+    last = records(result)[-1]
+    assert last["Metrics/EnvironmentSteps"] >= 200 and last["Metrics/Staleness"] <= 5
+
+
+def test_discrete_actions_are_found_out(tmp_path):
+    result = run(
+        tmp_path, "dqn", "CartPole-v1", train={"num_epochs": 1, "online": {"warmup_steps": 50}}
+    )
+    ckpt = load_checkpoint(result.run_dir / "checkpoints/last.pth")
+    assert json.loads(ckpt["config"])["algo"]["num_choices"] == 2
+    with pytest.raises(ConfigError, match="sac is for continuous actions, but CartPole-v1"):
+        run(tmp_path, "sac", "CartPole-v1")
+
+
+def test_demonstrations_and_practice_share_a_batch(tmp_path):
+    memory = ReplayBuffer({"flat": (3,)}, 1, 1000)
+    first = run(tmp_path, train={"num_epochs": 1})
+    memory.load_state_dict(torch.load(newest_memory(first), weights_only=True))
+    meta = load_checkpoint(first.run_dir / "checkpoints/last.pth")["env_metadata"]
+    write_demonstrations(memory, tmp_path / "demos.hdf5", meta)
+    with DatasetFile(tmp_path / "demos.hdf5") as demos:
+        assert demos.env_meta["env_name"] == "Pendulum-v1" and demos.length("demo_0") == 200
+    config = tree(
+        train={"num_epochs": 2, "online": {"env": None, "demo_ratio": 0.5, "pretrain_updates": 7}}
+    )
+    result = train(config, dataset=tmp_path / "demos.hdf5", output_dir=tmp_path, quiet=True)
+    assert records(result)[-1]["Train/Updates"] == 7 + 40
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"train": {"online": {"env": None}}}, "train.online.env: is null"),
+        ({"train": {"online": {"demo_ratio": 0.5}}}, "want demonstrations"),
+        ({"train": {"online": {"num_workers": 2}}}, "2 processes for 1 environments"),
+        ({"train": {"online": {"max_staleness": 2}}}, "wants num_workers of 1 or more"),
+        ({"experiment": {"epoch_every_n_steps": None}}, "how many environment steps"),
+        ({"train": {"reward": {"normalization": "std"}}}, "cannot be: set it to null"),
+        ({"observation": {"modalities": {"obs": {"low_dim": ["flaat"]}}}}, "flaat"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(tmp_path, sections, words):
+    with pytest.raises(Exception, match=words) as caught:
+        run(tmp_path, **sections)
+    assert "\n" not in str(caught.value)
