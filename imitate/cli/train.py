@@ -29,6 +29,15 @@ def command(
         Path | None, typer.Option("--output-dir", "-o", help="In place of train.output_dir.")
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="In place of experiment.name.")] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            "--init",
+            metavar="CKPT",
+            help="Start from its weights and normalization (experiment.ckpt_path); ours or robomimic's. Without "
+            "--config its own configuration is taken.",
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option(
@@ -61,6 +70,9 @@ def command(
             f"{run}: to go on with a run, write --resume {run}; configurations take --config"
         )
     overrides = list(set_ or ())
+    if init is not None:
+        config = config or _own_config(init)
+        overrides.append(f"experiment.ckpt_path={init.resolve()}")
     for key, value in (
         ("experiment.name", name),
         ("train.device", device),
@@ -91,3 +103,10 @@ def command(
         typer.echo("\n".join(result.summary))
     if result.exit_code:
         raise typer.Exit(result.exit_code)
+
+
+def _own_config(path: Path) -> str:
+    """The configuration that a checkpoint was trained with."""
+    from imitate.policy.checkpoint import load_checkpoint
+
+    return str(load_checkpoint(path)["config"])

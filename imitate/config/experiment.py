@@ -141,5 +141,9 @@ with warnings.catch_warnings():
         )
         ckpt_path: str | None = Field(
             None,
-            description="Checkpoint whose weights the training starts from; null: fresh weights.",
+            description="Checkpoint, ours or robomimic's, whose weights and normalization the training starts from; "
+            "null: fresh weights.",
+        )
+        ckpt_optimizers: bool = Field(
+            False, description="Start with the moments of its optimizers too."
         )

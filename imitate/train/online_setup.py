@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from imitate.algo.algo import Algo, algo_factory
+from imitate.algo.algo import algo_factory
 from imitate.config import Config
 from imitate.config.section import merged
 from imitate.data import DatasetFile
 from imitate.envs import make_env
 from imitate.envs.env import Env
 from imitate.envs.migration import fitted
-from imitate.errors import CheckpointError, ConfigError, EnvError
+from imitate.errors import ConfigError, EnvError
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
-from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.setup import Setup, package_versions
+from imitate.train.start import start_from
 
 GYMNASIUM = 2
 
@@ -130,7 +130,11 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
     )
     algo.preprocess = preprocess.to(device)
     if config.experiment.ckpt_path is not None and not resumed:
-        start_from(algo, config.experiment.ckpt_path)
+        start_from(
+            algo,
+            config.experiment.ckpt_path,
+            with_optimizers=config.experiment.ckpt_optimizers,
+        )
     return OnlineSetup(
         config=config,
         device=device,
@@ -149,29 +153,6 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         env=env,
         make=functools.partial(make_env, meta, obs_keys=config.all_obs_keys),
     )
-
-
-def start_from(algo: Algo, path: str) -> None:
-    """Weights of a checkpoint, and how it prepares observations and actions.
-
-    Raises:
-        CheckpointError: they do not fit.
-    """
-    ckpt = load_checkpoint(path)
-    preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(algo.device)
-    if preprocess.obs_shapes != algo.preprocess.obs_shapes or preprocess.action_dim != algo.ac_dim:
-        raise CheckpointError(
-            f"experiment.ckpt_path: {path} is for observations {preprocess.obs_shapes} and {preprocess.action_dim} "
-            f"actions, the environment has {algo.preprocess.obs_shapes} and {algo.ac_dim}: practise in its environment"
-        )
-    try:
-        algo.deserialize(ckpt["model"], load_optimizers=False)
-    except (RuntimeError, KeyError) as error:
-        raise CheckpointError(
-            f"experiment.ckpt_path: the weights of {path} do not fit this configuration: "
-            f"{str(error).splitlines()[-1].strip()}"
-        ) from error
-    algo.preprocess = preprocess
 
 
 def _check_demonstrations(config: Config) -> None:

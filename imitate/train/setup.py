@@ -18,10 +18,10 @@ from imitate.config import Config, located_data
 from imitate.config.data_paths import located_file
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
-from imitate.errors import CheckpointError, ConfigError
+from imitate.errors import ConfigError
 from imitate.models.preprocess import Preprocess
-from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.environments import environments
+from imitate.train.start import start_from
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,12 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
     )
     algo.preprocess = preprocess.to(device)
     action_low, action_high = preprocess.actions.sent_limits(action_low, action_high)
-    if config.experiment.ckpt_path is not None:
-        _start_from(algo, config.experiment.ckpt_path)
+    if config.experiment.ckpt_path is not None and not resumed:
+        start_from(
+            algo,
+            config.experiment.ckpt_path,
+            with_optimizers=config.experiment.ckpt_optimizers,
+        )
     if config.train.data_on_device:
         train_set.to(device)
     return Setup(
@@ -147,17 +151,6 @@ def _numbers_for_null(config: Config, train_set: Any, valid_set: Any) -> dict[st
     if config.experiment.validation_epoch_every_n_steps is None and valid_set is not None:
         numbers["experiment.validation_epoch_every_n_steps"] = max(1, -(-len(valid_set) // size))
     return numbers
-
-
-def _start_from(algo: Algo, path: str) -> None:
-    ckpt = load_checkpoint(path)
-    try:
-        algo.deserialize(ckpt["model"], load_optimizers=False)
-    except (RuntimeError, KeyError) as error:
-        raise CheckpointError(
-            f"experiment.ckpt_path: the weights of {path} do not fit this configuration: "
-            f"{str(error).splitlines()[-1].strip()}"
-        ) from error
 
 
 def _provenance(config: Config, train_set: Any) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""Where a training starts from, other than fresh weights: a checkpoint, ours or robomimic's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from imitate.algo.algo import Algo
+from imitate.errors import CheckpointError
+from imitate.models.preprocess import Preprocess
+from imitate.policy.checkpoint import load_checkpoint
+
+
+def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
+    """Weights of a checkpoint, and how it prepares observations and actions: networks go on with what they know.
+
+    Args:
+        algo: fresh.
+        path: the checkpoint.
+        with_optimizers: the moments of its optimizers too; learning rates and their schedules begin anew.
+
+    Raises:
+        CheckpointError: they do not fit.
+    """
+    ckpt = load_checkpoint(path)
+    preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(algo.device)
+    if preprocess.obs_shapes != algo.preprocess.obs_shapes or preprocess.action_dim != algo.ac_dim:
+        raise CheckpointError(
+            f"experiment.ckpt_path: the weights of {path} do not fit this configuration: they are for observations "
+            f"{preprocess.obs_shapes} and {preprocess.action_dim} actions, the data or environment have "
+            f"{algo.preprocess.obs_shapes} and {algo.ac_dim}"
+        )
+    try:
+        algo.deserialize(ckpt["model"], load_optimizers=False)
+        if with_optimizers:
+            _load_moments(algo, ckpt["model"].get("optimizers", {}), path)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"experiment.ckpt_path: the weights of {path} do not fit this configuration: "
+            f"{str(error).splitlines()[-1].strip()}"
+        ) from error
+    algo.preprocess = preprocess
+
+
+def _load_moments(algo: Algo, saved: Mapping[str, Any], path: str) -> None:
+    missing = [name for name in algo.optimizers if not saved.get(name, {}).get("state")]
+    if missing:
+        raise CheckpointError(
+            f"experiment.ckpt_optimizers: {path} has no moments of {', '.join(missing)} "
+            "(robomimic writes them since 0.5): set it to false"
+        )
+    for name, optimizer in algo.optimizers.items():
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": saved[name]["state"], "param_groups": groups})
