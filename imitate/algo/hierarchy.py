@@ -27,6 +27,7 @@ from imitate.algo.sections import RNNConfig
 from imitate.config import ObservationConfig, Section
 from imitate.config.observation import ROBOT_STATE, Observations
 from imitate.config.transitions import Subgoals
+from imitate.errors import DatasetError
 
 LATENT_KEY = "latent_subgoal"
 """The actor's goal where subgoals are not decoded."""
@@ -256,6 +257,11 @@ class Hierarchy(Algo):
             return cast(Batch, batch["planner"]["subgoals"])
         every = batch["actor"]["subgoals"]
         first = next(iter(every.values()))
+        if first.shape == batch["planner"]["subgoals"][next(iter(every))].shape:
+            raise DatasetError(
+                "algo.actor_use_random_subgoals wants all observations on the way to the subgoal, but the batches have "
+                "the last alone: make the dataset with SequenceDataset(..., subgoals=config.algo.subgoals(config))"
+            )
         step = torch.randint(first.shape[1], (len(first),), device=first.device)
         rows = torch.arange(len(first), device=first.device)
         return {key: value[rows, step] for key, value in every.items()}

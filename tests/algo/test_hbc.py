@@ -5,7 +5,7 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.config.transitions import Subgoals
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, DatasetError
 from imitate.policy.rollout_policy import RolloutPolicy
 
 SHAPES = {"x": (1,), "task": (2,)}
@@ -119,6 +119,8 @@ def test_random_subgoals_are_of_all_steps_on_the_way_and_the_planner_s_is_the_la
     counts = (every == chosen).sum(0)
     assert counts.sum() == 400
     assert (counts > 70).all()
+    with pytest.raises(DatasetError, match="actor_use_random_subgoals wants all"):
+        algo._goals_of_actor(algo.process_batch_for_training(raw(4)))
 
 
 def test_a_subgoal_holds_for_its_interval_and_each_client_has_its_own():
