@@ -72,7 +72,7 @@ def _tried(trial: Trial, env: Env, other: Env, steps: int) -> Finding:
 
 
 def _gymnasium(meta: Mapping[str, Any]) -> list[Finding]:
-    """gymnasium's own checker."""
+    """What gymnasium's own checker says."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         env = gymnasium.make(str(meta["env_name"]), **(meta.get("env_kwargs") or {}))
