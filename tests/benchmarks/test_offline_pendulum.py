@@ -35,7 +35,7 @@ def test_the_expert_balances():
 
 def test_quality_decides_who_falls(tmp_path):
     path = tmp_path / "inverted.hdf5"
-    returns = write_data(path, INVERTED, episodes=40)
+    returns = write_data(path, INVERTED, episodes=60)
     with DatasetFile(path) as file:
         gains = np.array([file.attrs(demo)["gain"] for demo in file.demos()])
         ends = [
@@ -45,9 +45,9 @@ def test_quality_decides_who_falls(tmp_path):
     assert 2 <= (gains == 1.0).sum() <= 12
     for gain, total, end in zip(gains, returns, ends, strict=True):
         if gain == 1.0:
-            assert (total, end) == (50.0, (0, 1))
+            assert (total, end) == (30.0, (0, 1))
         elif gain < -0.1:
-            assert total < 40 and end == (1, 0)
+            assert total < 30 and end == (1, 0)
 
 
 def test_the_data_are_mixed_and_end_by_the_clock(tmp_path):
