@@ -10,8 +10,10 @@ import typer
 
 from imitate.config.algorithms import available, find
 from imitate.config.config import Config
+from imitate.config.explain import explain as explained
+from imitate.config.explain import lines
 from imitate.config.library import names
-from imitate.config.loading import load_config
+from imitate.config.loading import load_config, read_tree
 from imitate.config.readiness import check_trainable
 from imitate.config.schema import schema_text, table
 from imitate.errors import ConfigError, nearest
@@ -50,6 +52,28 @@ def show(
 ) -> None:
     """Print the whole configuration, with every default."""
     typer.echo(load_config(file, set_ or ()).to_json())
+
+
+@app.command()
+def explain(
+    file: Annotated[str, typer.Argument(help="JSON file, ours or robomimic's.")],
+    set_: SetOption = None,
+    differing: Annotated[
+        bool, typer.Option("--differing", help="Only keys under which robomimic does otherwise.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="A JSON list, for scripts.")] = False,
+) -> None:
+    """Say what each key of a file means here, and where robomimic does otherwise under the same key."""
+    found = [
+        one
+        for one in explained(read_tree(file), load_config(file, set_ or ()))
+        if one.robomimic or not differing
+    ]
+    if json_:
+        typer.echo(json.dumps([one._asdict() for one in found], indent=2))
+        return
+    for line in lines(iter(found)):
+        typer.echo(line)
 
 
 @app.command()

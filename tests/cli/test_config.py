@@ -77,3 +77,36 @@ def test_keys_prints_the_table(arguments, row):
     done = run("keys", *arguments)
     assert done.exit_code == 0
     assert row in done.stdout
+
+
+def test_explain_says_what_a_key_means_and_what_robomimic_does(tmp_path):
+    file = tmp_path / "theirs.json"
+    file.write_text(
+        json.dumps(
+            {
+                "algo_name": "diffusion_policy",
+                "algo": {"unet": {"down_dims": [64, 128]}},
+                "train": {"max_grad_norm": 1.0, "batch_size": 8, "action_keys": ["actions"]},
+                "observation": {"encoder": {"rgb": {"core_kwargs": {"feature_dimension": 32}}}},
+            }
+        )
+    )
+    found = {
+        entry["path"]: entry for entry in json.loads(run("explain", str(file), "--json").stdout)
+    }
+    assert set(found) == {
+        "algo_name",
+        "algo.unet.down_dims",
+        "train.max_grad_norm",
+        "train.batch_size",
+        "train.action_keys",
+        "observation.encoder.rgb.core_kwargs.feature_dimension",
+    }
+    assert found["train.batch_size"]["meaning"] == "Samples in a batch."
+    assert found["train.batch_size"]["robomimic"] == ""
+    assert found["algo.unet.down_dims"]["robomimic"].startswith("ignored: its U-Net has always 256")
+    assert found["observation.encoder.rgb.core_kwargs.feature_dimension"]["meaning"] != ""
+    text = run("explain", str(file), "--differing").stdout
+    assert "train.max_grad_norm = 1.0" in text
+    assert "heeded by BC only" in text
+    assert "batch_size" not in text
