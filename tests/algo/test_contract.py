@@ -11,7 +11,11 @@ from imitate import algo_factory, load_config, policy_from_checkpoint
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.json") if "schema" not in path.parts)
+CONFIGS = sorted(
+    path
+    for path in (ROOT / "configs").rglob("*.json")
+    if not {"schema", "paper"} & set(path.parts)  # those of papers: tests/scripts/test_paper_configs.py
+)
 SHAPES = {
     "robot0_eef_pos": (3,),
     "robot0_eef_quat": (4,),

@@ -1,0 +1,124 @@
+"""configs/paper is what its script writes, can be trained, and trains a step on files of the same layout."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imitate.config import load_config
+from imitate.config.readiness import check_trainable
+from imitate.data.writer import DatasetWriter, Episode
+from imitate.train.trainer import train
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "configs" / "paper"
+OBJECT_DIM, LENGTH, SIZE = 10, 24, 84
+
+
+def script():
+    spec = importlib.util.spec_from_file_location("paper", ROOT / "scripts" / "paper_configs.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FILES = script().files()
+
+
+def test_folder_is_what_the_script_writes():
+    found = {
+        str(path.relative_to(FOLDER))[: -len(".json")]: json.loads(path.read_text())
+        for path in FOLDER.rglob("*.json")
+    }
+    assert found == FILES
+    # 9 task and data pairs with 7 policies, 7 of one arm with 4 diffusion policies.
+    assert len(found) == 9 * 7 + 7 * 4
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_can_be_trained(name):
+    check_trainable(load_config(FOLDER / f"{name}.json"))
+
+
+def write_demos(path, config):
+    """Demonstrations with all that a configuration reads."""
+    rng = np.random.default_rng(0)
+    modalities = config.observation.modality_of("obs")
+    arms = 2 if "robot1_eef_pos" in modalities else 1
+    dims = {"eef_pos": 3, "eef_quat": 4, "gripper_qpos": 2, "object": OBJECT_DIM}
+
+    def values(key):
+        if modalities[key] == "rgb":
+            return rng.integers(0, 256, (LENGTH, SIZE, SIZE, 3), dtype=np.uint8)
+        size = dims[key.partition("_")[2] if key.startswith("robot") else key]
+        return rng.normal(size=(LENGTH, size)).astype(np.float32)
+
+    env = {"env_name": "Lift", "env_version": "1.5.1", "type": 1, "env_kwargs": {}}
+    with DatasetWriter(path, env) as writer:
+        names = []
+        for _ in range(4):
+            ends = np.zeros(LENGTH, dtype=bool)
+            ends[-1] = True
+            obs = {key: values(key) for key in modalities}
+            steps = {
+                "action_dict/abs_pos": rng.uniform(-1, 1, (LENGTH, 3)).astype(np.float32),
+                "action_dict/abs_rot_6d": rng.uniform(-1, 1, (LENGTH, 6)).astype(np.float32),
+                "action_dict/gripper": rng.uniform(-1, 1, (LENGTH, 1)).astype(np.float32),
+            }
+            episode = Episode(
+                obs=obs,
+                actions=rng.uniform(-1, 1, (LENGTH, 7 * arms)).astype(np.float32),
+                rewards=ends.astype(np.float32),
+                terminals=ends,
+                timeouts=np.zeros(LENGTH, dtype=bool),
+                steps=steps,
+            )
+            names.append(writer.append_episode(episode))
+        writer.add_filter_key("train", names[:3])
+        writer.add_filter_key("valid", names[3:])
+    return path
+
+
+SMALL = {
+    "hbc": [],
+    "cql": ["train.batch_size=16"],
+    "unet": ["algo.unet.down_dims=[16,32]"],
+    "transformer": ["algo.transformer.num_layers=1"],
+}
+STEPPED = [
+    *(f"what_matters/square_ph/{name}" for name in ("bc", "bc_rnn", "bcq", "cql", "hbc", "iris")),
+    "what_matters/square_mh/bcq",
+    "what_matters/square_mh/iris",
+    "what_matters/transport_mh/bc_rnn",
+    "what_matters/transport_ph/hbc",
+    "what_matters/lift_ph/bc_rnn_image",
+    "diffusion_policy/square_ph/state_unet",
+    "diffusion_policy/square_ph/state_transformer",
+    "diffusion_policy/can_mh/image_unet",
+]
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_trains_a_step(name, tmp_path):
+    config = load_config(FOLDER / f"{name}.json")
+    overrides = [
+        "train.num_epochs=1",
+        "train.cuda=false",
+        "train.batch_size=2",
+        "experiment.epoch_every_n_steps=1",
+        "experiment.validation_epoch_every_n_steps=1",
+        "experiment.rollout.enabled=false",
+        "experiment.logging.log_tb=false",
+        *(line for part, lines in SMALL.items() if name.endswith(part) for line in lines),
+    ]
+    result = train(
+        FOLDER / f"{name}.json",
+        dataset=write_demos(tmp_path / "demos.hdf5", config),
+        output_dir=tmp_path / "runs",
+        overrides=overrides,
+        quiet=True,
+    )
+    assert result.exit_code == 0
+    assert result.checkpoint.is_file()
