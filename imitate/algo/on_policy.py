@@ -147,8 +147,8 @@ class OnPolicy(Algo):
         return cast(PolicyAndValue, self.active_nets["policy"])
 
     def _updates_per_epoch(self, steps_per_epoch: int) -> int:
-        samples = steps_per_epoch * self.algo_config.rollout_epochs
-        return max(1, samples // self.global_config.train.batch_size)
+        samples: int = steps_per_epoch * self.algo_config.rollout_epochs
+        return max(1, int(samples // self.global_config.train.batch_size))
 
     # ---- rollouts ------------------------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class OnPolicy(Algo):
         return PolicyStep(action, state, extras)
 
 
-def select_rows(batch: Batch, rows: Tensor) -> Batch:
+def select_rows(batch: Batch, rows: Tensor | slice) -> Batch:
     """These rows of every tensor."""
     return {
         key: select_rows(value, rows) if isinstance(value, dict) else value[rows]

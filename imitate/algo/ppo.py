@@ -81,7 +81,7 @@ class PPO(OnPolicy):
 
     def _value_errors(self, values: Tensor, batch: Batch) -> Tensor:
         """(B,) squared errors; with ``value_clip`` the larger one of the value and of the clipped value."""
-        errors = (values - batch["returns"]).square()
+        errors: Tensor = (values - batch["returns"]).square()
         limit = self.algo_config.value_clip
         if limit is None:
             return errors

@@ -106,8 +106,11 @@ class LocalCollector:
         """Uniform actions; of torch's generator, whose state a checkpoint keeps."""
         count, size = len(self.group), len(self._low)
         if self._discrete:
-            return np.eye(size, dtype=np.float32)[torch.randint(size, (count,)).numpy()]
+            choices = torch.randint(size, (count,))
+            one_hot: NDArray[np.float32] = torch.eye(size)[choices].numpy()
+            return one_hot
         share = torch.rand(count, size).numpy()
         low = np.where(np.isfinite(self._low), self._low, -1.0)
         high = np.where(np.isfinite(self._high), self._high, 1.0)
-        return (low + share * (high - low)).astype(np.float32)
+        actions: NDArray[np.float32] = (low + share * (high - low)).astype(np.float32)
+        return actions

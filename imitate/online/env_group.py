@@ -89,8 +89,8 @@ class EnvGroup:
             except Exception as error:  # whatever a simulator may raise
                 self._say(n, error)
                 lost[n] = True
-                obs, reward, terminated, truncated = {k: x[n] for k, x in before.items()}, 0, 0, 0
-                info = {}
+                obs, reward, info = {k: x[n] for k, x in before.items()}, 0.0, {}
+                terminated = truncated = False
             seen.append(obs)
             infos.append(info)
             rewards[n], terminals[n], timeouts[n] = reward, terminated, truncated

@@ -192,12 +192,13 @@ class RolloutLearner:
     def _passes(self, batch: dict[str, Any], epoch: int) -> Iterator[Info]:
         size, algo = len(batch["log_prob"]), self.algo
         for _ in range(algo.algo_config.rollout_epochs):
-            order = torch.randperm(size).to(algo.device)
+            shuffled = select_rows(batch, torch.randperm(size).to(algo.device))
             # A last part that is tiny would be a noisy step.
             parts = max(1, round(size / self._batch_size))
-            for rows in order.tensor_split(parts):
+            edges = [size * part // parts for part in range(parts + 1)]
+            for start, stop in zip(edges[:-1], edges[1:], strict=True):
                 self.updates += 1
-                info = algo.train_on_batch(select_rows(batch, rows), epoch)
+                info = algo.train_on_batch(select_rows(shuffled, slice(start, stop)), epoch)
                 yield info
                 if algo.leaves_rollout(info):
                     return
@@ -227,8 +228,8 @@ def stacked(steps: Sequence[Step]) -> dict[str, Any]:
     for number, step in enumerate(steps):
         if step.lost is not None:
             for lane in np.flatnonzero(step.lost):
-                ends = [k for k in range(number) if steps[k].ends[lane]]
-                mask[(ends[-1] + 1 if ends else 0) : number + 1, lane] = False
+                before = [k for k in range(number) if steps[k].ends[lane]]
+                mask[(before[-1] + 1 if before else 0) : number + 1, lane] = False
                 timeouts[number, lane] = True
     cut = timeouts.copy()
     cut[-1] = True

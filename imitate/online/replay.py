@@ -11,6 +11,7 @@ learns from demonstrations learns from this.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -79,14 +80,12 @@ class ReplayBuffer:
         }
         self._live = np.zeros(rows, dtype=np.bool_)
         self._number = np.zeros(rows, dtype=np.int32)
-        self._tensor = torch.from_numpy(self._values)
-        self._live_tensor = torch.from_numpy(self._live)
-        self._image_tensors = {key: torch.from_numpy(x) for key, x in self._images.items()}
         self._position = np.zeros(num_envs, dtype=np.int64)
         self._running = np.zeros(num_envs, dtype=np.int64)
         self._wrapped = np.zeros(num_envs, dtype=np.bool_)
         self._lanes = np.arange(num_envs)
-        self._generator = torch.Generator().manual_seed(seed)
+        self._outcome = np.empty((num_envs, action_dim + len(_SCALARS)), dtype=np.float32)
+        self._generator = np.random.default_rng(seed)
         self._size = 0
 
     def __len__(self) -> int:
@@ -106,35 +105,57 @@ class ReplayBuffer:
 
         An environment that was ``lost`` takes its running episode with it.
         """
-        lanes = self._lanes if lanes is None else lanes
-        chosen: Any = slice(None)
         if step.lost is not None and step.lost.any():
+            lanes = self._lanes if lanes is None else lanes
             self.drop_episodes(lanes[step.lost])
-            chosen = np.flatnonzero(~step.lost)
-            lanes = lanes[chosen]
-        if not len(lanes):
+            kept = np.flatnonzero(~step.lost)
+            if len(kept):
+                self.add(_part(step, kept), lanes[kept])
             return
-        position, running = self._position[lanes], self._running[lanes]
-        row = position * self.num_envs + lanes
+        chosen: Any = slice(None)
+        if lanes is not None and len(lanes) < self.num_envs:
+            chosen = lanes
+        position, running = self._position[chosen], self._running[chosen]
+        row, next_row = self._rows(position, chosen)
         begins = running == 0
         if begins.any():
-            first = np.arange(len(step.rewards))[chosen][begins]
-            self._write_obs(row[begins], step.obs, first)
-        outcome = (step.actions, step.rewards, step.terminals, step.timeouts)
-        self._values[row, self._vector_width :] = np.column_stack(outcome)[chosen]
+            first = np.flatnonzero(begins)
+            where = row.start + first if isinstance(row, slice) else row[first]
+            self._write_obs(where, {key: step.obs[key][first] for key in self.obs_shapes})
+        outcome = self._outcome[: len(running)]
+        outcome[:, :-3] = step.actions
+        outcome[:, -3], outcome[:, -2] = step.rewards, step.terminals
+        outcome[:, -1] = step.timeouts
+        self._values[row, self._vector_width :] = outcome
         self._number[row] = running
-        self._size += len(row) - int(np.count_nonzero(self._live[row]))
+        self._size += len(running) - int(np.count_nonzero(self._live[row]))
         self._live[row] = True
-        after = (position + 1) % self.length
-        next_row = after * self.num_envs + lanes
         self._forget(next_row)
-        self._write_obs(next_row, step.next_obs, chosen)
-        ends = (step.terminals | step.timeouts)[chosen]
-        # An episode leaves its last observation behind.
-        after = np.where(ends, (after + 1) % self.length, after)
-        self._running[lanes] = np.where(ends, 0, running + 1)
-        self._position[lanes] = after
-        self._wrapped[lanes] |= after < position
+        self._write_obs(next_row, step.next_obs)
+        self._advance(chosen, position, step.terminals | step.timeouts)
+
+    def _rows(self, position: Array, chosen: Any) -> tuple[Any, Any]:
+        """Rows of these positions and of the next ones: slices where all environments are at one."""
+        first = int(position[0])
+        if isinstance(chosen, slice) and first + 1 < self.length and (position == first).all():
+            start, count = first * self.num_envs, self.num_envs
+            return slice(start, start + count), slice(start + count, start + 2 * count)
+        lanes = self._lanes[chosen]
+        after = (position + 1) % self.length
+        return position * self.num_envs + lanes, after * self.num_envs + lanes
+
+    def _advance(self, chosen: Any, position: Array, ends: NDArray[np.bool_]) -> None:
+        """Move on; an episode that ended leaves its last observation behind."""
+        after = position + 1
+        self._running[chosen] += 1
+        if ends.any():
+            after = after + ends
+            self._running[chosen] *= ~ends
+        over = after >= self.length
+        if over.any():
+            self._wrapped[chosen] |= over
+            after = after % self.length
+        self._position[chosen] = after
 
     def add_episode(self, episode: Episode, lane: int = 0) -> None:
         """Remember a whole episode; its last step is left out where nobody knows what it led to."""
@@ -149,12 +170,12 @@ class ReplayBuffer:
         rows = (position + np.arange(length + 1)) % self.length * self.num_envs + lane
         self._forget(rows)
         shown = {key: np.asarray(value) for key, value in episode.obs.items()}
-        self._write_obs(rows[:-1], shown, slice(0, length))
+        self._write_obs(rows[:-1], {key: value[:length] for key, value in shown.items()})
         if episode.next_obs is not None:
-            after = {key: np.asarray(value) for key, value in episode.next_obs.items()}
-            self._write_obs(rows[-1:], after, slice(length - 1, length))
+            end = {k: np.asarray(v)[length - 1 : length] for k, v in episode.next_obs.items()}
         else:
-            self._write_obs(rows[-1:], shown, slice(len(rewards) - 1, len(rewards)))
+            end = {key: value[len(rewards) - 1 :] for key, value in shown.items()}
+        self._write_obs(rows[-1:], end)
         timeouts = np.zeros(length)
         timeouts[-1] = not terminals[length - 1]
         outcome = (np.asarray(episode.actions)[:length], rewards[:length], terminals[:length])
@@ -165,9 +186,9 @@ class ReplayBuffer:
         self._position[lane] = (position + length + 1) % self.length
         self._wrapped[lane] |= position + length + 1 >= self.length
 
-    def _write_obs(self, rows: Array, obs: Mapping[str, Array], chosen: Any) -> None:
+    def _write_obs(self, rows: Any, obs: Mapping[str, Array]) -> None:
         for key, shape in self.obs_shapes.items():
-            value = obs[key][chosen]
+            value = obs[key]
             if value.shape[1:] != shape:
                 raise EnvError(
                     f"observation '{key}' has shape {value.shape[1:]}, but {shape} before: it must stay the same"
@@ -177,7 +198,7 @@ class ReplayBuffer:
             else:
                 self._values[rows, self._columns[f"obs/{key}"]] = value.reshape(len(value), -1)
 
-    def _forget(self, rows: Array) -> None:
+    def _forget(self, rows: Any) -> None:
         """These rows hold no step any more."""
         self._size -= int(np.count_nonzero(self._live[rows]))
         self._live[rows] = False
@@ -206,72 +227,73 @@ class ReplayBuffer:
         """A batch of transitions, drawn uniformly with replacement: see :meth:`at`."""
         return self.at(self._draw(batch_size))
 
-    def _draw(self, size: int) -> Tensor:
+    def _draw(self, size: int) -> NDArray[np.int64]:
         """Rows of steps."""
         if not self._size:
             raise ValueError("nothing to sample: the memory is empty")
-        filled = int(np.where(self._wrapped, self.length, self._position).max())
-        rows = torch.randint(filled * self.num_envs, (size,), generator=self._generator)
-        # What is no step, such as an episode's last observation, is drawn again.
-        while (misses := (~self._live_tensor[rows]).nonzero().squeeze(1)).numel():
-            again = (len(misses),)
-            rows[misses] = torch.randint(filled * self.num_envs, again, generator=self._generator)
-        return rows
+        end = self._filled() * self.num_envs
+        rows = self._generator.integers(end, size=size)
+        while True:
+            # What is no step, such as an episode's last observation, is drawn again.
+            hits = self._live.take(rows)
+            if hits.all():
+                return rows
+            misses = np.flatnonzero(~hits)
+            rows[misses] = self._generator.integers(end, size=len(misses))
 
-    def at(self, rows: Tensor) -> dict[str, Any]:
+    def _filled(self) -> int:
+        """Positions that some environment has written."""
+        return self.length if self._wrapped.any() else int(self._position.max())
+
+    def at(self, rows: NDArray[np.int64]) -> dict[str, Any]:
         """The transitions that begin at these rows.
 
         Returns:
-            raw values: ``obs``, ``next_obs`` {key: (B, F, ...)} with F stacked frames, ``actions`` (B, F, A),
+            raw values as tensors: ``obs``, ``next_obs`` {key: (B, F, ...)} of F frames, ``actions`` (B, F, A),
             ``rewards``, ``dones`` (B, F), ``n_step_rewards``, ``discounts`` (B,), ``index`` (B,) the rows, and with
             ``next_actions`` these (B, A) and ``weight`` (B, F), 0 where they are unknown.
         """
-        batch_size, wanted = len(rows), self.transitions
-        if wanted.n_step > 1 or wanted.infinite_horizon:
-            last, n_step_rewards, discounts = self._n_step(rows)
-        else:
-            last, n_step_rewards, discounts = rows, None, None
+        wanted = self.transitions
+        simple = wanted.n_step == 1 and not wanted.infinite_horizon
+        last, sums, factors = (rows, None, None) if simple else self._n_step(rows)
         following = (last + self.num_envs) % len(self._live)
-        windows = torch.cat([self._frames(rows, rows), self._frames(following, last, 1)])
-        values = self._tensor.index_select(0, windows.flatten()).view(*windows.shape, -1)
-        now, after = values[:batch_size], values[batch_size:]
-        rewards = self._column(now, "rewards").squeeze(-1)
-        if not self.reward.is_identity:
-            rewards = self.reward(rewards)
-        terminals = self._column(now, "terminals").squeeze(-1)
+        windows, next_windows = self._frames(rows, rows), self._frames(following, last, 1)
+        now = torch.from_numpy(self._values.take(windows, axis=0))
+        after = torch.from_numpy(self._values.take(next_windows, axis=0))
+        rewards = self.reward(now[..., self._columns["rewards"].start])
+        terminals = now[..., self._columns["terminals"].start]
         batch: dict[str, Any] = {
-            "obs": self._obs(now, windows[:batch_size]),
-            "next_obs": self._obs(after, windows[batch_size:]),
-            "actions": self._column(now, "actions"),
+            "obs": self._obs(now, windows),
+            "next_obs": self._obs(after, next_windows),
+            "actions": now[..., self._columns["actions"]],
             "rewards": rewards,
             "dones": terminals,
-            "n_step_rewards": rewards[:, -1] if n_step_rewards is None else n_step_rewards,
-            "discounts": wanted.discount * (1.0 - terminals[:, -1])
-            if discounts is None
-            else discounts,
-            "index": rows,
+            "index": torch.from_numpy(rows),
         }
+        if sums is None or factors is None:
+            batch["n_step_rewards"] = rewards[:, -1]
+            batch["discounts"] = wanted.discount - wanted.discount * terminals[:, -1]
+        else:
+            batch["n_step_rewards"] = torch.from_numpy(sums)
+            batch["discounts"] = torch.from_numpy(factors)
         if wanted.next_actions:
-            batch["next_actions"] = self._column(after, "actions")[:, -1]
-            known = self._live_tensor[following] | (batch["discounts"] == 0)
+            batch["next_actions"] = after[:, -1, self._columns["actions"]]
+            known = torch.from_numpy(self._live[following]) | (batch["discounts"] == 0)
             batch["weight"] = known.float().unsqueeze(-1).expand(-1, self.frame_stack)
         return batch
 
-    def _column(self, values: Tensor, name: str) -> Tensor:
-        return values[..., self._columns[name]]
-
-    def _obs(self, values: Tensor, windows: Tensor) -> dict[str, Tensor]:
+    def _obs(self, values: Tensor, windows: Array) -> dict[str, Tensor]:
         """Observations of gathered rows (B, F, W), images by their numbers."""
         obs: dict[str, Tensor] = {}
         for key, shape in self.obs_shapes.items():
             if key in self._images:
-                obs[key] = self._image_tensors[key][windows]
+                obs[key] = torch.from_numpy(self._images[key][windows])
             else:
-                part = self._column(values, f"obs/{key}")
-                obs[key] = part if len(shape) == 1 else part.unflatten(-1, shape or (1,))
+                part = values[..., self._columns[f"obs/{key}"]]
+                obs[key] = part if len(shape) == 1 else part.reshape(*part.shape[:-1], *shape)
         return obs
 
-    def _frames(self, rows: Tensor, steps: Tensor, later: int = 0) -> Tensor:
+    def _frames(self, rows: Array, steps: Array, later: int = 0) -> NDArray[np.int64]:
         """(B, F) rows of the frames up to ``rows``, the first one repeated before the episode's start.
 
         Args:
@@ -280,39 +302,37 @@ class ReplayBuffer:
             later: 0 or 1.
         """
         if self.frame_stack == 1:
-            return rows.unsqueeze(1)
+            return rows[:, None]
         lane, position = rows % self.num_envs, rows // self.num_envs
-        head = torch.from_numpy(self._position)[lane]
-        runs = torch.from_numpy(self._running)[lane] > 0
         # Older frames of the oldest episode may be overwritten.
-        kept = (position - head - runs.long()) % self.length
-        number = torch.from_numpy(self._number)[steps] + later
-        back = torch.minimum(number, kept).unsqueeze(1)
-        offsets = torch.arange(self.frame_stack - 1, -1, -1)
-        return (rows.unsqueeze(1) - self.num_envs * torch.minimum(offsets, back)) % len(self._live)
+        kept = (position - self._position[lane] - (self._running[lane] > 0)) % self.length
+        back = np.minimum(self._number[steps] + later, kept)[:, None]
+        offsets = np.minimum(np.arange(self.frame_stack - 1, -1, -1), back)
+        windows: NDArray[np.int64] = (rows[:, None] - self.num_envs * offsets) % len(self._live)
+        return windows
 
-    def _n_step(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _n_step(self, rows: Array) -> tuple[Array, Array, Array]:
         """Rows of the last steps that are summed, sums of rewards, discounts of what follows: (B,) each."""
         wanted = self.transitions
-        offsets = torch.arange(wanted.n_step)
-        steps = (rows.unsqueeze(1) + self.num_envs * offsets) % len(self._live)
+        offsets = np.arange(wanted.n_step)
+        steps = (rows[:, None] + self.num_envs * offsets) % len(self._live)
         # The row after an episode's end is no step, nor is the newest one.
-        counts = self._live_tensor[steps].long().cumprod(1)
+        counts = np.cumprod(self._live[steps], axis=1)
         number = counts.sum(1)
-        last = steps.gather(1, number.unsqueeze(1) - 1).squeeze(1)
-        rewards = self.reward(self._tensor[steps, self._columns["rewards"].start])
-        terminals = self._tensor[steps, self._columns["terminals"].start]
+        last = steps[np.arange(len(rows)), number - 1]
+        rewards = self.reward(self._values[steps, self._columns["rewards"].start])
         if wanted.infinite_horizon:
-            rewards = torch.where(terminals > 0, rewards / (1.0 - wanted.discount), rewards)
-        summed = (rewards * wanted.discount**offsets * counts).sum(1)
-        terminal = self._tensor[last, self._columns["terminals"].start]
-        return last, summed, wanted.discount**number * (1.0 - terminal)
+            terminals = self._values[steps, self._columns["terminals"].start]
+            rewards = np.where(terminals > 0, rewards / (1.0 - wanted.discount), rewards)
+        sums = (rewards * wanted.discount**offsets * counts).sum(1).astype(np.float32)
+        terminal = self._values[last, self._columns["terminals"].start]
+        return last, sums, (wanted.discount**number * (1.0 - terminal)).astype(np.float32)
 
     # ---- saving ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Everything stored and the state of the sampling, as tensors and numbers; rows are views, not copies."""
-        filled = int(np.where(self._wrapped, self.length, self._position + 1).max()) * self.num_envs
+        filled = min(self._filled() + 1, self.length) * self.num_envs
         arrays = {"values": self._values, "live": self._live, "number": self._number}
         arrays |= {f"images/{key}": value for key, value in self._images.items()}
         counters = {
@@ -323,7 +343,7 @@ class ReplayBuffer:
         return {
             "rows": {name: torch.from_numpy(x[:filled]) for name, x in arrays.items()},
             "counters": {name: torch.from_numpy(x.copy()) for name, x in counters.items()},
-            "generator": self._generator.get_state(),
+            "generator": json.dumps(self._generator.bit_generator.state),
             "layout": self._layout(),
         }
 
@@ -345,7 +365,7 @@ class ReplayBuffer:
         self._position[:] = state["counters"]["position"].numpy()
         self._running[:] = state["counters"]["running"].numpy()
         self._wrapped[:] = state["counters"]["wrapped"].numpy()
-        self._generator.set_state(state["generator"])
+        self._generator.bit_generator.state = json.loads(state["generator"])
         self._size = int(self._live.sum())
 
     def _layout(self) -> dict[str, Any]:
@@ -363,7 +383,6 @@ class ReplayBuffer:
             rows = order * self.num_envs + lane
             edges = np.flatnonzero(np.diff(self._live[rows].astype(np.int8), prepend=0, append=0))
             for start, stop in zip(edges[::2], edges[1::2], strict=True):
-                # Rows of one stretch may hold two episodes where the first one's end was dropped.
                 yield self._episode(rows[start:stop])
 
     def _episode(self, rows: Array) -> Episode:
@@ -385,3 +404,15 @@ class ReplayBuffer:
             else self._values[rows, self._columns[f"obs/{key}"]].reshape(len(rows), *shape)
             for key, shape in self.obs_shapes.items()
         }
+
+
+def _part(step: Step, kept: Array) -> Step:
+    """The step of some of its environments."""
+    return Step(
+        {key: value[kept] for key, value in step.obs.items()},
+        step.actions[kept],
+        step.rewards[kept],
+        step.terminals[kept],
+        step.timeouts[kept],
+        {key: value[kept] for key, value in step.next_obs.items()},
+    )

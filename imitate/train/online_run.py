@@ -79,14 +79,15 @@ class OnlineRun(Run):
     def loop(self) -> str:
         """Learn from demonstrations alone, where that is wanted, then practise to the end; the run's status."""
         wanted = self.config.train.online.pretrain_updates
-        demos = self.learner.demos if isinstance(self.learner, ReplayLearner) else None
-        while demos is not None and self.learner.updates < wanted and not self.state.step:
-            if self.interrupt.signal is not None:
-                return "interrupted"
+        learner = self.learner
+        if isinstance(learner, ReplayLearner) and learner.demos is not None:
             self.algo.set_train()
-            bad = self._guard.add(0, self.learner.update(1, demos), None)
-            if bad is not None:
-                self._go_back(bad)
+            while learner.updates < wanted and not self.state.step:
+                if self.interrupt.signal is not None:
+                    return "interrupted"
+                bad = self._guard.add(0, learner.update(1, learner.demos), None)
+                if bad is not None:
+                    self._go_back(bad)
         return super().loop()
 
     def _steps(self) -> BadLoss | None:
@@ -218,7 +219,7 @@ def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
         normalizer = ObsNormalizer(vectors)
     if isinstance(algo, OnPolicy):
         reward = train.reward
-        running = config.algo.discount if reward.normalization == "running" else None
+        running = config.algo["discount"] if reward.normalization == "running" else None
         return RolloutLearner(
             algo,
             rollout_steps=online.collect_steps,

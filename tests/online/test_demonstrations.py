@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import torch
 
 from imitate.config.transitions import Transitions
 from imitate.data.episode import Episode
@@ -43,7 +42,7 @@ def load(path, shape=(1,), **kwargs):
 
 
 def table(memory):
-    batch = memory.at(torch.from_numpy(np.flatnonzero(memory._live)))
+    batch = memory.at(np.flatnonzero(memory._live))
     columns = (
         batch["obs"]["s"],
         batch["n_step_rewards"],

@@ -36,7 +36,7 @@ def fill(memory, first, rewards, end="c", start_obs=None):
 
 
 def every_transition(memory):
-    rows = torch.from_numpy(np.flatnonzero(memory._live))
+    rows = np.flatnonzero(memory._live)
     batch = memory.at(rows)
     return {
         float(o): (float(a), float(r), float(d), float(n))
@@ -106,7 +106,7 @@ def test_next_actions_and_where_they_are_unknown():
     memory = buffer(transitions=Transitions(discount=0.5, next_actions=True))
     fill(memory, 0, [1, 2], end="t")
     fill(memory, 10, [3, 4], end="c")
-    rows = torch.from_numpy(np.flatnonzero(memory._live))
+    rows = np.flatnonzero(memory._live)
     batch = memory.at(rows)
     assert batch["next_actions"][0].item() == 2 and batch["next_actions"][2].item() == 4
     assert batch["weight"][:, 0].tolist() == [1, 1, 1, 0]
@@ -158,7 +158,7 @@ def test_frames_repeat_the_first_one_and_stay_within_the_episode():
     memory = buffer(frame_stack=3)
     fill(memory, 0, [1, 1], "t")
     fill(memory, 10, [1, 1, 1, 1])
-    rows = torch.from_numpy(np.flatnonzero(memory._live))
+    rows = np.flatnonzero(memory._live)
     batch = memory.at(rows)
     frames = {w[-1]: w for w in batch["obs"]["s"][..., 0].int().tolist()}
     after = {
@@ -186,7 +186,7 @@ def test_frames_never_reach_into_what_was_overwritten():
         for i in range(5):
             start = 100 * episode + i
             memory.add(step([start], [start + 1], [1], "c" if i == 4 else "-"))
-            rows = torch.from_numpy(np.flatnonzero(memory._live))
+            rows = np.flatnonzero(memory._live)
             for window in memory.at(rows)["obs"]["s"][..., 0].int().tolist():
                 assert window == sorted(window) and window[-1] - window[0] <= 2
                 assert {w // 100 for w in window} == {window[-1] // 100}
@@ -207,7 +207,7 @@ def test_images_stay_bytes_and_lie_once():
                 {"image": frames[i + 1], "s": np.zeros((1, 2), np.float32)},
             )
         )
-    batch = memory.at(torch.arange(10))
+    batch = memory.at(np.arange(10))
     assert batch["obs"]["image"].dtype == torch.uint8
     assert np.array_equal(batch["obs"]["image"].numpy(), frames[:10])
     assert np.array_equal(batch["next_obs"]["image"].numpy(), frames[1:])

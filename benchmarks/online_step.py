@@ -1,0 +1,115 @@
+"""Updates of SAC, and environment steps of PPO with all that belongs to them, on one thread: ours, Stable-Baselines3's.
+
+    python -m benchmarks.online_step --peer-python PEER/bin/python
+
+SAC: 17 observations, 6 actions, layers 256 by 256, batches of 256, from memory to updated targets. PPO: eight
+environments, rollouts of 256 steps, ten passes in minibatches of 256, layers 64 by 64.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measuring import Contestant, compare, timed
+from benchmarks.row import Row, table
+from benchmarks.sb3 import StableBaselines
+from imitate import algo_factory, load_config
+from imitate.online.learners import ReplayLearner
+from imitate.online.replay import ReplayBuffer
+from imitate.online.steps import Step
+from imitate.train.online_run import make_collector, make_learner
+from imitate.train.online_setup import build_online
+
+OBS, ACTIONS, BATCH, ROLLOUT = 17, 6, 256, 2048
+ENVS = ("CartPole-v1", "Pendulum-v1")
+
+
+def run(peer: StableBaselines) -> list[Row]:
+    """Rows of the table."""
+    torch.set_num_threads(1)
+    rows = []
+    cases: list[tuple[str, Contestant, int, float]] = [
+        ("sac", timed(_sac()), 30, 1.0),
+        *((f"ppo {env}", timed(_ppo(env)), 1, float(ROLLOUT)) for env in ENVS),
+    ]
+    for case, ours, number, steps in cases:
+        spent = compare({"ours": ours, "peer": peer.contestant(case)}, number, rounds=5)
+        per_s = {name: steps / cost.cpu_s for name, cost in spent.items()}
+        unit = "updates/CPU s" if case == "sac" else "env steps/CPU s"
+        rows.append(Row(case, per_s["ours"], unit, None, False, per_s["peer"], "same run"))
+        rows.append(
+            Row(f"{case}: times Stable-Baselines3", per_s["ours"] / per_s["peer"], "x", 1.5)
+        )
+    return rows
+
+
+def _tree(name: str, **sections: Any) -> dict[str, Any]:
+    return {
+        "algo_name": name,
+        "experiment": {"epoch_every_n_steps": 1000},
+        "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
+        **sections,
+    }
+
+
+def _sac() -> Any:
+    config = load_config(_tree("sac"))
+    algo = algo_factory("sac", config, {"flat": (OBS,)}, ACTIONS)
+    algo.set_train()
+    memory = ReplayBuffer(
+        {"flat": (OBS,)}, ACTIONS, 20_000, transitions=config.algo.transitions(config)
+    )
+    rng = np.random.default_rng(0)
+    none = np.zeros(1, dtype=np.bool_)
+    for _ in range(5_000):
+        obs = rng.random((2, 1, OBS), dtype=np.float32)
+        action = rng.random((1, ACTIONS), dtype=np.float32)
+        memory.add(
+            Step({"flat": obs[0]}, action, np.ones(1, np.float32), none, none, {"flat": obs[1]})
+        )
+    learner = ReplayLearner(
+        algo, memory, memory, batch_size=BATCH, update_ratio=1.0, warmup_steps=0
+    )
+
+    def iterate(n: int) -> None:
+        for _ in range(n):
+            learner.update(1)
+
+    return iterate
+
+
+def _ppo(env: str) -> Any:
+    train = {
+        "batch_size": 256,
+        "max_grad_norm": 0.5,
+        "online": {"env": env, "num_envs": 8, "collect_steps": ROLLOUT // 8},
+    }
+    config = load_config({**_tree("ppo", train=train), "algo": {"rollout_epochs": 10}})
+    setup = build_online(config, torch.device("cpu"))
+    collector, learner = make_collector(setup), make_learner(setup)
+    setup.algo.set_train()
+
+    def iterate(n: int) -> None:
+        for _ in range(n):
+            learner.take(collector.collect(ROLLOUT // 8))
+            for _ in learner.updates_due(1):
+                pass
+
+    return iterate
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser("python -m benchmarks.online_step", description=__doc__)
+    parser.add_argument("--peer-python", type=Path, metavar="PATH", required=True)
+    with StableBaselines(parser.parse_args().peer_python) as peer:
+        print(table(f"online_step, beside Stable-Baselines3 {peer.version}", run(peer)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Stable-Baselines3 as a process that does what it is asked: run by its own interpreter, imports nothing of ours."""
+
+import json
+import sys
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import stable_baselines3
+import torch
+from gymnasium import spaces
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import configure
+
+OBS, ACTIONS, ENVS, BATCH = 17, 6, 256, 256
+
+
+class Replay:
+    """Its replay buffer: 256 environments, 17 observations."""
+
+    def __init__(self) -> None:
+        self.buffer = ReplayBuffer(
+            100_000,
+            spaces.Box(-1, 1, (OBS,), np.float32),
+            spaces.Box(-1, 1, (ACTIONS,), np.float32),
+            device="cpu",
+            n_envs=ENVS,
+        )
+        rng = np.random.default_rng(0)
+        self.obs = rng.random((2, ENVS, OBS), dtype=np.float32)
+        self.actions = rng.random((ENVS, ACTIONS), dtype=np.float32)
+        self.rewards = rng.random(ENVS, dtype=np.float32)
+        self.done = np.zeros(ENVS, dtype=bool)
+        self.infos = [{} for _ in range(ENVS)]
+        self.add(400)
+
+    def add(self, n: int) -> None:
+        for _ in range(n):
+            self.buffer.add(
+                self.obs[0], self.obs[1], self.actions, self.rewards, self.done, self.infos
+            )
+
+    def sample(self, n: int) -> None:
+        for _ in range(n):
+            self.buffer.sample(BATCH)
+
+
+class SacUpdates:
+    """Its SAC: layers 256 by 256, batches of 256."""
+
+    def __init__(self) -> None:
+        env = gymnasium.make("HalfCheetahLike-v0")
+        self.model = SAC("MlpPolicy", env, device="cpu", batch_size=BATCH, buffer_size=20_000)
+        self.model.set_logger(configure(None, []))
+        rng = np.random.default_rng(0)
+        for _ in range(5_000):
+            obs = rng.random((2, 1, OBS), dtype=np.float32)
+            action = rng.random((1, ACTIONS), dtype=np.float32)
+            self.model.replay_buffer.add(obs[0], obs[1], action, np.ones(1), np.zeros(1), [{}])
+
+    def run(self, n: int) -> None:
+        self.model.train(gradient_steps=n, batch_size=BATCH)
+
+
+class RandomWorld(gymnasium.Env):
+    """Nothing but shapes."""
+
+    observation_space = spaces.Box(-1, 1, (OBS,), np.float32)
+    action_space = spaces.Box(-1, 1, (ACTIONS,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(OBS, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(OBS, np.float32), 0.0, False, False, {}
+
+
+class PpoSteps:
+    """Its PPO: eight environments, rollouts of 256 steps, ten passes in minibatches of 256."""
+
+    def __init__(self, env_id: str) -> None:
+        self.model = PPO(
+            "MlpPolicy",
+            make_vec_env(env_id, 8, seed=0),
+            n_steps=256,
+            batch_size=256,
+            n_epochs=10,
+            device="cpu",
+        )
+        self.model.set_logger(configure(None, []))
+
+    def run(self, n: int) -> None:
+        self.model.learn(n * 2048, reset_num_timesteps=False)
+
+
+def main() -> None:
+    """Answer requests ``{"case", "n"}`` with seconds."""
+    torch.set_num_threads(1)
+    gymnasium.register("HalfCheetahLike-v0", RandomWorld, max_episode_steps=1000)
+    replay = Replay()
+    made = {"add": replay.add, "sample": replay.sample}
+    makers = {
+        "sac": lambda: SacUpdates().run,
+        "ppo CartPole-v1": lambda: PpoSteps("CartPole-v1").run,
+        "ppo Pendulum-v1": lambda: PpoSteps("Pendulum-v1").run,
+    }
+    print(json.dumps({"version": stable_baselines3.__version__}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        case = request["case"]
+        if case not in made:
+            made[case] = makers[case]()
+        cpu, wall = time.process_time(), time.perf_counter()
+        made[case](request["n"])
+        spent = {"cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall}
+        print(json.dumps(spent), flush=True)
+
+
+if __name__ == "__main__":
+    main()
