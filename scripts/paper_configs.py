@@ -152,7 +152,7 @@ def run(name: str, task: str, data: str, epoch: Tree, file: str) -> tuple[Tree, 
     """Sections ``experiment`` and ``train``."""
     rollout = {"n": 50, "horizon": HORIZONS[data][task], "rate": epoch.pop("rate")}
     experiment = {
-        "name": f"{task}_{data}_{name}",
+        "name": f"paper_{name}".replace("/", "_"),
         "validate": True,
         "render_video": False,
         "epoch_every_n_steps": epoch.pop("steps"),
@@ -183,9 +183,10 @@ def what_matters() -> Iterator[tuple[str, Tree]]:
                 if name == "cql":
                     epoch["batch_size"] = 1024
                 file = f"{'image' if image else 'low_dim'}_v15.hdf5"
-                experiment, train = run(name, task, data, epoch, file)
+                where = f"what_matters/{task}_{data}/{name}"
+                experiment, train = run(where, task, data, epoch, file)
                 yield (
-                    f"what_matters/{task}_{data}/{name}",
+                    where,
                     tree(
                         algo_name,
                         experiment,
@@ -238,9 +239,10 @@ def diffusion_policy() -> Iterator[tuple[str, Tree]]:
                         **ABSOLUTE,
                     }
                     file = f"{'image' if image else 'low_dim'}_abs.hdf5"
-                    experiment, train = run(name, task, data, epoch, file)
+                    where = f"diffusion_policy/{task}_{data}/{name}"
+                    experiment, train = run(where, task, data, epoch, file)
                     yield (
-                        f"diffusion_policy/{task}_{data}/{name}",
+                        where,
                         tree("diffusion_policy", experiment, train, algo, observation(task, image)),
                     )
 
