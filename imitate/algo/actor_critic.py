@@ -40,6 +40,11 @@ class ActorCritic(Algo):
     targets: ClassVar[dict[str, str]] = {"critic_target": "critic"}
     """Target network -> the network that it follows."""
 
+    keeps_errors = False
+    """Whether :attr:`sample_errors` is wanted."""
+    sample_errors: Tensor | None = None
+    """(B,) how far the critics were from their target in the latest update, for prioritized replay."""
+
     @property
     def actor(self) -> Actor:
         """The network that acts."""
@@ -196,6 +201,8 @@ class ActorCritic(Algo):
         huber = self.algo_config.critic.use_huber
         error = nn.functional.smooth_l1_loss if huber else nn.functional.mse_loss
         errors = error(values, target.expand_as(values), reduction="none")
+        if self.keeps_errors:
+            self.sample_errors = (values.detach() - target).abs().mean(0)
         return masked_mean(errors.sum(0), weight)
 
     def _policy_actions(self, batch: Batch) -> Tensor:

@@ -9,6 +9,18 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from imitate.config.section import OpenSection, Section
 
 
+class PrioritizedConfig(Section):
+    """Replay of the steps whose values are most wrong."""
+
+    enabled: bool = Field(False, description="Whether steps are drawn by their errors.")
+    alpha: float = Field(
+        0.6, ge=0, le=1, description="0 draws uniformly, 1 in proportion to errors."
+    )
+    beta: float = Field(
+        0.4, ge=0, le=1, description="Correction of that in the loss at the start; at last it is 1."
+    )
+
+
 class OnlineConfig(Section):
     """Learning in an environment. An epoch is then ``experiment.epoch_every_n_steps`` environment steps."""
 
@@ -56,6 +68,9 @@ class OnlineConfig(Section):
     )
     buffer_size: PositiveInt = Field(
         1_000_000, description="Steps that are remembered, for algorithms that replay."
+    )
+    prioritized: PrioritizedConfig = Field(
+        PrioritizedConfig(), description="Prioritized replay, for algorithms with critics."
     )
     save_buffer: bool = Field(
         True, description="Save the remembered steps beside last.pth, to resume with them."

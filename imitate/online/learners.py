@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 
+from imitate.algo.actor_critic import ActorCritic
 from imitate.algo.algo import Algo, Info
 from imitate.algo.on_policy import OnPolicy, select_rows
 from imitate.online.normalization import ObsNormalizer, RewardScaler
+from imitate.online.prioritized import PrioritizedReplay
 from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Collected, Step
 
@@ -36,12 +38,14 @@ class MixedBuffer:
         self.parts = [(source, share) for source, share in parts if share > 0]
 
     def sample(self, batch_size: int) -> dict[str, Any]:
-        """A batch in the order of the parts; keys that not all have are left out."""
+        """A batch in the order of the parts; keys that not all have are left out, ``weight`` is 1 where missing."""
         sizes = [round(batch_size * share) for _, share in self.parts]
         sizes[0] += batch_size - sum(sizes)
-        return joined(
-            [source.sample(n) for (source, _), n in zip(self.parts, sizes, strict=True) if n]
-        )
+        batches = [source.sample(n) for (source, _), n in zip(self.parts, sizes, strict=True) if n]
+        if any("weight" in batch for batch in batches):
+            for batch in batches:
+                batch.setdefault("weight", torch.ones_like(batch["rewards"]))
+        return {**joined(batches), "first_part": sizes[0]}
 
 
 def joined(batches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -117,10 +121,17 @@ class ReplayLearner:
 
     def update(self, epoch: int, source: Source | None = None) -> Info:
         """One update, from another source if one is given."""
-        batch = (source or self.source).sample(self._batch_size)
-        batch = self.algo.process_batch_for_training(batch)
+        raw = (source or self.source).sample(self._batch_size)
         self.updates += 1
-        return self.algo.train_on_batch(batch, epoch)
+        info = self.algo.train_on_batch(self.algo.process_batch_for_training(raw), epoch)
+        memory = self.memory
+        if isinstance(memory, PrioritizedReplay) and source is None:
+            errors = cast(ActorCritic, self.algo).sample_errors
+            if errors is not None:
+                # Of a mixed batch, the memory's part comes first.
+                rows = raw["index"][: raw.get("first_part", len(raw["index"]))].numpy()
+                memory.update_priorities(rows, errors[: len(rows)].cpu().numpy())
+        return info
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and statistics; the memory is saved apart."""

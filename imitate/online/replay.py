@@ -128,8 +128,7 @@ class ReplayBuffer:
         outcome[:, -1] = step.timeouts
         self._values[row, self._vector_width :] = outcome
         self._number[row] = running
-        self._size += len(running) - int(np.count_nonzero(self._live[row]))
-        self._live[row] = True
+        self._remember(row)
         self._forget(next_row)
         self._write_obs(next_row, step.next_obs)
         self._advance(chosen, position, step.terminals | step.timeouts)
@@ -181,8 +180,7 @@ class ReplayBuffer:
         outcome = (np.asarray(episode.actions)[:length], rewards[:length], terminals[:length])
         self._values[rows[:-1], self._vector_width :] = np.column_stack([*outcome, timeouts])
         self._number[rows[:-1]] = np.arange(length)
-        self._live[rows[:-1]] = True
-        self._size += length
+        self._remember(rows[:-1])
         self._position[lane] = (position + length + 1) % self.length
         self._wrapped[lane] |= position + length + 1 >= self.length
 
@@ -197,6 +195,12 @@ class ReplayBuffer:
                 self._images[key][rows] = value
             else:
                 self._values[rows, self._columns[f"obs/{key}"]] = value.reshape(len(value), -1)
+
+    def _remember(self, rows: Any) -> None:
+        """These rows, none twice, hold a step each."""
+        live = self._live[rows]
+        self._size += len(live) - int(np.count_nonzero(live))
+        self._live[rows] = True
 
     def _forget(self, rows: Any) -> None:
         """These rows hold no step any more."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from imitate.algo.actor_critic import ActorCritic
 from imitate.algo.on_policy import OnPolicy
 from imitate.config import Config
 from imitate.data.rewards import RewardTransform
@@ -20,6 +21,7 @@ from imitate.online.demonstrations import demonstrations_of
 from imitate.online.learners import MixedBuffer, ReplayLearner, RolloutLearner, Source
 from imitate.online.metrics import Metrics
 from imitate.online.normalization import ObsNormalizer, RewardScaler
+from imitate.online.prioritized import PrioritizedReplay
 from imitate.online.replay import ReplayBuffer
 from imitate.online.workers import Blueprint, ProcessCollector
 from imitate.policy.checkpoint import save_checkpoint
@@ -116,6 +118,9 @@ class OnlineRun(Run):
         warmup = state.step < online.warmup_steps and online.warmup_policy == "random"
         collector.progress = min(state.step / self._total_steps, 1.0)
         collector.version = self.learner.updates
+        if isinstance(self._memory, PrioritizedReplay):
+            beta = online.prioritized.beta
+            self._memory.beta = beta + (1.0 - beta) * collector.progress
         asked = time.perf_counter()
         collected = collector.collect(online.collect_steps, random=warmup)
         self._waited_s += time.perf_counter() - asked
@@ -262,17 +267,24 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
         raise ConfigError(
             f"algo_name: {config.algo_name} learns from demonstrations alone; sac, td3 and ppo practise"
         )
-    return ReplayBuffer(
-        setup.env.obs_shapes,
-        setup.env.action_dim,
-        config.train.online.buffer_size,
-        num_envs=config.train.online.num_envs,
-        images=setup.env.image_keys,
-        transitions=wanted,
-        frame_stack=config.train.frame_stack,
-        reward=fixed_rewards(config),
-        seed=config.train.seed,
-    )
+    shape = (setup.env.obs_shapes, setup.env.action_dim, config.train.online.buffer_size)
+    settings: dict[str, Any] = {
+        "num_envs": config.train.online.num_envs,
+        "images": setup.env.image_keys,
+        "transitions": wanted,
+        "frame_stack": config.train.frame_stack,
+        "reward": fixed_rewards(config),
+        "seed": config.train.seed,
+    }
+    prioritized = config.train.online.prioritized
+    if not prioritized.enabled:
+        return ReplayBuffer(*shape, **settings)
+    if not isinstance(setup.algo, ActorCritic):
+        raise ConfigError(
+            f"train.online.prioritized.enabled: {config.algo_name} has no critics whose errors count: set it to false"
+        )
+    setup.algo.keeps_errors = True
+    return PrioritizedReplay(*shape, alpha=prioritized.alpha, beta=prioritized.beta, **settings)
 
 
 def fixed_rewards(config: Config) -> RewardTransform:

@@ -1,0 +1,131 @@
+"""Steps that surprised are replayed more often.
+
+Schaul et al., "Prioritized Experience Replay", ICLR 2016 (arXiv:1511.05952). With the temporal-difference error d of a
+step, its probability is p / sum p, p = (|d| + eps)^alpha, and its weight in the loss (N P)^-beta, divided by the
+largest weight of the batch. New steps have the highest priority seen so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from imitate.online.replay import ReplayBuffer
+from imitate.online.steps import Array
+
+SMALLEST = 1e-6
+
+
+class SumTree:
+    """Numbers of which any prefix sum is found, and any number is changed, in log(size) steps, many at a time.
+
+    Args:
+        size: how many.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._leaves = 1 << max(size - 1, 0).bit_length()
+        self._sums = np.zeros(2 * self._leaves)
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return float(self._sums[1])
+
+    def __getitem__(self, index: Array) -> NDArray[np.float64]:
+        """The numbers at these places."""
+        return self._sums[np.asarray(index) + self._leaves]
+
+    def set(self, index: Array, values: Array | float) -> None:
+        """Change numbers; where a place is there twice, its last value counts."""
+        nodes = np.asarray(index) + self._leaves
+        self._sums[nodes] = values
+        while len(nodes) and nodes[0] > 1:
+            nodes = np.unique(nodes >> 1)
+            self._sums[nodes] = self._sums[2 * nodes] + self._sums[2 * nodes + 1]
+
+    def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
+        """For each s in [0, total) the place i with sum of numbers before i <= s < sum up to i."""
+        nodes = np.ones(len(sums), dtype=np.int64)
+        rest = sums.copy()
+        while nodes[0] < self._leaves:
+            nodes *= 2
+            left = self._sums[nodes]
+            # Rounding must not lead into an empty half.
+            right = (rest >= left) & (self._sums[nodes + 1] > 0)
+            rest -= np.where(right, left, 0.0)
+            nodes += right
+        return nodes - self._leaves
+
+
+class PrioritizedReplay(ReplayBuffer):
+    """A memory that draws steps by priority.
+
+    Args:
+        alpha: 0 draws uniformly, 1 in proportion to errors.
+        beta: 0 corrects nothing in the loss, 1 corrects fully; may be changed over a training.
+        **kwargs: those of :class:`ReplayBuffer`.
+    """
+
+    def __init__(self, *args: Any, alpha: float = 0.6, beta: float = 0.4, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.beta = beta
+        self._alpha = alpha
+        self._tree = SumTree(len(self._live))
+        self._highest = 1.0
+
+    def _draw(self, size: int) -> NDArray[np.int64]:
+        """One row of each of ``size`` equal parts of the sum."""
+        if not self._size:
+            raise ValueError("nothing to sample: the memory is empty")
+        parts = (np.arange(size) + self._generator.random(size)) / size
+        return self._tree.find(parts * self._tree.total)
+
+    def at(self, rows: NDArray[np.int64]) -> dict[str, Any]:
+        """As in the base class, with ``weight`` (B, F)."""
+        batch = super().at(rows)
+        probability = self._tree[rows] / max(self._tree.total, SMALLEST)
+        weight = (self._size * np.maximum(probability, SMALLEST**2)) ** -self.beta
+        weights = torch.from_numpy((weight / weight.max()).astype(np.float32))
+        weights = weights.unsqueeze(-1).expand(-1, self.frame_stack)
+        batch["weight"] = batch["weight"] * weights if "weight" in batch else weights
+        return batch
+
+    def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
+        """Tell how wrong the values of sampled steps were; rows that hold other steps by now are left alone."""
+        kept = self._live[rows]
+        priorities = (np.abs(errors[kept]) + SMALLEST) ** self._alpha
+        if len(priorities):
+            self._tree.set(rows[kept], priorities)
+            self._highest = max(self._highest, float(priorities.max()))
+
+    def _remember(self, rows: Any) -> None:
+        super()._remember(rows)
+        self._tree.set(self._numbers(rows), self._highest)
+
+    def _forget(self, rows: Any) -> None:
+        super()._forget(rows)
+        self._tree.set(self._numbers(rows), 0.0)
+
+    def _numbers(self, rows: Any) -> NDArray[np.int64]:
+        """Rows as numbers, where they are a slice."""
+        return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the priorities."""
+        state = super().state_dict()
+        rows = len(state["rows"]["live"])
+        state["rows"]["priority"] = torch.from_numpy(self._tree[np.arange(rows)].copy())
+        return {**state, "highest": self._highest}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """With the priorities."""
+        rows = dict(state["rows"])
+        priority = rows.pop("priority").numpy()
+        super().load_state_dict({**state, "rows": rows})
+        self._tree.set(np.arange(len(priority)), priority)
+        self._highest = float(state["highest"])

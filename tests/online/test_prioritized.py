@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imitate.config.transitions import Transitions
+from imitate.online.learners import MixedBuffer, ReplayLearner
+from imitate.online.prioritized import PrioritizedReplay, SumTree
+from imitate.online.replay import ReplayBuffer
+
+from .test_replay import fill, step
+from .worlds import make_algo
+
+
+def test_prefix_sums_by_hand():
+    tree = SumTree(5)
+    tree.set(np.arange(5), np.array([1.0, 0.0, 2.0, 3.0, 0.5]))
+    assert tree.total == 6.5
+    sums = np.array([0.0, 0.99, 1.0, 2.99, 3.0, 5.99, 6.0, 6.49])
+    assert tree.find(sums).tolist() == [0, 0, 2, 2, 3, 3, 4, 4]
+    tree.set(np.array([2, 4]), np.array([0.0, 1.5]))
+    assert tree.total == 5.5 and tree.find(np.array([1.0, 4.5])).tolist() == [3, 4]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=40), st.integers(0, 2**32 - 1))
+def test_it_agrees_with_cumulative_sums(values, seed):
+    tree = SumTree(len(values))
+    rng = np.random.default_rng(seed)
+    numbers = np.array(values)
+    tree.set(rng.permutation(len(values)), 7.0)
+    tree.set(np.arange(len(values)), numbers)
+    assert tree.total == pytest.approx(numbers.sum())
+    if numbers.sum() > 1e-3:
+        found = tree.find(rng.random(100) * tree.total * (1 - 1e-9))
+        assert (numbers[found] > 0).all()
+
+
+def memory(capacity=20, **kwargs):
+    return PrioritizedReplay(
+        {"s": (1,)}, 1, capacity, transitions=Transitions(discount=0.5), **kwargs
+    )
+
+
+def test_steps_are_drawn_in_proportion_and_weighed_inversely():
+    steps = memory(alpha=0.5, beta=1.0)
+    fill(steps, 0, [1, 1, 1, 1])
+    rows = np.flatnonzero(steps._live)
+    steps.update_priorities(rows, np.array([1.0, 4.0, 9.0, 16.0], np.float32))
+    drawn = steps.sample(10_000)
+    counts = torch.bincount(drawn["obs"]["s"].flatten().long())
+    assert counts.tolist() == pytest.approx([1000, 2000, 3000, 4000], abs=2)
+    weight = {
+        int(s): w
+        for s, w in zip(drawn["obs"]["s"].flatten(), drawn["weight"][:, 0].tolist(), strict=True)
+    }
+    # (4 P)^-1, P of 0.1 to 0.4, over the largest of them.
+    assert weight == pytest.approx({0: 1.0, 1: 0.5, 2: 1 / 3, 3: 0.25}, rel=1e-4)
+    steps.beta = 0.0
+    assert (steps.sample(10)["weight"] == 1).all()
+
+
+def test_new_steps_come_first_and_forgotten_ones_never():
+    steps = memory(8, alpha=1.0)
+    fill(steps, 0, [1, 1, 1])
+    steps.update_priorities(np.flatnonzero(steps._live), np.array([5.0, 1e-9, 1e-9], np.float32))
+    steps.add(step([50], [51], [1]))
+    counts = torch.bincount(steps.sample(1000)["obs"]["s"].flatten().long(), minlength=51)
+    assert counts[50] == pytest.approx(500, abs=2) and counts[0] == pytest.approx(500, abs=2)
+    steps.drop_episodes(np.array([0]))
+    for episode in range(5):
+        fill(steps, 100 * episode, [1, 1, 1])
+        live = set(steps._values[steps._live, 0].tolist())
+        assert set(steps.sample(200)["obs"]["s"].flatten().tolist()) == live
+    rows = np.arange(8)
+    steps.update_priorities(rows, np.full(8, 100.0, np.float32))
+    assert (steps._tree[rows][~steps._live[:8]] == 0).all()
+
+
+def test_a_copy_goes_on_identically(tmp_path):
+    steps = memory(12)
+    fill(steps, 0, [1] * 4)
+    steps.update_priorities(np.flatnonzero(steps._live), np.array([3, 1, 2, 9], np.float32))
+    torch.save(steps.state_dict(), tmp_path / "memory.pt")
+    other = memory(12, seed=9)
+    other.load_state_dict(torch.load(tmp_path / "memory.pt", weights_only=True))
+    for each in (steps, other):
+        each.add(step([50], [51], [1]))
+    assert torch.equal(steps.sample(30)["index"], other.sample(30)["index"])
+
+
+def test_errors_come_back_to_the_steps_of_the_memory_alone():
+    algo = make_algo()
+    algo.keeps_errors = True
+    steps = PrioritizedReplay({"place": (1,)}, 1, 50, seed=1)
+    demos = ReplayBuffer({"place": (1,)}, 1, 50)
+    for part in (steps, demos):
+        for i in range(6):
+            one = step([i], [i + 1], [1])
+            renamed = {"obs": {"place": one.obs["s"]}, "next_obs": {"place": one.next_obs["s"]}}
+            part.add(type(one)(**{**vars(one), **renamed}))
+    mixed = MixedBuffer([(steps, 0.5), (demos, 0.5)])
+    assert mixed.sample(8)["weight"][4:].tolist() == [[1.0]] * 4
+    learner = ReplayLearner(algo, steps, mixed, batch_size=8, update_ratio=1, warmup_steps=0)
+    before = steps._tree[np.arange(6)].copy()
+    learner.update(1)
+    errors = algo.sample_errors
+    assert errors.shape == (8,) and (errors >= 0).all()
+    changed = np.flatnonzero(steps._tree[np.arange(6)] != before)
+    assert 1 <= len(changed) <= 4
+    learner.update(1, demos)
+    assert np.array_equal(steps._tree[np.arange(6)] != before, np.isin(np.arange(6), changed))
