@@ -62,6 +62,10 @@ class HierarchyConfig(Section):
         False,
         description="the actor learns with subgoals 1 to planner.subgoal_horizon steps ahead, not with the last alone",
     )
+    actor_sees_subgoal: bool = Field(
+        True,
+        description="false: the actor acts by itself, as in robomimic, whose actors never saw a subgoal",
+    )
     subgoal_update_interval: int = Field(10, ge=1, description="steps for which a subgoal holds")
     latent_subgoal: LatentSubgoalConfig = Field(LatentSubgoalConfig())
     actor: BCConfig = Field(BCConfig(rnn=RNNConfig(enabled=True)))
@@ -192,7 +196,9 @@ class Hierarchy(Algo):
         config, observed = self.algo_config.actor, self.obs_config.actor
         goal: dict[str, list[str]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
-        if self.algo_config.latent_subgoal.enabled:
+        if not self.algo_config.actor_sees_subgoal:
+            pass
+        elif self.algo_config.latent_subgoal.enabled:
             goal["low_dim"] = [LATENT_KEY]
             shapes[LATENT_KEY] = (cast(GL_VAE, self.planner).planner.vae.latent.size,)
         else:
@@ -357,6 +363,8 @@ class Hierarchy(Algo):
         Of the caller's random numbers one is taken per step, whether or not anybody plans: so the rows that do leave
         what the actor draws for the others as it is.
         """
+        if not state["subgoal"]:
+            return {}
         seed = torch.randint(2**62, (), generator=generator, device=self.device)
         due = state["step"] == 0
         if not bool(due.any()):

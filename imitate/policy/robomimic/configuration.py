@@ -7,6 +7,7 @@ Parts of its trees were never read, and so are not believed:
 * a VAE's decoder sees the observation, whatever ``decoder.is_conditioned`` says;
 * pretrained trunks see colours as they are, in [0, 1]; diffusion_policy has GroupNorm in all trunks;
 * features of images go through a ReLU, except into a transformer;
+* actors of hbc and iris see no subgoal;
 * each critic has encoders of its own; transformers are causal, also those that predict future actions, and so act on
   the oldest observation of their window.
 """
@@ -52,6 +53,8 @@ def ours_from_theirs(
         algo["unet"] = {**algo.get("unet", {}), **_unet_sizes(tensors)}
     for section in _sections(algo):
         _spell_out_section(section)
+    if algo_name in ("hbc", "iris"):
+        algo["actor_sees_subgoal"] = False
     rnn, ddim = algo.get("rnn", {}), algo.get("ddim", {})
     if rnn.get("enabled") and train.get("seq_length", 1) == 1:
         train["seq_length"] = rnn.get("horizon", 10)  # windows of one step are refused here
@@ -121,6 +124,10 @@ def _sections(algo: Tree) -> Iterator[Tree]:
 
 
 def _spell_out_section(section: Tree) -> None:
+    optimizers = section.get("optim_params")
+    for net in optimizers.values() if isinstance(optimizers, dict) else ():
+        for key in ("num_train_batches", "num_epochs"):  # written by its training script
+            net.pop(key, None)
     ensemble = section.get("ensemble")
     if isinstance(ensemble, dict):
         ensemble["shared_encoder"] = False

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from imitate.algo.algo import Algo
+from imitate.algo.hierarchy import Hierarchy
 from imitate.errors import CheckpointError, nearest
 from imitate.policy.checkpoint import algo_from_checkpoint
 from imitate.policy.robomimic.limits import check_exportable
@@ -20,6 +21,12 @@ from imitate.policy.robomimic.statistics import action_stats, obs_stats
 from imitate.policy.robomimic.weights import to_theirs
 
 RELEASES = {"robomimic-0.5": "0.5", "robomimic-0.3": "0.3"}
+
+_PARTS: dict[str, dict[str, Any]] = {
+    "hbc": {"planner": {}, "actor": {}},
+    "iris": {"planner": {"planner": {}, "value_net": {}}, "actor": {}},
+}
+_NO_OPTIMIZERS: dict[str, Any] = {"optimizers": {}, "lr_schedulers": {}}
 
 _OWN_ARGUMENTS = ("norm", "imagenet_normalization", "freeze", "lr_scale", "shared_over_time")
 """Arguments of encoders that robomimic's do not have, and that :func:`check_exportable` has looked at."""
@@ -76,12 +83,27 @@ def _model(algo: Algo, old: bool) -> dict[str, Any]:
     averages = algo.global_config.algo_name == "diffusion_policy"
     nets = algo.nets if averages or algo.ema is None else algo.active_nets
     tensors = _tensors(algo, nets.state_dict())
+    if isinstance(algo, Hierarchy):
+        return _nested(tensors, _PARTS[algo.global_config.algo_name], old)
     if old:
         return tensors
-    model: dict[str, Any] = {"nets": tensors, "optimizers": {}, "lr_schedulers": {}}
+    model: dict[str, Any] = {"nets": tensors, **_NO_OPTIMIZERS}
     if averages:
         model["ema"] = None if algo.ema is None else _tensors(algo, algo.ema.module.state_dict())
     return model
+
+
+def _nested(tensors: Mapping[str, Tensor], parts: Mapping[str, Any], old: bool) -> dict[str, Any]:
+    """A dict for each part of a hierarchical policy, whose names begin with its name."""
+    nested: dict[str, Any] = {}
+    for part, inner in parts.items():
+        prefix = f"{part}."
+        own = OrderedDict((n[len(prefix) :], t) for n, t in tensors.items() if n.startswith(prefix))
+        if inner:
+            nested[part] = _nested(own, inner, old)
+        else:
+            nested[part] = own if old else {"nets": own, **_NO_OPTIMIZERS}
+    return nested
 
 
 def _tensors(algo: Algo, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from imitate.algo.algo import Algo, algo_factory
+from imitate.algo.hierarchy import Hierarchy
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
 from imitate.models.action_layout import ActionLayout
@@ -40,6 +41,8 @@ def from_robomimic(ckpt: Mapping[str, Any]) -> dict[str, Any]:
     variables = ckpt.get("variable_state") or {}
     epoch = int(variables.get("epoch") or 0)
     step = epoch * (algo.global_config.experiment.epoch_every_n_steps or 0)
+    if isinstance(algo, Hierarchy):
+        saved["emas"] = {}
     if algo.ema is not None:
         # robomimic does not save how many updates its average has seen, and overwrites it in the first ones.
         algo.ema.num_updates = step
@@ -96,9 +99,21 @@ def _config(ckpt: Mapping[str, Any], normalizes_obs: bool) -> Config:
 
 
 def _tensors(ckpt: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """Those of the networks: up to 0.4 they are ``model``, since then they are in it."""
-    model = ckpt["model"]
-    return model.get("nets", model)  # type: ignore[no-any-return]
+    """Those of the networks."""
+    return flattened(ckpt["model"])
+
+
+def flattened(model: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
+    """The tensors in ``model``, which up to 0.4 are it, and since then in it; hierarchical policies have several."""
+    if "nets" in model:
+        return flattened(model["nets"], prefix)
+    tensors: dict[str, Tensor] = {}
+    for name, value in model.items():
+        if isinstance(value, Tensor):
+            tensors[prefix + name] = value
+        elif isinstance(value, Mapping):
+            tensors |= flattened(value, f"{prefix}{name}.")
+    return tensors
 
 
 def _shape_metadata(ckpt: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -45,6 +45,8 @@ def _of_algorithm(algo: Algo, release: str) -> Iterator[str]:
         yield f"it has no algorithm '{name}' (it has {', '.join(known)})"
         return
     section = algo.algo_config
+    if section.get("actor_sees_subgoal", False):
+        yield "algo.actor_sees_subgoal: its actors of hbc and iris see no subgoal"
     chunk = section.get("chunk", None)
     if chunk is not None and chunk.enabled:
         yield "algo.chunk.enabled: it predicts one action at a time"

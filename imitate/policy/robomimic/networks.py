@@ -15,8 +15,9 @@ from imitate.models.actor import Actor, TransformerActor, VAEActor
 from imitate.models.critics import CriticEnsemble
 from imitate.models.denoiser import Denoiser
 from imitate.models.heads import GaussianHead
-from imitate.models.latents import GaussianLatent
+from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
 from imitate.models.unet import ConditionalUnet1D
+from imitate.models.vae import VAE
 from imitate.policy.robomimic.names import (
     HEAD,
     HEAD_ALONE,
@@ -56,21 +57,21 @@ def _transformer_actor(net: TransformerActor) -> list[Rule]:
 
 
 def _vae(net: VAEActor | VAESampler) -> list[Rule]:
-    latent = net.vae.latent
-    prior = "_vae.nets.prior."
-    rules = [
-        *under(MIMO, "vae.encoder.", "_vae.nets.encoder."),
-        *under(MIMO, "vae.decoder.", "_vae.nets.decoder."),
-        *under(MIMO, "vae.latent.prior.net.", f"{prior}prior_module."),
-        same(r"vae\.latent\.prior\.constants\.(.+)", f"{prior}prior_params.{{}}"),
-    ]
-    if any(True for _ in net.encoder.parameters()):
-        kind = "Gaussian" if isinstance(latent, GaussianLatent) else "categorical"
+    return _vae_rules(net.vae, any(True for _ in net.encoder.parameters()), "_vae.")
+
+
+def _vae_rules(vae: VAE, sees_images: bool, theirs: str) -> list[Rule]:
+    if sees_images:
         raise CheckpointError(
-            f"a VAE ({kind} latents) with a network for images or scans: robomimic has one such network for each of "
-            "encoder, decoder and prior, and here they share one"
+            "a VAE with a network for images or scans: robomimic has one such network for each of encoder, decoder "
+            "and prior, and here they share one"
         )
-    return rules
+    return [
+        *under(MIMO, "vae.encoder.", f"{theirs}nets.encoder."),
+        *under(MIMO, "vae.decoder.", f"{theirs}nets.decoder."),
+        *under(MIMO, "vae.latent.prior.net.", f"{theirs}nets.prior.prior_module."),
+        same(r"vae\.latent\.prior\.constants\.(.+)", f"{theirs}nets.prior.prior_params.{{}}"),
+    ]
 
 
 def _gmm_sampler(net: GMMSampler) -> list[Rule]:
@@ -121,6 +122,18 @@ def _denoiser(net: Denoiser) -> list[Rule]:
     ]
 
 
+def _subgoals(net: SubgoalNetwork) -> list[Rule]:
+    return [
+        *under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", ""),
+        *under(MIMO, "net.", ""),
+    ]
+
+
+def _subgoal_vae(net: SubgoalVAE) -> list[Rule]:
+    networks = [*net.encoder.parameters(), *net.subgoal.parameters()]
+    return _vae_rules(net.vae, bool(networks), "")
+
+
 def _weight(net: Weight) -> list[Rule]:
     return [same(r"log", "param", lead=1)]
 
@@ -134,6 +147,8 @@ _RULES: dict[type[nn.Module], Callable[[Any], list[Rule]]] = {
     Perturbation: _perturbation,
     CriticEnsemble: _critics,
     Denoiser: _denoiser,
+    SubgoalNetwork: _subgoals,
+    SubgoalVAE: _subgoal_vae,
     Weight: _weight,
 }
 
@@ -146,11 +161,21 @@ def rules_of(nets: nn.ModuleDict) -> list[Rule]:
     """
     rules: list[Rule] = []
     for name, net in nets.items():
+        if isinstance(net, nn.ModuleDict):
+            rules += under(rules_of(net), f"{name}.", part_name(name, nets))
+            continue
         kind = _RULES.get(type(net))
         if kind is None:
             raise CheckpointError(f"robomimic has no network like '{name}' ({type(net).__name__})")
         rules += under(kind(net), f"{name}.", f"{THEIR_NAMES.get(name, name)}.")
     return rules
+
+
+def part_name(name: str, parts: nn.ModuleDict) -> str:
+    """Where robomimic keeps a part of a hierarchical policy; that of iris has planner and value in one."""
+    if "value" not in parts or name == "actor":
+        return f"{name}."
+    return {"planner": "planner.planner.", "value": "planner.value_net."}[name]
 
 
 def constants_of(nets: nn.ModuleDict) -> dict[str, Tensor]:
@@ -160,6 +185,9 @@ def constants_of(nets: nn.ModuleDict) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for name, net in nets.items():
+        if isinstance(net, nn.ModuleDict):
+            prefix = part_name(name, nets)
+            found |= {prefix + key: value for key, value in constants_of(net).items()}
         if isinstance(net, TransformerActor):
             backbone = net.transformer.backbone
             length = backbone.context_length

@@ -18,6 +18,7 @@ from imitate.policy.checkpoint import (
 )
 from imitate.policy.robomimic import limits
 from imitate.policy.robomimic.exporting import to_robomimic
+from imitate.policy.robomimic.importing import flattened
 from imitate.policy.robomimic.released_keys import ALGO, OBSERVATION, SHARED, SINCE_0_5
 
 NEW_IN_0_5 = {"bc_minmax", "bc_transformer_future"}
@@ -40,8 +41,7 @@ def test_round_trip_is_exact(any_name, target, recorded, any_unet):
             to_robomimic(ours, target)
         return
     theirs = to_robomimic(ours, target)
-    before = raw["model"].get("nets", raw["model"])
-    after = theirs["model"] if target == "robomimic-0.3" else theirs["model"]["nets"]
+    before, after = flattened(raw["model"]), flattened(theirs["model"])
     for name, tensor in before.items():
         if "scale" in name and any_name == "bc_fixed_std":  # learned from nothing, used by nothing
             continue
@@ -72,7 +72,9 @@ def is_known(path, keys):
     return path[0] in keys.get("", "").split()
 
 
-@pytest.mark.parametrize("name", ["bc_rnn_gmm", "bcq", "cql", "iql", "td3_bc", "diffusion_ddim"])
+@pytest.mark.parametrize(
+    "name", ["bc_rnn_gmm", "bcq", "cql", "iql", "td3_bc", "diffusion_ddim", "gl_vae", "hbc", "iris"]
+)
 def test_only_keys_that_robomimic_knows(name, recorded, any_unet):
     theirs = to_robomimic(recorded(name).checkpoint(), "robomimic-0.5")
     tree = json.loads(theirs["config"])

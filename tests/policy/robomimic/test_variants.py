@@ -10,6 +10,7 @@ from imitate import policy_from_checkpoint
 from imitate.errors import CheckpointError
 
 REFUSED = {"bc_vae_image": "a VAE .* with a network for images"}
+PLANNERS = ("gl", "gl_vae")
 
 
 def test_actions(other, recorded):
@@ -18,6 +19,8 @@ def test_actions(other, recorded):
         with pytest.raises(CheckpointError, match=REFUSED[other]):
             found.checkpoint()
         return
+    if other in PLANNERS:
+        return  # they do not act: see below
     policy, _ = policy_from_checkpoint(device="cpu", ckpt_dict=found.checkpoint())
     obs, goal = found.group("seq/obs/"), found.group("seq/goal/")
     torch.manual_seed(0)
@@ -30,6 +33,25 @@ def test_actions(other, recorded):
         for t in range(12)
     ]
     np.testing.assert_allclose(actions, found["seq/actions"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+@torch.no_grad()
+def test_subgoals_of_a_planner(name, recorded):
+    found = recorded(name)
+    algo = found.algo()
+    torch.manual_seed(0)
+    named = algo.sample_subgoals(found.prepared(algo), None, 1)
+    for key, expected in found.group("seq/subgoal/").items():
+        np.testing.assert_allclose(named[key][:, 0].numpy(), expected, atol=1e-5, rtol=0)
+
+
+def test_actors_of_hierarchical_policies_see_no_subgoal_there(recorded):
+    for name in ("hbc", "iris"):
+        algo = recorded(name).algo()
+        assert algo.actor.goal_shapes == {}
+        width = algo.nets["actor"]["policy"].rnn.nets.weight_ih_l0.shape[1]
+        assert width == 10 + 3 + 4
 
 
 @pytest.mark.parametrize(
