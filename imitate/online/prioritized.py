@@ -38,7 +38,8 @@ class SumTree:
 
     def __getitem__(self, index: Array) -> NDArray[np.float64]:
         """The numbers at these places."""
-        return self._sums[np.asarray(index) + self._leaves]
+        numbers: NDArray[np.float64] = self._sums[np.asarray(index) + self._leaves]
+        return numbers
 
     def set(self, index: Array, values: Array | float) -> None:
         """Change numbers; where a place is there twice, its last value counts."""

@@ -120,8 +120,11 @@ def train(
                 f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
             )
         with _full_disk_is_told(folder):
-            kind = OnlineRun if isinstance(setup, OnlineSetup) else Run
-            run = kind(setup, folder, console, interrupt, ckpt, ranks)
+            run = (
+                OnlineRun(setup, folder, console, interrupt, ckpt, ranks)
+                if isinstance(setup, OnlineSetup)
+                else Run(setup, folder, console, interrupt, ckpt, ranks)
+            )
             ranks.draw_apart(config.train.seed + run.state.step)
             stack.callback(run.close)
             threads = _threads(config, device, run.rollouts.shared_workers)
