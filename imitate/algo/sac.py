@@ -185,10 +185,7 @@ class SAC(ActorCritic):
     def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
         """Critics, actor, temperature, targets."""
         info = self._step("critic", self._critic_loss(batch), epoch, learn)
-        # The actor's gradient passes through the critics and leaves nothing there.
-        critic = self._critic("critic").requires_grad_(False)
         info |= self._step("actor", self._actor_loss(batch), epoch, learn)
-        critic.requires_grad_(True)
         if learn and "temperature" in self.nets and self._learns("actor", epoch):
             self._gradient_step("temperature", self._temperature_loss(info["Entropy"])[0])
         if learn and self._learns("critic", epoch):
