@@ -137,23 +137,24 @@ def _preprocess(ckpt: Mapping[str, Any], algo: Algo, obs_affine: Mapping[str, An
             )
     actions = affine_of(ckpt.get("action_normalization_stats"), "action_normalization_stats")
     train = algo.global_config.train
-    dims = {key: offset.numel() for key, (offset, _) in actions.items()}
-    if set(dims) != set(train.action_keys):
-        dims = {"actions": algo.ac_dim}
+    sizes = {key: offset.numel() for key, (offset, _) in actions.items()}
+    if len(train.action_keys) == 1:
+        sizes = {train.action_keys[0]: algo.ac_dim}
+    unknown = [key for key in train.action_keys if key not in sizes]
+    if unknown:
+        raise CheckpointError(
+            f"action_normalization_stats: lack {', '.join(unknown)}, so that nothing says how many numbers each of "
+            "train.action_keys has"
+        )
     layout = ActionLayout.from_config(
-        {
-            key: dims[key]
-            for key in (train.action_keys if set(dims) == set(train.action_keys) else dims)
-        },
-        dict(train.action_config.items()),
+        {key: sizes[key] for key in train.action_keys}, dict(train.action_config.items())
     )
     raw = {
         key: raw_shape_of(shape, modalities[key], key)
         for key, shape in algo.preprocess.obs_shapes.items()
     }
-    return Preprocess(
-        raw, modalities, layout, affine, {k: v for k, v in actions.items() if k in dims}
-    )
+    normalized = {key: pair for key, pair in actions.items() if key in sizes}
+    return Preprocess(raw, modalities, layout, affine, normalized)
 
 
 def _load_weights(algo: Algo, ckpt: Mapping[str, Any]) -> list[Name]:

@@ -314,3 +314,10 @@ def test_acting_on_the_oldest_observation_is_refused(recorded):
 def test_losses_are_compared_for_all_but_cql(every):
     """CQL draws its actions in another order; what its losses are made of is compared in `test_values`."""
     assert every in LOSSES or every == "cql"
+
+
+def test_action_keys_of_unknown_size_are_named(recorded):
+    keys = ["actions", "gripper"]
+    raw = change(recorded("bc").raw(), train__action_keys=keys)
+    with pytest.raises(CheckpointError, match="action_normalization_stats: lack gripper"):
+        converted(raw)
