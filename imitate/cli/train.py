@@ -59,7 +59,7 @@ def command(
         bool, typer.Option("--json", help="Print results.json instead of the table.")
     ] = False,
 ) -> None:
-    """Train a policy on demonstrations.
+    """Train a policy on demonstrations, or by practice in an environment (train.online).
 
     The run lies in OUTPUT_DIR/NAME/TIME: config.json, metrics.jsonl, results.json, learning_curve.png, checkpoints,
     videos, TensorBoard files. Exit codes: 0 done; 1 training or an evaluation failed; 2 something in the input must
