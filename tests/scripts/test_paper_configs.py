@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -46,14 +48,15 @@ def write_demos(path, config):
     """Demonstrations with all that a configuration reads."""
     rng = np.random.default_rng(0)
     modalities = config.observation.modality_of("obs")
+    size = 240 if "sideview_image" in modalities else SIZE
     arms = 2 if "robot1_eef_pos" in modalities else 1
     dims = {"eef_pos": 3, "eef_quat": 4, "gripper_qpos": 2, "object": OBJECT_DIM}
 
     def values(key):
         if modalities[key] == "rgb":
-            return rng.integers(0, 256, (LENGTH, SIZE, SIZE, 3), dtype=np.uint8)
-        size = dims[key.partition("_")[2] if key.startswith("robot") else key]
-        return rng.normal(size=(LENGTH, size)).astype(np.float32)
+            return rng.integers(0, 256, (LENGTH, size, size, 3), dtype=np.uint8)
+        dim = dims[key.partition("_")[2] if key.startswith("robot") else key]
+        return rng.normal(size=(LENGTH, dim)).astype(np.float32)
 
     env = {"env_name": "Lift", "env_version": "1.5.1", "type": 1, "env_kwargs": {}}
     with DatasetWriter(path, env) as writer:
@@ -100,8 +103,8 @@ STEPPED = [
 ]
 
 
-@pytest.mark.parametrize("name", STEPPED)
-def test_trains_a_step(name, tmp_path):
+def train_a_step(name, folder):
+    """The checkpoint of one update and one validation, on demonstrations made for this configuration."""
     config = load_config(FOLDER / f"{name}.json")
     overrides = [
         "train.num_epochs=1",
@@ -115,10 +118,22 @@ def test_trains_a_step(name, tmp_path):
     ]
     result = train(
         FOLDER / f"{name}.json",
-        dataset=write_demos(tmp_path / "demos.hdf5", config),
-        output_dir=tmp_path / "runs",
+        dataset=write_demos(folder / "demos.hdf5", config),
+        output_dir=folder / "runs",
         overrides=overrides,
         quiet=True,
     )
     assert result.exit_code == 0
-    assert result.checkpoint.is_file()
+    return result.checkpoint
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_trains_a_step(name, tmp_path):
+    assert train_a_step(name, tmp_path).is_file()
+
+
+if __name__ == "__main__":  # all of them: python -m tests.scripts.test_paper_configs
+    for number, one in enumerate(FILES, start=1):
+        with tempfile.TemporaryDirectory() as place:
+            assert train_a_step(one, Path(place)).is_file()
+        sys.stdout.write(f"{number}/{len(FILES)} {one}: trained a step\n")
