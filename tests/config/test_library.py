@@ -32,14 +32,29 @@ def test_every_bundled_configuration_loads_and_can_be_trained(name):
 
 
 @pytest.mark.parametrize("name", [n for n in names() if n.startswith("robosuite/")])
+def test_ready_configurations_of_robosuite_are_alike(name):
+    config = load_config(name)
+    task = name.split("/")[1]
+    assert config.train.data[0].path.startswith(f"datasets/{task}/")
+    assert config.train.output_dir == "runs"
+    assert config.train.obs_normalization == "mean_std"
+
+
+CLONING = [
+    name
+    for name in names()
+    if name.startswith("robosuite/")
+    and "policy" in load_config(name).algo.get("optim_params", default={})
+]
+
+
+@pytest.mark.parametrize("name", CLONING)
 def test_ready_configurations_have_the_settings_that_work(name):
     config = load_config(name)
     task = name.split("/")[1]
     optimizer = config.algo.optim_params.policy
     data = "image_84" if name.endswith("_image") else "scripted"
     assert config.train.data[0].path == f"datasets/{task}/{data}.hdf5"
-    assert config.train.output_dir == "runs"
-    assert config.train.obs_normalization == "mean_std"
     assert optimizer.learning_rate.scheduler_type == "cosine"
     assert optimizer.learning_rate.warmup_steps > 0
     horizons = {"lift": 150, "stack": 300, "pick_place_can": 400}
