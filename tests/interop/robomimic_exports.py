@@ -33,8 +33,11 @@ RL = {"actor": {"layer_dims": [24, 20]}, "critic": {"layer_dims": [24, 20]}}
 BC = {"actor_layer_dims": [24, 20]}
 PRIOR = {"learn": True, "is_conditioned": True, "use_gmm": True, "gmm_learn_weights": True}
 
+COSINE = {"policy": {"learning_rate": {"scheduler_type": "cosine", "warmup_steps": 5}}}
+
 CASES = {
     "bc": ("bc", BC, {}),
+    "bc_cosine": ("bc", {**BC, "optim_params": COSINE}, {}),
     "bc_gaussian": ("bc", {**BC, "gaussian": {"enabled": True}}, {}),
     "bc_gmm": ("bc", {**BC, "gmm": {"enabled": True}}, {}),
     "bc_normalized": ("bc", BC, {"obs_normalization": "mean_std"}),

@@ -147,7 +147,21 @@ def _tree(algo: Algo, release: str, normalizes_obs: bool) -> dict[str, Any]:
             # Its training writes these, and its schedules ask for them.
             net["num_train_batches"] = ours["experiment"]["epoch_every_n_steps"] or 100
             net["num_epochs"] = train["num_epochs"]
+            _check_schedule(net["learning_rate"])
     return tree
+
+
+def _check_schedule(rate: dict[str, Any]) -> None:
+    """In place, a schedule that the release can build: it makes one even for a policy that only acts.
+
+    A cosine wants ``step_every_batch``, which only some of its algorithms have a key for. The others keep the rate.
+    """
+    if rate.get("scheduler_type") != "cosine":
+        return
+    if "step_every_batch" in rate:
+        rate["step_every_batch"] = True
+    else:
+        rate |= {"scheduler_type": "multistep", "epoch_schedule": []}
 
 
 def _known(ours: Mapping[str, Any], known: Keys) -> dict[str, Any]:

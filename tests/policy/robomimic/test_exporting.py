@@ -193,6 +193,18 @@ def test_an_average_of_weights_takes_their_place():
     assert torch.equal(theirs["model"]["nets"]["policy.nets.decoder.nets.action.bias"], averaged)
 
 
+COSINE = {"learning_rate": {"scheduler_type": "cosine", "epoch_schedule": [3]}}
+
+
+def test_schedules_are_such_as_the_release_can_build():
+    """robomimic 0.5 builds them on loading: a cosine only with a key that its BC does not have."""
+    theirs = to_robomimic(policy({"optim_params": {"policy": COSINE}}), "robomimic-0.5")
+    rate = json.loads(theirs["config"])["algo"]["optim_params"]["policy"]["learning_rate"]
+    assert rate["scheduler_type"] == "multistep"
+    assert rate["epoch_schedule"] == []
+    assert "step_every_batch" not in rate
+
+
 def test_the_command(tmp_path, recorded):
     source, target = tmp_path / "ours.pth", tmp_path / "theirs.pth"
     save_checkpoint(recorded("bc_gmm").checkpoint(), source)
