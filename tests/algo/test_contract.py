@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(
     path
     for path in (ROOT / "configs").rglob("*.json")
-    if not {"schema", "paper"} & set(path.parts)  # those of papers: tests/scripts/test_paper_configs.py
+    # Those of papers: tests/scripts/test_paper_configs.py.
+    if not {"schema", "paper"} & set(path.parts)
 )
 SHAPES = {
     "robot0_eef_pos": (3,),
