@@ -66,6 +66,15 @@ VERBS = {
             "imitate train --config bc/bc_rnn_gmm --dataset my.hdf5 --set train.batch_size=64",
         ),
     ),
+    "dagger": Verb(
+        "dagger",
+        "command",
+        "Train in rounds, corrected by an expert or by a person.",
+        (
+            "imitate dagger --config robosuite/lift/bc --dataset demos.hdf5 --demos 5 --out runs/dagger",
+            "imitate dagger --config robosuite/lift/bc --dataset demos.hdf5 --take-over my_robot:hand --out runs/hg",
+        ),
+    ),
     "sweep": Verb(
         "sweep",
         "sweep",

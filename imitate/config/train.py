@@ -101,11 +101,11 @@ class RewardConfig(Section):
 class SampleWeightConfig(Section):
     """How much each step counts in the losses."""
 
-    kind: Literal["return", "return_to_go", "key"] | None = Field(
+    kind: Literal["return", "return_to_go", "key", "interventions"] | None = Field(
         None,
         description="return: exp(R / temperature) with R the demo's return, 0 the worst and 1 the "
         "best; return_to_go: the same of the discounted rewards from the step on; key: an array of "
-        "the file; null: all alike.",
+        "the file; interventions: where a person acted, by the array of that name; null: all alike.",
     )
     temperature: PositiveFloat = Field(
         0.2, description="return, return_to_go: small prefers the best sharply."
@@ -113,6 +113,13 @@ class SampleWeightConfig(Section):
     discount: float = Field(0.99, ge=0, le=1, description="return_to_go: of later rewards.")
     key: str | None = Field(
         None, description="key: name of an array (T,) in each demo, of weights of 0 or more."
+    )
+    policy_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="interventions: share of the whole weight for the steps that the policy took; 0 "
+        "leaves them out, 0.5 balances them with those of the person.",
     )
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ def journal_of(path: Path) -> Path:
 
 
 class JournaledFile:
-    """A binary file, new, whose changes since the last commit can be taken back; h5py writes through it.
+    """A binary file whose changes since the last commit can be taken back; h5py writes through it.
 
     Before bytes of the committed part are overwritten, they go to a journal beside the file. Whoever finds the journal
     of a dead writer puts them back (:func:`roll_back`); what was appended since is behind the end that the HDF5 header
@@ -26,15 +26,16 @@ class JournaledFile:
 
     Args:
         path: made anew.
+        keep: it exists, and what is in it stays; of a dead writer's file see :func:`roll_back` first.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep: bool = False) -> None:
         self.path = path
         self._journal = _locked(journal_of(path))
         self._journal.truncate(0)
-        self._file = path.open("w+b", buffering=0)
+        self._file = path.open("r+b" if keep else "w+b", buffering=0)
         self._position = 0
-        self._committed = 0
+        self._committed = self._size()
         self._journaled = 0
         self._error: BaseException | None = None
 

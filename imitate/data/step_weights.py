@@ -54,6 +54,8 @@ def weight_keys(config: SampleWeightConfig) -> tuple[str, ...]:
     """Step arrays that the weights are made of."""
     if config.kind is None:
         return ()
+    if config.kind == "interventions":
+        return ("interventions",)
     return (config.key,) if config.key is not None else ("rewards",)
 
 
@@ -74,6 +76,8 @@ def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArra
                 f"{dataset.hdf5_path}: '{config.key}' (train.sample_weight.key) wants one number per step, none below "
                 f"0 and not all 0; found values from {values.min():g} to {values.max():g}"
             )
+    elif config.kind == "interventions":
+        weights = _by_hand(values.reshape(-1) > 0, config.policy_share, str(dataset.hdf5_path))
     else:
         rewards = dataset.numbers.reward(values.astype(np.float32))
         if config.kind == "return":
@@ -88,3 +92,16 @@ def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArra
         weights = np.exp((quality - quality.max()) / spread / config.temperature)
     scaled: NDArray[np.float32] = (weights / weights.mean()).astype(np.float32)
     return scaled
+
+
+def _by_hand(by_hand: NDArray[np.bool_], policy_share: float, path: str) -> NDArray[np.float64]:
+    """Weights of steps that a person took, and of the others, which have this share of the sum where there are any."""
+    total, own = len(by_hand), int(by_hand.sum())
+    if own == 0:
+        raise DatasetError(
+            f"{path}: 'interventions' is 0 everywhere, so that nothing has a weight: set train.sample_weight.kind to "
+            "null"
+        )
+    if own == total:
+        return np.ones(total)
+    return np.where(by_hand, (1.0 - policy_share) / own, policy_share / (total - own))

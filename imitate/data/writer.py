@@ -18,8 +18,8 @@ from typing_extensions import Self
 
 from imitate.data.episode import Episode, arrays_of, attrs_of, stacked
 from imitate.data.hdf5_format import DatasetFile
-from imitate.data.image_codec import STORAGES, ImageStorage, write_images
-from imitate.data.journal import JournaledFile, is_being_written
+from imitate.data.image_codec import STORAGES, ImageStorage, storage_of, write_images
+from imitate.data.journal import JournaledFile, is_being_written, roll_back
 from imitate.errors import ConfigError, DatasetError, nearest
 
 FORMAT_VERSION = 1
@@ -37,6 +37,8 @@ class DatasetWriter:
         path: the HDF5 file to make.
         env_meta: the environment, as :func:`imitate.envs.make_env` takes it; written as JSON.
         overwrite: replace an existing file, at the moment of closing, and a partial one, now.
+        append: go on with an existing file, or with what an interrupted writer left of it; ``env_meta`` is then that of
+            the file. While it is written it lies under its partial name.
         control_freq: actions per second, if known.
         image_storage: how observations with two dimensions or more per step lie in the file. 'raw': as they are, read
             fastest; 'gzip', 'lzf': compressed without loss; 'jpeg': uint8 images (H, W, 3) as one JPEG per step, with
@@ -55,6 +57,7 @@ class DatasetWriter:
         env_meta: Mapping[str, Any],
         *,
         overwrite: bool = False,
+        append: bool = False,
         control_freq: float | None = None,
         image_storage: ImageStorage = "raw",
         jpeg_quality: int = 95,
@@ -68,21 +71,26 @@ class DatasetWriter:
             )
         if not 1 <= jpeg_quality <= 100:
             raise ConfigError(f"jpeg_quality is {jpeg_quality}: wanted 1 to 100")
-        _check_free(self.path, self.partial, overwrite)
+        goes_on = append and _taken_up(self.path, self.partial)
+        if not goes_on:
+            _check_free(self.path, self.partial, overwrite)
         self._image_storage: ImageStorage = image_storage
         self._jpeg_quality = jpeg_quality
         self._keep_partial = keep_partial
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._journal = JournaledFile(self.partial)
+            self._journal = JournaledFile(self.partial, keep=goes_on)
         except OSError as error:
             raise DatasetError(
                 f"{self.path}: cannot be written ({error.strerror}): choose another folder"
             ) from error
-        self._file: h5py.File | None = h5py.File(self._journal, "w")
+        self._file: h5py.File | None = h5py.File(self._journal, "r+" if goes_on else "w")
         self._names: list[str] = []
         self._layout: dict[str, tuple[int, ...]] = {}
         self._running: dict[str, list[Any]] | None = None
+        if goes_on:
+            self._look_at_demos(self._file["data"])
+            return
         with self._saved() as file:
             data = file.create_group("data")
             data.attrs["env_args"] = json.dumps(dict(env_meta))
@@ -90,6 +98,28 @@ class DatasetWriter:
             data.attrs["total"] = 0
             if control_freq is not None:
                 data.attrs["control_freq"] = float(control_freq)
+
+    def _look_at_demos(self, data: h5py.Group) -> None:
+        """Names and arrays of the demos that are there."""
+        self._names = list(data)
+        if self._names:
+            first = data[self._names[0]]
+
+            def note(key: str, node: h5py.Dataset | h5py.Group) -> None:
+                if isinstance(node, h5py.Dataset):
+                    self._layout[key] = storage_of(node).frame or node.shape[1:]
+
+            first.visititems(note)
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes in the file so far."""
+        return len(self._names)
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the arrays that each episode has; empty before the first."""
+        return tuple(self._layout)
 
     # ---- whole episodes --------------------------------------------------------------------------
 
@@ -340,6 +370,25 @@ def finish_partial(path: str | Path) -> int:
     os.replace(partial, path)
     _sync_folder(path.parent)
     return count
+
+
+def _taken_up(path: Path, partial: Path) -> bool:
+    """Whether there is a file to go on with; it then lies under its partial name, as its writer last left it.
+
+    Raises:
+        DatasetError: another process writes it, or there are two of it.
+    """
+    if is_being_written(partial):
+        raise DatasetError(
+            f"{path}: another process is writing it: wait for it or choose another name"
+        )
+    if partial.exists() and path.exists():
+        raise DatasetError(f"{path}: exists beside {partial}: remove one of them")
+    if path.exists():
+        os.replace(path, partial)
+    elif partial.exists():
+        roll_back(partial)
+    return partial.exists()
 
 
 def _check_free(path: Path, partial: Path, overwrite: bool) -> None:

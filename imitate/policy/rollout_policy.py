@@ -130,6 +130,14 @@ class RolloutPolicy:
             told = torch.as_tensor(received.copy(), device=self.algo.device)
             self._state = self.algo.observe_reward(self._state, told)
 
+    def cut_plan(self) -> None:
+        """Forget the actions that are planned and not yet taken, as when somebody else has acted meanwhile.
+
+        What was seen stays known; the next action is the first of a new plan.
+        """
+        if self._state is not None:
+            self._state = _without_plans(self._state, self.algo.initial_state(self._batch_size))
+
     @torch.inference_mode()
     def planned_actions(self) -> NDArray[np.float64] | None:
         """The actions that were planned when the last one was taken, that one first: (B, K, A), clipped to the limits.
@@ -223,3 +231,15 @@ class RolloutPolicy:
         if not batched:
             arrays = {key: value[None] for key, value in arrays.items()}
         return self.algo.preprocess.prepare_obs(arrays, keys)
+
+
+def _without_plans(state: PolicyState, fresh: PolicyState) -> PolicyState:
+    """The state with the executions of its chunks as at the start of an episode."""
+    return {
+        key: fresh[key]
+        if key == "chunk"
+        else _without_plans(value, fresh[key])
+        if isinstance(value, dict)
+        else value
+        for key, value in state.items()
+    }

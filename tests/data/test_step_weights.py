@@ -100,3 +100,28 @@ def test_bad_weights_are_refused(tmp_path):
         build(path, sample_weight={"kind": "key"})
     with pytest.raises(DatasetError, match="no 'progres'.*'progress'|progres"):
         build(path, sample_weight={"kind": "key", "key": "progres"})
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (0.0, {0.0: 0.0, 1.0: 16 / 5}),  # five steps by hand of sixteen
+        (0.5, {0.0: 0.5 * 16 / 11, 1.0: 0.5 * 16 / 5}),
+    ],
+)
+def test_interventions(tmp_path, share, expected):
+    path = write(tmp_path / "d.hdf5", interventions=(0, 1, 0, 0))
+    dataset = build(path, sample_weight={"kind": "interventions", "policy_share": share})
+    batch = dataset.__getitems__(list(range(len(dataset))))[0]
+    by_hand = dataset.numbers.array("interventions").reshape(-1)
+    for kind, weight in expected.items():
+        np.testing.assert_allclose(batch["weight"][:, 0][by_hand == kind], weight, rtol=1e-6)
+
+
+def test_demonstrations_alone_count_alike_and_practice_alone_not_at_all(tmp_path):
+    path = write(tmp_path / "d.hdf5", interventions=(1, 1, 1, 1))
+    batch = build(path, sample_weight={"kind": "interventions"}).__getitems__([0, 5])[0]
+    assert "weight" not in batch
+    path = write(tmp_path / "none.hdf5", interventions=(0, 0, 0, 0))
+    with pytest.raises(DatasetError, match="0 everywhere"):
+        build(path, sample_weight={"kind": "interventions"})

@@ -293,3 +293,61 @@ def test_a_disk_that_is_full_from_the_start_leaves_nothing(tmp_path, monkeypatch
     with pytest.raises(DatasetError, match="No space left on device"):
         writer.append_episode(episode())
     assert [p.name for p in tmp_path.iterdir()] == ["ok.hdf5"]
+
+
+def test_a_file_is_gone_on_with(tmp_path):
+    path = tmp_path / "a.hdf5"
+    image = {"obs": {"image": np.zeros((3, 8, 8, 3), dtype=np.uint8)}}
+    for number in range(2):
+        with DatasetWriter(path, META, append=True, image_storage="jpeg") as writer:
+            assert writer.num_episodes == number
+            with pytest.raises(DatasetError, match="'obs/image'"):
+                if number:
+                    writer.append_episode(episode())
+                else:
+                    raise DatasetError("'obs/image'")
+            assert writer.append_episode(episode(**image)) == f"demo_{number}"
+            assert not path.exists()
+    with DatasetFile(path) as file:
+        assert file.demos() == ["demo_0", "demo_1"]
+        assert file.file_attrs["total"] == 6
+        assert file.env_meta == META
+
+
+def test_what_an_interrupted_writer_left_is_gone_on_with(tmp_path):
+    path = tmp_path / "a.hdf5"
+    with DatasetWriter(path, META, append=True) as writer:
+        writer.append_episode(episode(2))
+    with pytest.raises(KeyboardInterrupt), DatasetWriter(path, META, append=True) as writer:
+        writer.append_episode(episode(3))
+        writer.start_episode()
+        raise KeyboardInterrupt
+    assert not path.exists()
+    with DatasetWriter(path, META, append=True) as writer:
+        assert writer.num_episodes == 2
+        writer.append_episode(episode(4))
+    with DatasetFile(path) as file:
+        assert [file.length(demo) for demo in file.demos()] == [2, 3, 4]
+
+
+def test_a_killed_writer_is_gone_on_with(tmp_path):
+    path = tmp_path / "a.hdf5"
+    program = """
+        import os, signal, sys
+        import numpy as np
+        from imitate.data import DatasetWriter, Episode
+        x = np.zeros((2, 1))
+        one = Episode({"x": x}, x, x[:, 0], x[:, 0], x[:, 0])
+        with DatasetWriter(sys.argv[1], {}, append=True) as writer:
+            writer.append_episode(one)
+        writer = DatasetWriter(sys.argv[1], {}, append=True)
+        writer.append_episode(one)
+        writer._file.create_group("data/half")
+        writer._file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program), path], check=False)
+    with DatasetWriter(path, {}, append=True) as writer:
+        assert writer.num_episodes == 2
+    with DatasetFile(path) as file:
+        assert file.demos() == ["demo_0", "demo_1"]

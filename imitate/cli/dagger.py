@@ -1,0 +1,201 @@
+"""``imitate dagger``: a policy practises, an expert or a person corrects it, it learns from that."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from tqdm import tqdm
+
+from imitate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from imitate.train.dagger import Round, SuperviseRound
+
+FAILED = 1
+INTERRUPTED = 130
+SCRIPTED = "scripted"
+
+
+def command(
+    config: Annotated[
+        str, typer.Option("--config", "-c", help="JSON file, or a name such as robosuite/lift/bc.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of everything; one that is there is gone on with.")
+    ],
+    dataset: Annotated[
+        Path | None, typer.Option("--dataset", "-d", help="Demonstrations to begin with.")
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            "--init",
+            metavar="CKPT",
+            help="Policy to begin with. Each round then goes on with the weights of the last.",
+        ),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option("--env", help="Task or gymnasium name, in place of the demonstrations' own."),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of practice.")] = 5,
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes of a round.")] = 10,
+    demos: Annotated[
+        int | None, typer.Option("--demos", min=1, help="Take so many demonstrations only.")
+    ] = None,
+    expert: Annotated[
+        str,
+        typer.Option(
+            "--expert",
+            metavar="WHO",
+            help="Who knows the right action: scripted, a checkpoint, or module:function of an observation.",
+        ),
+    ] = SCRIPTED,
+    beta: Annotated[
+        float,
+        typer.Option(
+            "--beta", min=0.0, max=1.0, help="In round k the expert acts with probability beta^k."
+        ),
+    ] = 0.5,
+    take_over: Annotated[
+        str | None,
+        typer.Option(
+            "--take-over",
+            metavar="WHO",
+            help="HG-DAgger: only steps in which somebody takes over are labelled. module:function of an observation "
+            "and the policy's action, which gives an action or None; or expert, who acts while the policy errs.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the episodes.")] = 0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Another value for any key."),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the progress of each training.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the rounds as JSON.")] = False,
+) -> None:
+    """Learn in rounds: the policy acts, an expert says what would have been right (DAgger), or a person takes over.
+
+    All data lie in OUT/demos.hdf5, with `interventions`, `policy_actions`, `executed_actions` and `round` per step;
+    each round trains on all of them. Episodes last experiment.rollout.horizon steps. The same command again goes on
+    where it was interrupted, with more --rounds too. Exit codes: as of train.
+    """
+    from imitate.config import load_config
+    from imitate.train.dagger import DaggerPlan, dagger
+    from imitate.train.errors import TrainingError
+
+    loaded = load_config(config, set_ or ())
+    meta = _environment(env, dataset, loaded)
+    plan = DaggerPlan(
+        rounds=rounds,
+        episodes=episodes,
+        seed=seed,
+        horizon=loaded.experiment.rollout.horizon,
+        demos=demos,
+    )
+    with tqdm(total=rounds * episodes, unit="episode", disable=None) as bar:
+
+        def advance(number: int, done: int) -> None:
+            bar.set_description(f"round {number}", refresh=False)
+            bar.update((number - 1) * episodes + done - bar.n)
+
+        def tell(over: Round) -> None:
+            if not json_:
+                bar.write(_line(over))
+
+        try:
+            progress = dagger(
+                loaded,
+                plan,
+                _supervisor(expert, beta, take_over, str(meta["env_name"])),
+                meta,
+                out,
+                dataset=dataset,
+                init=init,
+                labels_all=take_over is None,
+                on_round=tell,
+                on_episode=advance,
+                quiet=not verbose,
+            )
+        except TrainingError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(FAILED) from None
+        except KeyboardInterrupt:
+            typer.echo(f"interrupted; the same command goes on with {out}", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+    if json_:
+        typer.echo(json.dumps([vars(over) for over in progress.rounds], indent=2))
+    if progress.exit_code:
+        raise typer.Exit(progress.exit_code)
+
+
+def _line(over: Round) -> str:
+    rate = "" if over.success_rate is None else f", success {100 * over.success_rate:.0f} %"
+    return (
+        f"round {over.number}: {over.episodes} episodes, {over.steps} steps, {over.interventions} of them by hand; "
+        f"{over.labels} labels so far{rate}: {over.checkpoint}"
+    )
+
+
+def _environment(env: str | None, dataset: Path | None, config: Any) -> dict[str, Any]:
+    """env_args of what was named, else of the demonstrations."""
+    from imitate.data import DatasetFile
+    from imitate.envs import make_env
+    from imitate.envs.experts import EXPERTS
+
+    if env is None:
+        if dataset is None:
+            raise ConfigError(
+                "--env: name the environment, or give demonstrations that know theirs"
+            )
+        with DatasetFile(dataset) as file:
+            return file.env_meta
+    kind = 1 if env in EXPERTS else 2
+    made = make_env({"env_name": env, "type": kind, "env_kwargs": {}}, obs_keys=config.all_obs_keys)
+    try:
+        return made.serialize()
+    finally:
+        made.close()
+
+
+def _supervisor(expert: str, beta: float, take_over: str | None, env_name: str) -> SuperviseRound:
+    """Who supervises each round."""
+    from imitate.online.supervision import Labels, TakesOver, Vigilant
+
+    if take_over is not None and take_over != "expert":
+        hand = _named(take_over, "--take-over")
+        return lambda number: TakesOver(hand)
+    who = _expert(expert, env_name)
+    if take_over is not None:
+        return lambda number: TakesOver(Vigilant(who))
+    return lambda number: Labels(who, beta**number)
+
+
+def _expert(name: str, env_name: str) -> Any:
+    from imitate.online.supervision import PolicyExpert, ScriptedExpert
+    from imitate.policy.loading import policy_from_checkpoint
+
+    if name == SCRIPTED:
+        return ScriptedExpert(env_name)
+    if Path(name).expanduser().exists():
+        policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=Path(name).expanduser())
+        return PolicyExpert(policy)
+    return _named(name, "--expert")
+
+
+def _named(name: str, option: str) -> Any:
+    """What ``module:attribute`` means; a class is made an object of."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{option}: '{name}' is neither a file nor module:function that can be imported ({error})"
+        ) from None
+    return found() if isinstance(found, type) else found

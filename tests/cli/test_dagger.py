@@ -1,0 +1,56 @@
+"""`imitate dagger`: who is meant, and what is refused before anything runs."""
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from imitate.cli import dagger
+from imitate.cli.main import app
+from imitate.errors import ConfigError
+from imitate.online.supervision import Labels, TakesOver
+
+OBS = {
+    "object": np.array([0.1, 0.0, 0.82, 0, 0, 0, 1, 0, 0, 0]),
+    "robot0_eef_pos": np.array([0.0, 0.0, 1.0]),
+    "robot0_eef_quat": np.array([1.0, 0, 0, 0]),
+    "robot0_gripper_qpos": np.array([0.04, -0.04]),
+}
+
+
+def test_the_experts_share_falls_from_round_to_round():
+    supervise = dagger._supervisor("scripted", 0.5, None, "Lift")
+    shares = []
+    for number in (1, 2):
+        labels = supervise(number)
+        assert isinstance(labels, Labels)
+        labels.start_episode(0)
+        words = [labels.watch(OBS, np.zeros(7)) for _ in range(400)]
+        assert all(word.label.shape == (7,) for word in words)
+        shares.append(np.mean([word.takes_over for word in words]))
+    assert shares == pytest.approx([0.5, 0.25], abs=0.07)
+
+
+def test_a_script_takes_over_where_the_policy_errs():
+    supervisor = dagger._supervisor("scripted", 0.5, "expert", "Lift")(1)
+    assert isinstance(supervisor, TakesOver)
+    supervisor.start_episode(0)
+    words = [supervisor.watch(OBS, np.ones(7)) for _ in range(10)]
+    assert [word.takes_over for word in words] == [False] * 4 + [True] * 6
+
+
+def test_a_person_is_a_function_that_is_named():
+    supervisor = dagger._supervisor("scripted", 0.5, "numpy:add", "Lift")(1)
+    assert supervisor.watch(np.ones(2), np.ones(2)).label.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["nowhere.pth", "numpy:nobody", "no_such_module:hand", ":"])
+def test_an_expert_that_is_not_there(name):
+    with pytest.raises(ConfigError, match="--expert: .* is neither a file nor module:function"):
+        dagger._expert(name, "Lift")
+
+
+def test_there_must_be_an_environment(tmp_path):
+    args = ["dagger", "--config", "bc/bc", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code == 2
+    assert "--env: name the environment" in result.output
