@@ -4,6 +4,7 @@ Fujimoto, van Hoof, Meger, "Addressing Function Approximation Error in Actor-Cri
 (arXiv:1802.09477). With the target actor pi':
 
     a' = clip(pi'(s') + clip(noise, -c, c), -1, 1)                           -> DelayedActor._target_actions
+    in practice a = clip(pi(s) + noise, -1, 1)                               -> DelayedActor._act
 
 The actor and all targets follow every ``actor.update_freq``-th update of the critics, whose number is saved, so that a
 resumed training goes on exactly.
@@ -20,7 +21,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Batch, Info
+from imitate.algo.algo import Batch, Info, PolicyState, PolicyStep
+from imitate.algo.exploration import next_noise
 from imitate.algo.rl_sections import ActorConfig
 from imitate.algo.sections import LayerDims
 from imitate.models.actor import Actor
@@ -83,6 +85,29 @@ class DelayedActor(ActorCritic):
         if learn:
             self._follow()
         return info
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        return {"noise": torch.zeros(batch_size, self.ac_dim, device=self.device)}
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        features, _ = self.actor(obs, goal)
+        action = self.actor.head.act(features)
+        if not explore:
+            return PolicyStep(action, state, {})
+        noise = next_noise(state["noise"], self.algo_config.exploration, generator)
+        return PolicyStep((action + noise).clamp(-1.0, 1.0), {"noise": noise}, {})
+
+    # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def serialize(self) -> dict[str, Any]:
         """With the number of updates, on which the actor's turn depends."""

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
 from imitate.algo.delayed_actor import DelayedActor, DelayedActorConfig
+from imitate.algo.exploration import ActionNoiseConfig
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
@@ -70,6 +71,7 @@ class ReBRACConfig(ActorCriticConfig):
     optim_params: ReBRACOptimParams = Field(ReBRACOptimParams())
     actor: ReBRACActorConfig = Field(ReBRACActorConfig())
     critic: ReBRACCriticConfig = Field(ReBRACCriticConfig())
+    exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
 
 @register_algo_factory_func("rebrac", section=ReBRACConfig)

@@ -19,9 +19,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
 from imitate.algo.delayed_actor import DelayedActor, DelayedActorConfig
-from imitate.algo.exploration import ActionNoiseConfig, next_noise
+from imitate.algo.exploration import ActionNoiseConfig
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
@@ -85,24 +85,3 @@ class TD3(DelayedActor):
         )[0]
         loss = -masked_mean(values, batch["weight"])
         return loss, {"Actor_Loss": loss}
-
-    # ---- test time -----------------------------------------------------------------------------------------------
-
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        return {"noise": torch.zeros(batch_size, self.ac_dim, device=self.device)}
-
-    def _act(
-        self,
-        obs: dict[str, Tensor],
-        state: PolicyState,
-        goal: dict[str, Tensor] | None,
-        *,
-        explore: bool,
-        generator: torch.Generator | None,
-    ) -> PolicyStep:
-        features, _ = self.actor(obs, goal)
-        action = self.actor.head.act(features)
-        if not explore:
-            return PolicyStep(action, state, {})
-        noise = next_noise(state["noise"], self.algo_config.exploration, generator)
-        return PolicyStep((action + noise).clamp(-1.0, 1.0), {"noise": noise}, {})

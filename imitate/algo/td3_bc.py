@@ -25,6 +25,7 @@ from torch import Tensor
 
 from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
 from imitate.algo.delayed_actor import DelayedActor, DelayedActorConfig
+from imitate.algo.exploration import ActionNoiseConfig
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
@@ -58,6 +59,7 @@ class TD3BCConfig(ActorCriticConfig):
     alpha: float = Field(2.5, ge=0, description="weight of values against regression; 0 is BC")
     actor: DelayedActorConfig = Field(DelayedActorConfig())
     critic: TD3CriticConfig = Field(TD3CriticConfig())
+    exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
 
 @register_algo_factory_func("td3_bc", section=TD3BCConfig)

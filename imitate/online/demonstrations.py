@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from imitate.config import Config
-from imitate.config.transitions import Transitions
+from imitate.config.transitions import Returns, Transitions
 from imitate.data import DatasetFile
 from imitate.data.action_scale import refuse_rescaled
 from imitate.data.build import training_sources
@@ -29,6 +29,7 @@ def load_demonstrations(
     action_keys: Sequence[str] = ("actions",),
     images: tuple[str, ...] = (),
     transitions: Transitions,
+    returns: Returns | None = None,
     frame_stack: int = 1,
     reward: RewardTransform,
     seed: int = 0,
@@ -42,6 +43,7 @@ def load_demonstrations(
         action_keys: arrays that, side by side, are the action.
         images: as for :class:`ReplayBuffer`.
         transitions: as for :class:`ReplayBuffer`.
+        returns: as for :class:`ReplayBuffer`.
         frame_stack: as for :class:`ReplayBuffer`.
         reward: as for :class:`ReplayBuffer`.
         seed: of the sampling.
@@ -60,6 +62,7 @@ def load_demonstrations(
         rows + 1,
         images=images,
         transitions=transitions,
+        returns=returns,
         frame_stack=frame_stack,
         reward=reward,
         seed=seed,
@@ -82,6 +85,7 @@ def demonstrations_of(config: Config, memory_like: ReplayBuffer, action_dim: int
         action_keys=config.train.action_keys,
         images=memory_like.image_keys,
         transitions=memory_like.transitions,
+        returns=memory_like.returns,
         frame_stack=memory_like.frame_stack,
         reward=memory_like.reward,
         seed=config.train.seed + 1,

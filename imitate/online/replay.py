@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.config.transitions import Transitions
+from imitate.config.transitions import Returns, Transitions
 from imitate.data.episode import Episode
 from imitate.data.rewards import RewardTransform
 from imitate.errors import CheckpointError, EnvError
@@ -42,6 +42,7 @@ class ReplayBuffer:
         num_envs: N.
         images: the keys among ``obs_shapes`` that are stored as uint8.
         transitions: what samples say of the future.
+        returns: whether they say what the rest of their episode brought, and how that is counted.
         frame_stack: observations in a sample, the last one the step's own; before an episode's start its first one.
         reward: rewards as samples have them; stored are those of the environment.
         seed: of the sampling.
@@ -56,12 +57,13 @@ class ReplayBuffer:
         num_envs: int = 1,
         images: tuple[str, ...] = (),
         transitions: Transitions = _ONE_STEP,
+        returns: Returns | None = None,
         frame_stack: int = 1,
         reward: RewardTransform = _AS_GIVEN,
         seed: int = 0,
     ) -> None:
         self.num_envs, self.transitions, self.frame_stack = num_envs, transitions, frame_stack
-        self.reward = reward
+        self.reward, self.returns = reward, returns
         self.obs_shapes = {key: tuple(obs_shapes[key]) for key in sorted(obs_shapes)}
         self.image_keys = tuple(key for key in self.obs_shapes if key in images)
         self.length = max(math.ceil(capacity / num_envs), transitions.n_step + 2)
@@ -255,7 +257,8 @@ class ReplayBuffer:
         Returns:
             raw values as tensors: ``obs``, ``next_obs`` {key: (B, F, ...)} of F frames, ``actions`` (B, F, A),
             ``rewards``, ``dones`` (B, F), ``n_step_rewards``, ``discounts`` (B,), ``index`` (B,) the rows, and with
-            ``next_actions`` these (B, A) and ``weight`` (B, F), 0 where they are unknown.
+            ``next_actions`` these (B, A) and ``weight`` (B, F), 0 where they are unknown; with ``returns`` these
+            (B, F), -inf while an episode runs.
         """
         wanted = self.transitions
         simple = wanted.n_step == 1 and not wanted.infinite_horizon
@@ -280,6 +283,9 @@ class ReplayBuffer:
         else:
             batch["n_step_rewards"] = torch.from_numpy(sums)
             batch["discounts"] = torch.from_numpy(factors)
+        if self.returns is not None:
+            returns = torch.from_numpy(self._rest(rows, self.returns))
+            batch["returns"] = returns.unsqueeze(-1).expand(-1, self.frame_stack)
         if wanted.next_actions:
             batch["next_actions"] = after[:, -1, self._columns["actions"]]
             known = torch.from_numpy(self._live[following]) | (batch["discounts"] == 0)
@@ -331,6 +337,26 @@ class ReplayBuffer:
         sums = (rewards * wanted.discount**offsets * counts).sum(1).astype(np.float32)
         terminal = self._values[last, self._columns["terminals"].start]
         return last, sums, (wanted.discount**number * (1.0 - terminal)).astype(np.float32)
+
+    def _rest(self, rows: Array, wanted: Returns) -> NDArray[np.float32]:
+        """(B,) discounted rewards from these rows to the ends of their episodes; -inf where there is none yet."""
+        total, factor = np.zeros(len(rows)), 1.0
+        now, going = rows, np.arange(len(rows))
+        after_end = wanted.discount / (1.0 - wanted.discount) if wanted.continue_truncated else 0.0
+        while len(going):
+            values = self._values[now]
+            raw = values[:, self._columns["rewards"].start]
+            rewards = self.reward(raw) if wanted.scaled else raw
+            terminal = values[:, self._columns["terminals"].start] > 0
+            cut = (values[:, self._columns["timeouts"].start] > 0) & ~terminal
+            total[going] += factor * rewards * (1.0 + after_end * cut)
+            following = (now + self.num_envs) % len(self._live)
+            over = terminal | cut
+            unknown = ~over & ~self._live[following]
+            total[going[unknown]] = -np.inf
+            kept = ~(over | unknown)
+            now, going, factor = following[kept], going[kept], factor * wanted.discount
+        return total.astype(np.float32)
 
     # ---- saving ----------------------------------------------------------------------------------
 

@@ -219,7 +219,8 @@ def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
     config, algo = setup.config, setup.algo
     train, online = config.train, config.train.online
     normalizer = None
-    if train.obs_normalization == "mean_std":
+    # Networks that begin with a checkpoint's weights see what they have learned to see.
+    if train.obs_normalization == "mean_std" and config.experiment.ckpt_path is None:
         vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in setup.env.image_keys}
         normalizer = ObsNormalizer(vectors)
     if isinstance(algo, OnPolicy):
@@ -272,6 +273,7 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
         "num_envs": config.train.online.num_envs,
         "images": setup.env.image_keys,
         "transitions": wanted,
+        "returns": config.algo.returns(config),
         "frame_stack": config.train.frame_stack,
         "reward": fixed_rewards(config),
         "seed": config.train.seed,

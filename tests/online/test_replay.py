@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.config.transitions import Transitions
+from imitate.config.transitions import Returns, Transitions
 from imitate.data.rewards import RewardTransform
 from imitate.errors import CheckpointError, EnvError
 from imitate.online.replay import ReplayBuffer
@@ -62,6 +62,35 @@ def test_a_terminal_has_no_future_and_a_timeout_has_one():
         10.0: (3, 3, 0.5, 11),
         11.0: (4, 4, 0.5, 12),
     }
+
+
+def returns(memory):
+    """By what was seen, the return from there."""
+    batch = memory.at(np.flatnonzero(memory._live))
+    assert batch["returns"].shape == batch["rewards"].shape
+    seen = batch["obs"]["s"][:, -1, 0].tolist()
+    return dict(zip(seen, batch["returns"][:, -1].tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cut"),
+    [
+        (Returns(0.5), {10.0: 16 + 16, 11.0: 32}),
+        # 32 for ever is 64.
+        (Returns(0.5, continue_truncated=True), {10.0: 16 + 32, 11.0: 64}),
+        (Returns(0.5, scaled=False), {10.0: 8 + 8, 11.0: 16}),
+    ],
+)
+def test_returns_go_to_the_end_of_the_episode_and_are_unknown_while_it_runs(wanted, cut):
+    memory = buffer(7, returns=wanted, reward=RewardTransform(scale=2.0))
+    fill(memory, 90, [1])  # overwritten, so that the episodes go around the ring's end
+    fill(memory, 0, [1, 2, 4], end="t")
+    assert returns(memory)[0.0] == (3 if wanted.scaled is False else 6)
+    fill(memory, 10, [8, 16], end="c")
+    memory.add(step([20], [21], [64]))
+    found = returns(memory)
+    assert found[20.0] == -np.inf
+    assert {key: found[key] for key in cut} == cut
 
 
 def test_sums_of_three_steps_end_at_ends_and_at_the_newest_step():
