@@ -32,6 +32,7 @@ def load_demonstrations(
     returns: Returns | None = None,
     frame_stack: int = 1,
     reward: RewardTransform,
+    reward_free: bool = False,
     seed: int = 0,
 ) -> ReplayBuffer:
     """A memory of all demos of the files.
@@ -46,6 +47,7 @@ def load_demonstrations(
         returns: as for :class:`ReplayBuffer`.
         frame_stack: as for :class:`ReplayBuffer`.
         reward: as for :class:`ReplayBuffer`.
+        reward_free: demos need no rewards: 0 where they have none.
         seed: of the sampling.
 
     Raises:
@@ -70,7 +72,8 @@ def load_demonstrations(
     for source in sources:
         with DatasetFile(source.path) as file:
             for demo in source.chosen(file):
-                episode = read_episode(file, demo, tuple(memory.obs_shapes), action_keys)
+                keys = tuple(memory.obs_shapes)
+                episode = read_episode(file, demo, keys, action_keys, reward_free=reward_free)
                 _check(file, demo, episode, memory, action_dim)
                 memory.add_episode(episode)
     return memory
@@ -88,17 +91,25 @@ def demonstrations_of(config: Config, memory_like: ReplayBuffer, action_dim: int
         returns=memory_like.returns,
         frame_stack=memory_like.frame_stack,
         reward=memory_like.reward,
+        reward_free=getattr(config.algo, "reward_free", False),
         seed=config.train.seed + 1,
     )
 
 
 def read_episode(
-    file: DatasetFile, demo: str, obs_keys: Sequence[str], action_keys: Sequence[str]
+    file: DatasetFile,
+    demo: str,
+    obs_keys: Sequence[str],
+    action_keys: Sequence[str],
+    *,
+    reward_free: bool = False,
 ) -> Episode:
     """One demo; a file without ``terminals`` has its ``dones`` read as such."""
     length = file.length(demo)
     ends = "terminals" if file.has(demo, "terminals") else "dones"
-    for key in (*(f"obs/{k}" for k in obs_keys), *action_keys, "rewards", ends):
+    rewarded = not reward_free or file.has(demo, "rewards")
+    wanted = ("rewards", ends) if rewarded else (ends,)
+    for key in (*(f"obs/{k}" for k in obs_keys), *action_keys, *wanted):
         if not file.has(demo, key):
             raise DatasetError(
                 f"{file.path}: demo '{demo}' has no '{key}', which practice from demonstrations needs"
@@ -110,7 +121,7 @@ def read_episode(
         actions=np.concatenate(
             [file.read(demo, key).reshape(length, -1) for key in action_keys], axis=1
         ),
-        rewards=file.read(demo, "rewards").reshape(length),
+        rewards=file.read(demo, "rewards").reshape(length) if rewarded else np.zeros(length),
         terminals=terminals,
         timeouts=np.zeros_like(terminals),
         next_obs={key: file.read(demo, f"next_obs/{key}") for key in obs_keys}

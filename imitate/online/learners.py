@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from imitate.algo.actor_critic import ActorCritic
+from imitate.algo.adversarial import Adversarial
 from imitate.algo.algo import Algo, Info
 from imitate.algo.on_policy import OnPolicy, select_rows
 from imitate.online.normalization import ObsNormalizer, RewardScaler
@@ -38,14 +39,18 @@ class MixedBuffer:
         self.parts = [(source, share) for source, share in parts if share > 0]
 
     def sample(self, batch_size: int) -> dict[str, Any]:
-        """A batch in the order of the parts; keys that not all have are left out, ``weight`` is 1 where missing."""
+        """A batch in the order of the parts; keys that not all have are left out, ``weight`` is 1 where missing.
+
+        ``part`` (B,) is the number of the part that a sample comes from.
+        """
         sizes = [round(batch_size * share) for _, share in self.parts]
         sizes[0] += batch_size - sum(sizes)
         batches = [source.sample(n) for (source, _), n in zip(self.parts, sizes, strict=True) if n]
         if any("weight" in batch for batch in batches):
             for batch in batches:
                 batch.setdefault("weight", torch.ones_like(batch["rewards"]))
-        return {**joined(batches), "first_part": sizes[0]}
+        part = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        return {**joined(batches), "first_part": sizes[0], "part": part}
 
 
 def joined(batches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -160,6 +165,7 @@ class RolloutLearner:
         batch_size: of a minibatch; the last one of a pass takes what is left.
         reward_scaler: rewards as the algorithm sees them.
         obs_normalizer: learns from a rollout once the algorithm has, so that acting and learning see the same.
+        demos: demonstrations, for an algorithm whose rewards come from comparing with them.
 
     Attributes:
         updates: done so far.
@@ -173,8 +179,9 @@ class RolloutLearner:
         batch_size: int,
         reward_scaler: RewardScaler,
         obs_normalizer: ObsNormalizer | None = None,
+        demos: Source | None = None,
     ) -> None:
-        self.algo, self.updates = algo, 0
+        self.algo, self.updates, self.demos = algo, 0, demos
         self._rollout_steps, self._batch_size = rollout_steps, batch_size
         self._reward_scaler, self._obs_normalizer = reward_scaler, obs_normalizer
         self._waiting: list[Collected] = []
@@ -191,6 +198,8 @@ class RolloutLearner:
             return
         self._waiting.clear()
         rollout = stacked(steps)
+        if isinstance(self.algo, Adversarial):
+            rollout["rewards"] = self.algo.rewards(rollout)
         rollout["rewards"] = self._reward_scaler(
             rollout["rewards"], rollout["terminals"] | rollout["timeouts"], lanes
         )
@@ -202,17 +211,24 @@ class RolloutLearner:
 
     def _passes(self, batch: dict[str, Any], epoch: int) -> Iterator[Info]:
         size, algo = len(batch["log_prob"]), self.algo
-        for _ in range(algo.algo_config.rollout_epochs):
+        for number in range(algo.algo_config.rollout_epochs):
             shuffled = select_rows(batch, torch.randperm(size).to(algo.device))
             # A last part that is tiny would be a noisy step.
             parts = max(1, round(size / self._batch_size))
             edges = [size * part // parts for part in range(parts + 1)]
             for start, stop in zip(edges[:-1], edges[1:], strict=True):
                 self.updates += 1
-                info = algo.train_on_batch(select_rows(shuffled, slice(start, stop)), epoch)
+                minibatch = select_rows(shuffled, slice(start, stop))
+                if isinstance(algo, Adversarial) and number < algo.expert_passes:
+                    minibatch["expert"] = self._demonstrated(stop - start)
+                info = algo.train_on_batch(minibatch, epoch)
                 yield info
                 if algo.leaves_rollout(info):
                     return
+
+    def _demonstrated(self, size: int) -> dict[str, Any]:
+        assert self.demos is not None
+        return self.algo.process_batch_for_training(self.demos.sample(size))
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and statistics; a rollout that is not whole is left out."""
@@ -252,6 +268,7 @@ def stacked(steps: Sequence[Step]) -> dict[str, Any]:
             key: np.stack([steps[t].next_obs[key][n] for t, n in ends]) for key in steps[0].obs
         },
         "end_rows": rows,
+        "actions": np.stack([step.actions for step in steps]),
         "rewards": np.stack([step.rewards for step in steps]),
         "terminals": np.stack([step.terminals for step in steps]),
         "timeouts": timeouts,

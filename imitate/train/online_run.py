@@ -12,12 +12,15 @@ import numpy as np
 import torch
 
 from imitate.algo.actor_critic import ActorCritic
+from imitate.algo.adversarial import Adversarial
 from imitate.algo.on_policy import OnPolicy
 from imitate.config import Config
+from imitate.config.transitions import Transitions
+from imitate.data.build import training_sources
 from imitate.data.rewards import RewardTransform
 from imitate.errors import ConfigError
 from imitate.online.collector import LocalCollector
-from imitate.online.demonstrations import demonstrations_of
+from imitate.online.demonstrations import demonstrations_of, load_demonstrations
 from imitate.online.learners import MixedBuffer, ReplayLearner, RolloutLearner, Source
 from imitate.online.metrics import Metrics
 from imitate.online.normalization import ObsNormalizer, RewardScaler
@@ -232,6 +235,7 @@ def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
             batch_size=train.batch_size,
             reward_scaler=RewardScaler(reward.scale, reward.shift, online.num_envs, running),
             obs_normalizer=normalizer,
+            demos=expert_steps(setup) if isinstance(algo, Adversarial) else None,
         )
     memory = make_memory(setup)
     source: Source = memory
@@ -253,6 +257,30 @@ def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
         update_ratio=online.update_ratio,
         warmup_steps=online.warmup_steps,
         obs_normalizer=normalizer,
+    )
+
+
+def expert_steps(setup: OnlineSetup) -> ReplayBuffer:
+    """The demonstrations that a policy's steps are compared with.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    config, env = setup.config, setup.env
+    if not config.train.data:
+        raise ConfigError(
+            f"algo_name: {config.algo_name} learns from demonstrations: name them in train.data or by --dataset"
+        )
+    return load_demonstrations(
+        training_sources(config),
+        env.obs_shapes,
+        env.action_dim,
+        action_keys=config.train.action_keys,
+        images=env.image_keys,
+        transitions=Transitions(config.algo["discount"]),
+        reward=RewardTransform(),
+        reward_free=True,
+        seed=config.train.seed + 1,
     )
 
 
