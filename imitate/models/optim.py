@@ -124,10 +124,13 @@ def apply_gradients(
     """
     number, parts = part
     is_last = number == parts - 1
-    trained = [p for p in parameters if p.requires_grad]
-    if number == 0:
-        for parameter in trained:  # as zero_grad, which costs as much as a small network's step
+    trained = []
+    for parameter in parameters:
+        if number == 0:
+            # As zero_grad, which costs as much as a small network's step; of frozen weights too, or they would go on.
             parameter.grad = None
+        if parameter.requires_grad:
+            trained.append(parameter)
     (loss if parts == 1 else loss / parts).backward(inputs=trained)  # type: ignore[no-untyped-call]
     gradients = [p.grad for p in trained if p.grad is not None]
     if share is not None and is_last:
