@@ -21,7 +21,7 @@ from imitate.errors import ConfigError, EnvError
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
 from imitate.train.setup import Setup, package_versions
-from imitate.train.start import start_from
+from imitate.train.start import adopt_frozen, start_from
 
 GYMNASIUM = 2
 
@@ -129,6 +129,8 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         config.algo_name, config, preprocess.obs_shapes, preprocess.action_dim, device
     )
     algo.preprocess = preprocess.to(device)
+    if not resumed:
+        adopt_frozen(algo)
     if config.experiment.ckpt_path is not None and not resumed:
         start_from(
             algo,

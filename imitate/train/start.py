@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from imitate.algo.algo import Algo
-from imitate.errors import CheckpointError
+from imitate.algo.frozen import FrozenPolicy
+from imitate.errors import CheckpointError, ConfigError
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import load_checkpoint
 
@@ -40,6 +41,26 @@ def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
             f"{str(error).splitlines()[-1].strip()}"
         ) from error
     algo.preprocess = preprocess
+
+
+def adopt_frozen(algo: Algo) -> None:
+    """Give an algorithm that is built upon a frozen policy the one that its section names.
+
+    Raises:
+        ConfigError: none is named.
+        CheckpointError: it does not fit.
+    """
+    for net in algo.nets.values():
+        if not isinstance(net, FrozenPolicy):
+            continue
+        path = algo.algo_config.base.checkpoint
+        if path is not None:
+            net.adopt(load_checkpoint(path), algo.preprocess)
+        elif algo.global_config.experiment.ckpt_path is None:
+            raise ConfigError(
+                f"algo.base.checkpoint: is null: name the checkpoint of the policy that {algo.global_config.algo_name} "
+                "builds upon"
+            )
 
 
 def _load_moments(algo: Algo, saved: Mapping[str, Any], path: str) -> None:

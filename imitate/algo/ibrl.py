@@ -1,0 +1,160 @@
+"""Imitation bootstrapped reinforcement learning: a frozen imitation policy proposes, and the critics choose.
+
+Hu, Mirchandani, Sadigh, "Imitation Bootstrapped Reinforcement Learning", RSS 2024 (arXiv:2311.02198). With the
+imitation policy b, the learned one pi, targets Q' and pi':
+
+    acting:  of b(s) and pi(s) + noise the one whose least Q' is greater                     -> IBRL._act
+    target = r + g max over a' in {b(s'), clip(pi'(s') + clipped noise)}
+                   of min over Z random critics of Q'_e(s', a')                              -> IBRL._target
+    critics: mean over the batch, sum over e, of (Q_e(s, a) - target)^2                      -> IBRL._critic_loss
+    actor:   -mean over e of Q_e(s, pi(s)), with dropout in the actor                        -> IBRL._actor_loss
+
+Critics begin at 0 and ties go to the imitation policy, so that it acts alone until something has been learned.
+
+Departures: acting asks all critics, not a random few. In updates an imitation policy with a memory decides as at an
+episode's start, from no more than ``train.frame_stack`` observations.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep, register_algo_factory_func
+from imitate.algo.delayed_actor import DelayedActorConfig
+from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
+from imitate.algo.rl_sections import EnsembleConfig
+from imitate.algo.td3 import TD3, TD3Config, TD3CriticConfig
+from imitate.functional.losses import masked_mean
+
+
+class IBRLActorConfig(DelayedActorConfig):
+    """A deterministic actor with dropout."""
+
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout after each hidden layer")
+
+
+class IBRLCriticConfig(TD3CriticConfig):
+    """Several critics, of which few are asked at a time."""
+
+    ensemble: EnsembleConfig = Field(EnsembleConfig(n=5))
+    subset: int = Field(
+        2, ge=1, description="critics, drawn anew for each update, of which targets are the least"
+    )
+
+
+class IBRLConfig(TD3Config):
+    """Section ``algo`` of algorithm ``ibrl``."""
+
+    tree_defaults = {
+        "train": {"batch_size": 256, "online": {"enabled": True, "warmup_policy": "policy"}}
+    }
+
+    base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
+    actor: IBRLActorConfig = Field(IBRLActorConfig())
+    critic: IBRLCriticConfig = Field(IBRLCriticConfig())
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        problems = super().conflicts(config)
+        if not config.train.online.enabled:
+            problems.append(
+                f"train.online.enabled is false, but {config.algo_name} learns by practice: set it to true"
+            )
+        if self.critic.subset > self.critic.ensemble.n:
+            problems.append(
+                f"algo.critic.subset is {self.critic.subset}, but there are {self.critic.ensemble.n} critics: lower it "
+                "or raise algo.critic.ensemble.n"
+            )
+        return problems
+
+
+@register_algo_factory_func("ibrl", section=IBRLConfig)
+def algo_config_to_class(algo_config: IBRLConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """There is one class."""
+    return IBRL, {}
+
+
+class IBRL(TD3):
+    """TD3 whose critics choose between its actor and an imitation policy."""
+
+    acting_nets = ("critic_target", "base")
+
+    def _create_networks(self) -> None:
+        super()._create_networks()
+        for name in ("critic", "critic_target"):
+            head = self._critic(name).head
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+        self.nets["base"] = FrozenPolicy(self.ac_dim)
+
+    @property
+    def base(self) -> FrozenPolicy:
+        """The imitation policy."""
+        return cast(FrozenPolicy, self.nets["base"])
+
+    def _proposals_values(
+        self, obs: Batch, goal: Batch | None, imitated: Tensor, learned: Tensor
+    ) -> Tensor:
+        """Q' (E, B, 2) of what the imitation policy and the actor propose, (B, A) each."""
+        proposals = torch.stack([imitated, learned], dim=1)
+        return cast(Tensor, self._critic("critic_target")(obs, proposals, goal))
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _target(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(B,) what the critics are to say, and (B,) whether the imitation policy's proposal was the better one."""
+        obs = batch["next_obs"]
+        imitated = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
+        learned = self._target_actions(batch)
+        values = self._proposals_values(obs, batch["goal_obs"], imitated, learned)
+        asked = torch.randperm(len(values), device=values.device)[: self.algo_config.critic.subset]
+        least = values[asked].amin(0)
+        target = batch["rewards"] + batch["discounts"] * least.amax(1)
+        return target, least[:, 0] >= least[:, 1]
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        target, imitates = self._target(batch)
+        values = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
+        loss = self._td_loss(values, target, batch["weight"])
+        return loss, {
+            "Critic_Loss": loss,
+            "Q": values.mean(),
+            "Q_Targets": target.mean(),
+            "Imitation_Share": imitates.float().mean(),
+        }
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        actions = self._policy_actions(batch)
+        values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"]).mean(0)
+        loss = -masked_mean(values, batch["weight"])
+        return loss, {"Actor_Loss": loss}
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        return {
+            **super()._initial_policy_state(batch_size),
+            "base": self.base.initial_state(batch_size),
+        }
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        newest = {k: v[:, -1] for k, v in obs.items()} if self.frame_stack > 1 else obs
+        imitated, base = self.base.act(newest, state["base"], self.preprocess, generator)
+        own = super()._act(obs, state, goal, explore=explore, generator=generator)
+        least = self._proposals_values(obs, goal, imitated, own.action).amin(0)
+        better = (least[:, 1] > least[:, 0]).unsqueeze(-1)
+        action = torch.where(better, own.action, imitated)
+        return PolicyStep(action, {"noise": own.state["noise"], "base": base}, {})

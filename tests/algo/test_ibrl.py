@@ -1,0 +1,113 @@
+"""Which proposal the critics choose, worked out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from imitate import load_config
+from imitate.errors import ConfigError
+from imitate.policy.checkpoint import checkpoint_dict
+
+
+@pytest.fixture
+def ibrl(worlds):
+    def make(slope=0.1, offset=0.0, hidden=(), members=2, subset=2, **section):
+        base = worlds.make_algo("bc")
+        worlds.set_actor(base.nets["policy"], slope, offset)
+        critic = {"ensemble": {"n": members}, "subset": subset}
+        section = {"critic": critic, "actor": {"noise_std": 0.0, "dropout": 0.0}, **section}
+        algo = worlds.make_algo("ibrl", section, hidden=hidden)
+        ckpt = checkpoint_dict(base, env_metadata={}, shape_metadata={})
+        algo.base.adopt(ckpt, algo.preprocess)
+        return algo
+
+    return make
+
+
+def test_it_begins_as_the_imitation_policy(ibrl, worlds):
+    algo = ibrl(slope=0.5, hidden=(8,))
+    obs = {"s": torch.tensor([[-1.0], [0.25], [3.0]])}
+    for explore in (False, True):
+        action = algo.act(obs, algo.initial_state(3), explore=explore).action
+        assert action[:, 0].tolist() == pytest.approx([math.tanh(0.5 * s) for s in (-1, 0.25, 3)])
+
+
+@pytest.mark.parametrize(
+    ("members", "chosen"),
+    [
+        (((0, 1), (0, 1)), "imitated"),
+        (((0, -1), (0, -1)), "learned"),
+        # The least of a and 1 - 9 a: 0.0997 and 0.1026 of what is imitated, -0.5 of what is learned.
+        (((0, 1), (0, -9, 1)), "imitated"),
+        (((0, 1, 5), (0, -9, 1)), "learned"),
+    ],
+)
+def test_the_least_of_the_target_critics_chooses(ibrl, worlds, members, chosen):
+    algo = ibrl(slope=0.1)
+    worlds.set_actor(algo.actor, slope=-0.5, offset=0.0)
+    worlds.set_critic(algo.nets["critic_target"], *members)
+    worlds.set_critic(algo.nets["critic"], (0, 50), (0, 50))
+    expected = {"imitated": math.tanh(0.1), "learned": math.tanh(-0.5)}[chosen]
+    assert worlds.action_in(algo, 1) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("slope", "share"), [(3.0, 1.0), (-3.0, 0.0)])
+def test_targets_are_of_the_better_proposal(ibrl, worlds, slope, share):
+    algo = ibrl(slope=0.1)
+    worlds.set_actor(algo.actor, slope=9.0)  # which targets do not ask
+    worlds.set_actor(algo.nets["actor_target"], slope=-0.2)
+    worlds.set_critic(algo.nets["critic_target"], (1, slope), (2, slope))
+    target, imitates = algo._target(worlds.two_transitions())
+    better = math.tanh(0.4) if share else math.tanh(-0.8)
+    assert target.tolist() == pytest.approx([1 + 0.5 * (4 + slope * better), 0.5])
+    assert imitates[0].item() == bool(share)
+
+
+def test_a_random_few_critics_make_the_target(ibrl, worlds):
+    algo = ibrl(members=3, subset=2)
+    worlds.set_critic(algo.nets["critic_target"], (1, 0), (2, 0), (3, 0))
+    torch.manual_seed(0)
+    seen = {round(algo._target(worlds.two_transitions())[0][0].item(), 3) for _ in range(50)}
+    assert seen == {1 + 0.5 * 4, 1 + 0.5 * 8}
+
+
+def test_the_actor_climbs_the_mean_of_the_critics(ibrl, worlds):
+    algo = ibrl()
+    worlds.set_actor(algo.actor, slope=0.0)
+    worlds.set_critic(algo.nets["critic"], (0, 3), (0, -1))
+    loss, _ = algo._actor_loss(worlds.two_transitions())
+    loss.backward()
+    assert algo.actor.head.action.bias.grad.item() == pytest.approx(-1.0)
+    assert all(p.grad is None for p in algo.base.parameters())
+
+
+def learned(ibrl, worlds, offset):
+    algo = ibrl(slope=0.0, offset=offset, hidden=(32,))
+    for name in ("actor", "critic"):
+        algo.optimizers[name].param_groups[0]["lr"] = 1e-2
+    return algo, worlds.learn(algo, worlds.bandit(), 300)
+
+
+def test_a_poor_imitation_policy_is_overtaken(ibrl, worlds):
+    algo, info = learned(ibrl, worlds, math.atanh(-0.5))
+    assert worlds.action_in(algo, 1) > 0.3
+    assert info["Imitation_Share"].item() < 0.5
+
+
+def test_a_good_imitation_policy_goes_on_where_the_actor_knows_nothing(ibrl, worlds):
+    algo, _ = learned(ibrl, worlds, math.atanh(0.6))
+    worlds.set_actor(algo.actor, slope=0.0, offset=-1.0)
+    assert worlds.action_in(algo, 1) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ({"train": {"online": {"enabled": False}}}, "ibrl learns by practice"),
+        ({"algo": {"critic": {"subset": 6}}}, "algo.critic.subset is 6, but there are 5 critics"),
+    ],
+)
+def test_what_cannot_work_is_refused(tree, words):
+    with pytest.raises(ConfigError, match=words):
+        load_config({"algo_name": "ibrl", **tree})

@@ -1,0 +1,105 @@
+"""Corrections of a frozen policy, worked out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from imitate import load_config
+from imitate.errors import ConfigError
+from imitate.policy.checkpoint import checkpoint_dict
+
+
+@pytest.fixture
+def residual(worlds):
+    def make(slope=0.1, offset=0.0, hidden=(), **section):
+        base = worlds.make_algo("bc")
+        worlds.set_actor(base.nets["policy"], slope, offset)
+        algo = worlds.make_algo("residual", section, hidden=hidden)
+        ckpt = checkpoint_dict(base, env_metadata={}, shape_metadata={})
+        algo.base.adopt(ckpt, algo.preprocess)
+        return algo
+
+    return make
+
+
+def set_correction(net, state, base, offset=0.0):
+    """Let a correction be ``tanh(state s + base b + offset)``."""
+    net.head.action.weight.data = torch.tensor([[float(state), float(base)]])
+    net.head.action.bias.data = torch.tensor([float(offset)])
+
+
+def test_it_begins_as_the_frozen_policy(residual, worlds):
+    algo = residual(slope=0.5, hidden=(8,))
+    for state in (-1.0, 0.25, 3.0):
+        assert worlds.action_in(algo, state) == pytest.approx(math.tanh(0.5 * state))
+
+
+def test_it_sees_what_it_corrects_and_reaches_so_far(residual, worlds):
+    algo = residual(slope=0.5, reach=0.3)
+    set_correction(algo.nets["actor"], 0.2, -1.0, 0.1)
+    base = math.tanh(0.5)
+    assert worlds.action_in(algo, 1) == pytest.approx(base + 0.3 * math.tanh(0.2 - base + 0.1))
+    set_correction(algo.nets["actor"], 0, 0, 9.0)
+    assert worlds.action_in(algo, 4) == 1.0
+    assert worlds.action_in(algo, -4) == pytest.approx(-math.tanh(2.0) + 0.3, abs=1e-6)
+
+
+def test_beyond_the_limits_the_way_back_has_a_gradient(residual):
+    algo = residual(reach=0.5)
+    correction = torch.tensor([[1.0]], requires_grad=True)
+    action = algo._corrected(torch.tensor([[0.9]]), correction)
+    action.sum().backward()
+    assert action.item() == 1.0 and correction.grad.item() == 0.5
+
+
+def test_practice_has_noise_within_the_reach(residual):
+    algo = residual(reach=0.1, exploration={"std": 5.0})
+    obs, state = {"s": torch.zeros(200, 1)}, algo.initial_state(200)
+    actions = algo.act(obs, state, explore=True).action
+    assert actions.abs().max().item() == pytest.approx(0.1)
+    assert actions.std().item() > 0.05
+
+
+def test_targets_correct_the_frozen_policy_in_the_next_state(residual, worlds):
+    algo = residual(slope=0.1, reach=0.5, actor={"noise_std": 0.0})
+    set_correction(algo.nets["actor"], 0, 0, 9.0)
+    set_correction(algo.nets["actor_target"], 0, 0, 0.3)
+    worlds.set_critic(algo.nets["critic_target"], (1, 1), (0, 9))
+    loss, info = algo._critic_loss(worlds.two_transitions())
+    following = math.tanh(0.4) + 0.5 * math.tanh(0.3)
+    # In state 4 the critics say 4 + a and 9 a.
+    first = 1 + 0.5 * min(4 + following, 9 * following)
+    assert info["Q_Targets"].item() == pytest.approx((first + 0.5) / 2)
+
+
+def test_the_correction_alone_learns(residual, worlds):
+    algo = residual(slope=0.1, reach=0.5)
+    worlds.set_critic(algo.nets["critic"], (0, 2), (0, 7))
+    loss, _ = algo._actor_loss(worlds.two_transitions())
+    # Values of the first critic: 2 tanh 0.1 and 2 tanh 0.2.
+    assert loss.item() == pytest.approx(-(math.tanh(0.1) + math.tanh(0.2)))
+    loss.backward()
+    assert algo.nets["actor"].head.action.bias.grad.item() == pytest.approx(-1.0)
+    assert all(p.grad is None for p in algo.base.parameters())
+
+
+def test_a_serialized_one_needs_no_file(residual, worlds):
+    first, second = residual(slope=0.7), worlds.make_algo("residual", seed=1)
+    second.deserialize(first.serialize())
+    assert worlds.action_in(second, 1) == pytest.approx(math.tanh(0.7))
+
+
+@pytest.mark.parametrize(("reach", "least", "most"), [(1.0, 0.2, 1.0), (0.1, -0.45, -0.399)])
+def test_it_improves_as_far_as_it_reaches(residual, worlds, reach, least, most):
+    algo = residual(slope=0.0, offset=math.atanh(-0.5), hidden=(32,), reach=reach)
+    assert worlds.action_in(algo, 1) == pytest.approx(-0.5)
+    for name in ("actor", "critic"):
+        algo.optimizers[name].param_groups[0]["lr"] = 1e-2
+    worlds.learn(algo, worlds.bandit(), 300)
+    assert least < worlds.action_in(algo, 1) < most
+
+
+def test_without_practice_there_is_nothing_to_learn():
+    with pytest.raises(ConfigError, match="residual learns by practice"):
+        load_config({"algo_name": "residual", "train": {"online": {"enabled": False}}})
