@@ -254,6 +254,7 @@ def test_images_of_01(caplog):
             "pool_kwargs": {"num_kp": 16, "temperature": 1.0},
         },
         "share": False,
+        "feature_activation": "relu",
         "obs_randomizer_class": "CropRandomizer",
         "obs_randomizer_kwargs": {"crop_height": 76, "crop_width": 76},
     }
