@@ -6,7 +6,7 @@ import pytest
 from imitate import policy_from_checkpoint
 from imitate.errors import ConfigError
 from imitate.train.trainer import train
-from tests.train.test_online_run import tree
+from tests.train.test_online_run import records, tree
 
 
 def upon(name, path, **online):
@@ -48,6 +48,19 @@ def test_it_practises_and_its_checkpoint_is_whole(tmp_path, base, name, workers)
     assert len(actions(result.run_dir / "checkpoints/last.pth")) == 2
     again = train(resume=result.run_dir, overrides=["train.num_epochs=3"], quiet=True)
     assert again.exit_code == 0
+
+
+def test_ppo_learns_beside_it(tmp_path, base):
+    online = {"num_envs": 2, "num_workers": 1, "collect_steps": 50, "warmup_steps": 0}
+    experiment = {"epoch_every_n_steps": 100, "rollout": {"horizon": 50}}
+    config = tree("ppo", experiment=experiment, train={"num_epochs": 2, "online": online})
+    section = {"base": {"checkpoint": str(base)}, "rollout_epochs": 1, "imitation": {"decay": 0.5}}
+    result = train(
+        {**config, "algo_name": "ppo_bc", "algo": section}, output_dir=tmp_path, quiet=True
+    )
+    weights = [record["Train/Imitation_Weight"] for record in records(result)]
+    assert weights == [1.0, 0.5]
+    assert len(actions(result.run_dir / "checkpoints/last.pth")) == 2
 
 
 def test_a_policy_must_be_named(tmp_path):

@@ -1,0 +1,130 @@
+"""PPO near an imitation policy: the distance and its weight, worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.models.categorical import Categorical
+from imitate.policy.checkpoint import checkpoint_dict
+
+
+@pytest.fixture
+def ppo_bc(worlds):
+    def make(hidden=(), slope=0.5, seed=0, **section):
+        base = worlds.make_algo("bc")
+        worlds.set_actor(base.nets["policy"], slope)
+        tree = {
+            "algo_name": "ppo_bc",
+            "experiment": {"epoch_every_n_steps": 10},
+            "algo": {"net": {"layer_dims": list(hidden)}, **section},
+            "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+        }
+        torch.manual_seed(seed)
+        algo = algo_factory("ppo_bc", load_config(tree), {"s": (1,)}, 1)
+        ckpt = checkpoint_dict(base, env_metadata={}, shape_metadata={})
+        algo.base.adopt(ckpt, algo.preprocess)
+        return algo
+
+    return make
+
+
+def batch(states, base):
+    count = len(states)
+    return {
+        "obs": {"s": torch.tensor(states)[:, None]},
+        "actions": torch.zeros(count, 1),
+        "log_prob": torch.full((count,), -0.9189385),  # of 0, with mean 0 and std 1
+        "advantages": torch.zeros(count),
+        "returns": torch.zeros(count),
+        "values": torch.zeros(count),
+        "base_actions": torch.tensor(base)[:, None],
+    }
+
+
+def rollout(algo, steps=4):
+    """Steps 0, 1, 2 ... of one environment, the second of which is no experience."""
+    obs = np.arange(steps, dtype=np.float32)[:, None, None]
+    state, extras = algo.initial_state(1), []
+    for step in range(steps):
+        decided = algo.act({"s": torch.from_numpy(obs[step])}, state, explore=True)
+        state = decided.state
+        extras.append({key: value.detach().numpy() for key, value in decided.extras.items()})
+    flags = np.zeros((steps, 1), dtype=bool)
+    mask = ~flags
+    mask[1] = False
+    return {
+        "obs": {"s": obs},
+        "end_obs": {"s": obs[-1:, 0]},
+        "end_rows": np.array([steps - 1]),
+        "rewards": np.zeros((steps, 1), dtype=np.float32),
+        "terminals": flags,
+        "timeouts": flags,
+        "mask": mask,
+        **{key: np.stack([extra[key] for extra in extras]) for key in extras[0]},
+    }
+
+
+def test_the_distance_is_half_the_square_of_the_mean_s(ppo_bc):
+    algo = ppo_bc(imitation={"weight": 3.0})
+    mean = algo.net.head.mean
+    torch.nn.init.constant_(mean.weight, 0.0)
+    torch.nn.init.constant_(mean.bias, math.atanh(0.2))
+    loss, info = algo._loss(batch([1.0, 2.0], [0.5, -0.2]))
+    assert info["Imitation_Loss"].item() == pytest.approx(0.5 * (0.09 + 0.16) / 2)
+    rest = info["Policy_Loss"] + 0.5 * info["Value_Loss"]
+    assert (loss - rest).item() == pytest.approx(3 * 0.0625, abs=1e-6)
+    assert info["Loss"] is loss
+
+
+def test_of_choices_it_is_the_likelihood(ppo_bc, monkeypatch):
+    algo = ppo_bc()
+    logits = torch.log(torch.tensor([[0.25, 0.75], [0.5, 0.5]]))
+    monkeypatch.setattr(algo.net, "actor", lambda obs: Categorical(logits))
+    data = batch([1.0, 2.0], [0.0, 0.0])
+    data["base_actions"] = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    wanted = -(math.log(0.75) + math.log(0.5)) / 2
+    assert algo._imitation_loss(data).item() == pytest.approx(wanted)
+
+
+def test_a_rollout_tells_what_the_imitation_policy_would_have_done(ppo_bc):
+    algo = ppo_bc(slope=0.5)
+    prepared = algo.prepare_rollout(rollout(algo))
+    wanted = [math.tanh(0.5 * s) for s in (0, 2, 3)]
+    assert prepared["base_actions"][:, 0].tolist() == pytest.approx(wanted)
+    assert prepared["obs"]["s"][:, 0].tolist() == [0, 2, 3]
+
+
+def test_the_weight_falls_from_rollout_to_rollout_and_is_resumed(ppo_bc):
+    algo = ppo_bc(imitation={"weight": 2.0, "decay": 0.5})
+    weights = []
+    for _ in range(3):
+        algo.prepare_rollout(rollout(algo))
+        weights.append(algo.imitation_weight)
+    assert weights == [2.0, 1.0, 0.5]
+    other = ppo_bc(imitation={"weight": 2.0, "decay": 0.5}, seed=1)
+    other.deserialize(algo.serialize())
+    assert other.imitation_weight == 0.5
+
+
+def test_in_evaluation_the_imitation_policy_is_not_asked(ppo_bc):
+    algo = ppo_bc()
+    step = algo.act({"s": torch.ones(1, 1)}, algo.initial_state(1))
+    assert step.extras == {}
+
+
+@pytest.mark.parametrize(("weight", "near"), [(1.0, True), (0.0, False)])
+def test_without_rewards_it_becomes_the_imitation_policy(ppo_bc, worlds, weight, near):
+    algo = ppo_bc(hidden=(16,), imitation={"weight": weight}, optim_params=FAST)
+    states = torch.linspace(-2, 2, 32)
+    data = batch(states.tolist(), torch.tanh(0.5 * states).tolist())
+    with torch.no_grad():
+        data["log_prob"] = algo.net.actor(data["obs"]).log_prob(data["actions"])
+    worlds.learn(algo, data, 200)
+    error = abs(worlds.action_in(algo, 1.5) - math.tanh(0.75))
+    assert (error < 0.1) == near
+
+
+FAST = {"policy": {"learning_rate": {"initial": 0.01}}}
