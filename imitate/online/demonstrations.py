@@ -33,6 +33,7 @@ def load_demonstrations(
     frame_stack: int = 1,
     reward: RewardTransform,
     reward_free: bool = False,
+    end_at_success: bool = False,
     seed: int = 0,
 ) -> ReplayBuffer:
     """A memory of all demos of the files.
@@ -48,6 +49,7 @@ def load_demonstrations(
         frame_stack: as for :class:`ReplayBuffer`.
         reward: as for :class:`ReplayBuffer`.
         reward_free: demos need no rewards: 0 where they have none.
+        end_at_success: what follows a demo's first success is left out, see :func:`up_to_success`.
         seed: of the sampling.
 
     Raises:
@@ -75,7 +77,7 @@ def load_demonstrations(
                 keys = tuple(memory.obs_shapes)
                 episode = read_episode(file, demo, keys, action_keys, reward_free=reward_free)
                 _check(file, demo, episode, memory, action_dim)
-                memory.add_episode(episode)
+                memory.add_episode(up_to_success(episode) if end_at_success else episode)
     return memory
 
 
@@ -92,6 +94,7 @@ def demonstrations_of(config: Config, memory_like: ReplayBuffer, action_dim: int
         frame_stack=memory_like.frame_stack,
         reward=memory_like.reward,
         reward_free=getattr(config.algo, "reward_free", False),
+        end_at_success=config.train.online.end_at_success,
         seed=config.train.seed + 1,
     )
 
@@ -127,6 +130,26 @@ def read_episode(
         next_obs={key: file.read(demo, f"next_obs/{key}") for key in obs_keys}
         if has_next
         else None,
+    )
+
+
+def up_to_success(episode: Episode) -> Episode:
+    """The episode as if success had ended it: up to its first reward of 1, which becomes a terminal.
+
+    Where rewards are others than 0 and 1, or success never comes, it stays as it is.
+    """
+    rewards = np.asarray(episode.rewards)
+    if not rewards.any() or not np.isin(rewards, (0.0, 1.0)).all():
+        return episode
+    stop = int(np.argmax(rewards)) + 1
+    after = episode.next_obs
+    return Episode(
+        obs={key: np.asarray(value)[:stop] for key, value in episode.obs.items()},
+        actions=np.asarray(episode.actions)[:stop],
+        rewards=rewards[:stop],
+        terminals=np.arange(stop) == stop - 1,
+        timeouts=np.zeros(stop, dtype=np.bool_),
+        next_obs=None if after is None else {k: np.asarray(v)[:stop] for k, v in after.items()},
     )
 
 

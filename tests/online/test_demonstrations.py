@@ -52,6 +52,33 @@ def table(memory):
     return [tuple(float(x.flatten()[i]) for x in columns) for i in range(len(batch["index"]))]
 
 
+@pytest.mark.parametrize(
+    ("rewards", "kept", "last_discount"),
+    [
+        ([0, 0, 1, 1], 3, 0.0),  # success at the third step
+        ([0, 0, 0, 0], 4, 0.5),  # none
+        ([0, 0.5, 1, 0], 4, 0.5),  # rewards of another kind, which say nothing of success
+    ],
+)
+def test_demos_end_at_success_where_practice_does(tmp_path, rewards, kept, last_discount):
+    places = np.arange(5, dtype=np.float32)[:, None]
+    with DatasetWriter(tmp_path / "demos.hdf5", {"env_name": "line"}) as writer:
+        writer.append_episode(
+            Episode(
+                obs={"s": places[:-1]},
+                next_obs={"s": places[1:]},
+                actions=np.zeros((4, 1)),
+                rewards=np.array(rewards, dtype=np.float32),
+                terminals=np.zeros(4),
+                timeouts=np.array([0, 0, 0, 1]),
+            )
+        )
+    assert len(load(tmp_path / "demos.hdf5")) == 4
+    rows = table(load(tmp_path / "demos.hdf5", end_at_success=True))
+    assert [row[0] for row in rows] == list(range(kept))
+    assert rows[-1] == (kept - 1, rewards[kept - 1], last_discount, kept)
+
+
 def test_a_file_is_a_memory(tmp_path):
     memory = load(write(tmp_path / "demos.hdf5"))
     assert table(memory) == [
