@@ -146,6 +146,7 @@ class ReplayLearner:
             "owed": self._owed,
             "warmup_left": self._warmup_left,
             "obs": None if normalizer is None else normalizer.state_dict(),
+            "demos": self.demos.draws if isinstance(self.demos, ReplayBuffer) else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -154,6 +155,8 @@ class ReplayLearner:
         self._owed, self._warmup_left = float(state["owed"]), float(state["warmup_left"])
         if self._obs_normalizer is not None:
             self._obs_normalizer.load_state_dict(state["obs"])
+        if isinstance(self.demos, ReplayBuffer) and state.get("demos") is not None:
+            self.demos.draws = state["demos"]
 
 
 class RolloutLearner:
@@ -237,6 +240,7 @@ class RolloutLearner:
             "updates": self.updates,
             "rewards": self._reward_scaler.state_dict(),
             "obs": None if normalizer is None else normalizer.state_dict(),
+            "demos": self.demos.draws if isinstance(self.demos, ReplayBuffer) else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -245,6 +249,8 @@ class RolloutLearner:
         self._reward_scaler.load_state_dict(state["rewards"])
         if self._obs_normalizer is not None:
             self._obs_normalizer.load_state_dict(state["obs"])
+        if isinstance(self.demos, ReplayBuffer) and state.get("demos") is not None:
+            self.demos.draws = state["demos"]
 
 
 def stacked(steps: Sequence[Step]) -> dict[str, Any]:

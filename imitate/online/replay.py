@@ -373,9 +373,18 @@ class ReplayBuffer:
         return {
             "rows": {name: torch.from_numpy(x[:filled]) for name, x in arrays.items()},
             "counters": {name: torch.from_numpy(x.copy()) for name, x in counters.items()},
-            "generator": json.dumps(self._generator.bit_generator.state),
+            "generator": self.draws,
             "layout": self._layout(),
         }
+
+    @property
+    def draws(self) -> str:
+        """State of the sampling, for a memory that is made anew from files."""
+        return json.dumps(self._generator.bit_generator.state)
+
+    @draws.setter
+    def draws(self, state: str) -> None:
+        self._generator.bit_generator.state = json.loads(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from :meth:`state_dict`.
@@ -395,7 +404,7 @@ class ReplayBuffer:
         self._position[:] = state["counters"]["position"].numpy()
         self._running[:] = state["counters"]["running"].numpy()
         self._wrapped[:] = state["counters"]["wrapped"].numpy()
-        self._generator.bit_generator.state = json.loads(state["generator"])
+        self.draws = state["generator"]
         self._size = int(self._live.sum())
 
     def _layout(self) -> dict[str, Any]:

@@ -156,3 +156,29 @@ def test_rollouts_have_the_actions_that_were_taken():
     rollout = stacked(collected.steps)
     assert rollout["actions"].shape == (3, 4, 2)
     np.testing.assert_array_equal(rollout["actions"][1], collected.steps[1].actions)
+
+
+def test_a_resumed_run_draws_the_same_demonstrations(tmp_path):
+    path = demonstrations(tmp_path / "d.hdf5", 2)
+    _, algo, _ = make("gail", {"num_choices": 2}, choices=2)
+
+    def learner():
+        demos = load_demonstrations(
+            [DataSource(path)],
+            {"told": (1,)},
+            2,
+            transitions=Transitions(0.5),
+            reward=RewardTransform(),
+            reward_free=True,
+        )
+        scaler = RewardScaler(1.0, 0.0, 1)
+        return RolloutLearner(
+            algo, rollout_steps=1, batch_size=1, reward_scaler=scaler, demos=demos
+        )
+
+    first, second = learner(), learner()
+    begun = first.demos.sample(50)["index"]
+    second.load_state_dict(first.state_dict())
+    again = second.demos.sample(50)["index"]
+    assert torch.equal(first.demos.sample(50)["index"], again)
+    assert not torch.equal(begun, again)
