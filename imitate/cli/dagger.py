@@ -132,6 +132,7 @@ def command(
     if json_:
         typer.echo(json.dumps([vars(over) for over in progress.rounds], indent=2))
     if progress.exit_code:
+        typer.echo(f"training was cut; the same command goes on with {out}", err=True)
         raise typer.Exit(progress.exit_code)
 
 

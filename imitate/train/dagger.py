@@ -87,7 +87,7 @@ class Round:
 
 @dataclass
 class Progress:
-    """Rounds that are over, and the status of the training that was cut, if one was."""
+    """Rounds that are over, and the exit code of the training that was cut, if one was."""
 
     rounds: list[Round] = field(default_factory=list)
     exit_code: int = 0
@@ -138,7 +138,7 @@ def dagger(
         )
     work = _Work(config, plan, Path(folder), env_meta, init, labels_all, quiet, stream)
     progress = work.begun(dataset)
-    while len(progress.rounds) <= plan.rounds and not progress.exit_code:
+    while len(progress.rounds) <= plan.rounds:
         number = len(progress.rounds)
         if number > 0:
             last = progress.rounds[-1].checkpoint
@@ -217,6 +217,7 @@ class _Work:
             **wanted,
             "env_name": self._env_meta.get("env_name"),
             "algo_name": self._config.algo_name,
+            "labels_all": self._labels_all,
             "init": None if self._init is None else str(Path(self._init).resolve()),
         }
 
