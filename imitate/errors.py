@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-MOST_NAMES = 30
+MOST_NAMES = 60
 """So many names are told in an error message, not more."""
 
 
