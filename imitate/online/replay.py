@@ -115,7 +115,7 @@ class ReplayBuffer:
                 self.add(_part(step, kept), lanes[kept])
             return
         chosen: Any = slice(None)
-        if lanes is not None and len(lanes) < self.num_envs:
+        if lanes is not None and not np.array_equal(lanes, self._lanes):
             chosen = lanes
         position, running = self._position[chosen], self._running[chosen]
         row, next_row = self._rows(position, chosen)

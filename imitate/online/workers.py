@@ -284,7 +284,8 @@ def load_acting_weights(algo: Algo, weights: Mapping[str, Any]) -> None:
 def merged_parts(
     parts: Sequence[Collected], lost: Sequence[int], messages: Sequence[str]
 ) -> Collected:
-    """The steps of several processes side by side, by lane."""
+    """The steps of several processes side by side, in the order of their lanes, whichever came first."""
+    parts = sorted(parts, key=lambda part: int(part.lanes[0]))
     steps = [_side_by_side(row) for row in zip(*(part.steps for part in parts), strict=True)]
     return Collected(
         steps,

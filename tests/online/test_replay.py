@@ -165,6 +165,15 @@ def test_environments_may_be_added_one_by_one():
     assert sorted(memory.sample(200)["obs"]["s"].unique().tolist()) == [0, 1, 2, 50]
 
 
+def test_environments_may_come_in_any_order():
+    memory = buffer(40, num_envs=2)
+    memory.add(step([0, 100], [1, 101], [1, 10]), np.array([0, 1]))
+    memory.add(step([101, 1], [102, 2], [20, 2]), np.array([1, 0]))
+    transitions = every_transition(memory)
+    assert {o: n for o, (_, _, _, n) in transitions.items()} == {0: 1, 1: 2, 100: 101, 101: 102}
+    assert [len(e.rewards) for e in memory.episodes()] == [2, 2]
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 5])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_a_full_ring_holds_the_latest_steps_and_nothing_wrong(length, n_step):

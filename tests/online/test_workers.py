@@ -8,7 +8,14 @@ import torch
 from imitate.errors import EnvError
 from imitate.online.learners import ReplayLearner
 from imitate.online.replay import ReplayBuffer
-from imitate.online.workers import Blueprint, ProcessCollector, acting_weights, load_acting_weights
+from imitate.online.steps import Collected, Step
+from imitate.online.workers import (
+    Blueprint,
+    ProcessCollector,
+    acting_weights,
+    load_acting_weights,
+    merged_parts,
+)
 
 from .worlds import Faulty, Line, make_algo
 
@@ -115,6 +122,19 @@ def test_an_environment_that_never_works_is_told_in_one_line(collectors):
     with pytest.raises(EnvError, match="10 failures without one whole episode"):
         for _ in range(20):
             collector.collect(1)
+
+
+def test_parts_lie_in_the_order_of_their_lanes_whichever_came_first():
+    def part(lane):
+        values = np.array([float(lane)], dtype=np.float32)
+        no = np.array([False])
+        step = Step({"place": values}, values, values, no, no, {"place": values})
+        return Collected([step], np.array([lane]), [])
+
+    merged = merged_parts([part(2), part(0)], [1], [])
+    assert merged.lanes.tolist() == [0, 2]
+    assert merged.steps[0].rewards.tolist() == [0.0, 2.0]
+    assert merged.lost_lanes.tolist() == [1]
 
 
 def test_states_go_on_with_the_next_episodes(collectors):
