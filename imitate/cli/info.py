@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 from imitate.errors import UserError
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_ZIP_SIGNATURE = b"PK\x03\x04"
 
 
 def command(
@@ -35,10 +35,10 @@ def _kind(path: Path) -> str:
         )
     if not path.is_file():
         raise UserError(f"{path}: there is no such file or folder")
-    if zipfile.is_zipfile(path) or path.suffix in (".pth", ".pt", ".ckpt"):
-        return "checkpoint"
     with path.open("rb") as file:
         signature = file.read(len(_HDF5_SIGNATURE))
+    if signature.startswith(_ZIP_SIGNATURE) or path.suffix in (".pth", ".pt", ".ckpt"):
+        return "checkpoint"
     if signature == _HDF5_SIGNATURE or path.suffix in (".hdf5", ".h5"):
         return "dataset"
     raise UserError(

@@ -121,7 +121,7 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such checkpoint file")
-    if not zipfile.is_zipfile(path):
+    if not is_archive(path):
         raise CheckpointError(
             f"{path}: not a checkpoint, or cut short while it was copied or written ({path.stat().st_size} bytes); "
             "take another checkpoint of the run"
@@ -136,6 +136,14 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
         return converted(ckpt, path)
     _check_format(ckpt, path)
     return dict(ckpt)
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file is what `torch.save` writes, a zip archive with an intact end."""
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # some damage of the end, of which zipfile says more than asked
+        return False
 
 
 def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict[str, Any]:

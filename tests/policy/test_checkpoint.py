@@ -80,6 +80,16 @@ def test_flipped_bytes_never_crash(file):
             assert "model.pth" in str(error)
 
 
+def test_an_end_that_names_other_disks_is_damage(file):
+    """zipfile raises for it instead of saying no: a locator of a 64-bit end whose archive has three disks."""
+    data = bytearray(file.read_bytes())
+    end = data.rindex(b"PK\x05\x06")
+    locator = b"PK\x06\x07" + (0).to_bytes(4, "little") + bytes(8) + (3).to_bytes(4, "little")
+    file.write_bytes(bytes(data[:end]) + locator + bytes(data[end:]))
+    with pytest.raises(CheckpointError, match="model.pth"):
+        load_checkpoint(file)
+
+
 class Payload:
     def __init__(self, marker):
         self.marker = marker

@@ -42,7 +42,7 @@ _KNOWN = _WANTED | {"rews", "infos"}
 
 
 def _recognises(path: Path) -> bool:
-    if not path.is_file() or not zipfile.is_zipfile(path):
+    if not path.is_file():
         return False
     try:
         with zipfile.ZipFile(path) as archive:
