@@ -16,11 +16,11 @@ from typing import Any, cast
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep, register_algo_factory_func
-from imitate.algo.exploration import ActionNoiseConfig, next_noise
+from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.deterministic_actor import DeterministicActor
+from imitate.algo.exploration import ActionNoiseConfig
 from imitate.algo.rl_sections import (
     ActorConfig,
     ActorCriticConfig,
@@ -32,7 +32,6 @@ from imitate.algo.rl_sections import (
 from imitate.algo.sections import LayerDims
 from imitate.config import Section
 from imitate.functional.losses import masked_mean
-from imitate.models.actor import Actor
 
 
 class DDPGOptimParams(Section):
@@ -72,31 +71,14 @@ def algo_config_to_class(algo_config: DDPGConfig) -> tuple[type[Algo], dict[str,
     return DDPG, {}
 
 
-class DDPG(ActorCritic):
+class DDPG(DeterministicActor):
     """Deterministic actor, one critic."""
-
-    targets = {"critic_target": "critic", "actor_target": "actor"}
-
-    def _create_networks(self) -> None:
-        config = self.algo_config
-        self.nets = nn.ModuleDict(
-            {
-                "actor": self._create_actor(config.actor),
-                "critic": self._create_critic(config.critic),
-            }
-        )
-        self._add_targets()
-
-    # ---- losses --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
         """(B,) what the critic is to say."""
-        actor = cast(Actor, self.nets["actor_target"])
-        features, _ = actor(batch["next_obs"], batch["goal_obs"])
-        values = self._critic("critic_target")(
-            batch["next_obs"], actor.head(features).mean, batch["goal_obs"]
-        )
+        actions = self._target_actions(batch)
+        values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
         return cast(Tensor, batch["rewards"] + batch["discounts"] * self._ensemble_value(values))
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
@@ -119,24 +101,3 @@ class DDPG(ActorCritic):
         if learn:
             self._follow()
         return info
-
-    # ---- test time -----------------------------------------------------------------------------------------------
-
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        return {"noise": torch.zeros(batch_size, self.ac_dim, device=self.device)}
-
-    def _act(
-        self,
-        obs: dict[str, Tensor],
-        state: PolicyState,
-        goal: dict[str, Tensor] | None,
-        *,
-        explore: bool,
-        generator: torch.Generator | None,
-    ) -> PolicyStep:
-        features, _ = self.actor(obs, goal)
-        action = self.actor.head.act(features)
-        if not explore:
-            return PolicyStep(action, state, {})
-        noise = next_noise(state["noise"], self.algo_config.exploration, generator)
-        return PolicyStep((action + noise).clamp(-1.0, 1.0), {"noise": noise}, {})

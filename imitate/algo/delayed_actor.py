@@ -4,7 +4,6 @@ Fujimoto, van Hoof, Meger, "Addressing Function Approximation Error in Actor-Cri
 (arXiv:1802.09477). With the target actor pi':
 
     a' = clip(pi'(s') + clip(noise, -c, c), -1, 1)                           -> DelayedActor._target_actions
-    in practice a = clip(pi(s) + noise, -1, 1)                               -> DelayedActor._act
 
 The actor and all targets follow every ``actor.update_freq``-th update of the critics, whose number is saved, so that a
 resumed training goes on exactly.
@@ -14,18 +13,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Batch, Info, PolicyState, PolicyStep
-from imitate.algo.exploration import next_noise
+from imitate.algo.algo import Batch, Info
+from imitate.algo.deterministic_actor import DeterministicActor
 from imitate.algo.rl_sections import ActorConfig
 from imitate.algo.sections import LayerDims
-from imitate.models.actor import Actor
 
 
 class DelayedActorConfig(ActorConfig):
@@ -39,29 +36,18 @@ class DelayedActorConfig(ActorConfig):
     noise_clip: float = Field(0.5, ge=0, description="bound of that noise")
 
 
-class DelayedActor(ActorCritic):
+class DelayedActor(DeterministicActor):
     """Deterministic actor with a delay, critics with smoothed targets; a subclass has the losses."""
 
-    targets = {"critic_target": "critic", "actor_target": "actor"}
-
     def _create_networks(self) -> None:
-        config = self.algo_config
-        self.nets = nn.ModuleDict(
-            {
-                "actor": self._create_actor(config.actor),
-                "critic": self._create_critic(config.critic),
-            }
-        )
-        self._add_targets()
+        super()._create_networks()
         self._critic_updates = 0
 
     @torch.no_grad()
     def _target_actions(self, batch: Batch) -> Tensor:
         """What the target actor would do in the next states, with clipped noise."""
         config = self.algo_config.actor
-        target = cast(Actor, self.nets["actor_target"])
-        features, _ = target(batch["next_obs"], batch["goal_obs"])
-        actions = target.head(features).mean
+        actions = super()._target_actions(batch)
         noise = torch.randn_like(actions) * config.noise_std
         noise = noise.clamp(-config.noise_clip, config.noise_clip)
         smoothed: Tensor = (actions + noise).clamp(-1.0, 1.0)
@@ -85,27 +71,6 @@ class DelayedActor(ActorCritic):
         if learn:
             self._follow()
         return info
-
-    # ---- test time -----------------------------------------------------------------------------------------------
-
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        return {"noise": torch.zeros(batch_size, self.ac_dim, device=self.device)}
-
-    def _act(
-        self,
-        obs: dict[str, Tensor],
-        state: PolicyState,
-        goal: dict[str, Tensor] | None,
-        *,
-        explore: bool,
-        generator: torch.Generator | None,
-    ) -> PolicyStep:
-        features, _ = self.actor(obs, goal)
-        action = self.actor.head.act(features)
-        if not explore:
-            return PolicyStep(action, state, {})
-        noise = next_noise(state["noise"], self.algo_config.exploration, generator)
-        return PolicyStep((action + noise).clamp(-1.0, 1.0), {"noise": noise}, {})
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 

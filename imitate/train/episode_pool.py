@@ -78,14 +78,14 @@ class EpisodePool:
             UserError: the checkpoint or the environment cannot be used, or they do not fit each other.
             EvaluationCancelledError: `cancel` was called.
         """
-        todo = deque(range(episodes))
+        waiting = deque(range(episodes))
         deaths: dict[int, int] = {}
         results: dict[int, Episode] = {}
         busy: dict[_Worker, int] = {}
         try:
-            while (todo or busy) and not hopeless(results, give_up_after):
-                while todo and len(busy) < self.limit:
-                    index = todo.popleft()
+            while (waiting or busy) and not hopeless(results, give_up_after):
+                while waiting and len(busy) < self.limit:
+                    index = waiting.popleft()
                     busy[self._idle_worker(busy, job, index)] = index
                 for worker in self._ready(busy):
                     index = busy.pop(worker)
@@ -95,7 +95,7 @@ class EpisodePool:
                         deaths[index] = deaths.get(index, 0) + 1
                         check_alive(deaths, results, worker.exit_code)
                         if deaths[index] == 1:
-                            todo.appendleft(index)
+                            waiting.appendleft(index)
                             continue
                         episode = failed_episode(
                             job.plan,

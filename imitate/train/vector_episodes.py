@@ -108,8 +108,8 @@ class _Lockstep:
         self.policy, self.venv, self.plan = policy, venv, plan
         self.on_episode = on_episode
         self.lang = lang
-        self.todo = iter(range(episodes))
-        self.slots = [_Slot(next(self.todo)) for _ in range(num_envs)]
+        self.numbers = iter(range(episodes))
+        self.slots = [_Slot(next(self.numbers)) for _ in range(num_envs)]
         self.results: dict[int, Episode] = {}
 
     def run(self, give_up_after: int | None) -> list[Episode]:
@@ -134,7 +134,7 @@ class _Lockstep:
             )
             if over.any():
                 for i in np.flatnonzero(over):
-                    self.slots[i] = _Slot(next(self.todo, -1))
+                    self.slots[i] = _Slot(next(self.numbers, -1))
                 obs = self._reset(over)
         return in_order(self.results, give_up_after)
 
