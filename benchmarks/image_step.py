@@ -16,9 +16,9 @@ from benchmarks.demos import made_up
 from benchmarks.measuring import Contestant, compare, timed
 from benchmarks.peer_images import BATCH_SIZE, CAMERAS, CROP, LOW_DIM
 from benchmarks.row import Row
-from imitate.algo.algo import has_fast_bf16
 from imitate.config import load_config
 from imitate.data import ShuffledBatches
+from imitate.models.precision import has_fast_bf16
 from imitate.train.loading import make_loader
 from imitate.train.loss_guard import LossGuard
 from imitate.train.metrics import EpochMeans

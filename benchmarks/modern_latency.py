@@ -12,9 +12,9 @@ from benchmarks.bench import Bench
 from benchmarks.demos import OBS_KEYS
 from benchmarks.measuring import percentiles
 from benchmarks.row import Row
-from imitate.algo.algo import has_fast_bf16
 from imitate.config import load_config
 from imitate.data import DatasetFile
+from imitate.models.precision import has_fast_bf16
 from imitate.policy.checkpoint import checkpoint_dict
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy

@@ -14,14 +14,15 @@ _HOMES = {
     "Algo": "imitate.algo.algo",
     "RolloutPolicy": "imitate.policy.rollout_policy",
     "SequenceDataset": "imitate.data.sequence_dataset",
-    "algo_factory": "imitate.algo.algo",
+    "algo_factory": "imitate.algo.factory",
     "load_config": "imitate.config",
     "policy_from_checkpoint": "imitate.policy.loading",
-    "register_algo_factory_func": "imitate.algo.algo",
+    "register_algo_factory_func": "imitate.algo.factory",
 }
 
 if TYPE_CHECKING:
-    from imitate.algo.algo import Algo, algo_factory, register_algo_factory_func
+    from imitate.algo.algo import Algo
+    from imitate.algo.factory import algo_factory, register_algo_factory_func
     from imitate.config import load_config
     from imitate.data.sequence_dataset import SequenceDataset
     from imitate.policy.loading import policy_from_checkpoint

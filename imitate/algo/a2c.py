@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch, Info
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.on_policy import OnPolicy, OnPolicyConfig
 
 

@@ -24,16 +24,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import (
-    Algo,
-    Batch,
-    Info,
-    register_algo_factory_func,
-    sample_weight,
-    step_weight,
-)
+from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.chunk_policy import ChunkPolicy
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.sections import ChunkConfig, EMAConfig, OptimParams
+from imitate.algo.weights import sample_weight, step_weight
 from imitate.config import Section
 from imitate.functional.losses import gaussian_kl_to_standard, masked_mean
 from imitate.models.actor import GroupEncoder, Obs

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from imitate.algo.adversarial import Adversarial, AdversarialConfig
-from imitate.algo.algo import Algo, Batch, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch
+from imitate.algo.factory import register_algo_factory_func
 from imitate.models.discriminator import Judge, gradient_penalty
 
 

@@ -1,4 +1,4 @@
-"""The contract of an algorithm, and the factory that builds one from a configuration.
+"""The contract of an algorithm.
 
 Life of an algorithm:
 
@@ -11,7 +11,7 @@ Life of an algorithm:
     action = algo.get_action(obs); algo.reset()                # the same on the algorithm's own state
 
 An algorithm is one file here, named as its ``algo_name``: its typed section, its networks, its losses, and a function
-under ``@register_algo_factory_func(algo_name, section=...)`` that picks the class.
+under ``@register_algo_factory_func(algo_name, section=...)`` (``factory.py``) that picks the class.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from imitate.config import Config, Section, load_config
-from imitate.config import algorithms as registry
+from imitate.config import Config
 from imitate.errors import ConfigError
 from imitate.models.actor import GroupEncoder
 from imitate.models.ema import EMA
 from imitate.models.observation import ObservationEncoder
 from imitate.models.optim import apply_gradients, make_optimizer, make_scheduler
+from imitate.models.precision import autocast_dtype
 from imitate.models.preprocess import Preprocess
 
 PolicyState = dict[str, Any]
@@ -46,9 +46,6 @@ Batch = dict[str, Any]
 Info = dict[str, Tensor]
 """Detached scalar tensors by the name under which they are logged."""
 
-AlgoClass = TypeVar("AlgoClass", bound="type[Algo]")
-ToClass = Callable[[Any], tuple["type[Algo]", dict[str, Any]]]
-
 
 class PolicyStep(NamedTuple):
     """One decision: ``action (B, A)``, normalized; the next ``state``; ``extras`` such as log_prob, value or chunk."""
@@ -56,62 +53,6 @@ class PolicyStep(NamedTuple):
     action: Tensor
     state: PolicyState
     extras: dict[str, Tensor]
-
-
-def register_algo_factory_func(
-    algo_name: str, section: type[Section] | None = None
-) -> Callable[[ToClass], ToClass]:
-    """Register the function that maps an algorithm's section to ``(class, keyword arguments)``.
-
-    Args:
-        algo_name: the name in the configuration; registering it twice raises ConfigError.
-        section: typed section of ``algo`` in the configuration; without one every key is accepted.
-    """
-
-    def decorator(to_class: ToClass) -> ToClass:
-        registry.register(algo_name, section, to_class)
-        return to_class
-
-    return decorator
-
-
-def algo_factory(
-    algo_name: str,
-    config: Config | Mapping[str, Any],
-    obs_key_shapes: Mapping[str, tuple[int, ...]],
-    ac_dim: int,
-    device: torch.device | str = "cpu",
-    *,
-    load_pretrained: bool = True,
-) -> Algo:
-    """Build an algorithm.
-
-    Args:
-        algo_name: must be the configuration's.
-        config: the whole configuration.
-        obs_key_shapes: shape of one step of each observation (and goal) key as networks see it: images are (C, H, W).
-        ac_dim: action dimensions.
-        device: where the networks live.
-        load_pretrained: read pretrained weights of encoders; false where a checkpoint brings them.
-    """
-    if not isinstance(config, Config):
-        config = load_config(dict(config))
-    if config.algo_name != algo_name:
-        raise ConfigError(
-            f"algo_name '{algo_name}' was asked for, but the configuration is for '{config.algo_name}'"
-        )
-    algo_class, kwargs = registry.find(algo_name).to_class(config.algo)
-    algo: Algo = algo_class(
-        algo_config=config.algo,
-        obs_config=config.observation,
-        global_config=config,
-        obs_key_shapes=obs_key_shapes,
-        ac_dim=ac_dim,
-        device=device,
-        load_pretrained=load_pretrained,
-        **kwargs,
-    )
-    return algo
 
 
 class Algo(ABC):
@@ -161,7 +102,7 @@ class Algo(ABC):
             obs_config.modalities_of_all(),
             {"actions": ac_dim},
         ).to(self.device)
-        self._autocast_dtype = _autocast_dtype(global_config.train.precision, self.device)
+        self._autocast_dtype = autocast_dtype(global_config.train.precision, self.device)
         self._state: PolicyState | None = None
         self._compiled = False
         self.ema: EMA | None = None
@@ -541,30 +482,6 @@ class Algo(ABC):
         self._state = None
 
 
-def step_weight(batch: Batch) -> Tensor | None:
-    """How much each action of a selected batch counts in the loss: its weight, 0 where it is padding; None: all alike.
-
-    Args:
-        batch: with ``pad_mask``, true where real, and ``weight``, both (B, [T,] ...) or absent.
-    """
-    mask, weight = batch.get("pad_mask"), batch.get("weight")
-    if weight is None:
-        return mask
-    counts: Tensor = weight if mask is None else weight * mask
-    return counts
-
-
-def sample_weight(batch: Batch) -> Tensor | None:
-    """How much each sample of a selected batch counts, (B,): the mean weight of its real steps; None: all alike."""
-    weight, mask = batch.get("weight"), batch.get("pad_mask")
-    if weight is None or weight.dim() == 1:
-        return weight
-    real = torch.ones_like(weight) if mask is None else mask.to(weight)
-    steps = tuple(range(1, weight.dim()))
-    mean: Tensor = (weight * real).sum(steps) / real.sum(steps).clamp(min=1.0)
-    return mean
-
-
 def where_state(mask: Tensor, new: PolicyState, old: PolicyState) -> PolicyState:
     """``new`` where ``mask`` (B,) is true, else ``old``, for each tensor of two equal trees."""
     chosen: PolicyState = {}
@@ -574,23 +491,3 @@ def where_state(mask: Tensor, new: PolicyState, old: PolicyState) -> PolicyState
         else:
             chosen[key] = torch.where(mask.view(-1, *[1] * (value.dim() - 1)), value, old[key])
     return chosen
-
-
-def _autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """The dtype that ``train.precision`` means on this device: bf16 on 'auto' only where the hardware has it."""
-    if precision == "fp32":
-        return torch.float32
-    if precision == "bf16" or has_fast_bf16(device):
-        return torch.bfloat16
-    return torch.float32
-
-
-def has_fast_bf16(device: torch.device) -> bool:
-    """Whether a device computes in bf16, rather than emulating it."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
-    if device.type == "cpu":
-        # Older torch cannot tell; then fp32 is the safe answer.
-        capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-        return bool(capability.get("avx512_bf16") or capability.get("amx_bf16"))
-    return False

@@ -20,8 +20,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch
 from imitate.algo.cql import CQL, CQLConfig, CQLCriticConfig
+from imitate.algo.factory import register_algo_factory_func
 from imitate.config.transitions import Returns
 from imitate.functional.conservative import calibrated
 

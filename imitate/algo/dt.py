@@ -23,16 +23,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import (
-    Algo,
-    Batch,
-    Info,
-    PolicyState,
-    PolicyStep,
-    register_algo_factory_func,
-    step_weight,
-)
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.sections import OptimParams
+from imitate.algo.weights import step_weight
 from imitate.config import OptimizerConfig, Section
 from imitate.config.transitions import Returns
 from imitate.functional.losses import masked_mean

@@ -19,11 +19,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func, step_weight
+from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.chunk_policy import ChunkPolicy
 from imitate.algo.denoising import DenoisingMLPConfig, NetworkChoice, network_problems
 from imitate.algo.execution import ChunkExecution
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.sections import EMAConfig, HorizonConfig, OptimParams
+from imitate.algo.weights import step_weight
 from imitate.config import Section
 from imitate.functional.flow import Integrator, TimeDensity, draw_times, integrate, straight_path
 from imitate.functional.losses import masked_mean

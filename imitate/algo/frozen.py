@@ -16,7 +16,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from imitate.algo.algo import Algo, PolicyState, algo_factory
+from imitate.algo.algo import Algo, PolicyState
+from imitate.algo.factory import algo_factory
 from imitate.config import Section, load_config
 from imitate.errors import CheckpointError
 from imitate.models.preprocess import Preprocess

@@ -21,7 +21,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.sections import LayerDims, VAEConfig
 from imitate.config import OptimizerConfig, Section
 from imitate.config.observation import ROBOT_STATE

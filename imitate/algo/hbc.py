@@ -24,7 +24,8 @@ from pydantic import Field
 from torch import Tensor
 
 from imitate.algo import gl
-from imitate.algo.algo import Algo, Batch, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.gl import GL_VAE, GLConfig
 from imitate.algo.hierarchy import LATENT_KEY, PLANNER_OBSERVATIONS, Hierarchy, HierarchyConfig
 from imitate.config import ObservationConfig

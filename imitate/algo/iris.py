@@ -24,8 +24,9 @@ from pydantic import Field
 from torch import Tensor
 
 from imitate.algo import bcq, gl
-from imitate.algo.algo import Algo, Batch, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch
 from imitate.algo.bcq import BCQ, BCQConfig
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.gl import GLConfig
 from imitate.algo.hierarchy import PLANNER_OBSERVATIONS, Hierarchy, HierarchyConfig
 from imitate.config import ObservationConfig, Section

@@ -21,7 +21,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
 from imitate.algo.ppo import PPO, PPOConfig
 from imitate.config import Section

@@ -23,8 +23,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
 from imitate.algo.exploration import next_noise
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
 from imitate.algo.td3 import TD3, TD3Config, TD3CriticConfig
 from imitate.models.actor import GroupEncoder, Obs

@@ -28,14 +28,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import (
-    Algo,
-    Batch,
-    Info,
-    PolicyState,
-    PolicyStep,
-    register_algo_factory_func,
-)
+from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.sections import EMAConfig, LayerDims
 from imitate.config import OptimizerConfig, Section
 from imitate.functional.losses import masked_mean

@@ -22,7 +22,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch, Info
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.rl_sections import EnsembleConfig
 from imitate.algo.sac import SAC, SACActorConfig, SACConfig, SACCriticConfig
 from imitate.functional.losses import masked_mean

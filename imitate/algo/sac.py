@@ -22,7 +22,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch, Info
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     ActorNetConfig,

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from imitate.algo.algo import Algo, Batch, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.sac import SAC, SACConfig
 
 

@@ -23,9 +23,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch, Info, register_algo_factory_func
+from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.delayed_actor import DelayedActor, DelayedActorConfig
 from imitate.algo.exploration import ActionNoiseConfig
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     CriticConfig,

@@ -29,16 +29,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import (
-    Algo,
-    Batch,
-    Info,
-    register_algo_factory_func,
-    sample_weight,
-    step_weight,
-)
+from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.chunk_policy import ChunkPolicy
+from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.sections import ChunkConfig, EMAConfig, LayerDims
+from imitate.algo.weights import sample_weight, step_weight
 from imitate.config import OptimizerConfig, Section
 from imitate.functional.losses import focal_loss, masked_mean
 from imitate.functional.sampling import draw_class

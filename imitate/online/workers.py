@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imitate.algo.algo import Algo, algo_factory
+from imitate.algo.algo import Algo
+from imitate.algo.factory import algo_factory
 from imitate.config import load_config
 from imitate.envs.env import Env
 from imitate.errors import EnvError

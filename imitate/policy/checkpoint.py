@@ -32,7 +32,8 @@ import numpy as np
 import torch
 
 import imitate
-from imitate.algo.algo import Algo, algo_factory
+from imitate.algo.algo import Algo
+from imitate.algo.factory import algo_factory
 from imitate.config import load_config
 from imitate.errors import CheckpointError
 from imitate.models.preprocess import Preprocess

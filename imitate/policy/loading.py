@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import torch
 
-from imitate.algo.algo import has_fast_bf16
 from imitate.data.language import Instructions
 from imitate.errors import CheckpointError, UserError
 from imitate.models.packed_linear import pack_linears
+from imitate.models.precision import has_fast_bf16
 from imitate.policy.checkpoint import algo_from_checkpoint, converted, load_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from imitate.algo.algo import algo_factory
+from imitate.algo.factory import algo_factory
 from imitate.config import Config
 from imitate.config.section import merged
 from imitate.data import DatasetFile

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from imitate.algo.algo import Algo, algo_factory
+from imitate.algo.algo import Algo
+from imitate.algo.factory import algo_factory
 from imitate.config import Config, located_data
 from imitate.config.data_paths import located_file
 from imitate.config.readiness import check_trainable

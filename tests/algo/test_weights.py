@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.algo.algo import sample_weight, step_weight
+from imitate.algo.weights import sample_weight, step_weight
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CLONING = ("bc", "act", "vq_bet", "diffusion_policy", "flow_policy")

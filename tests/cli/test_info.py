@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from imitate.algo.algo import algo_factory
+from imitate.algo.factory import algo_factory
 from imitate.cli.main import app
 from imitate.config import load_config
 from imitate.data import DatasetWriter, Episode, KeyStats

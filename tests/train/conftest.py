@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.algo.algo import algo_factory
+from imitate.algo.factory import algo_factory
 from imitate.config import load_config
 from imitate.data.writer import DatasetWriter, Episode
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from imitate.algo.algo import algo_factory
+from imitate.algo.factory import algo_factory
 from imitate.config import load_config
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.train.evaluation import evaluate

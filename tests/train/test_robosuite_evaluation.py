@@ -2,7 +2,7 @@
 
 import pytest
 
-from imitate.algo.algo import algo_factory
+from imitate.algo.factory import algo_factory
 from imitate.config import load_config
 from imitate.errors import EnvError
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint

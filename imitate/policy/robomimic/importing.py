@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Algo, algo_factory
+from imitate.algo.algo import Algo
+from imitate.algo.factory import algo_factory
 from imitate.algo.hierarchy import Hierarchy
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError

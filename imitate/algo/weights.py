@@ -1,0 +1,32 @@
+"""How much steps and samples of a batch count in a loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from imitate.algo.algo import Batch
+
+
+def step_weight(batch: Batch) -> Tensor | None:
+    """How much each action of a selected batch counts in the loss: its weight, 0 where it is padding; None: all alike.
+
+    Args:
+        batch: with ``pad_mask``, true where real, and ``weight``, both (B, [T,] ...) or absent.
+    """
+    mask, weight = batch.get("pad_mask"), batch.get("weight")
+    if weight is None:
+        return mask
+    counts: Tensor = weight if mask is None else weight * mask
+    return counts
+
+
+def sample_weight(batch: Batch) -> Tensor | None:
+    """How much each sample of a selected batch counts, (B,): the mean weight of its real steps; None: all alike."""
+    weight, mask = batch.get("weight"), batch.get("pad_mask")
+    if weight is None or weight.dim() == 1:
+        return weight
+    real = torch.ones_like(weight) if mask is None else mask.to(weight)
+    steps = tuple(range(1, weight.dim()))
+    mean: Tensor = (weight * real).sum(steps) / real.sum(steps).clamp(min=1.0)
+    return mean
