@@ -4,7 +4,7 @@ Fujimoto, Gu, "A Minimalist Approach to Offline Reinforcement Learning", NeurIPS
 (Fujimoto, van Hoof, Meger, ICML 2018, arXiv:1802.09477). With targets pi', Q' and the discount g:
 
     a' = clip(pi'(s') + clip(noise, -c, c), -1, 1)                                    -> DelayedActor
-    L_Q = E[ (r + g min_i Q'_i(s', a') - Q_j(s, a))^2 ], without Q' after a terminal  -> TD3_BC._critic_loss
+    L_Q = E[ (r + g min_i Q'_i(s', a') - Q_j(s, a))^2 ], without Q' after a terminal  -> TD3._critic_loss
     L_pi = -lambda E[ Q_1(s, pi(s)) ] + E[ (pi(s) - a)^2 ],
            lambda = alpha / mean |Q_1(s, pi(s))|, without gradient                    -> TD3_BC._actor_loss
 
@@ -19,36 +19,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.delayed_actor import DelayedActor, DelayedActorConfig
+from imitate.algo.delayed_actor import DelayedActorConfig
 from imitate.algo.exploration import ActionNoiseConfig
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
-    CriticConfig,
     StagedOptimizerConfig,
     optimizer,
 )
-from imitate.algo.sections import LayerDims
+from imitate.algo.td3 import TD3, TD3CriticConfig
 from imitate.config import Section
 from imitate.functional.losses import masked_mean
 
 
-class TD3OptimParams(Section):
+class TD3BCOptimParams(Section):
     """Optimizers by network."""
 
     critic: StagedOptimizerConfig = Field(optimizer(3e-4))
     actor: StagedOptimizerConfig = Field(optimizer(3e-4))
-
-
-class TD3CriticConfig(CriticConfig):
-    """Critics of 256 by 256."""
-
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
 
 
 class TD3BCConfig(ActorCriticConfig):
@@ -56,7 +48,7 @@ class TD3BCConfig(ActorCriticConfig):
 
     tree_defaults = {"train": {"obs_normalization": "mean_std", "batch_size": 256}}
 
-    optim_params: TD3OptimParams = Field(TD3OptimParams())
+    optim_params: TD3BCOptimParams = Field(TD3BCOptimParams())
     alpha: float = Field(2.5, ge=0, description="weight of values against regression; 0 is BC")
     actor: DelayedActorConfig = Field(DelayedActorConfig())
     critic: TD3CriticConfig = Field(TD3CriticConfig())
@@ -69,19 +61,8 @@ def algo_config_to_class(algo_config: TD3BCConfig) -> tuple[type[Algo], dict[str
     return TD3_BC, {}
 
 
-class TD3_BC(DelayedActor):  # noqa: N801 - the name users know
-    """Deterministic actor between values and the data."""
-
-    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        goal = batch["goal_obs"]
-        with torch.no_grad():
-            following = self._critic("critic_target")(
-                batch["next_obs"], self._target_actions(batch), goal
-            )
-            target = batch["rewards"] + batch["discounts"] * self._ensemble_value(following)
-        values = self._critic("critic")(batch["obs"], batch["actions"], goal)
-        loss = self._td_loss(values, target, batch["weight"])
-        return loss, {"Critic_Loss": loss, "Q": values.mean()}
+class TD3_BC(TD3):  # noqa: N801 - the name users know
+    """TD3 with an actor between values and the data."""
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         actions = self._policy_actions(batch)
