@@ -1,0 +1,177 @@
+"""What practice reaches: every method on its environment within a budget of steps, beside what is wanted of it.
+
+    python -m benchmarks.online_returns --seed 0 1 2
+    python -m benchmarks.online_returns --case sac_pendulum dqn_cartpole --seed 0
+    python -m benchmarks.online_returns --case rlpd_lift sac_lift --seed 0 1 2 --picture docs/images/practice_on_lift.png
+
+A cell is a case and a training seed, trained by `imitate train` with a ready configuration on one thread. Evaluations
+are those of the training: deterministic, from the same starts each time. Counted is the best of the last three, and
+a case is reached where every seed reaches it. Finished cells are kept under --out and not run again, and an
+interrupted one goes on where its last checkpoint is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.results import IMITATE, run
+
+Curve = list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method, an environment, a budget.
+
+    Attributes:
+        config: ready configuration, which has the budget.
+        wanted: what the best of the last three evaluations is to reach.
+        metric: of the evaluations.
+        settings: what is set besides.
+        at_most: it is to stay below ``wanted``.
+    """
+
+    config: str
+    wanted: float
+    metric: str = "Return"
+    settings: tuple[str, ...] = ()
+    at_most: bool = False
+
+
+SUCCESS = "Success_Rate"
+GOOD_AND_MEDIOCRE = (
+    'train.data=[{"path": "datasets/lift/mixed.hdf5", "filter_key": "better", "demo_limit": 50}, '
+    '{"path": "datasets/lift/mixed.hdf5", "filter_key": "worse", "demo_limit": 50}]'
+)
+CARTPOLE_EXPERT = "train.data=datasets/cartpole/expert.hdf5"
+CASES = {
+    "sac_pendulum": Case("sac/sac_pendulum", -200.0),
+    "td3_pendulum": Case("td3/td3_pendulum", -200.0),
+    "ddpg_pendulum": Case("ddpg/ddpg_pendulum", -200.0),
+    "ppo_cartpole": Case("ppo/ppo_cartpole", 475.0),
+    "a2c_cartpole": Case("a2c/a2c_cartpole", 475.0),
+    "dqn_cartpole": Case("dqn/dqn_cartpole", 450.0),
+    "sac_inverted_pendulum": Case("sac/sac_inverted_pendulum", 950.0),
+    "gail_cartpole": Case("gail/gail_cartpole", 380.0, settings=(CARTPOLE_EXPERT,)),
+    "rlpd_lift": Case("robosuite/lift/rlpd", 0.9, SUCCESS, (GOOD_AND_MEDIOCRE,)),
+    "sac_lift": Case("robosuite/lift/sac", 150.0),
+}
+
+
+def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
+    """The numbers of one training, from the disk if it has been run before."""
+    folder, case = out / name / f"seed{seed}", CASES[name]
+    kept = folder / "cell.json"
+    if kept.is_file():
+        numbers: dict[str, Any] = json.loads(kept.read_text())
+        return numbers
+    begun = sorted(folder.glob("*/*/checkpoints/last.pth"))
+    if begun:
+        run([*IMITATE, "train", "--resume", str(begun[-1].parents[1])], folder / "resumed.log")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        settings = (f"train.seed={seed}", f"experiment.name={name}", *case.settings)
+        command = [*IMITATE, "train", "--config", case.config, "--output-dir", str(folder)]
+        run([*command, *itertools.chain(*(("--set", s) for s in settings))], folder / "train.log")
+    results = max(folder.glob("*/*/results.json"))
+    told = json.loads(results.read_text())
+    lines = (results.parent / "metrics.jsonl").read_text().splitlines()
+    records = [record for record in map(json.loads, lines) if record.get("kind") == "rollout"]
+    numbers = {
+        "case": name,
+        "seed": seed,
+        "steps": told["step"],
+        "cpu_s": told["times"]["train_cpu_s"],
+        "metric": case.metric,
+        "curve": [(r["step"], r[f"Rollout/{case.metric}"]) for r in records],
+    }
+    kept.write_text(json.dumps(numbers))
+    return numbers
+
+
+def reached(numbers: dict[str, Any]) -> float:
+    """The best of the last three evaluations."""
+    return max(value for _, value in numbers["curve"][-3:])
+
+
+def row(name: str, cells: Sequence[dict[str, Any]]) -> str:
+    """A line of the table: all seeds of a case."""
+    case = CASES[name]
+    values = [reached(numbers) for numbers in cells]
+    met = all(v < case.wanted if case.at_most else v >= case.wanted for v in values)
+    digits = 2 if case.metric == SUCCESS else 0
+    each = ", ".join(f"{value:.{digits}f}" for value in values)
+    sign = "below " if case.at_most else ""
+    return (
+        f"| {name} | `{case.config}` | {cells[0]['steps']} | {case.metric.lower().replace('_', ' ')} "
+        f"| {sign}{case.wanted:g} | {each} | {'yes' if met else 'no'} "
+        f"| {fmean(numbers['cpu_s'] for numbers in cells):.0f} |"
+    )
+
+
+def draw(cells: Iterable[dict[str, Any]], target: Path) -> None:
+    """Curves of the evaluations, one panel per metric, one colour per case."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    cells = list(cells)
+    metrics = sorted({numbers["metric"] for numbers in cells}, reverse=True)
+    names = list(dict.fromkeys(numbers["case"] for numbers in cells))
+    figure, panels = pyplot.subplots(
+        1, len(metrics), figsize=(5.5 * len(metrics), 3.6), squeeze=False
+    )
+    for panel, metric in zip(panels[0], metrics, strict=True):
+        for numbers in cells:
+            if numbers["metric"] != metric:
+                continue
+            steps, values = zip(*numbers["curve"], strict=True)
+            name = numbers["case"]
+            label = None if name in {line.get_label() for line in panel.get_lines()} else name
+            panel.plot(steps, values, color=f"C{names.index(name)}", label=label, linewidth=1.2)
+        panel.set_xlabel("environment steps")
+        panel.set_ylabel(metric.lower().replace("_", " "))
+        panel.legend(frameon=False)
+        panel.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(target, dpi=110)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--case", nargs="+", default=list(CASES), choices=CASES)
+    parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2], help="training seeds")
+    parser.add_argument("--picture", type=Path, help="draw the curves into this file")
+    parser.add_argument("--out", type=Path, default=Path("runs/online"))
+    args = parser.parse_args(arguments)
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for seed, name in itertools.product(args.seed, args.case):
+        cells.setdefault(name, []).append(cell(name, seed, args.out))
+        print(f"seed {seed}", row(name, cells[name][-1:]), flush=True)
+    print(
+        "\n| case | configuration | steps | measured | wanted | seeds | reached | CPU s |\n"
+        "|---|---|---|---|---|---|---|---|"
+    )
+    for name in args.case:
+        print(row(name, cells[name]))
+    if args.picture:
+        draw(itertools.chain(*cells.values()), args.picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
