@@ -76,14 +76,14 @@ class PrioritizedReplay(ReplayBuffer):
         super().__init__(*args, **kwargs)
         self.beta = beta
         self._alpha = alpha
-        self._tree = SumTree(len(self._live))
+        self._tree = SumTree(len(self.live))
         self._highest = 1.0
 
     def _draw(self, size: int) -> NDArray[np.int64]:
         """One row of each of ``size`` equal parts of the sum."""
         if not self._size:
             raise ValueError("nothing to sample: the memory is empty")
-        parts = (np.arange(size) + self._generator.random(size)) / size
+        parts = (np.arange(size) + self.generator.random(size)) / size
         return self._tree.find(parts * self._tree.total)
 
     def at(self, rows: NDArray[np.int64]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class PrioritizedReplay(ReplayBuffer):
 
     def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
         """Tell how wrong the values of sampled steps were; rows that hold other steps by now are left alone."""
-        kept = self._live[rows]
+        kept = self.live[rows]
         priorities = (np.abs(errors[kept]) + SMALLEST) ** self._alpha
         if len(priorities):
             self._tree.set(rows[kept], priorities)

@@ -46,7 +46,7 @@ def memory(capacity=20, **kwargs):
 def test_steps_are_drawn_in_proportion_and_weighed_inversely():
     steps = memory(alpha=0.5, beta=1.0)
     fill(steps, 0, [1, 1, 1, 1])
-    rows = np.flatnonzero(steps._live)
+    rows = np.flatnonzero(steps.live)
     steps.update_priorities(rows, np.array([1.0, 4.0, 9.0, 16.0], np.float32))
     drawn = steps.sample(10_000)
     counts = torch.bincount(drawn["obs"]["s"].flatten().long())
@@ -64,24 +64,24 @@ def test_steps_are_drawn_in_proportion_and_weighed_inversely():
 def test_new_steps_come_first_and_forgotten_ones_never():
     steps = memory(8, alpha=1.0)
     fill(steps, 0, [1, 1, 1])
-    steps.update_priorities(np.flatnonzero(steps._live), np.array([5.0, 1e-9, 1e-9], np.float32))
+    steps.update_priorities(np.flatnonzero(steps.live), np.array([5.0, 1e-9, 1e-9], np.float32))
     steps.add(step([50], [51], [1]))
     counts = torch.bincount(steps.sample(1000)["obs"]["s"].flatten().long(), minlength=51)
     assert counts[50] == pytest.approx(500, abs=2) and counts[0] == pytest.approx(500, abs=2)
     steps.drop_episodes(np.array([0]))
     for episode in range(5):
         fill(steps, 100 * episode, [1, 1, 1])
-        live = set(steps._values[steps._live, 0].tolist())
+        live = set(steps.values[steps.live, 0].tolist())
         assert set(steps.sample(200)["obs"]["s"].flatten().tolist()) == live
     rows = np.arange(8)
     steps.update_priorities(rows, np.full(8, 100.0, np.float32))
-    assert (steps._tree[rows][~steps._live[:8]] == 0).all()
+    assert (steps._tree[rows][~steps.live[:8]] == 0).all()
 
 
 def test_a_copy_goes_on_identically(tmp_path):
     steps = memory(12)
     fill(steps, 0, [1] * 4)
-    steps.update_priorities(np.flatnonzero(steps._live), np.array([3, 1, 2, 9], np.float32))
+    steps.update_priorities(np.flatnonzero(steps.live), np.array([3, 1, 2, 9], np.float32))
     torch.save(steps.state_dict(), tmp_path / "memory.pt")
     other = memory(12, seed=9)
     other.load_state_dict(torch.load(tmp_path / "memory.pt", weights_only=True))

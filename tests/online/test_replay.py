@@ -36,7 +36,7 @@ def fill(memory, first, rewards, end="c", start_obs=None):
 
 
 def every_transition(memory):
-    rows = np.flatnonzero(memory._live)
+    rows = np.flatnonzero(memory.live)
     batch = memory.at(rows)
     return {
         float(o): (float(a), float(r), float(d), float(n))
@@ -66,7 +66,7 @@ def test_a_terminal_has_no_future_and_a_timeout_has_one():
 
 def returns(memory):
     """By what was seen, the return from there."""
-    batch = memory.at(np.flatnonzero(memory._live))
+    batch = memory.at(np.flatnonzero(memory.live))
     assert batch["returns"].shape == batch["rewards"].shape
     seen = batch["obs"]["s"][:, -1, 0].tolist()
     return dict(zip(seen, batch["returns"][:, -1].tolist(), strict=True))
@@ -135,7 +135,7 @@ def test_next_actions_and_where_they_are_unknown():
     memory = buffer(transitions=Transitions(discount=0.5, next_actions=True))
     fill(memory, 0, [1, 2], end="t")
     fill(memory, 10, [3, 4], end="c")
-    rows = np.flatnonzero(memory._live)
+    rows = np.flatnonzero(memory.live)
     batch = memory.at(rows)
     assert batch["next_actions"][0].item() == 2 and batch["next_actions"][2].item() == 4
     assert batch["weight"][:, 0].tolist() == [1, 1, 1, 0]
@@ -196,7 +196,7 @@ def test_frames_repeat_the_first_one_and_stay_within_the_episode():
     memory = buffer(frame_stack=3)
     fill(memory, 0, [1, 1], "t")
     fill(memory, 10, [1, 1, 1, 1])
-    rows = np.flatnonzero(memory._live)
+    rows = np.flatnonzero(memory.live)
     batch = memory.at(rows)
     frames = {w[-1]: w for w in batch["obs"]["s"][..., 0].int().tolist()}
     after = {
@@ -224,7 +224,7 @@ def test_frames_never_reach_into_what_was_overwritten():
         for i in range(5):
             start = 100 * episode + i
             memory.add(step([start], [start + 1], [1], "c" if i == 4 else "-"))
-            rows = np.flatnonzero(memory._live)
+            rows = np.flatnonzero(memory.live)
             for window in memory.at(rows)["obs"]["s"][..., 0].int().tolist():
                 assert window == sorted(window) and window[-1] - window[0] <= 2
                 assert {w // 100 for w in window} == {window[-1] // 100}

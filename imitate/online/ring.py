@@ -1,0 +1,274 @@
+"""Where steps lie: the latest rows of several environments, written in turn.
+
+The rows of N environments lie one step after another: row = position * N + lane, and a lane's next step is N rows
+further, in a ring. A row holds an observation and what followed it (action, reward, ends). Each observation is stored
+once: the row after an episode's last step holds the observation that it ended with, and nothing else. All vectors and
+scalars are columns of one float32 tensor; images lie apart, as uint8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.episode import Episode
+from imitate.errors import EnvError
+from imitate.online.steps import Array, Step
+
+SCALARS = ("rewards", "terminals", "timeouts")
+
+
+class StepRing:
+    """The last ``capacity`` steps of several environments.
+
+    A subclass may read all attributes, and may follow what is written in :meth:`_remember` and :meth:`_forget`.
+
+    Args:
+        obs_shapes: shape of one step of each observation, as the environment gives it.
+        action_dim: A.
+        capacity: rows, rounded up to a multiple of ``num_envs``. An episode takes one more than it has steps.
+        num_envs: N.
+        images: the keys among ``obs_shapes`` that are stored as uint8.
+        least: positions that there are at least.
+
+    Attributes:
+        length: L, positions; there are L * N rows.
+        columns: place of ``obs/<key>``, ``actions``, ``rewards``, ``terminals``, ``timeouts`` in a row of ``values``.
+        values: (L * N, W) float32.
+        images: (L * N, H, W, C) uint8 by key.
+        live: (L * N,) whether a row holds a step.
+        number: (L * N,) of a step within its episode, from 0.
+        position: (N,) where each environment writes next; its newest observation lies there already.
+        running: (N,) steps of the running episodes.
+        wrapped: (N,) whether an environment has been around the ring.
+    """
+
+    def __init__(
+        self,
+        obs_shapes: Mapping[str, tuple[int, ...]],
+        action_dim: int,
+        capacity: int,
+        *,
+        num_envs: int = 1,
+        images: tuple[str, ...] = (),
+        least: int = 3,
+    ) -> None:
+        self.num_envs = num_envs
+        self.obs_shapes = {key: tuple(obs_shapes[key]) for key in sorted(obs_shapes)}
+        self.image_keys = tuple(key for key in self.obs_shapes if key in images)
+        self.length = max(math.ceil(capacity / num_envs), least)
+        rows = self.length * num_envs
+        self.columns: dict[str, slice] = {}
+        width = 0
+        sizes = {f"obs/{k}": math.prod(s) for k, s in self.obs_shapes.items() if k not in images}
+        self._vector_width = sum(sizes.values())
+        for name, size in {**sizes, "actions": action_dim, **dict.fromkeys(SCALARS, 1)}.items():
+            self.columns[name] = slice(width, width + size)
+            width += size
+        # Zeros of numpy take memory only when they are written.
+        self.values = np.zeros((rows, width), dtype=np.float32)
+        self.images = {
+            key: np.zeros((rows, *self.obs_shapes[key]), dtype=np.uint8) for key in self.image_keys
+        }
+        self.live = np.zeros(rows, dtype=np.bool_)
+        self.number = np.zeros(rows, dtype=np.int32)
+        self.position = np.zeros(num_envs, dtype=np.int64)
+        self.running = np.zeros(num_envs, dtype=np.int64)
+        self.wrapped = np.zeros(num_envs, dtype=np.bool_)
+        self._lanes = np.arange(num_envs)
+        self._outcome = np.empty((num_envs, action_dim + len(SCALARS)), dtype=np.float32)
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Steps that can be sampled."""
+        return self._size
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of everything stored, when full."""
+        arrays = [self.values, self.live, self.number, *self.images.values()]
+        return sum(array.nbytes for array in arrays)
+
+    @property
+    def filled(self) -> int:
+        """Positions that some environment has written."""
+        return self.length if self.wrapped.any() else int(self.position.max())
+
+    # ---- writing ---------------------------------------------------------------------------------
+
+    def add(self, step: Step, lanes: NDArray[np.int64] | None = None) -> None:
+        """Remember a step of the environments ``lanes``, by default of all.
+
+        An environment that was ``lost`` takes its running episode with it.
+        """
+        if step.lost is not None and step.lost.any():
+            lanes = self._lanes if lanes is None else lanes
+            self.drop_episodes(lanes[step.lost])
+            kept = np.flatnonzero(~step.lost)
+            if len(kept):
+                self.add(_part(step, kept), lanes[kept])
+            return
+        chosen: Any = slice(None)
+        if lanes is not None and not np.array_equal(lanes, self._lanes):
+            chosen = lanes
+        position, running = self.position[chosen], self.running[chosen]
+        row, next_row = self._rows(position, chosen)
+        begins = running == 0
+        if begins.any():
+            first = np.flatnonzero(begins)
+            where = row.start + first if isinstance(row, slice) else row[first]
+            self._write_obs(where, {key: step.obs[key][first] for key in self.obs_shapes})
+        outcome = self._outcome[: len(running)]
+        outcome[:, :-3] = step.actions
+        outcome[:, -3], outcome[:, -2] = step.rewards, step.terminals
+        outcome[:, -1] = step.timeouts
+        self.values[row, self._vector_width :] = outcome
+        self.number[row] = running
+        self._remember(row)
+        self._forget(next_row)
+        self._write_obs(next_row, step.next_obs)
+        self._advance(chosen, position, step.terminals | step.timeouts)
+
+    def _rows(self, position: Array, chosen: Any) -> tuple[Any, Any]:
+        """Rows of these positions and of the next ones: slices where all environments are at one."""
+        first = int(position[0])
+        if isinstance(chosen, slice) and first + 1 < self.length and (position == first).all():
+            start, count = first * self.num_envs, self.num_envs
+            return slice(start, start + count), slice(start + count, start + 2 * count)
+        lanes = self._lanes[chosen]
+        after = (position + 1) % self.length
+        return position * self.num_envs + lanes, after * self.num_envs + lanes
+
+    def _advance(self, chosen: Any, position: Array, ends: NDArray[np.bool_]) -> None:
+        """Move on; an episode that ended leaves its last observation behind."""
+        after = position + 1
+        self.running[chosen] += 1
+        if ends.any():
+            after = after + ends
+            self.running[chosen] *= ~ends
+        over = after >= self.length
+        if over.any():
+            self.wrapped[chosen] |= over
+            after = after % self.length
+        self.position[chosen] = after
+
+    def add_episode(self, episode: Episode, lane: int = 0) -> None:
+        """Remember a whole episode; its last step is left out where nobody knows what it led to."""
+        rewards = np.asarray(episode.rewards, dtype=np.float32).reshape(-1)
+        terminals = np.asarray(episode.terminals).reshape(-1) > 0
+        length = len(rewards)
+        if episode.next_obs is None and not terminals[-1]:
+            length -= 1
+        if not 0 < length < self.length or self.running[lane]:
+            raise ValueError(f"an episode of {length} steps does not fit here")
+        position = self.position[lane]
+        rows = (position + np.arange(length + 1)) % self.length * self.num_envs + lane
+        self._forget(rows)
+        shown = {key: np.asarray(value) for key, value in episode.obs.items()}
+        self._write_obs(rows[:-1], {key: value[:length] for key, value in shown.items()})
+        if episode.next_obs is not None:
+            end = {k: np.asarray(v)[length - 1 : length] for k, v in episode.next_obs.items()}
+        else:
+            end = {key: value[len(rewards) - 1 :] for key, value in shown.items()}
+        self._write_obs(rows[-1:], end)
+        timeouts = np.zeros(length)
+        timeouts[-1] = not terminals[length - 1]
+        outcome = (np.asarray(episode.actions)[:length], rewards[:length], terminals[:length])
+        self.values[rows[:-1], self._vector_width :] = np.column_stack([*outcome, timeouts])
+        self.number[rows[:-1]] = np.arange(length)
+        self._remember(rows[:-1])
+        self.position[lane] = (position + length + 1) % self.length
+        self.wrapped[lane] |= position + length + 1 >= self.length
+
+    def _write_obs(self, rows: Any, obs: Mapping[str, Array]) -> None:
+        for key, shape in self.obs_shapes.items():
+            value = obs[key]
+            if value.shape[1:] != shape:
+                raise EnvError(
+                    f"observation '{key}' has shape {value.shape[1:]}, but {shape} before: it must stay the same"
+                )
+            if key in self.images:
+                self.images[key][rows] = value
+            else:
+                self.values[rows, self.columns[f"obs/{key}"]] = value.reshape(len(value), -1)
+
+    def _remember(self, rows: Any) -> None:
+        """These rows, none twice, hold a step each."""
+        live = self.live[rows]
+        self._size += len(live) - int(np.count_nonzero(live))
+        self.live[rows] = True
+
+    def _forget(self, rows: Any) -> None:
+        """These rows hold no step any more."""
+        self._size -= int(np.count_nonzero(self.live[rows]))
+        self.live[rows] = False
+
+    def count_steps(self) -> None:
+        """Count anew, after ``live`` was changed by other hands."""
+        self._size = int(np.count_nonzero(self.live))
+
+    def drop_episodes(self, lanes: NDArray[np.int64]) -> None:
+        """Forget the running episodes of these environments, as if they had not begun."""
+        for lane in lanes:
+            steps = min(int(self.running[lane]), self.length - 1)
+            positions = (self.position[lane] - 1 - np.arange(steps)) % self.length
+            self._forget(positions * self.num_envs + lane)
+            self.position[lane] = (self.position[lane] - steps) % self.length
+            self.running[lane] = 0
+
+    def cut_episodes(self) -> None:
+        """End all running episodes by the clock, because their environments are gone."""
+        for lane in np.flatnonzero(self.running):
+            last = (self.position[lane] - 1) % self.length
+            self.values[last * self.num_envs + lane, self.columns["timeouts"]] = 1.0
+            self.position[lane] = (self.position[lane] + 1) % self.length
+            self.wrapped[lane] |= self.position[lane] == 0
+            self.running[lane] = 0
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    def episodes(self) -> Iterator[Episode]:
+        """What is stored, episode by episode; of an episode that is partly overwritten, what is left."""
+        for lane in range(self.num_envs):
+            oldest = int(self.position[lane]) if self.wrapped[lane] else 0
+            order = (oldest + np.arange(self.length)) % self.length
+            rows = order * self.num_envs + lane
+            edges = np.flatnonzero(np.diff(self.live[rows].astype(np.int8), prepend=0, append=0))
+            for start, stop in zip(edges[::2], edges[1::2], strict=True):
+                yield self._episode(rows[start:stop])
+
+    def _episode(self, rows: Array) -> Episode:
+        following = (rows + self.num_envs) % len(self.live)
+        values = self.values[rows]
+        return Episode(
+            obs=self._stored_obs(rows),
+            actions=values[:, self.columns["actions"]],
+            rewards=values[:, self.columns["rewards"].start],
+            terminals=values[:, self.columns["terminals"].start],
+            timeouts=values[:, self.columns["timeouts"].start],
+            next_obs=self._stored_obs(following),
+        )
+
+    def _stored_obs(self, rows: Array) -> dict[str, Array]:
+        return {
+            key: self.images[key][rows]
+            if key in self.images
+            else self.values[rows, self.columns[f"obs/{key}"]].reshape(len(rows), *shape)
+            for key, shape in self.obs_shapes.items()
+        }
+
+
+def _part(step: Step, kept: Array) -> Step:
+    """The step of some of its environments."""
+    return Step(
+        {key: value[kept] for key, value in step.obs.items()},
+        step.actions[kept],
+        step.rewards[kept],
+        step.terminals[kept],
+        step.timeouts[kept],
+        {key: value[kept] for key, value in step.next_obs.items()},
+    )

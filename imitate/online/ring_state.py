@@ -1,0 +1,54 @@
+"""What is stored in a ring, for files, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from imitate.errors import CheckpointError
+from imitate.online.ring import StepRing
+from imitate.online.steps import Array
+
+
+def ring_state(ring: StepRing) -> dict[str, Any]:
+    """Everything stored, as tensors and numbers; rows are views, not copies."""
+    filled = min(ring.filled + 1, ring.length) * ring.num_envs
+    counters = {"position": ring.position, "running": ring.running, "wrapped": ring.wrapped}
+    return {
+        "rows": {name: torch.from_numpy(x[:filled]) for name, x in _arrays(ring).items()},
+        "counters": {name: torch.from_numpy(x.copy()) for name, x in counters.items()},
+        "layout": _layout(ring),
+    }
+
+
+def restore_ring(ring: StepRing, state: Mapping[str, Any]) -> None:
+    """Go on from :func:`ring_state`.
+
+    Raises:
+        CheckpointError: it is of other observations, actions, environments or capacity.
+    """
+    if state["layout"] != _layout(ring):
+        raise CheckpointError(
+            f"the saved steps have the layout {state['layout']}, wanted {_layout(ring)}: "
+            "take the configuration that they were collected with"
+        )
+    arrays = _arrays(ring)
+    for name, value in state["rows"].items():
+        arrays[name][: len(value)] = value.numpy()
+    ring.position[:] = state["counters"]["position"].numpy()
+    ring.running[:] = state["counters"]["running"].numpy()
+    ring.wrapped[:] = state["counters"]["wrapped"].numpy()
+    ring.count_steps()
+
+
+def _arrays(ring: StepRing) -> dict[str, Array]:
+    arrays: dict[str, Array] = {"values": ring.values, "live": ring.live, "number": ring.number}
+    return arrays | {f"images/{key}": value for key, value in ring.images.items()}
+
+
+def _layout(ring: StepRing) -> dict[str, Any]:
+    columns = {name: [part.start, part.stop] for name, part in ring.columns.items()}
+    images = {key: list(ring.obs_shapes[key]) for key in ring.image_keys}
+    return {"columns": columns, "images": images, "envs": ring.num_envs, "length": ring.length}
