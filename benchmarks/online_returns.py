@@ -2,7 +2,7 @@
 
     python -m benchmarks.online_returns --seed 0 1 2
     python -m benchmarks.online_returns --case sac_pendulum dqn_cartpole --seed 0
-    python -m benchmarks.online_returns --case rlpd_lift sac_lift --seed 0 1 2 --picture docs/images/practice_on_lift.png
+    python -m benchmarks.online_returns --case rlpd_lift sac_lift --seed 0 1 2 --picture curves.png
 
 A cell is a case and a training seed, trained by `imitate train` with a ready configuration on one thread. Evaluations
 are those of the training: deterministic, from the same starts each time. Counted is the best of the last three, and
