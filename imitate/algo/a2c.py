@@ -18,6 +18,7 @@ from torch import Tensor
 from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.on_policy import OnPolicy, OnPolicyConfig
+from imitate.algo.recurrent_rollouts import RecurrentOnPolicy
 
 
 class A2CConfig(OnPolicyConfig):
@@ -46,8 +47,8 @@ class A2CConfig(OnPolicyConfig):
 
 @register_algo_factory_func("a2c", section=A2CConfig)
 def algo_config_to_class(algo_config: A2CConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return A2C, {}
+    """With a memory or without."""
+    return (RecurrentA2C if algo_config.rnn.enabled else A2C), {}
 
 
 class A2C(OnPolicy):
@@ -55,7 +56,7 @@ class A2C(OnPolicy):
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         config = self.algo_config
-        policy, values = self.net(batch["obs"])
+        policy, values = self._decide(batch)
         policy_loss = -(self._advantages(batch) * policy.log_prob(batch["actions"])).mean()
         value_loss = (values - batch["returns"]).square().mean()
         entropy = policy.entropy().mean()
@@ -66,3 +67,7 @@ class A2C(OnPolicy):
             "Value_Loss": value_loss,
             "Entropy": entropy,
         }
+
+
+class RecurrentA2C(A2C, RecurrentOnPolicy):
+    """With a memory."""

@@ -16,7 +16,7 @@ demonstrations, in those minibatches in which the discriminator learns.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -56,6 +56,8 @@ class DiscriminatorConfig(Section):
 
 class AdversarialConfig(PPOConfig):
     """What the sections of gail and airl have."""
+
+    may_remember: ClassVar[bool] = False
 
     optim_params: AdversarialOptimParams = Field(AdversarialOptimParams())
     discriminator: DiscriminatorConfig = Field(DiscriminatorConfig())

@@ -13,7 +13,8 @@ A subclass has the loss of one minibatch (:meth:`Algo._loss`). Batches that it s
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.recurrence import MemoryConfig
 from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer
 from imitate.algo.sections import LayerDims
 from imitate.config import Section
@@ -30,7 +32,7 @@ from imitate.models.categorical import Categorical, CategoricalHead
 from imitate.models.heads import Gaussian, GaussianHead
 from imitate.models.mlp import MLP, FullPrecisionLinear
 
-_CHUNK = 4096
+CHUNK = 4096
 """So many states at a time are valued."""
 _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 
@@ -57,6 +59,9 @@ class OnPolicyNetConfig(Section):
 class OnPolicyConfig(Section):
     """What each algorithm that learns from whole rollouts has; base of its section."""
 
+    may_remember: ClassVar[bool] = True
+    """Whether there is a recurrent form."""
+
     optim_params: OnPolicyOptimParams = Field(OnPolicyOptimParams())
     num_choices: int | None = Field(
         None,
@@ -64,6 +69,7 @@ class OnPolicyConfig(Section):
         description="choices of a discrete action; 0: continuous; null: as the environment says",
     )
     net: OnPolicyNetConfig = Field(OnPolicyNetConfig())
+    rnn: MemoryConfig = Field(MemoryConfig())
     discount: float = Field(0.99, ge=0, le=1, description="of a reward one step later")
     trace: float = Field(
         0.95, ge=0, le=1, description="lambda of the advantages: 0 one step, 1 the whole return"
@@ -77,24 +83,40 @@ class OnPolicyConfig(Section):
 
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained."""
-        if not config.train.online.enabled:
-            return [
+        online, problems = config.train.online, self.rnn.problems(config)
+        if not online.enabled:
+            problems.append(
                 f"train.online.enabled is false, but {config.algo_name} learns by practice alone: set it to true"
-            ]
-        return []
+            )
+        if self.rnn.enabled and not self.may_remember:
+            problems.append(
+                f"algo.rnn.enabled is true, but {config.algo_name} has no recurrent form: ppo and a2c have one"
+            )
+        if self.rnn.enabled and config.train.seq_length > online.collect_steps:
+            problems.append(
+                f"train.seq_length is {config.train.seq_length}, but a rollout has train.online.collect_steps "
+                f"{online.collect_steps} steps of each environment: raise that, or lower train.seq_length"
+            )
+        return problems
 
 
 class PolicyAndValue(nn.Module):
     """Policy and value, each with its own hidden layers, over one encoder."""
 
     def __init__(
-        self, encoder: GroupEncoder, ac_dim: int, config: OnPolicyNetConfig, num_choices: int
+        self,
+        encoder: GroupEncoder,
+        ac_dim: int,
+        config: OnPolicyNetConfig,
+        num_choices: int,
+        input_dim: int | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         activation = _ACTIVATIONS[config.activation]
-        self.policy = MLP(encoder.output_dim, config.layer_dims, activation)
-        self.value = MLP(encoder.output_dim, config.layer_dims, activation)
+        width = encoder.output_dim if input_dim is None else input_dim
+        self.policy = MLP(width, config.layer_dims, activation)
+        self.value = MLP(width, config.layer_dims, activation)
         width = self.policy.output_dim
         self.head: CategoricalHead | GaussianHead = (
             CategoricalHead(width, ac_dim)
@@ -117,22 +139,30 @@ class PolicyAndValue(nn.Module):
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[StochasticPolicy, Tensor]:
         """The policy's distribution and the value (B,)."""
-        features = self.encoder(obs, goal)
-        policy = cast(StochasticPolicy, self.head(self.policy(features)))
-        return policy, self.value_head(self.value(features)).squeeze(-1)
+        return self.decide(self.encoder(obs, goal))
 
-    def values(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+    def decide(self, features: Tensor) -> tuple[StochasticPolicy, Tensor]:
+        """The policy's distribution and the value (B,), from features (B, D)."""
+        return self.policy_of(features), self.values_of(features)
+
+    def policy_of(self, features: Tensor) -> StochasticPolicy:
+        """The policy's distribution."""
+        return cast(StochasticPolicy, self.head(self.policy(features)))
+
+    def values_of(self, features: Tensor) -> Tensor:
         """(B,)."""
-        value: Tensor = self.value_head(self.value(self.encoder(obs, goal)))
+        value: Tensor = self.value_head(self.value(features))
         return value.squeeze(-1)
 
     def actor(self, obs: Obs, goal: Obs | None = None) -> StochasticPolicy:
         """The policy's distribution."""
-        return cast(StochasticPolicy, self.head(self.policy(self.encoder(obs, goal))))
+        return self.policy_of(self.encoder(obs, goal))
 
 
 class OnPolicy(Algo):
     """Learns from rollouts, each of which is then forgotten."""
+
+    _OF_STEPS: ClassVar = ("actions", "log_prob", "advantages", "returns", "values")
 
     def _create_networks(self) -> None:
         config = self.algo_config
@@ -166,10 +196,14 @@ class OnPolicy(Algo):
         """
         obs = {k: torch.from_numpy(v.reshape(-1, *v.shape[2:])) for k, v in rollout["obs"].items()}
         prepared = self.preprocess.prepare_obs(obs, tuple(self.obs_shapes))
-        values = self._values(prepared).reshape(rollout["rewards"].shape)
-        next_values = np.concatenate([values[1:], np.zeros_like(values[:1])])
         end_obs = self.preprocess.prepare_obs(rollout["end_obs"], tuple(self.obs_shapes))
-        next_values.reshape(-1)[rollout["end_rows"]] = self._values(end_obs)
+        now, at_ends = (
+            value.float().cpu().numpy()
+            for value in self._rollout_values(rollout, prepared, end_obs)
+        )
+        values = now.reshape(rollout["rewards"].shape)
+        next_values = np.concatenate([values[1:], np.zeros_like(values[:1])])
+        next_values.reshape(-1)[rollout["end_rows"]] = at_ends
         advantages = generalized_advantages(
             rollout["rewards"],
             values,
@@ -197,22 +231,35 @@ class OnPolicy(Algo):
             batch = select_rows(batch, kept)
         return batch
 
-    def _values(self, obs: Obs) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def _rollout_values(self, rollout: Batch, obs: Obs, end_obs: Obs) -> tuple[Tensor, Tensor]:
+        """Values of all T N steps of a rollout, and of what was seen after its ``end_rows``."""
+        return self._values(obs), self._values(end_obs)
+
+    def _values(self, obs: Obs) -> Tensor:
         count = len(next(iter(obs.values())))
-        parts = [
-            self.net.values({k: v[i : i + _CHUNK] for k, v in obs.items()}, None)
-            for i in range(0, count, _CHUNK)
-        ]
-        values: np.ndarray[Any, np.dtype[np.float32]] = torch.cat(parts).float().cpu().numpy()
-        return values
+        parts = [select_rows(obs, slice(i, i + CHUNK)) for i in range(0, count, CHUNK)]
+        return torch.cat([self.net.values_of(self.net.encoder(part)) for part in parts])
+
+    def minibatches(self, batch: Batch, batch_size: int) -> Iterator[Batch]:
+        """One pass over a prepared rollout: all steps in random order, about ``batch_size`` at a time."""
+        size = len(batch["log_prob"])
+        shuffled = select_rows(batch, torch.randperm(size).to(self.device))
+        # A last part that is tiny would be a noisy step.
+        parts = max(1, round(size / batch_size))
+        edges = [size * part // parts for part in range(parts + 1)]
+        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+            yield select_rows(shuffled, slice(start, stop))
 
     def _select_batch(self, batch: Batch) -> Batch:
         """The first step of each window, for batches that come from a dataset."""
-        names = ("actions", "log_prob", "advantages", "returns", "values")
         return {
             "obs": {key: value[:, 0] for key, value in batch["obs"].items()},
-            **{name: batch[name][:, 0] for name in names},
+            **{name: batch[name][:, 0] for name in self._OF_STEPS},
         }
+
+    def _decide(self, batch: Batch) -> tuple[StochasticPolicy, Tensor]:
+        """What policy and value (B,) now say in a minibatch's states."""
+        return self.net(batch["obs"])  # type: ignore[no-any-return]
 
     def _advantages(self, batch: Batch) -> Tensor:
         """(B,) normalized where that is wanted."""
@@ -236,12 +283,17 @@ class OnPolicy(Algo):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep:
-        policy = self.net.actor(obs, goal)
-        if not explore:
-            return PolicyStep(policy.mean, state, {})
-        action = policy.sample(generator)
-        extras = {"policy_action": action, "log_prob": policy.log_prob(action)}
+        action, extras = self._chosen(self.net.actor(obs, goal), explore, generator)
         return PolicyStep(action, state, extras)
+
+    def _chosen(
+        self, policy: StochasticPolicy, explore: bool, generator: torch.Generator | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The policy's action, drawn to explore; what learning from it needs."""
+        if not explore:
+            return policy.mean, {}
+        action = policy.sample(generator)
+        return action, {"policy_action": action, "log_prob": policy.log_prob(action)}
 
 
 def select_rows(batch: Batch, rows: Tensor | slice) -> Batch:

@@ -22,6 +22,7 @@ from torch import Tensor
 from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.on_policy import OnPolicy, OnPolicyConfig
+from imitate.algo.recurrent_rollouts import RecurrentOnPolicy
 
 
 class PPOConfig(OnPolicyConfig):
@@ -49,8 +50,8 @@ class PPOConfig(OnPolicyConfig):
 
 @register_algo_factory_func("ppo", section=PPOConfig)
 def algo_config_to_class(algo_config: PPOConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return PPO, {}
+    """With a memory or without."""
+    return (RecurrentPPO if algo_config.rnn.enabled else PPO), {}
 
 
 class PPO(OnPolicy):
@@ -58,7 +59,7 @@ class PPO(OnPolicy):
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         config = self.algo_config
-        policy, values = self.net(batch["obs"])
+        policy, values = self._decide(batch)
         advantages = self._advantages(batch)
         log_ratio = policy.log_prob(batch["actions"]) - batch["log_prob"]
         ratio = log_ratio.exp()
@@ -93,3 +94,7 @@ class PPO(OnPolicy):
         """Whether the policy has moved far enough."""
         target = self.algo_config.target_kl
         return target is not None and float(info["KL"]) > 1.5 * target
+
+
+class RecurrentPPO(PPO, RecurrentOnPolicy):
+    """With a memory."""

@@ -14,7 +14,7 @@ a likelihood of continuous actions, the distance leaves the noise of exploration
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -44,6 +44,8 @@ class ImitationConfig(Section):
 
 class PPOBCConfig(PPOConfig):
     """Section ``algo`` of algorithm ``ppo_bc``."""
+
+    may_remember: ClassVar[bool] = False
 
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
     imitation: ImitationConfig = Field(ImitationConfig())

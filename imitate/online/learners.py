@@ -11,7 +11,7 @@ import torch
 from imitate.algo.actor_critic import ActorCritic
 from imitate.algo.adversarial import Adversarial
 from imitate.algo.algo import Algo, Info
-from imitate.algo.on_policy import OnPolicy, select_rows
+from imitate.algo.on_policy import OnPolicy
 from imitate.online.normalization import ObsNormalizer, RewardScaler
 from imitate.online.prioritized import PrioritizedReplay
 from imitate.online.replay import ReplayBuffer
@@ -213,17 +213,12 @@ class RolloutLearner:
             self._obs_normalizer.apply(self.algo.preprocess)
 
     def _passes(self, batch: dict[str, Any], epoch: int) -> Iterator[Info]:
-        size, algo = len(batch["log_prob"]), self.algo
+        algo = self.algo
         for number in range(algo.algo_config.rollout_epochs):
-            shuffled = select_rows(batch, torch.randperm(size).to(algo.device))
-            # A last part that is tiny would be a noisy step.
-            parts = max(1, round(size / self._batch_size))
-            edges = [size * part // parts for part in range(parts + 1)]
-            for start, stop in zip(edges[:-1], edges[1:], strict=True):
+            for minibatch in algo.minibatches(batch, self._batch_size):
                 self.updates += 1
-                minibatch = select_rows(shuffled, slice(start, stop))
                 if isinstance(algo, Adversarial) and number < algo.expert_passes:
-                    minibatch["expert"] = self._demonstrated(stop - start)
+                    minibatch["expert"] = self._demonstrated(len(minibatch["log_prob"]))
                 info = algo.train_on_batch(minibatch, epoch)
                 yield info
                 if algo.leaves_rollout(info):
