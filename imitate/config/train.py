@@ -85,7 +85,7 @@ class ActionConfigs(Section):
 
 
 class RewardConfig(Section):
-    """Rewards as an algorithm sees them: scale * reward / divisor + shift."""
+    """Rewards as an algorithm sees them: scale * reward / divisor + shift, then clipped."""
 
     scale: float = Field(1.0, description="Factor of the rewards.")
     shift: float = Field(0.0, description="Added to the scaled rewards.")
@@ -96,6 +96,15 @@ class RewardConfig(Section):
         "rewards; running, that of the discounted returns so far, for algorithms that learn from "
         "whole rollouts; null: 1.",
     )
+    clip: tuple[float, float] | None = Field(
+        None, description="Least and greatest value of the result; null: any."
+    )
+
+    @model_validator(mode="after")
+    def _limits_have_an_order(self) -> Self:
+        if self.clip is not None and not self.clip[0] < self.clip[1]:
+            raise ValueError(f"clip: {list(self.clip)} wants the lower limit first")
+        return self
 
 
 class SampleWeightConfig(Section):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +17,19 @@ Rewards = TypeVar("Rewards", NDArray[np.float32], Tensor)
 
 @dataclass(frozen=True)
 class RewardTransform:
-    """``scale * reward / divisor + shift``.
+    """``scale * reward / divisor + shift``, within limits.
 
     Attributes:
         scale: factor.
-        shift: added last.
+        shift: added.
         divisor: what the normalization found in the training data; 1 without one.
+        clip: least and greatest value of the result; None: any.
     """
 
     scale: float = 1.0
     shift: float = 0.0
     divisor: float = 1.0
+    clip: tuple[float, float] | None = None
 
     @property
     def is_identity(self) -> bool:
@@ -36,11 +38,12 @@ class RewardTransform:
 
     def __call__(self, rewards: Rewards) -> Rewards:
         """Rewards of any shape, transformed."""
-        return rewards * (self.scale / self.divisor) + self.shift
+        scaled = rewards * (self.scale / self.divisor) + self.shift
+        return scaled if self.clip is None else scaled.clip(*self.clip)
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain numbers, for the checkpoint."""
-        return {"scale": self.scale, "shift": self.shift, "divisor": self.divisor}
+        return asdict(self)
 
 
 def fit_rewards(
@@ -72,7 +75,7 @@ def fit_rewards(
                 f"{path}: the {alike} are equal, so train.reward.normalization '{config.normalization}' has nothing to "
                 "divide by: set it to null"
             )
-    return RewardTransform(config.scale, config.shift, divisor)
+    return RewardTransform(config.scale, config.shift, divisor, config.clip)
 
 
 def returns_of(rewards: NDArray[np.float32], demo_start: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from imitate.data.rewards import RewardTransform
 from imitate.functional.normalization import mean_std_with_floor
 from imitate.models.preprocess import Preprocess
 
@@ -66,15 +69,22 @@ class ObsNormalizer:
 
     Args:
         shapes: shape of one step of each of them.
+        sources: by key, the observations that its moments are those of together; itself, where it is not there.
     """
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        sources: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
         self._moments = {key: RunningMoments(shape) for key, shape in shapes.items()}
+        self._sources = {key: sources.get(key, (key,)) for key in shapes}
 
     def add(self, obs: Mapping[str, NDArray[Any]]) -> None:
         """Observations (*B, ...) by key; others are ignored."""
         for key, moments in self._moments.items():
-            moments.add(obs[key].reshape(-1, *moments.mean.shape))
+            for source in self._sources[key]:
+                moments.add(obs[source].reshape(-1, *moments.mean.shape))
 
     def apply(self, preprocess: Preprocess) -> None:
         """Let networks see observations with mean 0 and standard deviation 1 (not below 0.01)."""
@@ -95,19 +105,18 @@ class ObsNormalizer:
 
 
 class RewardScaler:
-    """``scale * reward / divisor + shift``, the divisor 1 or the standard deviation of discounted returns so far.
+    """Rewards transformed, the divisor 1 or the standard deviation of discounted returns so far.
 
     Args:
-        scale: factor.
-        shift: added last.
+        transform: the rest of it.
         num_envs: N.
         discount: of the returns; None: the divisor is 1.
     """
 
     def __init__(
-        self, scale: float, shift: float, num_envs: int, discount: float | None = None
+        self, transform: RewardTransform, num_envs: int, discount: float | None = None
     ) -> None:
-        self._scale, self._shift, self._discount = scale, shift, discount
+        self._transform, self._discount = transform, discount
         self._moments = RunningMoments()
         self._returns = np.zeros(num_envs)
 
@@ -121,7 +130,7 @@ class RewardScaler:
             ends: (T, K) where episodes ended.
             lanes: (K,) numbers of the environments.
         """
-        divisor = 1.0
+        transform = self._transform
         if self._discount is not None:
             returns = np.empty(rewards.shape)
             running = self._returns[lanes]
@@ -130,8 +139,8 @@ class RewardScaler:
                 running = np.where(end, 0.0, returns[step])
             self._returns[lanes] = running
             self._moments.add(returns.reshape(-1))
-            divisor = max(float(self._moments.std), 1e-6)
-        return (rewards * (self._scale / divisor) + self._shift).astype(np.float32)
+            transform = replace(transform, divisor=max(float(self._moments.std), 1e-6))
+        return transform(rewards).astype(np.float32)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers."""

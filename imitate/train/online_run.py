@@ -233,7 +233,11 @@ def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
             algo,
             rollout_steps=online.collect_steps,
             batch_size=train.batch_size,
-            reward_scaler=RewardScaler(reward.scale, reward.shift, online.num_envs, running),
+            reward_scaler=RewardScaler(
+                RewardTransform(reward.scale, reward.shift, clip=reward.clip),
+                online.num_envs,
+                running,
+            ),
             obs_normalizer=normalizer,
             demos=expert_steps(setup) if isinstance(algo, Adversarial) else None,
         )
@@ -329,7 +333,7 @@ def fixed_rewards(config: Config) -> RewardTransform:
             f"train.reward.normalization: '{reward.normalization}' is fitted to demonstrations, which a memory of "
             "practice cannot be: set it to null and choose train.reward.scale"
         )
-    return RewardTransform(reward.scale, reward.shift)
+    return RewardTransform(reward.scale, reward.shift, clip=reward.clip)
 
 
 def make_collector(setup: OnlineSetup) -> LocalCollector | ProcessCollector:

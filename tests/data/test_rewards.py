@@ -41,6 +41,17 @@ def test_the_standard_deviation_is_divided_by_and_no_mean_is_taken_off():
     assert transform(REWARDS)[0] == pytest.approx(1.0 / 1.0198039)
 
 
+def test_limits_come_after_everything_else():
+    transform = fitted(scale=10.0, shift=-5.0, clip=(-1.0, 1.0))
+    assert transform(np.array([0.0, 0.55, 3.0])).tolist() == pytest.approx([-1.0, 0.5, 1.0])
+    assert transform(torch.tensor([0.0, 0.55, 3.0])).tolist() == pytest.approx([-1.0, 0.5, 1.0])
+
+
+def test_limits_have_an_order():
+    with pytest.raises(ConfigError, match=r"clip: \[1.0, -1.0\] wants the lower limit first"):
+        load_config({"algo_name": "iql", "train": {"reward": {"clip": [1.0, -1.0]}}})
+
+
 def test_nothing_to_divide_by_is_said():
     alike = np.ones(5, dtype=np.float32)
     with pytest.raises(DatasetError, match="rewards are equal.*set it to null"):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
+from imitate.data.rewards import RewardTransform
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.learners import ReplayLearner, RolloutLearner
@@ -63,13 +64,13 @@ def practise(name, section, *, choices=0, envs=1, steps=1, rounds=400, batch_siz
     algo = algo_factory(name, config, {"told": (1,)}, choices or 1)
     group = EnvGroup(lambda: Told(choices), np.arange(envs), seed=0, horizon=10)
     low, high = group.envs[0].action_low, group.envs[0].action_high
-    collector = LocalCollector(group, algo, low, high, discrete=choices > 0)
+    collector = LocalCollector(group, algo, low, high, num_choices=choices)
     if name in ("ppo", "a2c"):
         learner = RolloutLearner(
             algo,
             rollout_steps=steps,
             batch_size=batch_size,
-            reward_scaler=RewardScaler(1.0, 0.0, envs),
+            reward_scaler=RewardScaler(RewardTransform(), envs),
         )
     else:
         memory = ReplayBuffer(

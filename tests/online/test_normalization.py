@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from imitate.data.rewards import RewardTransform
 from imitate.models.preprocess import Preprocess
 from imitate.online.normalization import ObsNormalizer, RewardScaler, RunningMoments
 
@@ -36,7 +37,7 @@ def test_networks_see_normalized_observations():
 
 
 def test_rewards_are_divided_by_the_spread_of_running_returns():
-    scaler = RewardScaler(1.0, 0.0, 2, discount=0.5)
+    scaler = RewardScaler(RewardTransform(), 2, discount=0.5)
     rewards = np.array([[1.0], [1.0], [4.0]], np.float32)
     ends = np.array([[False], [True], [False]])
     scaled = scaler(rewards, ends, np.array([1]))
@@ -49,8 +50,15 @@ def test_rewards_are_divided_by_the_spread_of_running_returns():
 
 def test_fixed_scale_and_shift():
     assert (
-        RewardScaler(2.0, -1.0, 1)(
+        RewardScaler(RewardTransform(2.0, -1.0), 1)(
             np.array([[3.0]], np.float32), np.array([[True]]), np.array([0])
         ).item()
         == 5.0
     )
+
+
+def test_rewards_are_clipped_last():
+    scaler = RewardScaler(RewardTransform(2.0, -1.0, clip=(-1.0, 4.0)), 1)
+    rewards = np.array([[3.0], [-1.0], [1.0]], np.float32)
+    scaled = scaler(rewards, np.zeros((3, 1), dtype=np.bool_), np.array([0]))
+    assert scaled[:, 0].tolist() == [4.0, -1.0, 1.0]

@@ -74,7 +74,7 @@ def make(name, section, choices):
     algo = algo_factory(name, config, {"told": (1,)}, choices or 1)
     group = EnvGroup(lambda: Misled(choices), np.arange(4), seed=0, horizon=10)
     low, high = group.envs[0].action_low, group.envs[0].action_high
-    return config, algo, LocalCollector(group, algo, low, high, discrete=choices > 0)
+    return config, algo, LocalCollector(group, algo, low, high, num_choices=choices)
 
 
 def decided(algo):
@@ -92,7 +92,7 @@ def test_adversarial_imitation(name, tmp_path):
         algo,
         rollout_steps=32,
         batch_size=64,
-        reward_scaler=RewardScaler(1.0, 0.0, 4),
+        reward_scaler=RewardScaler(RewardTransform(), 4),
         demos=load_demonstrations(
             [DataSource(demonstrations(tmp_path / "d.hdf5", 2))],
             {"told": (1,)},
@@ -171,7 +171,7 @@ def test_a_resumed_run_draws_the_same_demonstrations(tmp_path):
             reward=RewardTransform(),
             reward_free=True,
         )
-        scaler = RewardScaler(1.0, 0.0, 1)
+        scaler = RewardScaler(RewardTransform(), 1)
         return RolloutLearner(
             algo, rollout_steps=1, batch_size=1, reward_scaler=scaler, demos=demos
         )
