@@ -21,6 +21,25 @@ class PrioritizedConfig(Section):
     )
 
 
+class HindsightConfig(Section):
+    """Replay of steps as if what came later had been their goal, in goal environments of gymnasium."""
+
+    enabled: bool = Field(False, description="Whether steps are given other goals.")
+    share: float = Field(
+        0.8, ge=0, le=1, description="Of a batch; the paper's k goals are k / (k + 1), 0.8 for 4."
+    )
+    strategy: Literal["future", "final", "episode"] = Field(
+        "future",
+        description="What becomes a goal: what a later step of the episode achieved, its last one, "
+        "or any.",
+    )
+    ends_at_goal: bool | None = Field(
+        None,
+        description="Whether reaching its goal ends an episode there, as a terminal; null: "
+        "train.online.end_at_success.",
+    )
+
+
 class OnlineConfig(Section):
     """Learning in an environment. An epoch is then ``experiment.epoch_every_n_steps`` environment steps."""
 
@@ -71,6 +90,9 @@ class OnlineConfig(Section):
     )
     prioritized: PrioritizedConfig = Field(
         PrioritizedConfig(), description="Prioritized replay, for algorithms with critics."
+    )
+    hindsight: HindsightConfig = Field(
+        HindsightConfig(), description="Hindsight experience replay, for algorithms that replay."
     )
     save_buffer: bool = Field(
         True, description="Save the remembered steps beside last.pth, to resume with them."

@@ -162,6 +162,28 @@ class GymnasiumEnv:
             "wrap the environment, for example in gymnasium.wrappers.FlattenObservation"
         )
 
+    def goal_rewards(self, achieved: Array, desired: Array) -> Array:
+        """(B,) rewards of having achieved goals (B, G) where goals (B, G) were desired.
+
+        Raises:
+            EnvError: this is no goal environment, or one whose rewards depend on more.
+        """
+        space = self._env.observation_space
+        goal = space.spaces.get("desired_goal") if isinstance(space, spaces.Dict) else None
+        if not isinstance(goal, spaces.Box) or not self._env.has_wrapper_attr("compute_reward"):
+            raise EnvError(
+                f"{self.name}: it has no goals: wanted are 'achieved_goal' and 'desired_goal' among its observations, "
+                "vectors, and compute_reward(achieved_goal, desired_goal, info)"
+            )
+        pairs = [g.reshape(-1, *goal.shape).astype(goal.dtype) for g in (achieved, desired)]
+        try:
+            return np.asarray(self._env.get_wrapper_attr("compute_reward")(*pairs, {}))
+        except Exception as error:  # whatever an environment may raise
+            raise EnvError(
+                f"{self.name}: compute_reward fails for {len(achieved)} goals at once and an empty info "
+                f"({type(error).__name__}: {_first_line(error)})"
+            ) from error
+
     # ------------------------------------------------------------------ states
 
     def get_state(self) -> dict[str, Any]:

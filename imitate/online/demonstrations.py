@@ -18,6 +18,7 @@ from imitate.data.rewards import RewardTransform
 from imitate.data.store import DataSource
 from imitate.data.writer import DatasetWriter
 from imitate.errors import DatasetError
+from imitate.online.hindsight import Hindsight
 from imitate.online.replay import ReplayBuffer
 
 
@@ -34,6 +35,7 @@ def load_demonstrations(
     reward: RewardTransform,
     reward_free: bool = False,
     end_at_success: bool = False,
+    hindsight: Hindsight | None = None,
     seed: int = 0,
 ) -> ReplayBuffer:
     """A memory of all demos of the files.
@@ -50,6 +52,7 @@ def load_demonstrations(
         reward: as for :class:`ReplayBuffer`.
         reward_free: demos need no rewards: 0 where they have none.
         end_at_success: what follows a demo's first success is left out, see :func:`up_to_success`.
+        hindsight: as for :class:`ReplayBuffer`.
         seed: of the sampling.
 
     Raises:
@@ -69,6 +72,7 @@ def load_demonstrations(
         returns=returns,
         frame_stack=frame_stack,
         reward=reward,
+        hindsight=hindsight,
         seed=seed,
     )
     for source in sources:
@@ -95,6 +99,7 @@ def demonstrations_of(config: Config, memory_like: ReplayBuffer, action_dim: int
         reward=memory_like.reward,
         reward_free=getattr(config.algo, "reward_free", False),
         end_at_success=config.train.online.end_at_success,
+        hindsight=memory_like.hindsight,
         seed=config.train.seed + 1,
     )
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from imitate.config.transitions import Returns, Transitions
 from imitate.data.rewards import RewardTransform
+from imitate.online.hindsight import Hindsight
 from imitate.online.ring import StepRing
 from imitate.online.ring_state import restore_ring, ring_state
 from imitate.online.step_sums import n_step_sums, returns_to_go
@@ -42,6 +43,7 @@ class ReplayBuffer(StepRing):
         returns: whether they say what the rest of their episode brought, and how that is counted.
         frame_stack: observations in a sample, the last one the step's own; before an episode's start its first one.
         reward: rewards as samples have them; stored are those of the environment.
+        hindsight: gives some samples other goals; wants samples of one step, without ``returns``.
         seed: of the sampling.
     """
 
@@ -57,6 +59,7 @@ class ReplayBuffer(StepRing):
         returns: Returns | None = None,
         frame_stack: int = 1,
         reward: RewardTransform = _AS_GIVEN,
+        hindsight: Hindsight | None = None,
         seed: int = 0,
     ) -> None:
         least = transitions.n_step + 2
@@ -64,7 +67,7 @@ class ReplayBuffer(StepRing):
             obs_shapes, action_dim, capacity, num_envs=num_envs, images=images, least=least
         )
         self.transitions, self.frame_stack = transitions, frame_stack
-        self.reward, self.returns = reward, returns
+        self.reward, self.returns, self.hindsight = reward, returns, hindsight
         self.generator = np.random.default_rng(seed)
 
     # ---- sampling --------------------------------------------------------------------------------
@@ -101,10 +104,12 @@ class ReplayBuffer(StepRing):
         last, sums, factors = (
             (rows, None, None) if simple else n_step_sums(self, rows, wanted, self.reward)
         )
-        following = (last + self.num_envs) % len(self.live)
+        following = self.later(last, 1)
         windows, next_windows = self._frames(rows, rows), self._frames(following, last, 1)
         now = torch.from_numpy(self.values.take(windows, axis=0))
         after = torch.from_numpy(self.values.take(next_windows, axis=0))
+        if self.hindsight is not None:
+            self.hindsight.relabel(self, rows, windows, now, after, self.generator)
         rewards = self.reward(now[..., self.columns["rewards"].start])
         terminals = now[..., self.columns["terminals"].start]
         batch: dict[str, Any] = {
@@ -151,13 +156,10 @@ class ReplayBuffer(StepRing):
         """
         if self.frame_stack == 1:
             return rows[:, None]
-        lane, position = rows % self.num_envs, rows // self.num_envs
         # Older frames of the oldest episode may be overwritten.
-        kept = (position - self.position[lane] - (self.running[lane] > 0)) % self.length
-        back = np.minimum(self.number[steps] + later, kept)[:, None]
+        back = (self.steps_before(steps, self.frame_stack - 1) + later)[:, None]
         offsets = np.minimum(np.arange(self.frame_stack - 1, -1, -1), back)
-        windows: NDArray[np.int64] = (rows[:, None] - self.num_envs * offsets) % len(self.live)
-        return windows
+        return self.later(rows[:, None], -offsets)
 
     # ---- saving ----------------------------------------------------------------------------------
 

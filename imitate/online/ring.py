@@ -231,6 +231,38 @@ class StepRing:
 
     # ---- reading ---------------------------------------------------------------------------------
 
+    def later(self, rows: NDArray[np.int64], steps: Array | int) -> NDArray[np.int64]:
+        """Rows of the same environments so many steps later, or earlier."""
+        return (rows + self.num_envs * steps) % len(self.live)
+
+    def steps_before(self, rows: NDArray[np.int64], most: int | None = None) -> NDArray[np.int64]:
+        """(B,) steps of the same episodes that lie before these, ``most`` at most; of the oldest, what is left."""
+        position, lane = np.divmod(rows, self.num_envs)
+        kept = (position - self.position[lane] - (self.running[lane] > 0)) % self.length
+        number = self.number[rows]
+        return self._reach(
+            rows, np.minimum(number, kept if most is None else kept.clip(max=most)), -1
+        )
+
+    def steps_after(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(B,) steps of the same episodes that follow these, so far."""
+        position, lane = np.divmod(rows, self.num_envs)
+        return self._reach(rows, (self.position[lane] - position - 1) % self.length, 1)
+
+    def _reach(self, rows: NDArray[np.int64], most: Array, direction: int) -> NDArray[np.int64]:
+        """(B,) how far the episodes of these steps go on, at most as far as their environment wrote without a break.
+
+        Rows follow each other in time there, so that those of one episode come first: their last is found by halving.
+        """
+        number = self.number[rows]
+        low, high = np.zeros_like(rows), most
+        while (low < high).any():
+            middle = (low + high + 1) // 2
+            there = self.later(rows, direction * middle)
+            same = self.live[there] & (self.number[there] == number + direction * middle)
+            low, high = np.where(same, middle, low), np.where(same, high, middle - 1)
+        return low
+
     def episodes(self) -> Iterator[Episode]:
         """What is stored, episode by episode; of an episode that is partly overwritten, what is left."""
         for lane in range(self.num_envs):
@@ -242,7 +274,7 @@ class StepRing:
                 yield self._episode(rows[start:stop])
 
     def _episode(self, rows: Array) -> Episode:
-        following = (rows + self.num_envs) % len(self.live)
+        following = self.later(rows, 1)
         values = self.values[rows]
         return Episode(
             obs=self._stored_obs(rows),
@@ -271,4 +303,5 @@ def _part(step: Step, kept: Array) -> Step:
         step.terminals[kept],
         step.timeouts[kept],
         {key: value[kept] for key, value in step.next_obs.items()},
+        extras={key: value[kept] for key, value in step.extras.items()},
     )

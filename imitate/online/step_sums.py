@@ -16,7 +16,7 @@ def n_step_sums(
 ) -> tuple[Array, Array, Array]:
     """Rows of the last steps that are summed, sums of rewards, discounts of what follows: (B,) each."""
     offsets = np.arange(wanted.n_step)
-    steps = (rows[:, None] + ring.num_envs * offsets) % len(ring.live)
+    steps = ring.later(rows[:, None], offsets)
     # The row after an episode's end is no step, nor is the newest one.
     counts = np.cumprod(ring.live[steps], axis=1)
     number = counts.sum(1)
@@ -44,7 +44,7 @@ def returns_to_go(
         terminal = values[:, ring.columns["terminals"].start] > 0
         cut = (values[:, ring.columns["timeouts"].start] > 0) & ~terminal
         total[going] += factor * rewards * (1.0 + after_end * cut)
-        following = (now + ring.num_envs) % len(ring.live)
+        following = ring.later(now, 1)
         over = terminal | cut
         unknown = ~over & ~ring.live[following]
         total[going[unknown]] = -np.inf

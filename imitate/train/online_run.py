@@ -30,6 +30,7 @@ from imitate.online.workers import Blueprint, ProcessCollector
 from imitate.policy.checkpoint import save_checkpoint
 from imitate.train.console import Console, duration
 from imitate.train.errors import TrainingError
+from imitate.train.goals import goals_alike, make_hindsight
 from imitate.train.interrupts import Interrupt
 from imitate.train.loss_guard import BadLoss, weights_are_finite
 from imitate.train.online_setup import OnlineSetup
@@ -225,7 +226,7 @@ def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
     # Networks that begin with a checkpoint's weights see what they have learned to see.
     if train.obs_normalization == "mean_std" and config.experiment.ckpt_path is None:
         vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in setup.env.image_keys}
-        normalizer = ObsNormalizer(vectors)
+        normalizer = ObsNormalizer(vectors, goals_alike(config))
     if isinstance(algo, OnPolicy):
         reward = train.reward
         running = config.algo["discount"] if reward.normalization == "running" else None
@@ -300,7 +301,7 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
         raise ConfigError(
             f"algo_name: {config.algo_name} learns from demonstrations alone; sac, td3 and ppo practise"
         )
-    shape = (setup.env.obs_shapes, setup.env.action_dim, config.train.online.buffer_size)
+    shape = (setup.env.stored_shapes, setup.env.action_dim, config.train.online.buffer_size)
     settings: dict[str, Any] = {
         "num_envs": config.train.online.num_envs,
         "images": setup.env.image_keys,
@@ -310,6 +311,8 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
         "reward": fixed_rewards(config),
         "seed": config.train.seed,
     }
+    if config.train.online.hindsight.enabled:
+        settings["hindsight"] = make_hindsight(config, setup.make(), setup.env.stored_shapes)
     prioritized = config.train.online.prioritized
     if not prioritized.enabled:
         return ReplayBuffer(*shape, **settings)

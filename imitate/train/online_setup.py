@@ -20,6 +20,7 @@ from imitate.envs.migration import fitted
 from imitate.errors import ConfigError, EnvError
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
+from imitate.train.goals import check_hindsight, stored_keys
 from imitate.train.setup import Setup, package_versions
 from imitate.train.start import adopt_frozen, start_from
 
@@ -32,7 +33,8 @@ class EnvSpec:
 
     Attributes:
         meta: its env_args.
-        obs_shapes: shape of one step of each wanted observation.
+        obs_shapes: shape of one step of each observation that the policy sees.
+        stored_shapes: of these, and of others that a memory keeps.
         image_keys: those that are uint8.
         low, high: (A,) limits of actions.
         num_choices: the action is one of so many choices, one-hot; 0: it is continuous.
@@ -40,6 +42,7 @@ class EnvSpec:
 
     meta: dict[str, Any]
     obs_shapes: dict[str, tuple[int, ...]]
+    stored_shapes: dict[str, tuple[int, ...]]
     image_keys: tuple[str, ...]
     low: Array
     high: Array
@@ -86,10 +89,11 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
     Raises:
         EnvError: an observation of the configuration is missing.
     """
-    env = make_env(meta, obs_keys=config.all_obs_keys)
+    keys = stored_keys(config)
+    env = make_env(meta, obs_keys=keys)
     try:
         obs, _ = env.reset(seed=0)
-        for key in config.all_obs_keys:
+        for key in keys:
             if key not in obs:
                 raise EnvError(
                     f"observation.modalities: {env.name} has no observation '{key}', but {', '.join(obs)}"
@@ -97,9 +101,8 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
         return EnvSpec(
             meta=meta,
             obs_shapes={key: np.shape(obs[key]) for key in config.all_obs_keys},
-            image_keys=tuple(
-                key for key in config.all_obs_keys if np.asarray(obs[key]).dtype == np.uint8
-            ),
+            stored_shapes={key: np.shape(obs[key]) for key in keys},
+            image_keys=tuple(key for key in keys if np.asarray(obs[key]).dtype == np.uint8),
             low=np.asarray(env.action_low, dtype=np.float64),
             high=np.asarray(env.action_high, dtype=np.float64),
             num_choices=int(getattr(env, "num_choices", 0)),
@@ -121,6 +124,7 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
             "experiment.epoch_every_n_steps: is null, but there is no pass over data: say how many environment steps"
         )
     _check_demonstrations(config)
+    check_hindsight(config)
     meta = practice_env_meta(config)
     env = look_at(meta, config)
     config = _with_choices(config, env)
@@ -153,7 +157,7 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         },
         provenance={"datasets": [], "packages": package_versions()},
         env=env,
-        make=functools.partial(make_env, meta, obs_keys=config.all_obs_keys),
+        make=functools.partial(make_env, meta, obs_keys=stored_keys(config)),
     )
 
 

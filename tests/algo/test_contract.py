@@ -23,6 +23,8 @@ SHAPES = {
     "robot0_gripper_qpos": (2,),
     "object": (10,),
     "flat": (11,),
+    "observation": (10,),
+    "desired_goal": (3,),
     "agentview_image": (3, 84, 84),
     "robot0_eye_in_hand_image": (3, 84, 84),
 }

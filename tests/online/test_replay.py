@@ -230,6 +230,17 @@ def test_frames_never_reach_into_what_was_overwritten():
                 assert {w // 100 for w in window} == {window[-1] // 100}
 
 
+def test_frames_never_reach_into_what_a_lost_episode_overwrote():
+    memory = buffer(8, frame_stack=8)
+    for i in range(12):
+        memory.add(step([i], [i + 1], [1], "c" if i == 11 else "-"))
+    memory.add(step([100], [101], [1]))
+    memory.add(step([101], [102], [1], lost=[True]))
+    windows = memory.at(np.flatnonzero(memory.live))["obs"]["s"][..., 0].int().tolist()
+    assert max(map(max, windows)) == 11
+    assert all(window == sorted(window) for window in windows)
+
+
 def test_images_stay_bytes_and_lie_once():
     memory = ReplayBuffer({"image": (4, 4, 3), "s": (2,)}, 1, 100, images=("image",))
     rng = np.random.default_rng(0)

@@ -1,0 +1,105 @@
+"""Steps that missed their goal, replayed as if what came later had been the goal.
+
+Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017 (arXiv:1707.01495). The strategies are those of the
+paper's section 4.5: a goal is what a later step of the same episode achieved (``future``), what its last one did
+(``final``), or any of its steps (``episode``). A share s of samples has such goals, which is s / (1 - s) of them for
+each one with its own: the paper's k = 4 is a share of 0.8.
+
+Departure: the paper stores k relabelled copies of each step when its episode is over. Here nothing is stored twice:
+goals are drawn when a batch is, so also of an episode that still runs, from its steps so far, and anew each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imitate.online.ring import StepRing
+from imitate.online.steps import Array
+
+ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
+GOALS = (ACHIEVED, DESIRED)
+GoalRewards = Callable[[Array, Array], Array]
+Strategy = Literal["future", "final", "episode"]
+
+
+@dataclass(frozen=True)
+class Hindsight:
+    """How steps are given other goals.
+
+    Attributes:
+        rewards: (B,) of having achieved goals (B, G) where goals (B, G) were desired.
+        share: of the samples that are relabelled, on average.
+        strategy: where their goals come from.
+        ends_at_goal: reaching a goal is a terminal. Otherwise terminals do not depend on goals, and stay.
+    """
+
+    rewards: GoalRewards
+    share: float = 0.8
+    strategy: Strategy = "future"
+    ends_at_goal: bool = False
+
+    def relabel(
+        self,
+        ring: StepRing,
+        rows: NDArray[np.int64],
+        windows: NDArray[np.int64],
+        now: Tensor,
+        after: Tensor,
+        generator: np.random.Generator,
+    ) -> None:
+        """Give some of a batch's steps another goal, and the reward and the terminal that this means.
+
+        Args:
+            ring: where they lie.
+            rows: (B,) of the steps.
+            windows: (B, F) rows of their frames.
+            now: (B, F, W) values there, copies; changed.
+            after: (B, F, W) values one step later, copies; changed.
+            generator: draws.
+        """
+        chosen = np.flatnonzero(generator.random(len(rows)) < self.share)
+        if not len(chosen):
+            return
+        achieved, desired = (ring.columns[f"obs/{key}"] for key in GOALS)
+        steps, frames = rows[chosen], windows[chosen]
+        goals = ring.values[ring.later(steps, self._offsets(ring, steps, generator) + 1), achieved]
+        goals = np.repeat(goals[:, None], frames.shape[1], axis=1)
+        reached = ring.values[ring.later(frames, 1), achieved]
+        # The same memory as the tensors.
+        seen, following = now.numpy(), after.numpy()
+        if self.ends_at_goal:
+            column = ring.columns["terminals"].start
+            old = seen[chosen][..., desired]
+            others = (seen[chosen, :, column] > 0) & ~self._at_goal(reached, old)
+            seen[chosen, :, column] = others | self._at_goal(reached, goals)
+        seen[chosen, :, ring.columns["rewards"].start] = self._rewards(reached, goals)
+        seen[chosen, :, desired] = goals
+        following[chosen, :, desired] = goals
+
+    def _offsets(self, ring: StepRing, steps: Array, generator: np.random.Generator) -> Array:
+        """(R,) how many steps later the step is whose outcome becomes the goal."""
+        last = ring.steps_after(steps)
+        if self.strategy == "final":
+            return last
+        first: Any = 0 if self.strategy == "future" else -ring.steps_before(steps)
+        return generator.integers(first, last, endpoint=True)
+
+    def _rewards(self, achieved: Array, desired: Array) -> NDArray[np.float32]:
+        """(R, F) of goals (R, F, G)."""
+        size = achieved.shape[-1]
+        rewards = self.rewards(achieved.reshape(-1, size), desired.reshape(-1, size))
+        shaped: NDArray[np.float32] = np.asarray(rewards, np.float32).reshape(achieved.shape[:-1])
+        return shaped
+
+    def _at_goal(self, achieved: Array, desired: Array) -> NDArray[np.bool_]:
+        """(R, F) whether the reward is that of having achieved exactly what was desired."""
+        there: NDArray[np.bool_] = self._rewards(achieved, desired) >= self._rewards(
+            desired, desired
+        )
+        return there

@@ -1,0 +1,123 @@
+"""Practice towards goals: what hindsight wants of the algorithm and of the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from imitate.config import Config
+from imitate.envs.env import Env
+from imitate.errors import ConfigError, EnvError
+from imitate.online.hindsight import ACHIEVED, DESIRED, GOALS, GoalRewards, Hindsight
+
+SETTING = "train.online.hindsight.enabled"
+
+
+def stored_keys(config: Config) -> tuple[str, ...]:
+    """Observations that a memory of practice keeps: the policy's and, for hindsight, the goals."""
+    goals = GOALS if config.train.online.hindsight.enabled else ()
+    return tuple(sorted({*config.all_obs_keys, *goals}))
+
+
+def goals_alike(config: Config) -> dict[str, tuple[str, ...]]:
+    """By observation, those that its statistics are made of: desired goals may be what was achieved."""
+    return dict.fromkeys(GOALS, GOALS) if config.train.online.hindsight.enabled else {}
+
+
+def check_hindsight(config: Config) -> None:
+    """Refuse hindsight where it would be wrong.
+
+    Raises:
+        ConfigError: the algorithm does not replay single steps, or does not see or not read the goals.
+    """
+    if not config.train.online.hindsight.enabled:
+        return
+    name = config.algo_name
+    wanted = config.algo.transitions(config)
+    if wanted is None:
+        raise ConfigError(
+            f"{SETTING}: {name} does not replay: set it to false, or take sac, td3, ddpg or dqn"
+        )
+    if wanted.n_step != 1:
+        raise ConfigError(
+            f"{SETTING}: the rewards of {wanted.n_step} steps in a row were earned on the way to another goal: "
+            "set algo.n_step to 1"
+        )
+    if getattr(config.algo, "reward_free", False) or wanted.infinite_horizon:
+        raise ConfigError(
+            f"{SETTING}: {name} does not learn from the environment's rewards: set it to false"
+        )
+    if config.algo.returns(config) is not None:
+        raise ConfigError(
+            f"{SETTING}: {name} wants returns of whole episodes, which have one goal: set it to false"
+        )
+    modality = config.observation.modality_of("obs").get(DESIRED)
+    if modality != "low_dim":
+        seen = "sees it not" if modality is None else f"has it under {modality}"
+        raise ConfigError(
+            f"{SETTING}: the policy is to see '{DESIRED}', a vector, but {seen}: name it in "
+            "observation.modalities.obs.low_dim"
+        )
+
+
+def make_hindsight(config: Config, env: Env, shapes: Mapping[str, tuple[int, ...]]) -> Hindsight:
+    """Hindsight in an environment, whose copy here tells the rewards.
+
+    Args:
+        config: has been through :func:`check_hindsight`.
+        env: is kept, and never stepped again.
+        shapes: of one step of each stored observation.
+
+    Raises:
+        EnvError: its rewards are not what its ``compute_reward`` says of many goals at once.
+    """
+    online = config.train.online
+    if shapes[ACHIEVED] != shapes[DESIRED] or len(shapes[DESIRED]) != 1:
+        raise EnvError(
+            f"{env.name}: goals are to be vectors of one size, '{ACHIEVED}' has shape {shapes[ACHIEVED]} and "
+            f"'{DESIRED}' {shapes[DESIRED]}: set {SETTING} to false"
+        )
+    ends = online.hindsight.ends_at_goal
+    return Hindsight(
+        _rewards_of(env),
+        online.hindsight.share,
+        online.hindsight.strategy,
+        online.end_at_success if ends is None else ends,
+    )
+
+
+def _rewards_of(env: Env) -> GoalRewards:
+    """The function that tells rewards, once two steps and all their goals have confirmed it."""
+    rewards: GoalRewards | None = getattr(env, "goal_rewards", None)
+    if rewards is None:
+        raise EnvError(
+            f"{env.name}: hindsight wants a goal environment of gymnasium, with compute_reward: set {SETTING} to false"
+        )
+    env.reset(seed=0)
+    middle = np.clip(np.zeros(env.action_dim), env.action_low, env.action_high)
+    seen, earned = [], []
+    for _ in range(2):
+        obs, reward, *_ = env.step(middle)
+        seen.append(obs)
+        earned.append(reward)
+    achieved = np.stack([obs[ACHIEVED] for obs in (*seen, *seen)]).astype(np.float32)
+    desired = np.stack([obs[DESIRED] for obs in seen] + [obs[ACHIEVED] for obs in seen[::-1]])
+    desired = desired.astype(np.float32)
+    many = np.asarray(rewards(achieved, desired))
+    if many.shape != (4,):
+        raise EnvError(
+            f"{env.name}: compute_reward gives an array of shape {many.shape} for 4 goals, wanted (4,): let it take "
+            "arrays (B, G)"
+        )
+    one = np.array([float(rewards(achieved[i : i + 1], desired[i : i + 1])[0]) for i in range(4)])
+    if not np.allclose(many, one, atol=1e-5):
+        raise EnvError(
+            f"{env.name}: compute_reward gives {many.tolist()} for 4 goals, but {one.tolist()} for one after another"
+        )
+    if not np.allclose(many[:2], earned, atol=1e-4):
+        raise EnvError(
+            f"{env.name}: steps gave the rewards {earned}, compute_reward says {many[:2].tolist()}: hindsight wants "
+            f"rewards that depend on goals alone; set {SETTING} to false"
+        )
+    return rewards
