@@ -1,13 +1,19 @@
-"""The section ``algo.rnn`` of algorithms that learn by practice, and what it needs of the other sections."""
+"""The section ``algo.rnn`` of algorithms that learn by practice, and what it needs of the other sections.
+
+States of the recurrent network come with the steps that they belong to, under :data:`STORED` and their name.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from imitate.config import Section
-from imitate.models.rnn import RNN
+from imitate.models.rnn import RNN, RNNState
+
+STORED = "memory/"
 
 
 class MemoryConfig(Section):
@@ -37,3 +43,52 @@ class MemoryConfig(Section):
                 "of steps over which it is to learn what to remember, such as 16"
             )
         return problems
+
+
+class ReplayedMemoryConfig(MemoryConfig):
+    """A memory that learns from remembered sequences."""
+
+    burn_in: int = Field(
+        8,
+        ge=0,
+        description="steps before a sequence that bring the state up to date, without being learned from; it is "
+        "stored as it was when the step was taken, with older weights",
+    )
+
+    def problems(self, config: Any) -> list[str]:
+        """As in the base class."""
+        online, problems = config.train.online, super().problems(config)
+        if not self.enabled:
+            return []
+        if not online.enabled:
+            problems.append(
+                f"algo.rnn.enabled is true, but {config.algo_name} remembers only what it practises: set "
+                "train.online.enabled to true, or take bc with algo.rnn for demonstrations alone"
+            )
+        if online.prioritized.enabled:
+            problems.append(
+                "train.online.prioritized.enabled is true, but sequences are drawn uniformly: set it to false"
+            )
+        if online.hindsight.enabled:
+            problems.append(
+                "train.online.hindsight.enabled is true, but stored states of algo.rnn know of the goal that was "
+                "pursued: set it to false"
+            )
+        if online.demo_ratio > 0 or online.pretrain_updates > 0:
+            problems.append(
+                "train.online: demo_ratio and pretrain_updates want demonstrations, which have no stored states for "
+                "algo.rnn: set both to 0"
+            )
+        return problems
+
+
+def to_stored(state: RNNState) -> RNNState:
+    """A state under the names that steps have it under."""
+    return {STORED + name: value for name, value in state.items()}
+
+
+def from_stored(step: Mapping[str, Any]) -> RNNState:
+    """The state among what else a step, or a batch of them, has."""
+    return {
+        key.removeprefix(STORED): value for key, value in step.items() if key.startswith(STORED)
+    }

@@ -34,10 +34,9 @@ from imitate.algo.on_policy import (
     StochasticPolicy,
     select_rows,
 )
+from imitate.algo.recurrence import from_stored, to_stored
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.rnn import RNN, RNNState
-
-_PREFIX = "memory/"
 
 
 class PolicyAndValueWithMemory(PolicyAndValue):
@@ -122,9 +121,8 @@ class RecurrentOnPolicy(OnPolicy):
     def _stored(self, rollout: Batch) -> RNNState:
         """{name: (T N, L, H)} states before all steps of a rollout."""
         return {
-            key.removeprefix(_PREFIX): torch.from_numpy(x.reshape(-1, *x.shape[2:])).to(self.device)
-            for key, x in rollout.items()
-            if key.startswith(_PREFIX)
+            name: torch.from_numpy(np.asarray(x).reshape(-1, *x.shape[2:])).to(self.device)
+            for name, x in from_stored(rollout).items()
         }
 
     def _rollout_values(self, rollout: Batch, obs: Obs, end_obs: Obs) -> tuple[Tensor, Tensor]:
@@ -188,7 +186,7 @@ class RecurrentOnPolicy(OnPolicy):
         known, after = self.net.remember(obs, state["rnn"], goal)
         action, extras = self._chosen(self.net.policy_of(known), explore, generator)
         if explore:
-            extras |= {_PREFIX + name: value for name, value in state["rnn"].items()}
+            extras |= to_stored(state["rnn"])
         return PolicyStep(action, {**state, "rnn": after}, extras)
 
 

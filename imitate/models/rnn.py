@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 RNNState = dict[str, Tensor]
 """``{"h": (B, L, H)}`` and, for an LSTM, ``"c": (B, L, H)``; L is layers times directions."""
@@ -73,6 +74,25 @@ class RNN(nn.Module):
         names = ("h", "c") if self.is_lstm else ("h",)
         tensors = last if self.is_lstm else (last,)
         return y, {k: s.transpose(0, 1) for k, s in zip(names, tensors, strict=True)}
+
+    def state_after(self, x: Tensor, lengths: Tensor, state: RNNState) -> RNNState:
+        """The state after the first steps of windows, of which each has a number of its own.
+
+        Args:
+            x: (B, T, input_dim).
+            lengths: (B,) 0 to T.
+            state: before the windows; as it is where ``lengths`` is 0.
+        """
+        counts = lengths.clamp(min=1).cpu()
+        packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
+        before = tuple(s.transpose(0, 1).contiguous() for s in state.values())
+        _, last = self.nets(packed, before if self.is_lstm else before[0])
+        tensors = last if self.is_lstm else (last,)
+        some = (lengths > 0).view(-1, 1, 1)
+        return {
+            name: torch.where(some, after.transpose(0, 1), old)
+            for (name, old), after in zip(state.items(), tensors, strict=True)
+        }
 
     def _can_step(self, x: Tensor) -> bool:
         return (

@@ -94,3 +94,15 @@ def test_single_step_under_autocast(kind):
             again, _ = rnn(x.bfloat16(), {k: torch.zeros(3, 2, 9) for k in state})
     torch.testing.assert_close(again.float(), y.float(), atol=0.01, rtol=0)
     torch.testing.assert_close(y.float(), expected, atol=0.02, rtol=0)
+
+
+def test_the_state_after_windows_of_unequal_length(kind):
+    rnn, x = make(kind), torch.randn(3, 5, 6)
+    before = {name: torch.randn_like(s) for name, s in rnn.initial_state(3).items()}
+    after = rnn.state_after(x, torch.tensor([2, 0, 5]), before)
+    for window, length in enumerate([2, 0, 5]):
+        state = {name: s[window : window + 1] for name, s in before.items()}
+        if length:
+            _, state = rnn(x[window : window + 1, :length], state)
+        for name, expected in state.items():
+            torch.testing.assert_close(after[name][window : window + 1], expected)

@@ -1,0 +1,131 @@
+"""A memory that replays sequences of steps, with the recurrent state in which they were taken.
+
+As in R2D2 (Kapturowski et al., ICLR 2019): the state before a sequence's first step is what it was when the step was
+taken, with the weights of that time; up to ``burn_in`` steps before the sequence bring it up to date. Departures:
+states are stored for every step, so that sequences may begin anywhere; no sequence goes beyond an episode's end.
+
+A sequence is found by drawing a step uniformly and its place among the ``seq_length`` steps of a sequence uniformly; it
+begins with its episode where it would begin before it. So of a short episode nearly all sequences are the whole of it,
+and each step is in about as many sequences as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from imitate.algo.recurrence import STORED
+from imitate.online.replay import ReplayBuffer
+from imitate.online.step_sums import n_step_sums
+from imitate.online.steps import Array, Step
+
+
+class SequenceReplay(ReplayBuffer):
+    """Replays sequences of up to L steps.
+
+    Args:
+        state_shapes: shape (layers, H) of one step of each part of the recurrent state, which steps bring among their
+            ``extras``.
+        seq_length: L.
+        burn_in: most steps before a sequence whose observations come with it.
+        **kwargs: those of :class:`ReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        state_shapes: Mapping[str, tuple[int, ...]],
+        seq_length: int,
+        burn_in: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.seq_length, self.burn_in = seq_length, burn_in
+        self.states = {
+            STORED + name: np.zeros((len(self.live), *shape), dtype=np.float32)
+            for name, shape in state_shapes.items()
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """As in the base class, with the states."""
+        return super().nbytes + sum(states.nbytes for states in self.states.values())
+
+    def add(self, step: Step, lanes: NDArray[np.int64] | None = None) -> None:
+        """As in the base class, with the states."""
+        where = self._lanes if lanes is None else lanes
+        kept = slice(None) if step.lost is None else ~step.lost
+        rows = self.position[where[kept]] * self.num_envs + where[kept]
+        for name, states in self.states.items():
+            states[rows] = step.extras[name][kept]
+        super().add(step, lanes)
+
+    # ---- sampling --------------------------------------------------------------------------------
+
+    def _draw(self, size: int) -> NDArray[np.int64]:
+        """Rows of the first steps of sequences."""
+        rows = super()._draw(size)
+        places = self.generator.integers(self.seq_length, size=size)
+        return self.later(rows, -np.minimum(places, self.steps_before(rows)))
+
+    def at(self, rows: NDArray[np.int64]) -> dict[str, Any]:
+        """The sequences that begin at these rows.
+
+        Returns:
+            raw values as tensors, with U = ``burn_in`` and n = ``n_step``: ``obs`` {key: (B, U + L + n, ...)}, of which
+            the first U are those before the sequence, from the left and padded; ``actions`` (B, L, A),
+            ``n_step_rewards``, ``discounts`` (B, L); ``ahead`` (B, L) steps from each to what its value is
+            bootstrapped from; ``mask`` (B, L) false beyond the end; ``burn_in`` (B,) steps before the sequence;
+            ``memory/<name>`` (B, layers, H) state before the first of these; ``index`` (B,) the rows.
+        """
+        length, number = self.seq_length, self.transitions.n_step
+        offsets = np.arange(length + number - 1)
+        real = np.cumprod(self.live[self.later(rows[:, None], offsets)], axis=1)
+        counts = real.sum(1, keepdims=True)
+        following = np.minimum(np.arange(length + number), counts)
+        before = np.minimum(self.burn_in, self.steps_before(rows))[:, None]
+        preceding = np.minimum(np.arange(self.burn_in), before) - before
+        shown = self.later(rows[:, None], np.concatenate([preceding, following], axis=1))
+        steps = self.later(rows[:, None], np.minimum(np.arange(length), counts - 1))
+        _, sums, factors = n_step_sums(self, steps.reshape(-1), self.transitions, self.reward)
+        taken = torch.from_numpy(self.values.take(steps, axis=0))
+        first = self.later(rows, -before[:, 0])
+        return {
+            "obs": self._obs(torch.from_numpy(self.values.take(shown, axis=0)), shown),
+            "actions": taken[..., self.columns["actions"]],
+            "n_step_rewards": torch.from_numpy(sums.reshape(steps.shape)),
+            "discounts": torch.from_numpy(factors.reshape(steps.shape)),
+            "ahead": torch.from_numpy(_sums_of(real, number)),
+            "mask": torch.from_numpy(real[:, :length] > 0),
+            "burn_in": torch.from_numpy(before[:, 0]),
+            "index": torch.from_numpy(rows),
+            **{name: torch.from_numpy(states[first]) for name, states in self.states.items()},
+        }
+
+    # ---- saving ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in the base class, with the states."""
+        state = super().state_dict()
+        filled = len(state["rows"]["live"])
+        state["rows"] |= {name: torch.from_numpy(x[:filled]) for name, x in self.states.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As in the base class, with the states."""
+        rows = dict(state["rows"])
+        stored = {name: rows.pop(name) for name in self.states}
+        super().load_state_dict({**state, "rows": rows})
+        for name, value in stored.items():
+            self.states[name][: len(value)] = value.numpy()
+
+
+def _sums_of(values: Array, number: int) -> Array:
+    """(B, L) sums of each ``number`` successive ones of (B, L + number - 1) values."""
+    sums = np.concatenate([np.zeros_like(values[:, :1]), values.cumsum(1)], axis=1)
+    windows: Array = sums[:, number:] - sums[:, :-number]
+    return windows
