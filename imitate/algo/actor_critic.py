@@ -70,18 +70,24 @@ class ActorCritic(Algo):
         )
 
     def _create_critic(
-        self, config: CriticConfig, *, of_states: bool = False, num_atoms: int = 0
+        self,
+        config: CriticConfig,
+        *,
+        of_states: bool = False,
+        num_atoms: int = 0,
+        num_choices: int = 0,
     ) -> CriticEnsemble:
-        """Critics of actions; with ``of_states`` a single value of states."""
+        """Critics of actions; with ``of_states`` a single value of states; with choices a value of each."""
         size = 1 if of_states else config.ensemble.n
         encoders = 1 if config.ensemble.shared_encoder else size
         return CriticEnsemble(
             [self._create_encoder() for _ in range(encoders)],
-            0 if of_states else self.ac_dim,
+            0 if of_states else self.ac_dim - num_choices,
             config.layer_dims,
             size,
             layer_norm=config.layer_norm,
             num_atoms=num_atoms,
+            num_choices=num_choices,
             value_bounds=config.value_bounds,
         )
 

@@ -129,7 +129,7 @@ class RLPD(SAC):
             return info
         info |= self._step("actor", self._actor_loss(batch), epoch, learn)
         if learn and "temperature" in self.nets and self._learns("actor", epoch):
-            self._gradient_step("temperature", self._temperature_loss(info["Entropy"])[0])
+            self._gradient_step("temperature", self._temperature_loss(info))
         return info
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ tanh-Gaussian policy pi:
     alpha:  rises where the entropy is below ``target_entropy``, falls where it is above     -> SAC._temperature_loss
 
 The target entropy is -(action dimensions) by default, as in the paper. Departures: errors are summed over the critics
-and not halved; alpha is moved by its logarithm, as in the authors' code.
+and not halved; alpha is moved by its logarithm, as in the authors' code. Choices, alone and with numbers beside them:
+``sac_discrete.py``, ``sac_mixed.py``.
 """
 
 from __future__ import annotations
@@ -78,10 +79,16 @@ class TemperatureConfig(Section):
     target_entropy: float | None = Field(
         None, description="entropy that it is tuned to; null: -(action dimensions)"
     )
+    choice_entropy: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="entropy of choices that it is tuned to, as a share of log(choices)",
+    )
 
 
 class SACConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``sac``."""
+    """What the sections of ``sac`` and of those built upon it have."""
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
 
@@ -102,18 +109,38 @@ class SACConfig(ActorCriticConfig):
         return problems
 
 
-@register_algo_factory_func("sac", section=SACConfig)
-def algo_config_to_class(algo_config: SACConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return SAC, {}
+class SACOfAnyActionsConfig(SACConfig):
+    """Section ``algo`` of algorithm ``sac``."""
+
+    num_choices: int | None = Field(
+        None,
+        ge=0,
+        description="choices of a discrete action; 0: none; null: as the environment says, else none",
+    )
+    num_continuous: int | None = Field(
+        None,
+        ge=0,
+        description="continuous numbers of an action; null: as the environment says, else none beside choices",
+    )
+
+
+@register_algo_factory_func("sac", section=SACOfAnyActionsConfig)
+def algo_config_to_class(algo_config: SACOfAnyActionsConfig) -> tuple[type[Algo], dict[str, Any]]:
+    """By the kind of actions."""
+    if not algo_config.num_choices:
+        return SAC, {}
+    from imitate.algo.sac_discrete import DiscreteSAC
+    from imitate.algo.sac_mixed import MixedSAC
+
+    return (MixedSAC if algo_config.num_continuous else DiscreteSAC), {}
 
 
 class Temperature(nn.Module):
-    """A learned positive number."""
+    """Learned positive numbers, of the shape of ``initial``."""
 
-    def __init__(self, initial: float) -> None:
+    def __init__(self, initial: Tensor) -> None:
         super().__init__()
-        self.log = nn.Parameter(torch.tensor(math.log(initial)))
+        self.log = nn.Parameter(initial.log())
 
 
 class SAC(ActorCritic):
@@ -124,14 +151,24 @@ class SAC(ActorCritic):
         self.nets = nn.ModuleDict(
             {
                 "actor": self._create_actor(config.actor),
-                "critic": self._create_critic(config.critic),
+                "critic": self._create_critic(config.critic, num_choices=self._num_choices),
             }
         )
         self._add_targets()
+        self._target_entropy = self._wanted_entropy().to(self.device)
+        self._first_alpha = torch.full_like(self._target_entropy, config.temperature.initial)
         if config.temperature.tuned:
-            self.nets["temperature"] = Temperature(config.temperature.initial)
-        wanted = config.temperature.target_entropy
-        self._target_entropy = -float(self.ac_dim) if wanted is None else wanted
+            self.nets["temperature"] = Temperature(self._first_alpha)
+
+    @property
+    def _num_choices(self) -> int:
+        """The critics give a value for each of so many choices; 0: one."""
+        return 0
+
+    def _wanted_entropy(self) -> Tensor:
+        """Entropies that the temperatures are tuned to, as many as there are temperatures."""
+        wanted = self.algo_config.temperature.target_entropy
+        return torch.tensor(-float(self.ac_dim) if wanted is None else wanted)
 
     def _max_grad_norm(self, name: str) -> float | None:
         return None if name == "temperature" else super()._max_grad_norm(name)
@@ -152,7 +189,7 @@ class SAC(ActorCritic):
     def _alpha(self) -> Tensor:
         """The weight of the entropy, a constant for the other losses."""
         if "temperature" not in self.nets:
-            return torch.full((), self.algo_config.temperature.initial, device=self.device)
+            return self._first_alpha
         return cast(Temperature, self.nets["temperature"]).log.detach().exp()
 
     @torch.no_grad()
@@ -177,9 +214,10 @@ class SAC(ActorCritic):
         entropy = -masked_mean(log_prob.detach(), batch["weight"])
         return loss, {"Actor_Loss": loss, "Entropy": entropy, "Temperature": self._alpha}
 
-    def _temperature_loss(self, entropy: Tensor) -> tuple[Tensor, Info]:
+    def _temperature_loss(self, info: Info) -> Tensor:
+        """From what the actor's loss said."""
         log = cast(Temperature, self.nets["temperature"]).log
-        return log * (entropy - self._target_entropy), {}
+        return log * (info["Entropy"] - self._target_entropy)
 
     # ---- update --------------------------------------------------------------------------------------------------
 
@@ -188,7 +226,7 @@ class SAC(ActorCritic):
         info = self._step("critic", self._critic_loss(batch), epoch, learn)
         info |= self._step("actor", self._actor_loss(batch), epoch, learn)
         if learn and "temperature" in self.nets and self._learns("actor", epoch):
-            self._gradient_step("temperature", self._temperature_loss(info["Entropy"])[0])
+            self._gradient_step("temperature", self._temperature_loss(info))
         if learn and self._learns("critic", epoch):
             self._follow()
         return info

@@ -4,7 +4,8 @@
   Discrete becomes one-hot.
 * Actions: a Box is flattened, in its own range (no rescaling to [-1, 1]: data record what the environment takes).
   Discrete(n) has ``action_dim`` n, limits 0 and 1, and takes either n scores, of which the largest counts
-  (one-hot in demonstrations), or one index, as a scalar or of shape (1,).
+  (one-hot in demonstrations), or one index, as a scalar or of shape (1,). A Tuple or a Dict of one Discrete(n) and one
+  Box, in any order, takes a vector: n scores, then the numbers of the Box.
 * Success: ``info["success"]`` or ``info["is_success"]`` of the latest step; False where the environment says neither.
 * States: for MuJoCo environments (time, qpos, qvel).
 """
@@ -39,7 +40,7 @@ class GymnasiumEnv:
         render: whether ``render`` will be called.
 
     Attributes:
-        num_choices: an action is one of so many choices; 0: it is continuous.
+        num_choices: the first so many numbers of an action are a choice; 0: it is continuous.
     """
 
     def __init__(
@@ -57,9 +58,11 @@ class GymnasiumEnv:
         self._can_render = render
         self._obs_keys = list(obs_keys) if obs_keys is not None else None
         self._env = self._make()
-        self.action_low, self.action_high = _action_limits(env_name, self._env.action_space)
+        parts = _action_parts(env_name, self._env.action_space)
+        low, high = zip(*map(_limits, parts), strict=True)
+        self.action_low, self.action_high = np.concatenate(low), np.concatenate(high)
         self.action_dim = len(self.action_low)
-        self.num_choices = int(getattr(self._env.action_space, "n", 0))
+        self.num_choices = int(getattr(parts[0], "n", 0))
         self._info: dict[str, Any] = {}
 
     def _make(self) -> Any:
@@ -107,13 +110,11 @@ class GymnasiumEnv:
     def _native_action(self, action: Array) -> Any:
         values = np.asarray(action, dtype=np.float64)
         space = self._env.action_space
-        if isinstance(space, spaces.Discrete):
-            if values.size == 1 and self.action_dim > 1:
-                return int(space.start) + int(np.clip(round(values.item()), 0, self.action_dim - 1))
-            self._check_action(values)
-            return int(space.start) + int(values.argmax())
+        if isinstance(space, spaces.Discrete) and values.size == 1 and self.action_dim > 1:
+            return int(space.start) + int(np.clip(round(values.item()), 0, self.action_dim - 1))
         self._check_action(values)
-        return values.reshape(space.shape).astype(space.dtype)
+        choice, numbers = np.split(values, [self.num_choices])
+        return _in_space(space, choice, numbers)
 
     def _check_action(self, values: Array) -> None:
         if values.shape != (self.action_dim,):
@@ -250,18 +251,37 @@ class GymnasiumEnv:
         self._env.close()
 
 
-def _action_limits(name: str, space: Any) -> tuple[Array, Array]:
-    if isinstance(space, spaces.Discrete):
-        return np.zeros(int(space.n)), np.ones(int(space.n))
-    if isinstance(space, spaces.Box):
-        size = math.prod(space.shape)
-        return (
-            space.low.reshape(size).astype(np.float64),
-            space.high.reshape(size).astype(np.float64),
-        )
+def _action_parts(name: str, space: Any) -> list[Any]:
+    """The Discrete and Box that an action consists of, the choice first."""
+    parts = [space]
+    if isinstance(space, (spaces.Tuple, spaces.Dict)):
+        inside = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        parts = sorted(inside, key=lambda part: not isinstance(part, spaces.Discrete))
+    kinds = [type(part).__name__ for part in parts]
+    if kinds in (["Discrete"], ["Box"], ["Discrete", "Box"]):
+        return parts
     raise EnvError(
-        f"{name}: its actions are a {type(space).__name__}; Box and Discrete are supported"
+        f"{name}: its actions are a {type(space).__name__} ({', '.join(kinds)}); Box, Discrete, and a Tuple or Dict "
+        "of one each are supported"
     )
+
+
+def _limits(part: Any) -> tuple[Array, Array]:
+    if isinstance(part, spaces.Discrete):
+        return np.zeros(int(part.n)), np.ones(int(part.n))
+    size = math.prod(part.shape)
+    return part.low.reshape(size).astype(np.float64), part.high.reshape(size).astype(np.float64)
+
+
+def _in_space(space: Any, choice: Array, numbers: Array) -> Any:
+    """An action as the environment takes it, from scores of its choices and its numbers."""
+    if isinstance(space, spaces.Dict):
+        return {key: _in_space(part, choice, numbers) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_in_space(part, choice, numbers) for part in space.spaces)
+    if isinstance(space, spaces.Discrete):
+        return int(space.start) + int(choice.argmax())
+    return numbers.reshape(space.shape).astype(space.dtype)
 
 
 def _is_image(space: Any) -> bool:

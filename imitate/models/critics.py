@@ -82,6 +82,7 @@ class CriticEnsemble(nn.Module):
         size: E.
         layer_norm: normalize after each ReLU.
         num_atoms: K > 0: logits of a distribution over K values rather than a value.
+        num_choices: C > 0: a value for each of C choices, which need be no input then.
         value_bounds: lowest and highest value, by a tanh; not with atoms.
     """
 
@@ -94,6 +95,7 @@ class CriticEnsemble(nn.Module):
         *,
         layer_norm: bool = False,
         num_atoms: int = 0,
+        num_choices: int = 0,
         value_bounds: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
@@ -101,7 +103,12 @@ class CriticEnsemble(nn.Module):
         if len(own) not in (1, size):
             raise ValueError(f"{len(own)} encoders for {size} critics: wanted 1 or {size}")
         self.encoders = nn.ModuleList(own)
-        self.size, self.ac_dim, self.num_atoms = size, ac_dim, num_atoms
+        self.size, self.ac_dim, self.num_atoms, self.num_choices = (
+            size,
+            ac_dim,
+            num_atoms,
+            num_choices,
+        )
         widths = [own[0].output_dim + ac_dim, *layer_dims]
         self.layers = nn.ModuleList(
             EnsembleLinear(size, n, m) for n, m in zip(widths[:-1], widths[1:], strict=True)
@@ -109,7 +116,7 @@ class CriticEnsemble(nn.Module):
         self.norms = nn.ModuleList(
             EnsembleLayerNorm(size, width) for width in layer_dims if layer_norm
         )
-        self.head = EnsembleLinear(size, widths[-1], max(1, num_atoms))
+        self.head = EnsembleLinear(size, widths[-1], max(1, num_atoms, num_choices))
         self.value_bounds = value_bounds
 
     def forward(self, obs: Obs, actions: Tensor | None = None, goal: Obs | None = None) -> Tensor:
@@ -121,7 +128,7 @@ class CriticEnsemble(nn.Module):
             goal: (B, ...).
 
         Returns:
-            (E, B), or (E, B, N); with atoms their logits (E, B, [N,] K).
+            (E, B), or (E, B, N); with atoms their logits (E, B, [N,] K); of choices (E, B, [N,] C).
         """
         features = torch.stack([encoder(obs, goal) for encoder in self.encoders])
         shape = features.shape[1:-1]
@@ -138,7 +145,9 @@ class CriticEnsemble(nn.Module):
         values = (rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)).reshape(
             self.size, *shape, -1
         )
-        return values if self.num_atoms else self._bounded(values.squeeze(-1))
+        if self.num_atoms:
+            return values
+        return self._bounded(values if self.num_choices else values.squeeze(-1))
 
     def _rows(self, x: Tensor) -> Tensor:
         """``(E, N, D) -> (E, N, K)``."""

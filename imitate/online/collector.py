@@ -22,7 +22,7 @@ class LocalCollector:
         group: the environments.
         algo: acts with ``explore=True``; what it learns meanwhile is used at once.
         action_low, action_high: (A,) limits of the environment.
-        discrete: the action is one of A choices, one-hot.
+        num_choices: the first so many numbers of an action are a choice, one-hot.
 
     Attributes:
         version: of the weights, as whoever learns counts them.
@@ -37,12 +37,12 @@ class LocalCollector:
         action_low: Array,
         action_high: Array,
         *,
-        discrete: bool = False,
+        num_choices: int = 0,
     ) -> None:
         self.group, self.algo, self.version, self.progress = group, algo, 0, 0.0
         self.on_step: Callable[[], None] | None = None
         self._low, self._high = action_low.astype(np.float32), action_high.astype(np.float32)
-        self._discrete = discrete
+        self._num_choices = num_choices
         self._state: PolicyState | None = None
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
@@ -105,12 +105,15 @@ class LocalCollector:
     def _random(self) -> NDArray[np.float32]:
         """Uniform actions; of torch's generator, whose state a checkpoint keeps."""
         count, size = len(self.group), len(self._low)
-        if self._discrete:
-            choices = torch.randint(size, (count,))
-            one_hot: NDArray[np.float32] = torch.eye(size)[choices].numpy()
+        choices = self._num_choices
+        chosen = torch.eye(choices)[torch.randint(choices, (count,))] if choices else None
+        if chosen is not None and choices == size:
+            one_hot: NDArray[np.float32] = chosen.numpy()
             return one_hot
         share = torch.rand(count, size).numpy()
         low = np.where(np.isfinite(self._low), self._low, -1.0)
         high = np.where(np.isfinite(self._high), self._high, 1.0)
         actions: NDArray[np.float32] = (low + share * (high - low)).astype(np.float32)
+        if chosen is not None:
+            actions[:, :choices] = chosen.numpy()
         return actions

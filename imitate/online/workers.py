@@ -47,7 +47,7 @@ class Blueprint:
         group: further arguments of :class:`EnvGroup`.
         algo: the algorithm's name, configuration (JSON), shapes of observations and action dimensions.
         low, high: limits of actions.
-        discrete: actions are choices.
+        num_choices: the first so many numbers of an action are a choice, one-hot.
         seed: of what the policy draws.
     """
 
@@ -57,13 +57,13 @@ class Blueprint:
     algo: tuple[str, str, dict[str, tuple[int, ...]], int]
     low: Array
     high: Array
-    discrete: bool
+    num_choices: int
     seed: int
 
     def collector(self, algo: Algo) -> LocalCollector:
         """A collector in this process."""
         group = EnvGroup(self.make, self.lanes, **self.group)
-        return LocalCollector(group, algo, self.low, self.high, discrete=self.discrete)
+        return LocalCollector(group, algo, self.low, self.high, num_choices=self.num_choices)
 
 
 @dataclass(frozen=True)

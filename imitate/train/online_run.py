@@ -370,7 +370,7 @@ def make_collector(setup: OnlineSetup) -> LocalCollector | ProcessCollector:
             (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim),
             env.low,
             env.high,
-            env.num_choices > 0,
+            env.num_choices,
             config.train.seed + 1 + number,
         )
         for number, lanes in enumerate(

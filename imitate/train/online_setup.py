@@ -37,7 +37,7 @@ class EnvSpec:
         stored_shapes: of these, and of others that a memory keeps.
         image_keys: those that are uint8.
         low, high: (A,) limits of actions.
-        num_choices: the action is one of so many choices, one-hot; 0: it is continuous.
+        num_choices: the first so many numbers of an action are a choice, one-hot; 0: it is continuous.
     """
 
     meta: dict[str, Any]
@@ -52,6 +52,11 @@ class EnvSpec:
     def action_dim(self) -> int:
         """A."""
         return len(self.low)
+
+    @property
+    def num_continuous(self) -> int:
+        """Numbers of an action beside its choice."""
+        return self.action_dim - self.num_choices
 
 
 @dataclass(frozen=True)
@@ -175,14 +180,22 @@ def _with_choices(config: Config, env: EnvSpec) -> Config:
     Raises:
         ConfigError: the algorithm is for other actions.
     """
+    taken = f"{meta_name(env.meta)} takes one of {env.num_choices} choices"
     if "num_choices" not in config.algo:
         if env.num_choices:
             raise ConfigError(
-                f"algo_name: {config.algo_name} is for continuous actions, but {meta_name(env.meta)} takes one of "
-                f"{env.num_choices} choices: take ppo or dqn"
+                f"algo_name: {config.algo_name} is for continuous actions, but {taken}: take ppo, dqn or sac"
             )
         return config
-    return config.with_overrides({"algo.num_choices": env.num_choices})
+    seen = {"algo.num_choices": env.num_choices}
+    if "num_continuous" in config.algo:
+        seen["algo.num_continuous"] = env.num_continuous
+    elif env.num_choices and env.num_continuous:
+        raise ConfigError(
+            f"algo_name: {config.algo_name} is for actions of one kind, but {taken} and {env.num_continuous} numbers "
+            "beside it: take sac"
+        )
+    return config.with_overrides(seen)
 
 
 def meta_name(meta: dict[str, Any]) -> str:
@@ -191,11 +204,12 @@ def meta_name(meta: dict[str, Any]) -> str:
 
 
 def _preprocess(config: Config, env: EnvSpec) -> Preprocess:
-    """Actions between the environment's limits become -1 to 1; observations are as they are, at first."""
+    """Numbers between the environment's limits become -1 to 1, choices stay; observations are as they are, at first."""
     affine: dict[str, Any] = {}
     bounded = bool(np.isfinite(env.low).all() and np.isfinite(env.high).all())
-    if bounded and not env.num_choices:
+    if bounded and env.num_continuous:
         middle, half = (env.high + env.low) / 2, (env.high - env.low) / 2
+        middle[: env.num_choices], half[: env.num_choices] = 0.0, 1.0
         affine["actions"] = (torch.as_tensor(middle), torch.as_tensor(half))
     return Preprocess(
         env.obs_shapes,

@@ -73,7 +73,7 @@ def test_the_actor_s_step_leaves_no_gradient_in_the_critics(sac, worlds):
 @pytest.mark.parametrize(("entropy", "falls"), [(5.0, True), (-5.0, False)])
 def test_the_temperature_falls_where_the_entropy_is_above_its_target(sac, entropy, falls):
     algo = sac(temperature={"initial": 0.5, "target_entropy": 0.0})
-    algo._gradient_step("temperature", algo._temperature_loss(torch.tensor(entropy))[0])
+    algo._gradient_step("temperature", algo._temperature_loss({"Entropy": torch.tensor(entropy)}))
     assert (algo._alpha.item() < 0.5) == falls
 
 

@@ -1,0 +1,137 @@
+"""SAC of choices on worlds worked out by hand: linear maps of one observation, two or three choices."""
+
+import math
+
+import pytest
+import torch
+
+from imitate.errors import ConfigError
+
+
+def make(worlds, choices=2, **section):
+    return worlds.make_algo("sac", {"num_choices": choices, **section}, action=choices)
+
+
+def set_values(critic, *members):
+    """Let choice i of member e be worth ``members[e][i] * state``."""
+    critic.head.weight.data = torch.tensor(members, dtype=torch.float32).unsqueeze(1)
+    critic.head.bias.data.zero_()
+
+
+def set_policy(algo, *logits):
+    """The same policy in every state."""
+    algo.actor.head.logits.weight.data.zero_()
+    algo.actor.head.logits.bias.data = torch.tensor(logits)
+
+
+def choices_taken(worlds):
+    return worlds.two_transitions(actions=torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+
+
+def test_the_target_is_the_mean_over_choices_of_the_least_target_critic_and_the_entropy(worlds):
+    algo = make(worlds, temperature={"initial": 0.5})
+    set_policy(algo, math.log(3.0), 0.0)  # probabilities 3/4 and 1/4
+    set_values(algo.nets["critic"], (100, 100), (100, 100))
+    set_values(algo.nets["critic_target"], (1, 4), (2, 3))
+    target = algo._target(choices_taken(worlds))
+    # Next state 4: least values 4 and 12, mean 6; entropy of the choice 0.5623.
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert entropy == pytest.approx(0.5623, abs=1e-4)
+    assert target.tolist() == pytest.approx([1 + 0.5 * (6 + 0.5 * entropy), 0.5])
+    assert not target.requires_grad
+
+
+def test_three_choices_equally_likely(worlds):
+    algo = make(worlds, choices=3, temperature={"initial": 1.0})
+    set_policy(algo, 0.0, 0.0, 0.0)
+    set_values(algo.nets["critic_target"], (1, 2, 3), (3, 2, 1))
+    batch = worlds.two_transitions(actions=torch.eye(3)[:2])
+    # Next state 4: least values 4, 8, 4; entropy log 3.
+    value = 16 / 3 + math.log(3)
+    assert algo._target(batch).tolist() == pytest.approx([1 + 0.5 * value, 0.5])
+
+
+def test_critics_learn_the_choice_that_was_taken(worlds):
+    algo = make(worlds)
+    set_values(algo.nets["critic"], (1, 50), (0, 50))
+    batch = choices_taken(worlds)
+    batch["discounts"] = torch.zeros(2)
+    batch["actions"] = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    loss, info = algo._critic_loss(batch)
+    # Values of choice 0 in states 1 and 2: 1, 2 and 0, 0; targets 1, 0.5.
+    assert loss.item() == pytest.approx((0 + 2.25) / 2 + (1 + 0.25) / 2)
+    assert info["Q"].item() == pytest.approx(0.75)
+
+
+def test_the_actor_s_loss_is_exact_and_leaves_the_critics_alone(worlds):
+    algo = make(worlds, temperature={"initial": 2.0, "tuned": False})
+    set_policy(algo, math.log(3.0), 0.0)
+    set_values(algo.nets["critic"], (1, 4), (2, 3))
+    set_values(algo.nets["critic_target"], (100, 100), (100, 100))
+    loss, info = algo._actor_loss(choices_taken(worlds))
+    # States 1 and 2: 3/4 1 + 1/4 3 = 1.5 and 3, mean 2.25.
+    entropy = 0.5623351
+    assert loss.item() == pytest.approx(-2.25 - 2 * entropy, abs=1e-5)
+    assert info["Entropy"].item() == pytest.approx(entropy, abs=1e-5)
+    loss.backward()
+    # d loss / d logit_0 = p0 p1 (alpha log(p0 / p1) - (q0 - q1)), q0 - q1 = -2 and -4.
+    slope = 0.75 * 0.25 * (2 * math.log(3) + 3)
+    assert algo.actor.head.logits.bias.grad.tolist() == pytest.approx([slope, -slope], abs=1e-5)
+    assert all(p.grad is None for p in algo.nets["critic"].parameters())
+
+
+def test_the_entropy_is_tuned_to_a_share_of_log_choices(worlds):
+    assert make(worlds, choices=4)._target_entropy.item() == pytest.approx(0.5 * math.log(4))
+    algo = make(worlds, choices=4, temperature={"choice_entropy": 0.25, "initial": 0.5})
+    assert algo._target_entropy.item() == pytest.approx(0.25 * math.log(4))
+    algo._gradient_step("temperature", algo._temperature_loss({"Entropy": torch.tensor(1.0)}))
+    assert algo._alpha.item() < 0.5
+
+
+def test_targets_follow_and_have_no_gradient(worlds):
+    algo = make(worlds, target_tau=0.25)
+    set_values(algo.nets["critic"], (1, 1), (1, 1))
+    set_values(algo.nets["critic_target"], (0, 0), (0, 0))
+    algo._follow()
+    assert algo.nets["critic_target"].head.weight.flatten().tolist() == [0.25] * 4
+    assert not any(p.requires_grad for p in algo.nets["critic_target"].parameters())
+
+
+def test_in_practice_choices_are_drawn_and_in_evaluation_the_likeliest_is_taken(worlds):
+    algo = make(worlds)
+    set_policy(algo, math.log(3.0), 0.0)
+    obs, state = {"s": torch.ones(20_000, 1)}, algo.initial_state(20_000)
+    with torch.no_grad():
+        assert algo.act(obs, state).action[:, 0].mean() == 1.0
+        drawn = algo.act(obs, state, explore=True).action
+    assert drawn[:, 0].mean().item() == pytest.approx(0.75, abs=0.02)
+    assert (drawn.sum(-1) == 1).all()
+
+
+def test_it_learns_which_of_three_choices_pays(worlds):
+    algo = worlds.make_algo(
+        "sac", {"num_choices": 3, "temperature": {"initial": 0.1}}, action=3, hidden=(16,)
+    )
+    for name in ("actor", "critic"):
+        algo.optimizers[name].param_groups[0]["lr"] = 1e-2
+    taken = torch.randint(3, (256,), generator=torch.Generator().manual_seed(0))
+    batch = worlds.bandit() | {
+        "actions": torch.eye(3)[taken],
+        "rewards": torch.tensor([0.0, 1.0, 0.2])[taken],
+    }
+    info = worlds.learn(algo, batch, 300)
+    algo.reset()
+    assert algo.get_action({"s": torch.ones(1, 1)}).tolist() == [[0.0, 1.0, 0.0]]
+    assert info["Entropy"].item() < 0.9 < math.log(3)
+
+
+def test_validation_counts_other_choices(worlds):
+    algo = make(worlds)
+    set_policy(algo, 1.0, 0.0)
+    info = algo.train_on_batch(choices_taken(worlds), 1, validate=True)
+    assert info["Action_Error"].item() == 0.5
+
+
+def test_a_wrong_number_of_choices_is_refused(worlds):
+    with pytest.raises(ConfigError, match="num_choices is 2, but actions have 3 numbers"):
+        worlds.make_algo("sac", {"num_choices": 2}, action=3)
