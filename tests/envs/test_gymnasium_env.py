@@ -45,6 +45,25 @@ class Tupled(Goal):
         return (np.int64(1),)
 
 
+class Mixed(gymnasium.Env):
+    """Remembers what it was told to do."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self, action_space):
+        self.action_space = action_space
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return np.zeros(1, np.float32), 0.0, False, False, {"told": action}
+
+
+PLACE = spaces.Box(-2.0, np.array([[3.0], [4.0]]), (2, 1), np.float32)
+TOOL = spaces.Discrete(3, start=5)
+gymnasium.register("ImitateMixed-v0", entry_point=Mixed)
 gymnasium.register("ImitateGoal-v0", entry_point=Goal)
 gymnasium.register("ImitateTupled-v0", entry_point=Tupled)
 
@@ -84,6 +103,32 @@ def test_discrete_actions_by_index_or_by_score():
     with pytest.raises(EnvError, match=r"shape \(3,\)"):
         env.step(np.zeros(3))
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "parts"),
+    [
+        (spaces.Tuple((PLACE, TOOL)), lambda told: told),
+        (spaces.Tuple((TOOL, PLACE)), lambda told: told[::-1]),
+        (spaces.Dict({"at": PLACE, "use": TOOL}), lambda told: (told["at"], told["use"])),
+    ],
+)
+def test_a_choice_and_numbers_beside_it_in_any_order(space, parts):
+    env = GymnasiumEnv("ImitateMixed-v0", {"action_space": space})
+    assert (env.num_choices, env.action_dim) == (3, 5)
+    assert env.action_low.tolist() == [0, 0, 0, -2, -2]
+    assert env.action_high.tolist() == [1, 1, 1, 3, 4]
+    env.reset(seed=0)
+    place, tool = parts(env.step(np.array([0.2, 0.5, 0.3, -1.5, 2.5]))[4]["told"])
+    assert tool == 6 and place.tolist() == [[-1.5], [2.5]]
+    with pytest.raises(EnvError, match=r"takes \(5,\)"):
+        env.step(np.zeros(3))
+
+
+@pytest.mark.parametrize("part", [spaces.Discrete(2), spaces.MultiBinary(2)])
+def test_other_actions_are_refused(part):
+    with pytest.raises(EnvError, match="a Tuple or Dict of one each"):
+        GymnasiumEnv("ImitateMixed-v0", {"action_space": spaces.Tuple((TOOL, part))})
 
 
 def test_dict_image_and_discrete_observations():

@@ -132,7 +132,7 @@ def test_in_the_middle_of_an_episode_nothing_that_was_remembered_is_lost(tmp_pat
     resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True)
     after = torch.load(newest_memory(resumed), weights_only=True)
     assert int(after["rows"]["live"].sum()) == 450
-    assert torch.equal(after["rows"]["values"][:200], saved["rows"]["values"][:200])
+    assert torch.equal(after["rows"]["vectors"][:200], saved["rows"]["vectors"][:200])
 
 
 def test_workers_practise(tmp_path):
@@ -153,8 +153,70 @@ def test_discrete_actions_are_found_out(tmp_path):
     )
     ckpt = load_checkpoint(result.run_dir / "checkpoints/last.pth")
     assert json.loads(ckpt["config"])["algo"]["num_choices"] == 2
-    with pytest.raises(ConfigError, match="sac is for continuous actions, but CartPole-v1"):
-        run(tmp_path, "sac", "CartPole-v1")
+    with pytest.raises(ConfigError, match="td3 is for continuous actions, but CartPole-v1"):
+        run(tmp_path, "td3", "CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("env", "choices", "continuous"),
+    [("Pendulum-v1", 0, 1), ("CartPole-v1", 2, 0), ("tools:Tools-v0", 2, 1)],
+)
+def test_sac_takes_actions_of_every_kind(tmp_path, importable_env, env, choices, continuous):
+    result = run(
+        tmp_path,
+        env=env,
+        experiment={"rollout": {"enabled": True}},
+        train={"num_epochs": 1, "online": {"warmup_steps": 50}},
+    )
+    last = result.run_dir / "checkpoints/last.pth"
+    algo = json.loads(load_checkpoint(last)["config"])["algo"]
+    assert (algo["num_choices"], algo["num_continuous"]) == (choices, continuous)
+    evaluated = evaluate(last, episodes=2, seed=100000)
+    assert evaluated.mean_return == pytest.approx(records(result, "rollout")[-1]["Rollout/Return"])
+
+
+RATE = {"learning_rate": {"initial": 0.003}}
+TOOLS = {
+    "experiment": {"rollout": {"enabled": True, "n": 20}},
+    "train": {"batch_size": 64, "online": {"warmup_steps": 100, "update_ratio": 1}},
+    "algo": {
+        "actor": {"layer_dims": [32]},
+        "critic": {"layer_dims": [32]},
+        "discount": 0.0,
+        "temperature": {"initial": 0.05},
+        "optim_params": {"actor": RATE, "critic": RATE},
+    },
+}
+
+
+def test_a_choice_and_the_number_that_goes_with_it_are_learned(tmp_path, importable_env):
+    """Of five steps a policy that chooses at random has 0 at best, one that always puts tools in the middle too."""
+    result = run(tmp_path, env="tools:Tools-v0", **TOOLS)
+    assert records(result, "rollout")[-1]["Rollout/Return"] > 3.5
+
+
+def test_mixed_actions_resume_and_come_from_workers(tmp_path, importable_env):
+    whole = run(tmp_path, env="tools:Tools-v0")
+    part = run(tmp_path, env="tools:Tools-v0", train={"num_epochs": 2})
+    resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True)
+    first, second = (load_checkpoint(r.run_dir / "checkpoints/last.pth") for r in (whole, resumed))
+    for key, value in first["model"]["nets"].items():
+        assert torch.equal(value, second["model"]["nets"][key]), key
+    online = {"num_envs": 2, "num_workers": 1, "collect_steps": 10}
+    result = run(tmp_path, env="tools:Tools-v0", train={"num_epochs": 1, "online": online})
+    assert records(result)[-1]["Metrics/NumberOfEpisodes"] >= 40
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("dqn", "dqn is for actions of one kind, but tools:Tools-v0 takes one of 2 choices and 1"),
+        ("td3", "td3 is for continuous actions, but tools:Tools-v0 takes one of 2 choices: take"),
+    ],
+)
+def test_mixed_actions_are_refused_elsewhere(tmp_path, importable_env, name, words):
+    with pytest.raises(ConfigError, match=words):
+        run(tmp_path, name, "tools:Tools-v0")
 
 
 def test_demonstrations_and_practice_share_a_batch(tmp_path):
