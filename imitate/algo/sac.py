@@ -10,7 +10,7 @@ tanh-Gaussian policy pi:
 
 The target entropy is -(action dimensions) by default, as in the paper. Departures: errors are summed over the critics
 and not halved; alpha is moved by its logarithm, as in the authors' code. Choices, alone and with numbers beside them:
-``sac_discrete.py``, ``sac_mixed.py``.
+``sac_discrete.py``, ``sac_mixed.py``. With a memory: ``sac_recurrent.py``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from imitate.algo.actor_critic import ActorCritic
 from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.recurrence import ReplayedMemoryConfig
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     ActorNetConfig,
@@ -122,17 +123,26 @@ class SACOfAnyActionsConfig(SACConfig):
         ge=0,
         description="continuous numbers of an action; null: as the environment says, else none beside choices",
     )
+    rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        return [*super().conflicts(config), *self.rnn.problems(config)]
 
 
 @register_algo_factory_func("sac", section=SACOfAnyActionsConfig)
 def algo_config_to_class(algo_config: SACOfAnyActionsConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """By the kind of actions."""
-    if not algo_config.num_choices:
-        return SAC, {}
+    """By the kind of actions, with a memory or without."""
+    from imitate.algo import sac_recurrent
     from imitate.algo.sac_discrete import DiscreteSAC
     from imitate.algo.sac_mixed import MixedSAC
 
-    return (MixedSAC if algo_config.num_continuous else DiscreteSAC), {}
+    kinds: tuple[type[Algo], type[Algo]] = (SAC, sac_recurrent.RecurrentSAC)
+    if algo_config.num_choices and algo_config.num_continuous:
+        kinds = (MixedSAC, sac_recurrent.RecurrentMixedSAC)
+    elif algo_config.num_choices:
+        kinds = (DiscreteSAC, sac_recurrent.RecurrentDiscreteSAC)
+    return kinds[algo_config.rnn.enabled], {}
 
 
 class Temperature(nn.Module):

@@ -31,6 +31,8 @@ from imitate.algo.algo import Batch, Info, PolicyState, PolicyStep
 from imitate.algo.recurrence import from_stored, to_stored
 from imitate.algo.rl_sections import ActorConfig
 from imitate.algo.sac import SAC
+from imitate.algo.sac_discrete import DiscreteSAC
+from imitate.algo.sac_mixed import MixedSAC
 from imitate.config.observation import EncodersConfig
 from imitate.errors import DatasetError
 from imitate.models.actor import Actor, GroupEncoder, Obs
@@ -95,6 +97,12 @@ class Remembering(ActorCritic):
     def _memory(self, name: str) -> Memory:
         """Of these critics."""
         return cast(Memory, self.active_nets[name].get_submodule("memory"))
+
+    @property
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes (layers, H) of the parts of the state of one policy."""
+        state = self._memory("critic").rnn.initial_state(1)
+        return {name: tuple(value.shape[1:]) for name, value in state.items()}
 
     # ---- training ------------------------------------------------------------------------------------------------
 
@@ -197,3 +205,11 @@ class Remembering(ActorCritic):
 
 class RecurrentSAC(Remembering, SAC):
     """Continuous actions."""
+
+
+class RecurrentDiscreteSAC(Remembering, DiscreteSAC):
+    """One of A choices."""
+
+
+class RecurrentMixedSAC(Remembering, MixedSAC):
+    """A choice with numbers beside it."""

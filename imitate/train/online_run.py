@@ -14,6 +14,7 @@ import torch
 from imitate.algo.actor_critic import ActorCritic
 from imitate.algo.adversarial import Adversarial
 from imitate.algo.on_policy import OnPolicy
+from imitate.algo.sac_recurrent import Remembering
 from imitate.config import Config
 from imitate.config.transitions import Transitions
 from imitate.data.build import training_sources
@@ -26,6 +27,7 @@ from imitate.online.metrics import Metrics
 from imitate.online.normalization import ObsNormalizer, RewardScaler
 from imitate.online.prioritized import PrioritizedReplay
 from imitate.online.replay import ReplayBuffer
+from imitate.online.sequences import SequenceReplay
 from imitate.online.workers import Blueprint, ProcessCollector
 from imitate.policy.checkpoint import save_checkpoint
 from imitate.train.console import Console, duration
@@ -313,6 +315,14 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
     }
     if config.train.online.hindsight.enabled:
         settings["hindsight"] = make_hindsight(config, setup.make(), setup.env.stored_shapes)
+    if isinstance(setup.algo, Remembering):
+        return SequenceReplay(
+            *shape,
+            state_shapes=setup.algo.state_shapes,
+            seq_length=config.train.seq_length,
+            burn_in=config.algo["rnn"]["burn_in"],
+            **settings,
+        )
     prioritized = config.train.online.prioritized
     if not prioritized.enabled:
         return ReplayBuffer(*shape, **settings)

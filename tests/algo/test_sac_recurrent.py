@@ -1,0 +1,256 @@
+"""A memory that learns from sequences: states, masks, targets."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.algo.recurrence import from_stored
+from imitate.config.readiness import check_trainable
+from imitate.errors import ConfigError
+from imitate.online.collector import LocalCollector
+from imitate.online.env_group import EnvGroup
+from imitate.online.sequences import SequenceReplay
+
+KINDS = {"numbers": (0, None), "choices": (2, None), "mixed": (2, 1)}
+
+
+class Walk:
+    """Random numbers to be seen; episodes of 3 to 12 steps, which end in either way."""
+
+    name = "walk"
+
+    def __init__(self, action_dim):
+        self.action_dim = action_dim
+        self.action_low, self.action_high = -np.ones(action_dim), np.ones(action_dim)
+
+    def reset(self, *, seed=None):
+        self.rng = np.random.default_rng(seed)
+        self.left = int(self.rng.integers(3, 13))
+        return {"s": self.rng.normal(size=3)}, {}
+
+    def step(self, action):
+        self.left -= 1
+        over, terminal = self.left == 0, self.rng.random() < 0.5
+        obs = {"s": self.rng.normal(size=3)}
+        return obs, float(action[0]), over and terminal, over and not terminal, {}
+
+    def close(self):
+        pass
+
+
+def make(kind="numbers", rnn_type="GRU", num_layers=1, burn_in=3, rnn=None, train=None, **section):
+    choices, numbers = KINDS[kind]
+    online = {"enabled": True, **(train or {}).pop("online", {})}
+    config = load_config(
+        {
+            "algo_name": "sac",
+            "experiment": {"epoch_every_n_steps": 10},
+            "train": {"batch_size": 4, "seq_length": 4, "online": online, **(train or {})},
+            "algo": {
+                "actor": {"layer_dims": [8]},
+                "critic": {"layer_dims": [8]},
+                "num_choices": choices,
+                "num_continuous": numbers,
+                "rnn": {
+                    "enabled": True,
+                    "hidden_dim": 8,
+                    "rnn_type": rnn_type,
+                    "num_layers": num_layers,
+                    "burn_in": burn_in,
+                    **(rnn or {}),
+                },
+                **section,
+            },
+            "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+        }
+    )
+    check_trainable(config)
+    torch.manual_seed(0)
+    return algo_factory("sac", config, {"s": (3,)}, (choices + (numbers or 0)) or 2)
+
+
+def practised(algo, steps=40, envs=2, capacity=200):
+    """A memory of what the algorithm lived through."""
+    group = EnvGroup(lambda: Walk(algo.ac_dim), np.arange(envs), seed=0, horizon=100)
+    collector = LocalCollector(group, algo, group.envs[0].action_low, group.envs[0].action_high)
+    rnn = algo.algo_config.rnn
+    memory = SequenceReplay(
+        {"s": (3,)},
+        algo.ac_dim,
+        capacity,
+        num_envs=envs,
+        transitions=algo.algo_config.transitions(algo.global_config),
+        state_shapes=algo.state_shapes,
+        seq_length=algo.global_config.train.seq_length,
+        burn_in=rnn.burn_in,
+    )
+    for step in collector.collect(steps).steps:
+        memory.add(step)
+    return memory
+
+
+def state_by_full_unroll(algo, memory, row):
+    """From the beginning of the row's episode to the state before its step."""
+    net = algo._memory("critic")
+    state = net.rnn.initial_state(1)
+    for back in range(int(memory.number[row]), 0, -1):
+        obs = torch.from_numpy(memory.vectors[memory.later(np.array([row]), -back), :3])
+        _, state = net({"s": obs[None]}, state)
+    return state
+
+
+@pytest.mark.parametrize(("rnn_type", "num_layers"), [("GRU", 1), ("LSTM", 2)])
+@torch.no_grad()
+def test_burned_in_states_are_those_of_a_full_unroll(rnn_type, num_layers):
+    algo = make(rnn_type=rnn_type, num_layers=num_layers)
+    memory = practised(algo)
+    rows = np.flatnonzero(memory.live)
+    raw = memory.at(rows)
+    assert {0, 1, 2, 3} == set(raw["burn_in"].tolist())
+    batch = algo.process_batch_for_training(raw)
+    net = algo._memory("critic")
+    found = net.burned_in(batch["before"], batch["burn_in"], batch["memory"])
+    for number, row in enumerate(rows):
+        for name, expected in state_by_full_unroll(algo, memory, row).items():
+            torch.testing.assert_close(found[name][number], expected[0], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_burn_in_brings_old_states_up_to_date():
+    algo = make()
+    memory = practised(algo)
+    for weight in algo._memory("critic").parameters():
+        weight.mul_(1.5)
+    rows = np.flatnonzero(memory.live & (memory.number > 4))
+    raw = memory.at(rows)
+    raw["burn_in"][:] = 3
+    batch = algo.process_batch_for_training(raw)
+    net = algo._memory("critic")
+    found = net.burned_in(batch["before"], batch["burn_in"], batch["memory"])["h"]
+    stale = torch.from_numpy(memory.states["memory/h"][rows])
+    true = torch.cat([state_by_full_unroll(algo, memory, row)["h"] for row in rows])
+    assert (found - true).abs().mean() < 0.5 * (stale - true).abs().mean()
+
+
+def test_what_is_learned_from_by_hand():
+    algo = make(n_step=2)
+    memory = practised(algo)
+    rows = np.flatnonzero(memory.live)
+    raw = memory.at(rows)
+    seen = algo._transitions(algo.process_batch_for_training(raw))
+    mask = raw["mask"]
+    assert len(seen["rewards"]) == int(mask.sum())
+    torch.testing.assert_close(seen["rewards"], raw["n_step_rewards"][mask])
+    # One sequence after another, step by step: what is known at the step, and where its sum of rewards ends.
+    known, target = [], []
+    sequences = zip(rows, raw["mask"].sum(1), raw["ahead"], raw["obs"]["s"], strict=True)
+    with torch.no_grad():
+        for row, count, ahead, obs in sequences:
+            outputs = {}
+            for name in ("critic", "critic_target"):
+                state = state_by_full_unroll(algo, memory, row)  # the same weights in both
+                outputs[name], _ = algo._memory(name)({"s": obs[None, 3:]}, state)
+            for step in range(int(count)):
+                known.append(outputs["critic"][0, step])
+                target.append(outputs["critic_target"][0, step + int(ahead[step])])
+    torch.testing.assert_close(
+        seen["obs"]["known_to_critics"], torch.stack(known), rtol=0, atol=1e-5
+    )
+    torch.testing.assert_close(
+        seen["next_obs"]["known_to_critics"], torch.stack(target), rtol=0, atol=1e-5
+    )
+
+
+def test_targets_use_the_targets_memory_and_the_actor_its_own():
+    algo = make()
+    memory = practised(algo)
+    with torch.no_grad():
+        for weight in algo._memory("critic_target").parameters():
+            weight.zero_()
+    seen = algo._transitions(algo.process_batch_for_training(memory.sample(8)))
+    # Without weights a GRU halves its state in every step, and the stored one is not zero.
+    following = seen["next_obs"]
+    assert not torch.allclose(following["known_to_critics"], following["known_to_actor"])
+    assert torch.equal(seen["obs"]["known_to_critics"], seen["obs"]["known_to_actor"])
+    assert seen["obs"]["known_to_critics"].requires_grad
+    assert not seen["obs"]["known_to_actor"].requires_grad
+    assert not following["known_to_critics"].requires_grad
+
+
+def test_the_critics_teach_the_memory_and_the_actor_does_not():
+    algo = make()
+    memory = practised(algo)
+    before = copy.deepcopy(algo._memory("critic").state_dict())
+    seen = algo._transitions(algo.process_batch_for_training(memory.sample(8)))
+    algo._gradient_step("actor", algo._actor_loss(seen)[0])
+    assert all(torch.equal(before[k], v) for k, v in algo._memory("critic").state_dict().items())
+    seen = algo._transitions(algo.process_batch_for_training(memory.sample(8)))
+    algo._gradient_step("critic", algo._critic_loss(seen)[0])
+    assert not any(
+        torch.equal(before[k], v) for k, v in algo._memory("critic").state_dict().items()
+    )
+
+
+def test_no_gradient_reaches_burned_in_observations():
+    algo = make()
+    batch = algo.process_batch_for_training(practised(algo).sample(16))
+    for part in ("before", "obs"):
+        batch[part]["s"].requires_grad_()
+    algo._known("critic", batch).sum().backward()
+    assert batch["before"]["s"].grad is None
+    assert (batch["obs"]["s"].grad != 0).any()
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_every_kind_of_actions_learns(kind):
+    algo = make(kind)
+    memory = practised(algo)
+    before = {name: p.detach().clone() for name, p in algo.nets.named_parameters()}
+    algo.set_train()
+    for _ in range(3):
+        info = algo.train_on_batch(algo.process_batch_for_training(memory.sample(8)), 1)
+    assert torch.isfinite(info["Loss"])
+    assert not any(torch.equal(before[name], p) for name, p in algo.nets.named_parameters())
+    validation = algo.train_on_batch(
+        algo.process_batch_for_training(memory.sample(8)), 1, validate=True
+    )
+    assert torch.isfinite(validation["Action_Error"])
+
+
+def test_acting_carries_the_state_and_stores_it():
+    algo = make()
+    obs = {"s": torch.randn(2, 3)}
+    first = algo.act(obs, algo.initial_state(2), explore=True)
+    assert torch.equal(first.extras["memory/h"], torch.zeros(2, 1, 8))
+    second = algo.act(obs, first.state, explore=True)
+    assert torch.equal(second.extras["memory/h"], first.state["policy"]["rnn"]["h"])
+    assert from_stored(second.extras).keys() == {"h"}
+    calm = algo.act(obs, first.state)
+    assert calm.extras == {}
+    assert not torch.allclose(calm.action, algo.act(obs, algo.initial_state(2)).action)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"train": {"seq_length": 1}}, "train.seq_length is 1, so a recurrent policy"),
+        ({"train": {"frame_stack": 2}}, "train.frame_stack is 2, but a recurrent policy"),
+        (
+            {"train": {"online": {"prioritized": {"enabled": True}}}},
+            "sequences are drawn uniformly",
+        ),
+        ({"train": {"online": {"enabled": False}}}, "remembers only what it practises"),
+        ({"train": {"online": {"demo_ratio": 0.5}}}, "have no stored states"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        make(**settings)
+
+
+def test_only_sac_itself_has_a_memory():
+    with pytest.raises(ConfigError, match=r"algo.rnn"):
+        load_config({"algo_name": "rlpd", "algo": {"rnn": {"enabled": True}}})
