@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from imitate.online.ring import StepRing
 from imitate.online.steps import Array
@@ -26,6 +25,22 @@ ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 GOALS = (ACHIEVED, DESIRED)
 GoalRewards = Callable[[Array, Array], Array]
 Strategy = Literal["future", "final", "episode"]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What lies at the rows of a batch, and one step later.
+
+    Attributes:
+        seen, following: (B, F, D) observations that are vectors.
+        rewards: (B, F) of the environment.
+        terminals: (B, F) bool.
+    """
+
+    seen: Array
+    following: Array
+    rewards: Array
+    terminals: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -49,8 +64,7 @@ class Hindsight:
         ring: StepRing,
         rows: NDArray[np.int64],
         windows: NDArray[np.int64],
-        now: Tensor,
-        after: Tensor,
+        values: Gathered,
         generator: np.random.Generator,
     ) -> None:
         """Give some of a batch's steps another goal, and the reward and the terminal that this means.
@@ -59,28 +73,24 @@ class Hindsight:
             ring: where they lie.
             rows: (B,) of the steps.
             windows: (B, F) rows of their frames.
-            now: (B, F, W) values there, copies; changed.
-            after: (B, F, W) values one step later, copies; changed.
+            values: copies of what lies there; changed.
             generator: draws.
         """
         chosen = np.flatnonzero(generator.random(len(rows)) < self.share)
         if not len(chosen):
             return
-        achieved, desired = (ring.columns[f"obs/{key}"] for key in GOALS)
+        achieved, desired = (ring.columns[key] for key in GOALS)
         steps, frames = rows[chosen], windows[chosen]
-        goals = ring.values[ring.later(steps, self._offsets(ring, steps, generator) + 1), achieved]
+        goals = ring.vectors[ring.later(steps, self._offsets(ring, steps, generator) + 1), achieved]
         goals = np.repeat(goals[:, None], frames.shape[1], axis=1)
-        reached = ring.values[ring.later(frames, 1), achieved]
-        # The same memory as the tensors.
-        seen, following = now.numpy(), after.numpy()
+        reached = ring.vectors[ring.later(frames, 1), achieved]
         if self.ends_at_goal:
-            column = ring.columns["terminals"].start
-            old = seen[chosen][..., desired]
-            others = (seen[chosen, :, column] > 0) & ~self._at_goal(reached, old)
-            seen[chosen, :, column] = others | self._at_goal(reached, goals)
-        seen[chosen, :, ring.columns["rewards"].start] = self._rewards(reached, goals)
-        seen[chosen, :, desired] = goals
-        following[chosen, :, desired] = goals
+            old = values.seen[chosen, :, desired]
+            others = values.terminals[chosen] & ~self._at_goal(reached, old)
+            values.terminals[chosen] = others | self._at_goal(reached, goals)
+        values.rewards[chosen] = self._rewards(reached, goals)
+        values.seen[chosen, :, desired] = goals
+        values.following[chosen, :, desired] = goals
 
     def _offsets(self, ring: StepRing, steps: Array, generator: np.random.Generator) -> Array:
         """(R,) how many steps later the step is whose outcome becomes the goal."""

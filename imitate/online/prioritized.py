@@ -104,8 +104,8 @@ class PrioritizedReplay(ReplayBuffer):
             self._tree.set(rows[kept], priorities)
             self._highest = max(self._highest, float(priorities.max()))
 
-    def _remember(self, rows: Any) -> None:
-        super()._remember(rows)
+    def _remember(self, rows: Any, count: int) -> None:
+        super()._remember(rows, count)
         self._tree.set(self._numbers(rows), self._highest)
 
     def _forget(self, rows: Any) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from imitate.config.transitions import Returns, Transitions
 from imitate.data.rewards import RewardTransform
-from imitate.online.hindsight import Hindsight
+from imitate.online.hindsight import Gathered, Hindsight
 from imitate.online.ring import StepRing
 from imitate.online.ring_state import restore_ring, ring_state
 from imitate.online.step_sums import n_step_sums, returns_to_go
@@ -69,6 +69,8 @@ class ReplayBuffer(StepRing):
         self.transitions, self.frame_stack = transitions, frame_stack
         self.reward, self.returns, self.hindsight = reward, returns, hindsight
         self.generator = np.random.default_rng(seed)
+        self._stride = np.array(self.num_envs)
+        self._one_step_discounts = np.array([transitions.discount, 0.0], dtype=np.float32)
 
     # ---- sampling --------------------------------------------------------------------------------
 
@@ -81,14 +83,18 @@ class ReplayBuffer(StepRing):
         if not self._size:
             raise ValueError("nothing to sample: the memory is empty")
         end = self.filled * self.num_envs
-        rows = self.generator.integers(end, size=size)
+        rows = self._numbers_below(end, size)
         while True:
             # What is no step, such as an episode's last observation, is drawn again.
             hits = self.live.take(rows)
-            if hits.all():
+            if np.count_nonzero(hits) == size:
                 return rows
             misses = np.flatnonzero(~hits)
-            rows[misses] = self.generator.integers(end, size=len(misses))
+            rows[misses] = self._numbers_below(end, len(misses))
+
+    def _numbers_below(self, end: int, size: int) -> NDArray[np.int64]:
+        """Uniform; of 53 random bits each, which takes half the time of ``Generator.integers``."""
+        return (self.generator.random(size) * end).astype(np.int64)
 
     def at(self, rows: NDArray[np.int64]) -> dict[str, Any]:
         """The transitions that begin at these rows.
@@ -104,46 +110,53 @@ class ReplayBuffer(StepRing):
         last, sums, factors = (
             (rows, None, None) if simple else n_step_sums(self, rows, wanted, self.reward)
         )
-        following = self.later(last, 1)
+        # Beyond the ring's end it begins anew, see mode="wrap".
+        following = last + self._stride
         windows, next_windows = self._frames(rows, rows), self._frames(following, last, 1)
-        now = torch.from_numpy(self.values.take(windows, axis=0))
-        after = torch.from_numpy(self.values.take(next_windows, axis=0))
+        values = Gathered(
+            self.vectors.take(windows, axis=0),
+            self.vectors.take(next_windows, axis=0, mode="wrap"),
+            self.rewards.take(windows),
+            self.terminals.take(windows),
+        )
         if self.hindsight is not None:
-            self.hindsight.relabel(self, rows, windows, now, after, self.generator)
-        rewards = self.reward(now[..., self.columns["rewards"].start])
-        terminals = now[..., self.columns["terminals"].start]
+            self.hindsight.relabel(self, rows, windows, values, self.generator)
+        rewards = values.rewards if self.reward.is_identity else self.reward(values.rewards)
+        terminals = values.terminals
         batch: dict[str, Any] = {
-            "obs": self._obs(now, windows),
-            "next_obs": self._obs(after, next_windows),
-            "actions": now[..., self.columns["actions"]],
-            "rewards": rewards,
-            "dones": terminals,
+            "obs": self._obs(values.seen, windows),
+            "next_obs": self._obs(values.following, next_windows),
+            "actions": torch.from_numpy(self.actions.take(windows, axis=0)),
+            "rewards": torch.from_numpy(rewards),
+            "dones": torch.from_numpy(terminals.astype(np.float32)),
             "index": torch.from_numpy(rows),
         }
         if sums is None or factors is None:
-            batch["n_step_rewards"] = rewards[:, -1]
-            batch["discounts"] = wanted.discount - wanted.discount * terminals[:, -1]
-        else:
-            batch["n_step_rewards"] = torch.from_numpy(sums)
-            batch["discounts"] = torch.from_numpy(factors)
+            sums, factors = rewards[:, -1], self._one_step_discounts.take(terminals[:, -1])
+        batch["n_step_rewards"] = torch.from_numpy(sums)
+        batch["discounts"] = torch.from_numpy(factors)
         if self.returns is not None:
             returns = torch.from_numpy(returns_to_go(self, rows, self.returns, self.reward))
             batch["returns"] = returns.unsqueeze(-1).expand(-1, self.frame_stack)
         if wanted.next_actions:
-            batch["next_actions"] = after[:, -1, self.columns["actions"]]
-            known = torch.from_numpy(self.live[following]) | (batch["discounts"] == 0)
-            batch["weight"] = known.float().unsqueeze(-1).expand(-1, self.frame_stack)
+            batch["next_actions"] = torch.from_numpy(self.actions.take(following, 0, mode="wrap"))
+            known = self.live.take(following, mode="wrap") | (factors == 0)
+            batch["weight"] = (
+                torch.from_numpy(known.astype(np.float32))
+                .unsqueeze(-1)
+                .expand(-1, self.frame_stack)
+            )
         return batch
 
-    def _obs(self, values: Tensor, windows: Array) -> dict[str, Tensor]:
-        """Observations of gathered rows (B, F, W), images by their numbers."""
+    def _obs(self, vectors: Array, windows: Array) -> dict[str, Tensor]:
+        """Observations of rows ``windows`` (*B), whose vectors (*B, D) are given."""
         obs: dict[str, Tensor] = {}
         for key, shape in self.obs_shapes.items():
             if key in self.images:
-                obs[key] = torch.from_numpy(self.images[key][windows])
+                obs[key] = torch.from_numpy(self.images[key].take(windows, axis=0, mode="wrap"))
             else:
-                part = values[..., self.columns[f"obs/{key}"]]
-                obs[key] = part if len(shape) == 1 else part.reshape(*part.shape[:-1], *shape)
+                part = torch.from_numpy(vectors[..., self.columns[key]])
+                obs[key] = part if len(shape) == 1 else part.reshape(*windows.shape, *shape)
         return obs
 
     def _frames(self, rows: Array, steps: Array, later: int = 0) -> NDArray[np.int64]:

@@ -2,8 +2,8 @@
 
 The rows of N environments lie one step after another: row = position * N + lane, and a lane's next step is N rows
 further, in a ring. A row holds an observation and what followed it (action, reward, ends). Each observation is stored
-once: the row after an episode's last step holds the observation that it ended with, and nothing else. All vectors and
-scalars are columns of one float32 tensor; images lie apart, as uint8.
+once: the row after an episode's last step holds the observation that it ended with, and nothing else. Observations
+that are vectors or scalars lie side by side, images apart, as uint8.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from imitate.data.episode import Episode
 from imitate.errors import EnvError
 from imitate.online.steps import Array, Step
-
-SCALARS = ("rewards", "terminals", "timeouts")
 
 
 class StepRing:
@@ -37,9 +35,12 @@ class StepRing:
 
     Attributes:
         length: L, positions; there are L * N rows.
-        columns: place of ``obs/<key>``, ``actions``, ``rewards``, ``terminals``, ``timeouts`` in a row of ``values``.
-        values: (L * N, W) float32.
+        columns: place of each observation in a row of ``vectors``.
+        vectors: (L * N, D) float32.
         images: (L * N, H, W, C) uint8 by key.
+        actions: (L * N, A) float32.
+        rewards: (L * N,) float32.
+        terminals, timeouts: (L * N,) bool.
         live: (L * N,) whether a row holds a step.
         number: (L * N,) of a step within its episode, from 0.
         position: (N,) where each environment writes next; its newest observation lies there already.
@@ -64,24 +65,30 @@ class StepRing:
         rows = self.length * num_envs
         self.columns: dict[str, slice] = {}
         width = 0
-        sizes = {f"obs/{k}": math.prod(s) for k, s in self.obs_shapes.items() if k not in images}
-        self._vector_width = sum(sizes.values())
-        for name, size in {**sizes, "actions": action_dim, **dict.fromkeys(SCALARS, 1)}.items():
-            self.columns[name] = slice(width, width + size)
-            width += size
+        for key, shape in self.obs_shapes.items():
+            if key not in images:
+                self.columns[key] = slice(width, width + math.prod(shape))
+                width += math.prod(shape)
         # Zeros of numpy take memory only when they are written.
-        self.values = np.zeros((rows, width), dtype=np.float32)
+        self.vectors = np.zeros((rows, width), dtype=np.float32)
         self.images = {
             key: np.zeros((rows, *self.obs_shapes[key]), dtype=np.uint8) for key in self.image_keys
         }
-        self.live = np.zeros(rows, dtype=np.bool_)
+        self.actions = np.zeros((rows, action_dim), dtype=np.float32)
+        self.rewards = np.zeros(rows, dtype=np.float32)
+        self._marks = np.zeros((3, rows), dtype=np.bool_)
+        self.terminals, self.timeouts, self.live = self._marks
         self.number = np.zeros(rows, dtype=np.int32)
-        self.position = np.zeros(num_envs, dtype=np.int64)
-        self.running = np.zeros(num_envs, dtype=np.int64)
+        self._counters = np.zeros((2, num_envs), dtype=np.int64)
+        self.position, self.running = self._counters
         self.wrapped = np.zeros(num_envs, dtype=np.bool_)
         self._lanes = np.arange(num_envs)
-        self._outcome = np.empty((num_envs, action_dim + len(SCALARS)), dtype=np.float32)
+        self._ones = np.ones((2, num_envs), dtype=np.int64)
         self._size = 0
+        # Of the latest step, for the next one: the position of all environments, whether any begins, their numbers.
+        self._common: int | None = None
+        self._some_begin = True
+        self._in_order = self._lanes
 
     def __len__(self) -> int:
         """Steps that can be sampled."""
@@ -90,8 +97,14 @@ class StepRing:
     @property
     def nbytes(self) -> int:
         """Memory of everything stored, when full."""
-        arrays = [self.values, self.live, self.number, *self.images.values()]
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in self.stored.values())
+
+    @property
+    def stored(self) -> dict[str, Array]:
+        """Everything that has a value in each row, by name."""
+        names = ("vectors", "actions", "rewards", "terminals", "timeouts", "live", "number")
+        arrays: dict[str, Array] = {name: getattr(self, name) for name in names}
+        return arrays | {f"images/{key}": images for key, images in self.images.items()}
 
     @property
     def filled(self) -> int:
@@ -113,48 +126,62 @@ class StepRing:
                 self.add(_part(step, kept), lanes[kept])
             return
         chosen: Any = slice(None)
-        if lanes is not None and not np.array_equal(lanes, self._lanes):
-            chosen = lanes
-        position, running = self.position[chosen], self.running[chosen]
-        row, next_row = self._rows(position, chosen)
-        begins = running == 0
-        if begins.any():
-            first = np.flatnonzero(begins)
-            where = row.start + first if isinstance(row, slice) else row[first]
-            self._write_obs(where, {key: step.obs[key][first] for key in self.obs_shapes})
-        outcome = self._outcome[: len(running)]
-        outcome[:, :-3] = step.actions
-        outcome[:, -3], outcome[:, -2] = step.rewards, step.terminals
-        outcome[:, -1] = step.timeouts
-        self.values[row, self._vector_width :] = outcome
-        self.number[row] = running
-        self._remember(row)
+        if lanes is not None and lanes is not self._in_order:
+            if np.array_equal(lanes, self._lanes):
+                self._in_order = lanes
+            else:
+                chosen = lanes
+        row, next_row = self._rows(chosen)
+        running = self.running[chosen]
+        if self._some_begin:
+            self._begin(row, np.flatnonzero(running == 0), step.obs)
+        self.actions[row], self.rewards[row], self.number[row] = step.actions, step.rewards, running
+        self._remember(row, len(running))
+        ends = step.terminals | step.timeouts
+        none = np.count_nonzero(ends) == 0
+        if not none:
+            self.terminals[row], self.timeouts[row] = step.terminals, step.timeouts
         self._forget(next_row)
         self._write_obs(next_row, step.next_obs)
-        self._advance(chosen, position, step.terminals | step.timeouts)
+        if none and self._common is not None and isinstance(next_row, slice):
+            # Addition of arrays takes a fifth of the time of adding a number.
+            np.add(self._counters, self._ones, out=self._counters)
+            self._common += 1
+            self._some_begin = False
+        else:
+            self._advance(chosen, ends)
 
-    def _rows(self, position: Array, chosen: Any) -> tuple[Any, Any]:
-        """Rows of these positions and of the next ones: slices where all environments are at one."""
-        first = int(position[0])
-        if isinstance(chosen, slice) and first + 1 < self.length and (position == first).all():
-            start, count = first * self.num_envs, self.num_envs
-            return slice(start, start + count), slice(start + count, start + 2 * count)
-        lanes = self._lanes[chosen]
+    def _begin(self, row: Any, first: NDArray[np.int64], obs: Mapping[str, Array]) -> None:
+        """Write what the ``first`` of these environments show, whose episodes begin."""
+        if len(first):
+            where = row.start + first if isinstance(row, slice) else row[first]
+            self._forget(where)
+            self._write_obs(where, {key: obs[key][first] for key in self.obs_shapes})
+
+    def _unsettle(self) -> None:
+        """Forget what :meth:`add` knew of the environments from the step before, after a change by other hands."""
+        self._common = None
+        self._some_begin = True
+
+    def _rows(self, chosen: Any) -> tuple[Any, Any]:
+        """Rows where these environments write, and the next ones: slices where all are at one position."""
+        if isinstance(chosen, slice):
+            if self._common is None and (self.position == self.position[0]).all():
+                self._common = int(self.position[0])
+            if self._common is not None and self._common + 1 < self.length:
+                start, count = self._common * self.num_envs, self.num_envs
+                return slice(start, start + count), slice(start + count, start + 2 * count)
+        position, lanes = self.position[chosen], self._lanes[chosen]
         after = (position + 1) % self.length
         return position * self.num_envs + lanes, after * self.num_envs + lanes
 
-    def _advance(self, chosen: Any, position: Array, ends: NDArray[np.bool_]) -> None:
+    def _advance(self, chosen: Any, ends: NDArray[np.bool_]) -> None:
         """Move on; an episode that ended leaves its last observation behind."""
-        after = position + 1
-        self.running[chosen] += 1
-        if ends.any():
-            after = after + ends
-            self.running[chosen] *= ~ends
-        over = after >= self.length
-        if over.any():
-            self.wrapped[chosen] |= over
-            after = after % self.length
-        self.position[chosen] = after
+        after = self.position[chosen] + 1 + ends
+        self.wrapped[chosen] |= after >= self.length
+        self.position[chosen] = after % self.length
+        self.running[chosen] = np.where(ends, 0, self.running[chosen] + 1)
+        self._unsettle()
 
     def add_episode(self, episode: Episode, lane: int = 0) -> None:
         """Remember a whole episode; its last step is left out where nobody knows what it led to."""
@@ -175,14 +202,15 @@ class StepRing:
         else:
             end = {key: value[len(rewards) - 1 :] for key, value in shown.items()}
         self._write_obs(rows[-1:], end)
-        timeouts = np.zeros(length)
-        timeouts[-1] = not terminals[length - 1]
-        outcome = (np.asarray(episode.actions)[:length], rewards[:length], terminals[:length])
-        self.values[rows[:-1], self._vector_width :] = np.column_stack([*outcome, timeouts])
-        self.number[rows[:-1]] = np.arange(length)
-        self._remember(rows[:-1])
+        steps = rows[:-1]
+        self.actions[steps] = np.asarray(episode.actions)[:length]
+        self.rewards[steps], self.terminals[steps] = rewards[:length], terminals[:length]
+        self.timeouts[steps[-1]] = not terminals[length - 1]
+        self.number[steps] = np.arange(length)
+        self._remember(steps, length)
         self.position[lane] = (position + length + 1) % self.length
         self.wrapped[lane] |= position + length + 1 >= self.length
+        self._unsettle()
 
     def _write_obs(self, rows: Any, obs: Mapping[str, Array]) -> None:
         for key, shape in self.obs_shapes.items():
@@ -194,22 +222,22 @@ class StepRing:
             if key in self.images:
                 self.images[key][rows] = value
             else:
-                self.values[rows, self.columns[f"obs/{key}"]] = value.reshape(len(value), -1)
+                self.vectors[rows, self.columns[key]] = value.reshape(len(value), -1)
 
-    def _remember(self, rows: Any) -> None:
-        """These rows, none twice, hold a step each."""
-        live = self.live[rows]
-        self._size += len(live) - int(np.count_nonzero(live))
+    def _remember(self, rows: Any, count: int) -> None:
+        """These ``count`` rows, none twice and all forgotten before, hold a step each."""
+        self._size += count
         self.live[rows] = True
 
     def _forget(self, rows: Any) -> None:
-        """These rows hold no step any more."""
+        """These rows hold no step any more, and no end of an episode."""
         self._size -= int(np.count_nonzero(self.live[rows]))
-        self.live[rows] = False
+        self._marks[:, rows] = False
 
     def count_steps(self) -> None:
-        """Count anew, after ``live`` was changed by other hands."""
+        """Count anew, after arrays were changed by other hands."""
         self._size = int(np.count_nonzero(self.live))
+        self._unsettle()
 
     def drop_episodes(self, lanes: NDArray[np.int64]) -> None:
         """Forget the running episodes of these environments, as if they had not begun."""
@@ -219,15 +247,17 @@ class StepRing:
             self._forget(positions * self.num_envs + lane)
             self.position[lane] = (self.position[lane] - steps) % self.length
             self.running[lane] = 0
+        self._unsettle()
 
     def cut_episodes(self) -> None:
         """End all running episodes by the clock, because their environments are gone."""
         for lane in np.flatnonzero(self.running):
             last = (self.position[lane] - 1) % self.length
-            self.values[last * self.num_envs + lane, self.columns["timeouts"]] = 1.0
+            self.timeouts[last * self.num_envs + lane] = True
             self.position[lane] = (self.position[lane] + 1) % self.length
             self.wrapped[lane] |= self.position[lane] == 0
             self.running[lane] = 0
+        self._unsettle()
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -274,22 +304,20 @@ class StepRing:
                 yield self._episode(rows[start:stop])
 
     def _episode(self, rows: Array) -> Episode:
-        following = self.later(rows, 1)
-        values = self.values[rows]
         return Episode(
             obs=self._stored_obs(rows),
-            actions=values[:, self.columns["actions"]],
-            rewards=values[:, self.columns["rewards"].start],
-            terminals=values[:, self.columns["terminals"].start],
-            timeouts=values[:, self.columns["timeouts"].start],
-            next_obs=self._stored_obs(following),
+            actions=self.actions[rows],
+            rewards=self.rewards[rows],
+            terminals=self.terminals[rows],
+            timeouts=self.timeouts[rows],
+            next_obs=self._stored_obs(self.later(rows, 1)),
         )
 
     def _stored_obs(self, rows: Array) -> dict[str, Array]:
         return {
             key: self.images[key][rows]
             if key in self.images
-            else self.values[rows, self.columns[f"obs/{key}"]].reshape(len(rows), *shape)
+            else self.vectors[rows, self.columns[key]].reshape(len(rows), *shape)
             for key, shape in self.obs_shapes.items()
         }
 

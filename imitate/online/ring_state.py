@@ -9,7 +9,6 @@ import torch
 
 from imitate.errors import CheckpointError
 from imitate.online.ring import StepRing
-from imitate.online.steps import Array
 
 
 def ring_state(ring: StepRing) -> dict[str, Any]:
@@ -17,7 +16,7 @@ def ring_state(ring: StepRing) -> dict[str, Any]:
     filled = min(ring.filled + 1, ring.length) * ring.num_envs
     counters = {"position": ring.position, "running": ring.running, "wrapped": ring.wrapped}
     return {
-        "rows": {name: torch.from_numpy(x[:filled]) for name, x in _arrays(ring).items()},
+        "rows": {name: torch.from_numpy(x[:filled]) for name, x in ring.stored.items()},
         "counters": {name: torch.from_numpy(x.copy()) for name, x in counters.items()},
         "layout": _layout(ring),
     }
@@ -34,21 +33,16 @@ def restore_ring(ring: StepRing, state: Mapping[str, Any]) -> None:
             f"the saved steps have the layout {state['layout']}, wanted {_layout(ring)}: "
             "take the configuration that they were collected with"
         )
-    arrays = _arrays(ring)
     for name, value in state["rows"].items():
-        arrays[name][: len(value)] = value.numpy()
+        ring.stored[name][: len(value)] = value.numpy()
     ring.position[:] = state["counters"]["position"].numpy()
     ring.running[:] = state["counters"]["running"].numpy()
     ring.wrapped[:] = state["counters"]["wrapped"].numpy()
     ring.count_steps()
 
 
-def _arrays(ring: StepRing) -> dict[str, Array]:
-    arrays: dict[str, Array] = {"values": ring.values, "live": ring.live, "number": ring.number}
-    return arrays | {f"images/{key}": value for key, value in ring.images.items()}
-
-
 def _layout(ring: StepRing) -> dict[str, Any]:
     columns = {name: [part.start, part.stop] for name, part in ring.columns.items()}
     images = {key: list(ring.obs_shapes[key]) for key in ring.image_keys}
-    return {"columns": columns, "images": images, "envs": ring.num_envs, "length": ring.length}
+    sizes = {"actions": ring.actions.shape[1], "envs": ring.num_envs, "length": ring.length}
+    return {"columns": columns, "images": images, **sizes}

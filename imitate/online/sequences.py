@@ -92,11 +92,10 @@ class SequenceReplay(ReplayBuffer):
         shown = self.later(rows[:, None], np.concatenate([preceding, following], axis=1))
         steps = self.later(rows[:, None], np.minimum(np.arange(length), counts - 1))
         _, sums, factors = n_step_sums(self, steps.reshape(-1), self.transitions, self.reward)
-        taken = torch.from_numpy(self.values.take(steps, axis=0))
         first = self.later(rows, -before[:, 0])
         return {
-            "obs": self._obs(torch.from_numpy(self.values.take(shown, axis=0)), shown),
-            "actions": taken[..., self.columns["actions"]],
+            "obs": self._obs(self.vectors.take(shown, axis=0), shown),
+            "actions": torch.from_numpy(self.actions.take(steps, axis=0)),
             "n_step_rewards": torch.from_numpy(sums.reshape(steps.shape)),
             "discounts": torch.from_numpy(factors.reshape(steps.shape)),
             "ahead": torch.from_numpy(_sums_of(real, number)),

@@ -21,13 +21,11 @@ def n_step_sums(
     counts = np.cumprod(ring.live[steps], axis=1)
     number = counts.sum(1)
     last = steps[np.arange(len(rows)), number - 1]
-    rewards = reward(ring.values[steps, ring.columns["rewards"].start])
+    rewards = reward(ring.rewards[steps])
     if wanted.infinite_horizon:
-        terminals = ring.values[steps, ring.columns["terminals"].start]
-        rewards = np.where(terminals > 0, rewards / (1.0 - wanted.discount), rewards)
+        rewards = np.where(ring.terminals[steps], rewards / (1.0 - wanted.discount), rewards)
     sums = (rewards * wanted.discount**offsets * counts).sum(1).astype(np.float32)
-    terminal = ring.values[last, ring.columns["terminals"].start]
-    return last, sums, (wanted.discount**number * (1.0 - terminal)).astype(np.float32)
+    return last, sums, (wanted.discount**number * ~ring.terminals[last]).astype(np.float32)
 
 
 def returns_to_go(
@@ -38,11 +36,9 @@ def returns_to_go(
     now, going = rows, np.arange(len(rows))
     after_end = wanted.discount / (1.0 - wanted.discount) if wanted.continue_truncated else 0.0
     while len(going):
-        values = ring.values[now]
-        raw = values[:, ring.columns["rewards"].start]
-        rewards = reward(raw) if wanted.scaled else raw
-        terminal = values[:, ring.columns["terminals"].start] > 0
-        cut = (values[:, ring.columns["timeouts"].start] > 0) & ~terminal
+        rewards = reward(ring.rewards[now]) if wanted.scaled else ring.rewards[now]
+        terminal = ring.terminals[now]
+        cut = ring.timeouts[now] & ~terminal
         total[going] += factor * rewards * (1.0 + after_end * cut)
         following = ring.later(now, 1)
         over = terminal | cut

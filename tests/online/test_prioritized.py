@@ -71,7 +71,7 @@ def test_new_steps_come_first_and_forgotten_ones_never():
     steps.drop_episodes(np.array([0]))
     for episode in range(5):
         fill(steps, 100 * episode, [1, 1, 1])
-        live = set(steps.values[steps.live, 0].tolist())
+        live = set(steps.vectors[steps.live, 0].tolist())
         assert set(steps.sample(200)["obs"]["s"].flatten().tolist()) == live
     rows = np.arange(8)
     steps.update_priorities(rows, np.full(8, 100.0, np.float32))

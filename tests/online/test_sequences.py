@@ -44,7 +44,7 @@ def fill(memory, first, count, end):
 
 def at(memory, first):
     """The sequence whose first step shows ``first``."""
-    rows = np.flatnonzero(memory.live & (memory.values[:, 0] == first))
+    rows = np.flatnonzero(memory.live & (memory.vectors[:, 0] == first))
     batch = memory.at(rows)
     return {
         key: value[0] if key not in ("obs",) else value["s"][0, :, 0].tolist()
@@ -138,7 +138,7 @@ def test_whatever_the_ring_holds_sequences_are_parts_of_episodes(seed, n_step):
         if not len(rows):
             continue
         batch = memory.at(rows)
-        starts = memory.values[rows, 0]
+        starts = memory.vectors[rows, 0]
         before, shown = batch["obs"]["s"][:, :3, 0].numpy(), batch["obs"]["s"][:, 3:, 0].numpy()
         counts, burn_in = batch["mask"].sum(1).numpy(), batch["burn_in"].numpy()
         stored = batch["memory/h"][:, 0, 0].numpy()
@@ -160,7 +160,7 @@ def test_after_the_ring_is_full_nothing_that_is_left_is_missed():
     memory = make(capacity=20, seq_length=4, burn_in=3)
     fill(memory, 0, 50, "-")
     # The latest 19 steps are left, 31 to 49: of the first one nothing before it.
-    assert sorted(memory.values[memory.live, 0]) == list(range(31, 50))
+    assert sorted(memory.vectors[memory.live, 0]) == list(range(31, 50))
     assert at(memory, 31)["burn_in"] == 0
     assert at(memory, 33)["burn_in"] == 2
     assert at(memory, 40)["memory/h"].tolist() == [[37, -37]]
@@ -183,7 +183,7 @@ def test_steps_are_drawn_alike_and_beginnings_with_what_follows():
     expected[17] = (1 + 1 + 1 + 0.75) / 4
     expected[18] = (1 + 1 + 0.75 + 0.5) / 4
     expected[19] = (1 + 0.75 + 0.5 + 0.25) / 4
-    np.testing.assert_allclose(share, expected, atol=0.06)
+    np.testing.assert_allclose(share, expected, atol=0.08)
 
 
 def test_a_short_episode_is_mostly_drawn_whole():
@@ -208,4 +208,4 @@ def test_a_copy_goes_on_identically():
 
 
 def test_states_take_their_room():
-    assert make(capacity=40).nbytes == 40 * (4 * 5 + 1 + 4) + 40 * 2 * 4
+    assert make(capacity=40).nbytes == 40 * (4 * 3 + 3 + 4) + 40 * 2 * 4
