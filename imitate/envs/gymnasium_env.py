@@ -28,6 +28,8 @@ from imitate.errors import EnvError, nearest
 
 ENV_TYPE = 2
 FLAT, IMAGE = "flat", "image"
+EXTRAS = {"gymnasium_robotics": "robotics"}
+"""Modules of environments that come with an extra of ours."""
 
 
 class GymnasiumEnv:
@@ -77,7 +79,11 @@ class GymnasiumEnv:
             return gymnasium.make(self.name, **mode, **copy.deepcopy(self._kwargs))
         except gymnasium.error.DependencyNotInstalled as error:
             raise EnvError(f"{self.name}: {_first_line(error)}") from error
-        except (gymnasium.error.Error, ImportError) as error:
+        except ImportError as error:
+            extra = EXTRAS.get(module)
+            what = f"pip install 'imitate[{extra}]'" if extra else "install it, or correct the name"
+            raise EnvError(f"{self.name}: cannot be imported ({error}); do: {what}") from error
+        except gymnasium.error.Error as error:
             raise EnvError(
                 f"gymnasium has no environment '{self.name}' ({_first_line(error)}); "
                 + nearest(self.name, gymnasium.registry)[:200]

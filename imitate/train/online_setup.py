@@ -128,8 +128,8 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         raise ConfigError(
             "experiment.epoch_every_n_steps: is null, but there is no pass over data: say how many environment steps"
         )
-    _check_demonstrations(config)
     check_hindsight(config)
+    _check_demonstrations(config)
     meta = practice_env_meta(config)
     env = look_at(meta, config)
     config = _with_choices(config, env)

@@ -1,3 +1,5 @@
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -195,3 +197,11 @@ def test_frames_have_the_wanted_size():
     assert (frame.shape, frame.dtype) == ((40, 60, 3), np.uint8)
     assert frame.std() > 5
     env.close()
+
+
+def test_a_missing_module_of_environments_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
+    with pytest.raises(EnvError, match=r"do: pip install 'imitate\[robotics\]'"):
+        GymnasiumEnv("gymnasium_robotics:FetchReach-v4")
+    with pytest.raises(EnvError, match="no_such_module.*install it, or correct the name"):
+        GymnasiumEnv("no_such_module:Thing-v0")
