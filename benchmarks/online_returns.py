@@ -64,6 +64,14 @@ CASES = {
     "gail_cartpole": Case("gail/gail_cartpole", 380.0, settings=(CARTPOLE_EXPERT,)),
     "rlpd_lift": Case("robosuite/lift/rlpd", 0.9, SUCCESS, (GOOD_AND_MEDIOCRE,)),
     "sac_lift": Case("robosuite/lift/sac", 150.0),
+    "her_fetch_reach": Case("her/her_fetch_reach", 0.95, SUCCESS),
+    "fetch_reach_without_her": Case(
+        "her/her_fetch_reach",
+        0.2,
+        SUCCESS,
+        ("train.online.hindsight.enabled=false",),
+        at_most=True,
+    ),
 }
 
 
