@@ -12,7 +12,7 @@ import typer
 from imitate.errors import ConfigError
 
 FOUND = 1
-MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
+MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  ", "untried": "-      "}
 
 
 def command(

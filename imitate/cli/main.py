@@ -105,6 +105,15 @@ VERBS = {
         "Try whether an environment is fit for practice and evaluation.",
         ("imitate check-env Pendulum-v1", "imitate check-env datasets/lift/scripted.hdf5"),
     ),
+    "check-algo": Verb(
+        "check_algo",
+        "command",
+        "Try whether environment, policy and trainer of a configuration work together.",
+        (
+            "imitate check-algo sac/sac_pendulum",
+            "imitate check-algo bc/bc_rnn_gmm --dataset demos.hdf5 --json",
+        ),
+    ),
     "info": Verb(
         "info",
         "command",

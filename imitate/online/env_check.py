@@ -19,7 +19,7 @@ from imitate.errors import EnvError
 GYMNASIUM = 2
 TRIED_STEPS = 20
 
-Verdict = Literal["ok", "warning", "error"]
+Verdict = Literal["ok", "warning", "error", "untried"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,70 @@
+"""``imitate check-algo``: whether a configuration's environment, policy and trainer keep their contracts together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imitate.cli.check_env import FOUND, MARKS
+
+if TYPE_CHECKING:
+    from imitate.online.env_check import Finding
+
+WIDTH = len("observations")
+
+
+def command(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            help="JSON file, or a name such as sac/sac_pendulum or robosuite/lift/bc.",
+        ),
+    ],
+    dataset: Annotated[
+        Path | None, typer.Option("--dataset", "-d", help="HDF5 file, in place of train.data.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Another value for any key."),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    r"""Try a configuration in seconds: environment, policy and trainer together, in one process and a small run.
+
+    \b
+    environment   opens, and passes what imitate check-env tries
+    observations  those of the configuration are there
+    networks      can be built for them
+    steps         (practice) some episodes are collected, at random and by the policy
+    actions       shape, finite; the same state and random numbers give the same action
+    loss          updates run, every number that they log is finite
+    gradients     one comes to each trainable weight, and is finite
+    weights       those with a gradient move
+    targets       target networks move, by following alone
+    checkpoint    is saved, loads as a policy, acts the same
+    training      an epoch of the run itself, cut by a signal
+    resume        goes on from there
+    evaluation    two episodes of the saved policy
+
+    What is built upon something broken is not tried (-). Networks stay as configured; batches, episodes, memories and
+    epochs are made small, and nothing is left behind.
+
+    Exit codes: 0 all contracts hold; 1 one does not; 2 the configuration itself must be mended.
+    """
+    from imitate.config import load_config
+    from imitate.train.algo_check import check_algo
+    from imitate.train.setup import resolve
+
+    def say(finding: Finding) -> None:
+        if not json_:
+            typer.echo(f"{MARKS[finding.verdict]}  {finding.name:<{WIDTH}}  {finding.words}")
+
+    findings = check_algo(resolve(load_config(config, set_ or ()), dataset, None), say)
+    if json_:
+        typer.echo(json.dumps([vars(finding) for finding in findings], indent=2))
+    if any(finding.verdict == "error" for finding in findings):
+        raise typer.Exit(FOUND)
