@@ -84,7 +84,7 @@ class StepRing:
         self.wrapped = np.zeros(num_envs, dtype=np.bool_)
         self._lanes = np.arange(num_envs)
         self._ones = np.ones((2, num_envs), dtype=np.int64)
-        self._size = 0
+        self._size, self._longest = 0, 0
         # Of the latest step, for the next one: the position of all environments, whether any begins, their numbers.
         self._common: int | None = None
         self._some_begin = True
@@ -177,6 +177,7 @@ class StepRing:
 
     def _advance(self, chosen: Any, ends: NDArray[np.bool_]) -> None:
         """Move on; an episode that ended leaves its last observation behind."""
+        self._longest = max(self._longest, int(self.running[chosen].max()) + 1)
         after = self.position[chosen] + 1 + ends
         self.wrapped[chosen] |= after >= self.length
         self.position[chosen] = after % self.length
@@ -207,6 +208,7 @@ class StepRing:
         self.rewards[steps], self.terminals[steps] = rewards[:length], terminals[:length]
         self.timeouts[steps[-1]] = not terminals[length - 1]
         self.number[steps] = np.arange(length)
+        self._longest = max(self._longest, length)
         self._remember(steps, length)
         self.position[lane] = (position + length + 1) % self.length
         self.wrapped[lane] |= position + length + 1 >= self.length
@@ -222,7 +224,8 @@ class StepRing:
             if key in self.images:
                 self.images[key][rows] = value
             else:
-                self.vectors[rows, self.columns[key]] = value.reshape(len(value), -1)
+                flat = value if value.ndim == 2 else value.reshape(len(value), -1)
+                self.vectors[rows, self.columns[key]] = flat
 
     def _remember(self, rows: Any, count: int) -> None:
         """These ``count`` rows, none twice and all forgotten before, hold a step each."""
@@ -237,6 +240,7 @@ class StepRing:
     def count_steps(self) -> None:
         """Count anew, after arrays were changed by other hands."""
         self._size = int(np.count_nonzero(self.live))
+        self._longest = int(self.number.max()) + 1
         self._unsettle()
 
     def drop_episodes(self, lanes: NDArray[np.int64]) -> None:
@@ -251,6 +255,7 @@ class StepRing:
 
     def cut_episodes(self) -> None:
         """End all running episodes by the clock, because their environments are gone."""
+        self._longest = max(self._longest, int(self.running.max()))
         for lane in np.flatnonzero(self.running):
             last = (self.position[lane] - 1) % self.length
             self.timeouts[last * self.num_envs + lane] = True
@@ -277,7 +282,9 @@ class StepRing:
     def steps_after(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """(B,) steps of the same episodes that follow these, so far."""
         position, lane = np.divmod(rows, self.num_envs)
-        return self._reach(rows, (self.position[lane] - position - 1) % self.length, 1)
+        longest = max(self._longest, int(self.running.max()))
+        ahead = (self.position[lane] - position - 1) % self.length
+        return self._reach(rows, np.minimum(ahead, longest - 1 - self.number[rows]), 1)
 
     def _reach(self, rows: NDArray[np.int64], most: Array, direction: int) -> NDArray[np.int64]:
         """(B,) how far the episodes of these steps go on, at most as far as their environment wrote without a break.
@@ -286,10 +293,12 @@ class StepRing:
         """
         number = self.number[rows]
         low, high = np.zeros_like(rows), most
-        while (low < high).any():
-            middle = (low + high + 1) // 2
-            there = self.later(rows, direction * middle)
-            same = self.live[there] & (self.number[there] == number + direction * middle)
+        while np.count_nonzero(low < high):
+            middle = (low + high + 1) >> 1
+            away = direction * middle
+            there = rows + self.num_envs * away
+            same = self.number.take(there, mode="wrap") == number + away
+            same &= self.live.take(there, mode="wrap")
             low, high = np.where(same, middle, low), np.where(same, high, middle - 1)
         return low
 

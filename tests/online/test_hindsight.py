@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from imitate import algo_factory, load_config
 from imitate.config.transitions import Transitions
+from imitate.data.episode import Episode
 from imitate.data.rewards import RewardTransform
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
@@ -180,6 +181,34 @@ def test_a_copy_draws_the_same_goals(tmp_path):
     first, second = memory.sample(200), other.sample(200)
     assert torch.equal(first["obs"]["desired_goal"], second["obs"]["desired_goal"])
     assert torch.equal(first["rewards"], second["rewards"])
+
+
+def test_demonstrations_are_relabelled_likewise():
+    """Whole episodes of several lengths, the shorter one last."""
+    memory = buffer(strategy="final", transitions=HALF)
+    for places in ([0, 1, 2, 3, 4], [20, 21, 22]):
+        last = len(places) - 2
+        memory.add_episode(
+            Episode(
+                obs=obs(places[:-1], [9]),
+                actions=np.zeros((last + 1, 1)),
+                rewards=-np.ones(last + 1),
+                terminals=np.zeros(last + 1),
+                timeouts=np.arange(last + 1) == last,
+                next_obs=obs(places[1:], [9]),
+            )
+        )
+    goals = {place: row[1] for place, row in table(whole(memory)).items()}
+    assert goals == {0: 4, 1: 4, 2: 4, 3: 4, 20: 22, 21: 22}
+
+
+def test_episodes_that_were_cut_keep_their_goals():
+    memory = buffer(strategy="final", transitions=HALF)
+    walk(memory, [0, 1, 2, 3], end="-")
+    memory.cut_episodes()
+    walk(memory, [20, 21])
+    goals = {place: row[1] for place, row in table(whole(memory)).items()}
+    assert goals == {0: 3, 1: 3, 2: 3, 20: 21}
 
 
 @settings(max_examples=60, deadline=None)
