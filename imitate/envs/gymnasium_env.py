@@ -60,7 +60,9 @@ class GymnasiumEnv:
         self._can_render = render
         self._obs_keys = list(obs_keys) if obs_keys is not None else None
         self._env = self._make()
-        parts = _action_parts(env_name, self._env.action_space)
+        # Asking gymnasium's wrappers for their spaces costs as much as a step of a small environment.
+        self._space, self._action_space = self._env.observation_space, self._env.action_space
+        parts = _action_parts(env_name, self._action_space)
         low, high = zip(*map(_limits, parts), strict=True)
         self.action_low, self.action_high = np.concatenate(low), np.concatenate(high)
         self.action_dim = len(self.action_low)
@@ -115,12 +117,11 @@ class GymnasiumEnv:
 
     def _native_action(self, action: Array) -> Any:
         values = np.asarray(action, dtype=np.float64)
-        space = self._env.action_space
+        space = self._action_space
         if isinstance(space, spaces.Discrete) and values.size == 1 and self.action_dim > 1:
             return int(space.start) + int(np.clip(round(values.item()), 0, self.action_dim - 1))
         self._check_action(values)
-        choice, numbers = np.split(values, [self.num_choices])
-        return _in_space(space, choice, numbers)
+        return _in_space(space, values[: self.num_choices], values[self.num_choices :])
 
     def _check_action(self, values: Array) -> None:
         if values.shape != (self.action_dim,):
@@ -142,7 +143,7 @@ class GymnasiumEnv:
     # ------------------------------------------------------------------ observations
 
     def _observe(self, raw: Any) -> Obs:
-        space = self._env.observation_space
+        space = self._space
         if isinstance(space, spaces.Dict):
             obs = {key: self._leaf(raw[key], leaf, key) for key, leaf in space.spaces.items()}
         else:

@@ -94,10 +94,15 @@ class EnvGroup:
             seen.append(obs)
             infos.append(info)
             rewards[n], terminals[n], timeouts[n] = reward, terminated, truncated
+        next_obs = self._stacked(seen)
+        for n, key in self._not_finite(next_obs):
+            self._say(n, ValueError(f"observation '{key}' holds NaN or inf"))
+            lost[n], rewards[n], terminals[n], timeouts[n], infos[n] = True, 0.0, False, False, {}
+            for name, value in next_obs.items():
+                value[n] = before[name][n]
         self._count(rewards, infos)
         terminals |= self._end_at_success & self._success & ~lost
         timeouts = (timeouts | (self.lengths >= self._horizon)) & ~terminals & ~lost
-        next_obs = self._stacked(seen)
         step = Step(
             before, actions, rewards, terminals, timeouts, next_obs, lost if lost.any() else None
         )
@@ -139,6 +144,8 @@ class EnvGroup:
             try:
                 obs, _ = self._envs[n].reset(seed=seed)
                 self._check(obs, 0.0)
+                for _, key in self._not_finite(self._stacked([obs])):
+                    raise ValueError(f"observation '{key}' holds NaN or inf")
             except Exception as error:  # whatever a simulator may raise
                 self._say(n, error)
                 self._replace(n)
@@ -175,17 +182,26 @@ class EnvGroup:
     # ---- faults ----------------------------------------------------------------------------------
 
     def _check(self, obs: Mapping[str, Any], reward: float) -> None:
-        """Raise ValueError where an observation has another shape than before, or a number is not finite."""
+        """Raise ValueError where an observation has another shape than before, or the reward is not finite."""
         if not math.isfinite(reward):
             raise ValueError(f"the reward is {reward}")
         if not self._shapes:
             self._shapes = {key: np.shape(value) for key, value in obs.items()}
         for key, shape in self._shapes.items():
-            value = np.asarray(obs[key])
-            if value.shape != shape:
-                raise ValueError(f"observation '{key}' has shape {value.shape}, but {shape} before")
-            if value.dtype.kind == "f" and not np.isfinite(value).all():
-                raise ValueError(f"observation '{key}' holds NaN or inf")
+            found = np.shape(obs[key])
+            if found != shape:
+                raise ValueError(f"observation '{key}' has shape {found}, but {shape} before")
+
+    def _not_finite(self, obs: Obs) -> list[tuple[int, str]]:
+        """Environments whose observations (N, ...) hold NaN or inf, each with one of these observations."""
+        return list(
+            {
+                int(n): key
+                for key, value in obs.items()
+                if value.dtype == np.float32 and not np.isfinite(value).all()
+                for n in np.flatnonzero(~np.isfinite(value.reshape(len(value), -1)).all(1))
+            }.items()
+        )
 
     def _say(self, n: int, error: Exception) -> None:
         self._failures += 1
