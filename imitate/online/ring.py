@@ -137,19 +137,18 @@ class StepRing:
             self._begin(row, np.flatnonzero(running == 0), step.obs)
         self.actions[row], self.rewards[row], self.number[row] = step.actions, step.rewards, running
         self._remember(row, len(running))
-        ends = step.terminals | step.timeouts
-        none = np.count_nonzero(ends) == 0
-        if not none:
+        ended = np.count_nonzero(step.terminals) or np.count_nonzero(step.timeouts)
+        if ended:
             self.terminals[row], self.timeouts[row] = step.terminals, step.timeouts
         self._forget(next_row)
         self._write_obs(next_row, step.next_obs)
-        if none and self._common is not None and isinstance(next_row, slice):
+        if ended or self._common is None or not isinstance(next_row, slice):
+            self._advance(chosen, step.terminals | step.timeouts)
+        else:
             # Addition of arrays takes a fifth of the time of adding a number.
             np.add(self._counters, self._ones, out=self._counters)
             self._common += 1
             self._some_begin = False
-        else:
-            self._advance(chosen, ends)
 
     def _begin(self, row: Any, first: NDArray[np.int64], obs: Mapping[str, Array]) -> None:
         """Write what the ``first`` of these environments show, whose episodes begin."""
