@@ -59,7 +59,9 @@ def load(path, config, choices, **how):
 
 
 def make(name, section, choices):
-    nets = ["actor", "critic"] if name == "sqil" else ["policy", "discriminator"]
+    nets = {"sqil": ["actor", "critic"], "dac": ["actor", "critic", "discriminator"]}.get(
+        name, ["policy", "discriminator"]
+    )
     rates = {net: {"learning_rate": {"initial": 3e-3}} for net in nets}
     config = load_config(
         {
@@ -110,13 +112,14 @@ def test_adversarial_imitation(name, tmp_path):
     assert decided(algo).argmax(-1).tolist() == [0, 1]
 
 
-def test_sqil(tmp_path):
+@pytest.mark.parametrize(("name", "rounds"), [("sqil", 130), ("dac", 300)])
+def test_imitation_that_replays(name, rounds, tmp_path):
     section = {
         "actor": {"layer_dims": [32]},
         "critic": {"layer_dims": [32]},
         "temperature": {"initial": 0.02},
     }
-    config, algo, collector = make("sqil", section, choices=0)
+    config, algo, collector = make(name, section, choices=0)
     demos = load(demonstrations(tmp_path / "d.hdf5", 0), config, 0, reward_free=True)
     memory = ReplayBuffer(
         {"told": (1,)}, 1, 5000, num_envs=4, transitions=config.algo.transitions(config)
@@ -130,7 +133,7 @@ def test_sqil(tmp_path):
         warmup_steps=100,
     )
     algo.set_train()
-    for number in range(130):
+    for number in range(rounds):
         learner.take(collector.collect(1, random=number < 25))
         for _ in learner.updates_due(1):
             pass

@@ -1,0 +1,140 @@
+"""DAC: a discriminator's rewards for replayed transitions."""
+
+import math
+
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.config.readiness import check_trainable
+from imitate.errors import ConfigError
+
+TREE = {
+    "algo_name": "dac",
+    "experiment": {"epoch_every_n_steps": 10},
+    "train": {"online": {"env": "Pendulum-v1"}},
+    "algo": {
+        "discount": 0.9,
+        "actor": {"layer_dims": [8]},
+        "critic": {"layer_dims": [8]},
+        "discriminator": {"layer_dims": []},
+    },
+    "observation": {"modalities": {"obs": {"low_dim": ["x"]}}},
+}
+
+
+def make_algo(**discriminator):
+    config = load_config(TREE).with_overrides(
+        {f"algo.discriminator.{key}": value for key, value in discriminator.items()}
+    )
+    torch.manual_seed(0)
+    return algo_factory("dac", config, {"x": (1,)}, 1)
+
+
+def set_judge(algo, of_state, of_action, of_absorbing, bias=0.0):
+    algo.judge.last.weight.data = torch.tensor([[of_state, of_action, of_absorbing]])
+    algo.judge.last.bias.data = torch.tensor([bias])
+
+
+def batch(**changes):
+    """States 1 to 4, actions 0.5; the second and the fourth end. The first two are practice."""
+    x = torch.arange(1.0, 5.0).view(4, 1, 1)
+    values = {
+        "obs": {"x": x},
+        "next_obs": {"x": x},
+        "actions": torch.full((4, 1, 1), 0.5),
+        "rewards": torch.full((4, 1), -7.0),
+        "n_step_rewards": torch.full((4,), -7.0),
+        "discounts": torch.tensor([0.9, 0.0, 0.9, 0.0]),
+        "dones": torch.tensor([[0.0], [1.0], [0.0], [1.0]]),
+        "part": torch.tensor([0, 0, 1, 1]),
+    }
+    return {**values, **changes}
+
+
+def test_rewards_are_logits_and_after_a_terminal_those_of_the_absorbing_state_for_ever():
+    algo = make_algo()
+    set_judge(algo, 1.0, 2.0, -0.5, bias=0.1)
+    rewarded = algo._rewarded(algo.process_batch_for_training(batch()))
+    # States plus 2 x 0.5 plus 0.1; the absorbing state's logit is -0.4, 0.9 / 0.1 = 9 times. -7 counts nowhere.
+    wanted = torch.tensor([2.1, 3.1 - 3.6, 4.1, 5.1 - 3.6])
+    torch.testing.assert_close(rewarded["rewards"], wanted)
+
+
+def test_the_discriminator_tells_demonstrations_from_practice_and_terminals_count_twice():
+    algo = make_algo(gradient_penalty=0.0)
+    set_judge(algo, 1.0, 0.0, -2.0, bias=-2.0)
+    loss, info = algo._judge_loss(algo.process_batch_for_training(batch()))
+
+    def softplus(x):
+        return math.log1p(math.exp(x))
+
+    # Logits -1, 0, 1, 2; of the absorbing state -4, once for each terminal.
+    of_policy = (softplus(-1) + softplus(0) + softplus(-4)) / 3
+    of_expert = (softplus(-1) + softplus(-2) + softplus(4)) / 3
+    assert loss.item() == pytest.approx(of_policy + of_expert, abs=1e-5)
+    assert info["Expert_Accuracy"].item() == 1.0 and info["Policy_Accuracy"].item() == 0.5
+
+
+def test_the_gradient_penalty_is_of_the_slope():
+    algo = make_algo(gradient_penalty=10.0)
+    set_judge(algo, 3.0, 4.0, 0.0)
+    prepared = algo.process_batch_for_training(batch())
+    with_penalty = algo._judge_loss(prepared)[0]
+    algo.algo_config.discriminator.__dict__["gradient_penalty"] = 0.0
+    # The slope is 5 everywhere: 10 (5 - 1)^2.
+    assert (with_penalty - algo._judge_loss(prepared)[0]).item() == pytest.approx(160.0, abs=1e-3)
+
+
+def test_critics_learn_the_opinion_that_the_discriminator_has_after_its_own_step():
+    algo = make_algo()
+    seen = []
+    loss = algo._critic_loss
+    algo._critic_loss = lambda batch: seen.append(batch["rewards"]) or loss(batch)
+    prepared = algo.process_batch_for_training(batch())
+    before = algo._rewarded(prepared)["rewards"]
+    algo.set_train()
+    algo.train_on_batch(prepared, 1)
+    assert torch.equal(seen[0], algo._rewarded(prepared)["rewards"])
+    assert not torch.equal(seen[0], before)
+    assert not seen[0].requires_grad
+
+
+def test_a_policy_that_is_rewarded_for_likeness_becomes_like_the_expert():
+    """In one state the expert does 0.5 and practice anything; sqil's fixed rewards are not needed."""
+    algo = make_algo(layer_dims=[16])
+    generator = torch.Generator().manual_seed(0)
+    algo.set_train()
+    for name in ("actor", "critic", "discriminator"):
+        scheduler = algo.schedulers[name]
+        scheduler.base_lrs = [0.01 for _ in scheduler.base_lrs]
+    for _ in range(400):
+        own = torch.rand(32, generator=generator) * 2 - 1
+        shown = 0.5 + 0.05 * torch.randn(32, generator=generator)
+        raw = batch(
+            **{key: {"x": torch.ones(64, 1, 1)} for key in ("obs", "next_obs")},
+            actions=torch.cat([own, shown]).view(64, 1, 1),
+            rewards=torch.zeros(64, 1),
+            n_step_rewards=torch.zeros(64),
+            discounts=torch.full((64,), 0.5),
+            dones=torch.zeros(64, 1),
+            part=torch.arange(64) // 32,
+        )
+        info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
+    algo.set_eval()
+    assert info["Policy_Accuracy"] > 0.6
+    assert algo.get_action({"x": torch.ones(1, 1)}).item() == pytest.approx(0.5, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("train.online.demo_ratio", 0.0, "demo_ratio"),
+        ("train.online.enabled", False, "demo_ratio"),
+        ("algo.n_step", 3, "n_step is 3"),
+        ("observation.modalities.goal.low_dim", ["x"], "sees no goals"),
+    ],
+)
+def test_what_cannot_work_is_refused(key, value, words):
+    with pytest.raises(ConfigError, match=words):
+        check_trainable(load_config(TREE).with_overrides({key: value}))
