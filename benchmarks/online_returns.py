@@ -53,6 +53,7 @@ GOOD_AND_MEDIOCRE = (
     '{"path": "datasets/lift/mixed.hdf5", "filter_key": "worse", "demo_limit": 50}]'
 )
 CARTPOLE_EXPERT = "train.data=datasets/cartpole/expert.hdf5"
+PENDULUM_EXPERT = "train.data=datasets/pendulum/expert.hdf5"
 CASES = {
     "sac_pendulum": Case("sac/sac_pendulum", -200.0),
     "td3_pendulum": Case("td3/td3_pendulum", -200.0),
@@ -60,8 +61,10 @@ CASES = {
     "ppo_cartpole": Case("ppo/ppo_cartpole", 475.0),
     "a2c_cartpole": Case("a2c/a2c_cartpole", 475.0),
     "dqn_cartpole": Case("dqn/dqn_cartpole", 450.0),
+    "sac_cartpole": Case("sac/sac_cartpole", 450.0),
     "sac_inverted_pendulum": Case("sac/sac_inverted_pendulum", 950.0),
     "gail_cartpole": Case("gail/gail_cartpole", 380.0, settings=(CARTPOLE_EXPERT,)),
+    "dac_pendulum": Case("dac/dac_pendulum", -225.0, settings=(PENDULUM_EXPERT,)),
     "rlpd_lift": Case("robosuite/lift/rlpd", 0.9, SUCCESS, (GOOD_AND_MEDIOCRE,)),
     "sac_lift": Case("robosuite/lift/sac", 150.0),
     "her_fetch_reach": Case("her/her_fetch_reach", 0.95, SUCCESS),
