@@ -50,6 +50,7 @@ def command(
     resume        goes on from there
     evaluation    two episodes of the saved policy
 
+    Where files alone are learned from and experiment.rollout.enabled is false, no environment is opened.
     What is built upon something broken is not tried (-). Networks stay as configured; batches, episodes, memories and
     epochs are made small, and nothing is left behind.
 

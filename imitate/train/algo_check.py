@@ -48,6 +48,8 @@ HORIZON = 50
 SEEN = 3
 """States in which the policy acts."""
 ENV_STEPS = 200
+MOST_COLLECTED = 64
+"""Steps of each environment in a rollout, unless sequences are longer."""
 Update = Callable[[], Info | None]
 """One update; None where there are no more."""
 LIMITS = {
@@ -55,7 +57,6 @@ LIMITS = {
     "experiment.rollout.horizon": HORIZON,
     "train.online.horizon": HORIZON,
     "train.online.warmup_steps": HORIZON,
-    "train.online.collect_steps": 64,
     "train.online.buffer_size": 2000,
     "train.online.pretrain_updates": 2,
     "train.online.update_ratio": 0.5,
@@ -86,6 +87,11 @@ def small(config: Config) -> Config:
         if value is not None:
             values[path] = min(value, most)
     values["train.num_epochs"] = max(2, config.train.num_epochs)
+    # A sequence lies within a rollout, and a rollout within an epoch.
+    rollout = min(config.train.online.collect_steps, max(MOST_COLLECTED, config.train.seq_length))
+    values["train.online.collect_steps"] = rollout
+    envs = values["train.online.num_envs"] or 1
+    values["experiment.epoch_every_n_steps"] = max(EPOCH_STEPS, rollout * envs)
     return config.with_overrides(values)
 
 
@@ -102,11 +108,8 @@ def check_algo(
         tempfile.TemporaryDirectory(prefix="imitate-check-") as folder,
         preserved_rng(),
         torch_threads(config.train.num_threads),
-        contextlib.closing(AlgoCheck(small(config), Path(folder))) as check,
+        contextlib.closing(AlgoCheck(config, Path(folder))) as check,
     ):
-        check.plays = config.algo.acts and (
-            config.train.online.enabled or config.experiment.rollout.enabled
-        )
         return check.run(on_finding)
 
 
@@ -114,18 +117,17 @@ class AlgoCheck:
     """The contracts of one configuration, in their order.
 
     Args:
-        config: small.
+        config: resolved.
         folder: for the run.
 
     Attributes:
-        plays: whether the policy will be evaluated in an environment.
+        config: small.
     """
 
-    plays = True
-
     def __init__(self, config: Config, folder: Path) -> None:
-        self.config = config
+        self.config = small(config)
         self._online = config.train.online.enabled
+        self._plays = config.algo.acts and (self._online or config.experiment.rollout.enabled)
         self._folder = folder
         self._device, _ = choose_device(config.train)
         self._setup: Setup | None = None
@@ -147,7 +149,7 @@ class AlgoCheck:
         """Try them all."""
         trials = Trials(on_finding)
         acts = self.config.algo.acts
-        if self.plays:
+        if self._plays:
             trials.add("environment", self._environment)
         trials.add("observations", self._observations)
         trials.add("networks", self._networks, after=("observations",))
@@ -165,7 +167,7 @@ class AlgoCheck:
             )
         trials.add("training", self._training, after=("loss",))
         trials.add("resume", self._resume, after=("training",))
-        if self.plays:
+        if self._plays:
             trials.add("evaluation", self._evaluation, after=("training", "actions"))
         return trials.findings
 
