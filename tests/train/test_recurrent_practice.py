@@ -10,6 +10,8 @@ from imitate import load_config, policy_from_checkpoint
 from imitate.config.library import bundled
 from imitate.envs.memory_tasks import Recall
 from imitate.policy.checkpoint import load_checkpoint
+from imitate.train.algo_check import check_algo
+from imitate.train.setup import resolve
 from imitate.train.trainer import train
 
 ROLLOUTS = "experiment.rollout.enabled=false"
@@ -80,6 +82,12 @@ def test_a_resumed_run_ends_bit_equal(tmp_path, name, rnn_type):
         for key in [f"memory/{part}" for part in ("hc" if rnn_type == "LSTM" else "h")]:
             assert memories[0][key].abs().sum() > 0
             assert torch.equal(memories[0][key], memories[1][key])
+
+
+@pytest.mark.parametrize("name", ["ppo/ppo_recurrent", "sac/sac_recurrent"])
+def test_all_contracts_hold(name):
+    found = check_algo(resolve(load_config(bundled(name)), None, None))
+    assert [finding.words for finding in found if finding.verdict != "ok"] == []
 
 
 @pytest.mark.parametrize("name", ["ppo/ppo_recurrent", "sac/sac_recurrent"])
