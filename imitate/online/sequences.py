@@ -51,9 +51,9 @@ class SequenceReplay(ReplayBuffer):
         }
 
     @property
-    def nbytes(self) -> int:
+    def stored(self) -> dict[str, Array]:
         """As in the base class, with the states."""
-        return super().nbytes + sum(states.nbytes for states in self.states.values())
+        return {**super().stored, **self.states}
 
     def add(self, step: Step, lanes: NDArray[np.int64] | None = None) -> None:
         """As in the base class, with the states."""
@@ -104,23 +104,6 @@ class SequenceReplay(ReplayBuffer):
             "index": torch.from_numpy(rows),
             **{name: torch.from_numpy(states[first]) for name, states in self.states.items()},
         }
-
-    # ---- saving ----------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """As in the base class, with the states."""
-        state = super().state_dict()
-        filled = len(state["rows"]["live"])
-        state["rows"] |= {name: torch.from_numpy(x[:filled]) for name, x in self.states.items()}
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As in the base class, with the states."""
-        rows = dict(state["rows"])
-        stored = {name: rows.pop(name) for name in self.states}
-        super().load_state_dict({**state, "rows": rows})
-        for name, value in stored.items():
-            self.states[name][: len(value)] = value.numpy()
 
 
 def _sums_of(values: Array, number: int) -> Array:
