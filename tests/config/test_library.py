@@ -35,7 +35,10 @@ def test_every_bundled_configuration_loads_and_can_be_trained(name):
 def test_ready_configurations_of_robosuite_are_alike(name):
     config = load_config(name)
     task = name.split("/")[1]
-    assert config.train.data[0].path.startswith(f"datasets/{task}/")
+    if config.train.data is None:
+        assert config.train.online.env["env_name"].lower() == task.replace("_", "")
+    else:
+        assert config.train.data[0].path.startswith(f"datasets/{task}/")
     assert config.train.output_dir == "runs"
     assert config.train.obs_normalization == "mean_std"
 

@@ -42,7 +42,7 @@ def load(path, shape=(1,), **kwargs):
 
 
 def table(memory):
-    batch = memory.at(np.flatnonzero(memory._live))
+    batch = memory.at(np.flatnonzero(memory.live))
     columns = (
         batch["obs"]["s"],
         batch["n_step_rewards"],
