@@ -93,7 +93,7 @@ def test_an_interrupted_sweep_goes_on(config, tmp_path):
             break
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert "the same command goes on" in out
     (run,) = (tmp_path / "runs").glob("two/*/*/config.json")
