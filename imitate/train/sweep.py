@@ -132,8 +132,8 @@ class Sweep:
         previous = _raise_on_sigterm()
         try:
             with ThreadPoolExecutor(max_workers=workers) as pool:
-                futures = [pool.submit(self._one, name, tell) for name in self._configs]
                 try:
+                    futures = [pool.submit(self._one, name, tell) for name in self._configs]
                     for future in futures:
                         while not future.done():
                             time.sleep(POLL_S)

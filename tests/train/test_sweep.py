@@ -87,13 +87,15 @@ def test_an_interrupted_sweep_goes_on(config, tmp_path):
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     )
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        if any((tmp_path / "runs").glob("two/*/*/metrics.jsonl")):
-            break
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=240)
+    try:
+        deadline = time.monotonic() + 240
+        while not any((tmp_path / "runs").glob("two/*/*/metrics.jsonl")):
+            assert time.monotonic() < deadline, "no run has begun"
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=240)
+    finally:
+        process.kill()
     assert process.returncode == 130, err
     assert "the same command goes on" in out
     (run,) = (tmp_path / "runs").glob("two/*/*/config.json")
