@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -175,6 +175,28 @@ class FrozenPolicy(nn.Module):
         ):
             self._hold(self._built(saved), saved)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+class UponFrozenPolicy(Algo):
+    """Base of algorithms with a frozen policy at ``nets["base"]``, before the algorithm that learns in their bases."""
+
+    @property
+    def base(self) -> FrozenPolicy:
+        """The frozen policy."""
+        return cast(FrozenPolicy, self.nets["base"])
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        return {
+            **super()._initial_policy_state(batch_size),
+            "base": self.base.initial_state(batch_size),
+        }
+
+    def _base_step(
+        self, obs: Mapping[str, Tensor], state: PolicyState, generator: torch.Generator | None
+    ) -> tuple[Tensor, PolicyState]:
+        """What the frozen policy does (B, A) upon the newest frame, and its next state."""
+        newest = {k: v[:, -1] for k, v in obs.items()} if self.frame_stack > 1 else obs
+        return self.base.act(newest, state["base"], self.preprocess, generator)
 
 
 def _check(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
 from imitate.algo.delayed_actor import DelayedActorConfig
 from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
+from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig, UponFrozenPolicy
 from imitate.algo.rl_sections import EnsembleConfig
 from imitate.algo.td3 import TD3, TD3Config, TD3CriticConfig
 from imitate.functional.losses import masked_mean
@@ -79,7 +79,7 @@ def algo_config_to_class(algo_config: IBRLConfig) -> tuple[type[Algo], dict[str,
     return IBRL, {}
 
 
-class IBRL(TD3):
+class IBRL(UponFrozenPolicy, TD3):
     """TD3 whose critics choose between its actor and an imitation policy."""
 
     acting_nets = ("critic_target", "base")
@@ -91,11 +91,6 @@ class IBRL(TD3):
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
         self.nets["base"] = FrozenPolicy(self.ac_dim)
-
-    @property
-    def base(self) -> FrozenPolicy:
-        """The imitation policy."""
-        return cast(FrozenPolicy, self.nets["base"])
 
     def _proposals_values(
         self, obs: Batch, goal: Batch | None, imitated: Tensor, learned: Tensor
@@ -137,12 +132,6 @@ class IBRL(TD3):
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        return {
-            **super()._initial_policy_state(batch_size),
-            "base": self.base.initial_state(batch_size),
-        }
-
     def _act(
         self,
         obs: dict[str, Tensor],
@@ -152,8 +141,7 @@ class IBRL(TD3):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep:
-        newest = {k: v[:, -1] for k, v in obs.items()} if self.frame_stack > 1 else obs
-        imitated, base = self.base.act(newest, state["base"], self.preprocess, generator)
+        imitated, base = self._base_step(obs, state, generator)
         own = super()._act(obs, state, goal, explore=explore, generator=generator)
         least = self._proposals_values(obs, goal, imitated, own.action).amin(0)
         better = (least[:, 1] > least[:, 0]).unsqueeze(-1)

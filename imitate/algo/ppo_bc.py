@@ -14,7 +14,7 @@ a likelihood of continuous actions, the distance leaves the noise of exploration
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
 from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
+from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig, UponFrozenPolicy
 from imitate.algo.ppo import PPO, PPOConfig
 from imitate.config import Section
 from imitate.models.categorical import Categorical
@@ -57,7 +57,7 @@ def algo_config_to_class(algo_config: PPOBCConfig) -> tuple[type[Algo], dict[str
     return PPOBC, {}
 
 
-class PPOBC(PPO):
+class PPOBC(UponFrozenPolicy, PPO):
     """PPO beside an imitation policy."""
 
     acting_nets = ("base",)
@@ -66,11 +66,6 @@ class PPOBC(PPO):
         super()._create_networks()
         self.nets["base"] = FrozenPolicy(self.ac_dim)
         self._rollouts = 0
-
-    @property
-    def base(self) -> FrozenPolicy:
-        """The imitation policy."""
-        return cast(FrozenPolicy, self.nets["base"])
 
     @property
     def imitation_weight(self) -> float:
@@ -119,12 +114,6 @@ class PPOBC(PPO):
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        return {
-            **super()._initial_policy_state(batch_size),
-            "base": self.base.initial_state(batch_size),
-        }
-
     def _act(
         self,
         obs: dict[str, Tensor],
@@ -137,8 +126,7 @@ class PPOBC(PPO):
         step = super()._act(obs, state, goal, explore=explore, generator=generator)
         if not explore:
             return step
-        newest = {k: v[:, -1] for k, v in obs.items()} if self.frame_stack > 1 else obs
-        imitated, base = self.base.act(newest, state["base"], self.preprocess, generator)
+        imitated, base = self._base_step(obs, state, generator)
         extras = {**step.extras, "base_action": imitated}
         return PolicyStep(step.action, {**step.state, "base": base}, extras)
 

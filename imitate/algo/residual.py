@@ -17,7 +17,7 @@ policy with a memory decides as at an episode's start, from no more than ``train
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
 from imitate.algo.exploration import next_noise
 from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
+from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig, UponFrozenPolicy
 from imitate.algo.td3 import TD3, TD3Config, TD3CriticConfig
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.heads import DeterministicHead
@@ -85,7 +85,7 @@ class Correction(nn.Module):
         return self.head.act(self.mlp(features))
 
 
-class Residual(TD3):
+class Residual(UponFrozenPolicy, TD3):
     """TD3 of a frozen policy and its correction."""
 
     acting_nets = ("base",)
@@ -98,11 +98,6 @@ class Residual(TD3):
         self._add_targets()
         self.nets["base"] = FrozenPolicy(self.ac_dim)
         self._critic_updates = 0
-
-    @property
-    def base(self) -> FrozenPolicy:
-        """The frozen policy."""
-        return cast(FrozenPolicy, self.nets["base"])
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
@@ -133,12 +128,6 @@ class Residual(TD3):
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        return {
-            **super()._initial_policy_state(batch_size),
-            "base": self.base.initial_state(batch_size),
-        }
-
     def _act(
         self,
         obs: dict[str, Tensor],
@@ -148,8 +137,7 @@ class Residual(TD3):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep:
-        newest = {k: v[:, -1] for k, v in obs.items()} if self.frame_stack > 1 else obs
-        base, base_state = self.base.act(newest, state["base"], self.preprocess, generator)
+        base, base_state = self._base_step(obs, state, generator)
         correction, noise = self.nets["actor"](obs, base, goal), state["noise"]
         if explore:
             noise = next_noise(noise, self.algo_config.exploration, generator)
