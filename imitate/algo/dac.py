@@ -17,7 +17,7 @@ in the paper. It is the replaying form of ``gail``, which learns from whole roll
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from pydantic import Field
@@ -27,8 +27,9 @@ from torch.nn.functional import softplus
 from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer
-from imitate.algo.sac import SAC, SACConfig, SACOptimParams
+from imitate.algo.sac import SAC, SACOptimParams
 from imitate.algo.sections import LayerDims
+from imitate.algo.sqil import SQILConfig
 from imitate.config import Section
 from imitate.functional.losses import masked_mean
 from imitate.models.discriminator import Judge, gradient_penalty
@@ -47,12 +48,8 @@ class DACDiscriminatorConfig(Section):
     gradient_penalty: float = Field(10.0, ge=0, description="weight of (|gradient| - 1)^2")
 
 
-class DACConfig(SACConfig):
+class DACConfig(SQILConfig):
     """Section ``algo`` of algorithm ``dac``."""
-
-    tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True, "demo_ratio": 0.5}}}
-    reward_free: ClassVar[bool] = True
-    """Demonstrations need no rewards."""
 
     optim_params: DACOptimParams = Field(DACOptimParams())
     discriminator: DACDiscriminatorConfig = Field(DACDiscriminatorConfig())
@@ -60,15 +57,6 @@ class DACConfig(SACConfig):
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained."""
         problems = super().conflicts(config)
-        if not config.train.online.enabled or not 0 < config.train.online.demo_ratio < 1:
-            problems.append(
-                "train.online.demo_ratio: dac compares demonstrations with practice: enable train.online, with a share "
-                "between 0 and 1, such as 0.5"
-            )
-        if self.n_step != 1:
-            problems.append(
-                f"algo.n_step is {self.n_step}, but dac's rewards are of one step: set it to 1"
-            )
         if config.use_goals:
             problems.append(
                 "observation.modalities.goal lists observations, but dac's discriminator sees no goals: empty it"

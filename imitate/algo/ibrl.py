@@ -27,7 +27,7 @@ from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
 from imitate.algo.delayed_actor import DelayedActorConfig
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig, UponFrozenPolicy
-from imitate.algo.rl_sections import EnsembleConfig
+from imitate.algo.rl_sections import EnsembleConfig, wants_practice
 from imitate.algo.td3 import TD3, TD3Config, TD3CriticConfig
 from imitate.functional.losses import masked_mean
 
@@ -60,11 +60,7 @@ class IBRLConfig(TD3Config):
 
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained."""
-        problems = super().conflicts(config)
-        if not config.train.online.enabled:
-            problems.append(
-                f"train.online.enabled is false, but {config.algo_name} learns by practice: set it to true"
-            )
+        problems = super().conflicts(config) + wants_practice(config)
         if self.critic.subset > self.critic.ensemble.n:
             problems.append(
                 f"algo.critic.subset is {self.critic.subset}, but there are {self.critic.ensemble.n} critics: lower it "

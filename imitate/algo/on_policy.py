@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
 from imitate.algo.recurrence import MemoryConfig
-from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer
+from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer, wants_practice
 from imitate.algo.sections import LayerDims
 from imitate.config import Section
 from imitate.functional.advantages import generalized_advantages
@@ -83,11 +83,8 @@ class OnPolicyConfig(Section):
 
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained."""
-        online, problems = config.train.online, self.rnn.problems(config)
-        if not online.enabled:
-            problems.append(
-                f"train.online.enabled is false, but {config.algo_name} learns by practice alone: set it to true"
-            )
+        online = config.train.online
+        problems = self.rnn.problems(config) + wants_practice(config)
         if self.rnn.enabled and not self.may_remember:
             problems.append(
                 f"algo.rnn.enabled is true, but {config.algo_name} has no recurrent form: ppo and a2c have one"

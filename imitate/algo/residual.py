@@ -27,6 +27,7 @@ from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
 from imitate.algo.exploration import next_noise
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig, UponFrozenPolicy
+from imitate.algo.rl_sections import wants_practice
 from imitate.algo.td3 import TD3, TD3Config, TD3CriticConfig
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.heads import DeterministicHead
@@ -54,12 +55,7 @@ class ResidualConfig(TD3Config):
 
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained."""
-        problems = super().conflicts(config)
-        if not config.train.online.enabled:
-            problems.append(
-                f"train.online.enabled is false, but {config.algo_name} learns by practice: set it to true"
-            )
-        return problems
+        return super().conflicts(config) + wants_practice(config)
 
 
 @register_algo_factory_func("residual", section=ResidualConfig)

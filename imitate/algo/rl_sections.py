@@ -155,3 +155,12 @@ class ActorCriticConfig(Section):
                 f"train.precision is 'bf16', too coarse for the values of {config.algo_name}: set it to 'fp32'"
             )
         return problems
+
+
+def wants_practice(config: Any) -> list[str]:
+    """The conflict of an algorithm that learns by practice with a training without it, if that is what is asked for."""
+    if config.train.online.enabled:
+        return []
+    return [
+        f"train.online.enabled is false, but {config.algo_name} learns by practice: set it to true"
+    ]

@@ -33,12 +33,12 @@ class SQILConfig(SACConfig):
         problems = super().conflicts(config)
         if not config.train.online.enabled or not 0 < config.train.online.demo_ratio < 1:
             problems.append(
-                "train.online.demo_ratio: sqil tells demonstrations from practice: enable train.online, with a share "
-                "between 0 and 1, such as 0.5"
+                f"train.online.demo_ratio: {config.algo_name} tells demonstrations from practice: enable train.online, "
+                "with a share between 0 and 1, such as 0.5"
             )
         if self.n_step != 1:
             problems.append(
-                f"algo.n_step is {self.n_step}, but sqil's rewards are of one step: set it to 1"
+                f"algo.n_step is {self.n_step}, but {config.algo_name}'s rewards are of one step: set it to 1"
             )
         return problems
 
