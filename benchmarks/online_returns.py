@@ -81,7 +81,8 @@ CASES = {
         "her/her_fetch_reach",
         0.2,
         SUCCESS,
-        ("train.online.hindsight.enabled=false",),
+        # Of 20 starts one lucky evaluation in three is too likely to tell 10 % from 25 %.
+        ("train.online.hindsight.enabled=false", "experiment.rollout.n=100"),
         at_most=True,
     ),
 }

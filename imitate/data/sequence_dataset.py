@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +17,14 @@ from typing_extensions import Self
 from imitate.config.transitions import Returns, Subgoals, Transitions
 from imitate.data.demo_language import DemoLanguage, holds_language
 from imitate.data.fields import check_step_key
+from imitate.data.gathering import Gatherer
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.data.placement import CACHE_MODES
 from imitate.data.statistics import KeyStats, StatsOnDemand, statistics_of
 from imitate.data.step_numbers import StepNumbers
 from imitate.data.store import DataSource, Store
-from imitate.data.transitions import TransitionPicker
-from imitate.data.windows import WindowRows, Windows
+from imitate.data.windows import Windows
 from imitate.errors import ConfigError, DatasetError, nearest
 
 MAX_IMAGES = 1000
@@ -43,14 +43,6 @@ def _collated(items: Sequence[Batch], *, collate_fn_map: object = None) -> Batch
 
 # What lets a DataLoader without a collate_fn take whole batches.
 default_collate_fn_map[Batch] = _collated
-
-
-class _Column(NamedTuple):
-    """Where a key of a batch lies among the packed columns."""
-
-    name: str
-    part: int  # number in the split by fields
-    is_scalar: bool
 
 
 class SequenceDataset(Dataset[dict[str, Any]]):
@@ -187,7 +179,6 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         ]
         has_next = all(looked)
         next_keys = stored if self.load_next_obs and has_next else ()
-        self._next_from_obs = self.load_next_obs and not has_next
         self.store = Store(
             self.sources,
             [
@@ -230,43 +221,16 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             self.obs_shapes[LANGUAGE_KEY] = (self.instructions.size,)
         self.action_dims = {key: fields[key].shape[0] for key in self.action_keys}
         self.sample_weights = self._weights()
-        self._plan_batches(next_keys, steps)
+        self._gatherer = Gatherer(self.store, self.obs_keys, next_keys, self.action_keys, steps)
         self._frame_stack = frame_stack
         self._transitions = transitions
         self.numbers = StepNumbers(
-            self.store, transitions, returns, frame_stack, end_is_known=not self._next_from_obs
+            self.store,
+            transitions,
+            returns,
+            frame_stack,
+            end_is_known=has_next or not self.load_next_obs,
         )
-
-    def _plan_batches(self, next_keys: Sequence[str], steps: Sequence[str]) -> None:
-        """What :meth:`_gather` cuts out of the packed columns, worked out once."""
-        packed = {key: field for key, field in self.store.fields.items() if field.columns}
-        self._widths = [
-            field.columns.stop - field.columns.start for field in packed.values() if field.columns
-        ]
-        number = {key: i for i, key in enumerate(packed)}
-
-        def columns(names: Sequence[str], prefix: str = "") -> list[_Column]:
-            keys = [(name, prefix + name) for name in names]
-            return [
-                _Column(name, number[key], not packed[key].shape)
-                for name, key in keys
-                if key in packed
-            ]
-
-        self._obs_columns = columns(self.obs_keys, "obs/")
-        self._next_columns = columns(next_keys, "next_obs/")
-        self._step_columns = columns(
-            [*(key for key in self.action_keys if key != "actions"), *steps]
-        )
-        parts = [number[key] for key in self.action_keys]
-        first, last = packed[self.action_keys[0]].columns, packed[self.action_keys[-1]].columns
-        assert first is not None and last is not None
-        self._actions = (first.start, last.stop - first.start)
-        self._single_action = parts[0] if len(parts) == 1 else None
-        apart = [key for key in self.store.fields if key not in packed]
-        self._obs_apart = [key for key in self.obs_keys if f"obs/{key}" in apart]
-        self._next_apart = [key for key in next_keys if f"next_obs/{key}" not in packed]
-        self._steps_apart = [key for key in steps if key not in packed]
 
     # ---- samples ---------------------------------------------------------------------------------
 
@@ -295,114 +259,33 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         return [self._gather(_numbers(index))]
 
     def _gather(self, index: NDArray[np.int64]) -> Batch:
-        window = self._windows.rows(index)
-        shape = window.rows.shape
-        rows = window.rows.reshape(-1)
-        packed = self.store.columns(rows).view(*shape, -1)
-        parts = packed.split_with_sizes(self._widths, -1)
+        window, read = self._windows.rows(index), self._gatherer
+        rows, last = window.rows, window.last
+        now = rows[:, self._frame_stack - 1]
+        packed = read.packed(rows)
         batch = Batch()
-        batch["obs"] = _named(self._obs_columns, parts)
-        for key in self._obs_apart:
-            batch["obs"][key] = self._images(f"obs/{key}", window.rows, self.image_steps)
+        batch["obs"] = read.observations(rows, packed, self.image_steps)
         if self._transitions is not None and self.numbers.picker is not None:
-            wanted = self._transitions.next_actions
-            self._add_transitions(batch, window, self.numbers.picker, wanted)
+            batch["next_obs"], following = read.following(now, window, self.numbers.picker)
+            if self._transitions.next_actions:
+                batch["next_actions"] = read.actions_at(following)
         elif self._next_of_window:
-            batch["next_obs"] = self._next_obs(window, parts)
+            batch["next_obs"] = read.after(rows, last, packed, self.image_steps)
         if self._subgoals is not None:
-            batch["subgoals"] = self._future(window, self._subgoals)
-        batch.update(_named(self._step_columns, parts))
-        self.numbers.add_to(batch, window.rows)
-        for key in self._steps_apart:
-            batch[key] = self._apart(key, rows, shape)
-        if self._single_action is not None:
-            batch["actions"] = parts[self._single_action]
-        else:
-            batch["actions"] = packed.narrow(-1, *self._actions)
-        self._language.add_to(batch, window.demo, shape[1])
+            batch["subgoals"] = read.ahead(now, last, self._subgoals)
+        batch.update(read.steps(rows, packed))
+        self.numbers.add_to(batch, rows)
+        batch["actions"] = read.actions(packed)
+        self._language.add_to(batch, window.demo, rows.shape[1])
         if self._transitions is not None and self.serves_language:
             vectors = batch["next_obs"][LANGUAGE_KEY]
             batch["next_obs"][LANGUAGE_KEY] = vectors[:, : self._frame_stack]
         if self.store.goals:
             batch["goal_obs"] = {key: self.store.goal(key, window.demo) for key in self.store.goals}
         if self.get_pad_mask:
-            batch["pad_mask"] = torch.from_numpy(window.real).to(packed.device)
+            batch["pad_mask"] = torch.from_numpy(window.real).to(packed.all.device)
         batch["index"] = torch.from_numpy(index)
         return batch
-
-    def _next_obs(self, window: WindowRows, parts: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The observation after each step of the window."""
-        if self._next_from_obs:
-            return self._after(window.rows, window, self.image_steps)
-        obs = _named(self._next_columns, parts)
-        for key in self._next_apart:
-            obs[key] = self._images(f"next_obs/{key}", window.rows, self.image_steps)
-        return obs
-
-    def _add_transitions(
-        self, batch: Batch, window: WindowRows, picker: TransitionPicker, next_actions: bool
-    ) -> None:
-        """What follows the sample's own step, whatever else lies in the window."""
-        now = window.rows[:, self._frame_stack - 1]
-        before, last = picker.next_frames(now, window.demo)
-        following = np.minimum(last + 1, window.last)
-        batch["next_obs"] = newest = self._after(last, window)
-        if before.shape[1] > 0:
-            older = self._observations(before)
-            batch["next_obs"] = {
-                key: torch.cat([older[key], value], dim=1) for key, value in newest.items()
-            }
-        if next_actions:
-            packed = self.store.columns(following[:, 0])
-            batch["next_actions"] = torch.cat(
-                [packed[:, self.store.fields[key].columns] for key in self.action_keys], dim=-1
-            )
-
-    def _after(
-        self,
-        rows: NDArray[np.int64],
-        window: WindowRows,
-        image_steps: int | None = None,
-        keys: Sequence[str] | None = None,
-    ) -> dict[str, Tensor]:
-        """The observations after steps ``rows`` (B, T); all of them, or these keys."""
-        if self._next_from_obs:
-            rows = np.minimum(rows + 1, window.last)
-        return self._observations(rows, not self._next_from_obs, image_steps, keys)
-
-    def _future(self, window: WindowRows, wanted: Subgoals) -> dict[str, Tensor]:
-        """What lies ahead of the sample's own step."""
-        ahead = np.arange(0 if wanted.every else wanted.horizon - 1, wanted.horizon)
-        now = window.rows[:, self._frame_stack - 1, None]
-        obs = self._after(np.minimum(now + ahead, window.last), window, keys=wanted.keys)
-        return obs if wanted.every else {key: value[:, 0] for key, value in obs.items()}
-
-    def _observations(
-        self,
-        rows: NDArray[np.int64],
-        stored_next: bool = False,
-        image_steps: int | None = None,
-        keys: Sequence[str] | None = None,
-    ) -> dict[str, Tensor]:
-        """Observations of ``rows`` (B, T), or what the file says follows them; all, or these keys."""
-        columns = self._next_columns if stored_next else self._obs_columns
-        packed = self.store.columns(rows.reshape(-1)).view(*rows.shape, -1)
-        obs = _named(columns, packed.split_with_sizes(self._widths, -1))
-        group, apart = ("next_obs", self._next_apart) if stored_next else ("obs", self._obs_apart)
-        if keys is not None:
-            obs = {key: value for key, value in obs.items() if key in keys}
-        for key in apart if keys is None else [key for key in apart if key in keys]:
-            obs[key] = self._images(f"{group}/{key}", rows, image_steps)
-        return obs
-
-    def _images(self, key: str, rows: NDArray[np.int64], image_steps: int | None) -> Tensor:
-        """Rows (B, T) of an observation that lies apart, of the first so many steps."""
-        wanted = rows[:, :image_steps]
-        return self._apart(key, wanted.reshape(-1), wanted.shape)
-
-    def _apart(self, key: str, rows: NDArray[np.int64], shape: tuple[int, ...]) -> Tensor:
-        values = self.store.rows(key, rows)
-        return values.view(*shape, *values.shape[1:])
 
     # ---- about the data --------------------------------------------------------------------------
 
@@ -476,13 +359,6 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self._language.to(device)
         self.numbers.to(device)
         return self
-
-
-def _named(columns: Sequence[_Column], parts: Sequence[Tensor]) -> dict[str, Tensor]:
-    return {
-        name: parts[part].squeeze(-1) if is_scalar else parts[part]
-        for name, part, is_scalar in columns
-    }
 
 
 def _numbers(index: Any) -> NDArray[np.int64]:
