@@ -238,6 +238,11 @@ class TrainConfig(Section):
         description="Observations: mean 0 and standard deviation 1, or to [-1, 1]; null: as "
         "stored.",
     )
+    obs_clip: PositiveFloat | None = Field(
+        None,
+        description="Low-dimensional observations are clipped to this magnitude once they are "
+        "normalized, against values far from all that was learned from; null: never.",
+    )
     precision: Literal["fp32", "bf16", "auto"] = Field(
         "fp32",
         description="Number format of the networks' arithmetic; auto: bf16 where the device is "

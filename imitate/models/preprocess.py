@@ -33,8 +33,9 @@ class Preprocess(nn.Module):
 
     Observations: float32 on the module's device; images uint8 (H, W, C) to (C, H, W) in [0, 1],
     float images are taken as in [0, 1] already; scans (L, C) to (C, L). Then
-    ``(x - offset) / scale``, per channel for images. Actions: the concatenation of the action keys,
-    in their given order, rotations as :class:`~imitate.models.action_layout.ActionLayout` says, normalized the same
+    ``(x - offset) / scale``, per channel for images, and low_dim numbers are clipped to
+    +-``obs_clip``. Actions: the concatenation of the action keys, in their given order, rotations
+    as :class:`~imitate.models.action_layout.ActionLayout` says, normalized the same
     way and back. Where nothing is normalized, offset is 0 and scale is 1.
 
     Args:
@@ -43,6 +44,7 @@ class Preprocess(nn.Module):
         actions: the action keys, or the size of each; their order is the order of concatenation.
         obs_affine: offset and scale of the keys to normalize, shaped like one step, or per channel.
         action_affine: offset and scale of the action keys to normalize.
+        obs_clip: greatest magnitude of a prepared low_dim number; None: any.
     """
 
     offset: Tensor
@@ -57,6 +59,7 @@ class Preprocess(nn.Module):
         actions: ActionLayout | Mapping[str, int],
         obs_affine: Mapping[str, Affine] | None = None,
         action_affine: Mapping[str, Affine] | None = None,
+        obs_clip: float | None = None,
     ) -> None:
         super().__init__()
         self.raw_shapes = {key: tuple(raw_shapes[key]) for key in sorted(raw_shapes)}
@@ -66,6 +69,7 @@ class Preprocess(nn.Module):
             for key, shape in self.raw_shapes.items()
         }
         self.actions = actions if isinstance(actions, ActionLayout) else ActionLayout(actions)
+        self.obs_clip = obs_clip
         # One pair of buffers for all observation keys: an entry per value, or per channel of an image.
         self._ranges = _ranges({key: self._affine_size(key) for key in self.raw_shapes})
         self._register("offset", "scale", self._ranges, obs_affine or {})
@@ -110,6 +114,7 @@ class Preprocess(nn.Module):
         obs_normalization: str | None = None,
         action_config: Mapping[str, Any] | None = None,
         unit_range_keys: Collection[str] = (),
+        obs_clip: float | None = None,
     ) -> Self:
         """Normalization fitted to data.
 
@@ -123,6 +128,7 @@ class Preprocess(nn.Module):
                 +-0.999999; 'gaussian', to mean 0 and std 1; and ``format`` and ``convert_at_runtime``, see
                 :class:`~imitate.models.action_layout.ActionLayout`.
             unit_range_keys: images that are not normalized further and stay in [0, 1].
+            obs_clip: see the class.
         """
         obs_affine: dict[str, Affine] = {}
         if obs_normalization is not None:
@@ -143,7 +149,7 @@ class Preprocess(nn.Module):
                     "within [-1, 1] already; set it to null"
                 )
             action_affine[name] = fit_actions(mode, statistics["actions"][name], name)
-        return cls(raw_shapes, modalities, layout, obs_affine, action_affine)
+        return cls(raw_shapes, modalities, layout, obs_affine, action_affine, obs_clip)
 
     # ---- observations ----------------------------------------------------------------------------
 
@@ -169,7 +175,7 @@ class Preprocess(nn.Module):
             x = _joined([raw[key] for key in plan.packed], self.offset.device)
             if self.normalizes_obs:
                 x = (x - plan.offset).div_(plan.scale)
-            parts = torch.split(x, plan.sizes, -1)
+            parts = torch.split(self._clipped(x), plan.sizes, -1)
             prepared = dict(zip(plan.packed, parts, strict=True))
         for key in plan.others:
             prepared[key] = self._prepare_one(key, torch.as_tensor(raw[key]))
@@ -189,11 +195,14 @@ class Preprocess(nn.Module):
                 x = x.div_(255.0)
         elif modality == "scan":
             x = x.movedim(-1, -2)
-        if not self.normalizes_obs:
-            return x
-        start, stop = self._ranges[key]
-        shape = self._affine_shape(key)
-        return x.sub_(self.offset[start:stop].view(shape)).div_(self.scale[start:stop].view(shape))
+        if self.normalizes_obs:
+            start, stop = self._ranges[key]
+            shape = self._affine_shape(key)
+            x.sub_(self.offset[start:stop].view(shape)).div_(self.scale[start:stop].view(shape))
+        return self._clipped(x) if modality == "low_dim" else x
+
+    def _clipped(self, x: Tensor) -> Tensor:
+        return x if self.obs_clip is None else x.clamp(-self.obs_clip, self.obs_clip)
 
     def _check(self, raw: Mapping[str, Tensor | np.ndarray[Any, Any]], keys: Sequence[str]) -> None:
         for key in keys:
@@ -295,7 +304,7 @@ class Preprocess(nn.Module):
             }
             for key, (start, stop) in _ranges(self.actions.learned_dims).items()
         }
-        return {"obs": obs, "actions": actions}
+        return {"obs": obs, "actions": actions, "obs_clip": self.obs_clip}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
@@ -310,6 +319,7 @@ class Preprocess(nn.Module):
             ),
             _affine_of(obs),
             _affine_of(actions),
+            saved.get("obs_clip"),  # absent from files of before there was one
         )
 
     # ---- buffers ---------------------------------------------------------------------------------

@@ -216,4 +216,5 @@ def _preprocess(config: Config, env: EnvSpec) -> Preprocess:
         {**config.observation.modality_of("obs"), **config.observation.modality_of("goal")},
         {"actions": env.action_dim},
         action_affine=affine,
+        obs_clip=config.train.obs_clip,
     )

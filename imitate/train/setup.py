@@ -105,6 +105,7 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
         obs_normalization=config.train.obs_normalization,
         unit_range_keys=config.observation.unit_range_keys(),
         action_config=dict(config.train.action_config.items()),
+        obs_clip=config.train.obs_clip,
     )
     algo = algo_factory(
         config.algo_name,

@@ -198,6 +198,27 @@ def test_configuration_sections_are_understood():
     )
 
 
+@pytest.mark.parametrize("obs_normalization", [None, "mean_std"])
+def test_clipped_are_numbers_after_their_normalization_and_no_images(obs_normalization):
+    clipped = Preprocess.from_statistics(
+        RAW_SHAPES, MODALITIES, ACTION_DIMS, STATISTICS, obs_normalization, obs_clip=0.5
+    )
+    raw = raw_obs(2, 3)
+    plain, obs = fitted(obs_normalization).prepare_obs(raw), clipped.prepare_obs(raw)
+    for key, value in plain.items():
+        wanted = value.clamp(-0.5, 0.5) if MODALITIES[key] == "low_dim" else value
+        torch.testing.assert_close(obs[key], wanted, atol=0, rtol=0)
+    assert (plain["pos"].abs() > 0.5).any() and (plain["pose"].abs() > 0.5).any()
+    again = Preprocess.from_dict(clipped.to_dict()).prepare_obs(raw)
+    torch.testing.assert_close(again, obs, atol=0, rtol=0)
+
+
+def test_checkpoints_of_before_clipping_load():
+    saved = fitted("mean_std").to_dict()
+    del saved["obs_clip"]
+    assert Preprocess.from_dict(saved).obs_clip is None
+
+
 def test_a_choice_of_keys():
     preprocess, raw = fitted("mean_std"), raw_obs(2)
     everything = preprocess.prepare_obs(raw)

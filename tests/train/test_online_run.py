@@ -96,6 +96,7 @@ def test_a_run_leaves_what_every_run_leaves(tmp_path):
             {
                 "train": {
                     "obs_normalization": "mean_std",
+                    "obs_clip": 1.5,
                     "reward": {"normalization": "running"},
                     "online": {"collect_steps": 200, "num_envs": 2, "warmup_steps": 0},
                 },
@@ -119,6 +120,8 @@ def test_a_resumed_run_ends_bit_equal(tmp_path, name, sections):
         assert not isinstance(value, torch.Tensor) or torch.equal(
             value, second["preprocess"]["obs"]["flat"][key]
         )
+    clip = sections.get("train", {}).get("obs_clip")
+    assert first["preprocess"]["obs_clip"] == second["preprocess"]["obs_clip"] == clip
     same = ("Metrics/AverageReturn", "Train/Updates", "Train/Loss")
     assert [records(whole)[-1][k] for k in same] == [records(resumed)[-1][k] for k in same]
 

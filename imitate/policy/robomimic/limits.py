@@ -32,6 +32,8 @@ def check_exportable(algo: Algo, release: str) -> None:
         CheckpointError: names all of it.
     """
     problems = [*_of_algorithm(algo, release), *_of_observations(algo), *_of_actions(algo, release)]
+    if algo.preprocess.obs_clip is not None:
+        problems.append("train.obs_clip: it does not bound observations")
     if problems:
         raise CheckpointError(
             f"robomimic {release} cannot act like this policy: {'; '.join(problems)}"

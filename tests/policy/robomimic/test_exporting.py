@@ -116,6 +116,12 @@ def policy(algo, train=None, observation=None, shapes=None, name="bc"):
     return checkpoint_dict(built, env_metadata={"env_name": "Lift"}, shape_metadata={})
 
 
+def clipped():
+    ckpt = policy({})
+    ckpt["preprocess"]["obs_clip"] = 10.0
+    return ckpt
+
+
 CAMERA = {"modalities": {"obs": {"low_dim": [], "rgb": ["camera"]}}}
 CAMERA_SHAPE = {"camera": (3, 40, 40)}
 
@@ -125,6 +131,7 @@ CAMERA_SHAPE = {"camera": (3, 40, 40)}
     [
         (lambda: policy({"chunk": {"enabled": True}}, {"seq_length": 16}), "algo.chunk.enabled"),
         (lambda: policy({}, {"frame_stack": 2}), "train.frame_stack 2"),
+        (clipped, r"train\.obs_clip"),
         (
             lambda: policy({}, name="flow_policy", train={"frame_stack": 2, "seq_length": 16}),
             "no algorithm 'flow_policy'",
