@@ -129,7 +129,7 @@ class Sweep:
     ) -> SweepResult:
         """Run what is left, ``workers`` runs at a time; ``on_change`` hears of each that starts or ends."""
         tell = on_change or (lambda run: None)
-        previous = _raise_on_sigterm()
+        previous = _raise_on_signals()
         try:
             with ThreadPoolExecutor(max_workers=workers) as pool:
                 try:
@@ -141,8 +141,8 @@ class Sweep:
                 except KeyboardInterrupt:
                     self._stop.set()
         finally:
-            if previous is not None:
-                signal.signal(signal.SIGTERM, previous)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
         runs = tuple(self.state(name) for name in self._configs)
         return self._finished(runs)
 
@@ -270,15 +270,18 @@ def _at(config: Config, path: str) -> Any:
     return node
 
 
-def _raise_on_sigterm() -> Any:
-    """SIGTERM ends a sweep as Ctrl-C does; only the main thread may say so."""
+def _raise_on_signals() -> dict[int, Any]:
+    """SIGINT and SIGTERM end a sweep, as they end each run; only the main thread may say so. What was there before.
+
+    Shells let background commands ignore SIGINT, and Python leaves it so.
+    """
     if threading.current_thread() is not threading.main_thread():
-        return None
+        return {}
 
     def handle(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    return signal.signal(signal.SIGTERM, handle)
+    return {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
 
 
 def default_workers() -> int:

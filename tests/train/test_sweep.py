@@ -79,13 +79,19 @@ def test_a_run_per_value_then_nothing_left_to_do(config):
         Sweep(config, ["train.batch_size=[4,8]"])
 
 
-def test_an_interrupted_sweep_goes_on(config, tmp_path):
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN], ids=["shell", "background"])
+def test_an_interrupted_sweep_goes_on(config, tmp_path, before):
     command = [
         *(sys.executable, "-m", "imitate", "sweep", str(config), "--workers", "1"),
         *("--set", "train.num_epochs=100000"),
     ]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, before),
     )
     try:
         deadline = time.monotonic() + 240
