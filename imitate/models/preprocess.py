@@ -252,10 +252,11 @@ class Preprocess(nn.Module):
         return value * self.scale[start:stop].view(shape) + self.offset[start:stop].view(shape)
 
     def normalize_obs(self, key: str, value: Tensor) -> Tensor:
-        """The inverse of :meth:`unnormalize_obs`."""
+        """The inverse of :meth:`unnormalize_obs`, within the limits of :meth:`prepare_obs`."""
         start, stop = self._ranges[key]
         shape = self._affine_shape(key)
-        return (value - self.offset[start:stop].view(shape)) / self.scale[start:stop].view(shape)
+        x = (value - self.offset[start:stop].view(shape)) / self.scale[start:stop].view(shape)
+        return self._clipped(x) if self.modalities[key] == "low_dim" else x
 
     def set_obs_normalization(self, key: str, offset: Tensor, scale: Tensor) -> None:
         """Another offset and scale of an observation, shaped like one step, or per channel of an image."""

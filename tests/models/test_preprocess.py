@@ -209,6 +209,11 @@ def test_clipped_are_numbers_after_their_normalization_and_no_images(obs_normali
         wanted = value.clamp(-0.5, 0.5) if MODALITIES[key] == "low_dim" else value
         torch.testing.assert_close(obs[key], wanted, atol=0, rtol=0)
     assert (plain["pos"].abs() > 0.5).any() and (plain["pose"].abs() > 0.5).any()
+    units = Preprocess.layout_only(RAW_SHAPES, MODALITIES, ACTION_DIMS).prepare_obs(raw)
+    for key, value in units.items():
+        torch.testing.assert_close(
+            clipped.normalize_obs(key, value), obs[key], atol=1e-6, rtol=1e-6
+        )
     again = Preprocess.from_dict(clipped.to_dict()).prepare_obs(raw)
     torch.testing.assert_close(again, obs, atol=0, rtol=0)
 
