@@ -12,7 +12,8 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.policy_state import PolicyState
 from imitate.algo.rl_sections import ActorConfig, CriticConfig, StochasticActorConfig
 from imitate.errors import DatasetError
 from imitate.functional.losses import masked_mean

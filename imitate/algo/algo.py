@@ -28,6 +28,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from imitate.algo.policy_state import PolicyState, no_frames, where_state, with_frame
 from imitate.config import Config
 from imitate.errors import ConfigError
 from imitate.models.actor import GroupEncoder
@@ -36,9 +37,6 @@ from imitate.models.observation import ObservationEncoder
 from imitate.models.optim import apply_gradients, make_optimizer, make_scheduler
 from imitate.models.precision import autocast_dtype
 from imitate.models.preprocess import Preprocess
-
-PolicyState = dict[str, Any]
-"""What a policy carries from step to step: nested dicts of tensors, each with leading dimension B."""
 
 Batch = dict[str, Any]
 """Nested dict of tensors ``(B, T, ...)``, or ``(B, ...)`` where an algorithm looks at one step."""
@@ -395,11 +393,7 @@ class Algo(ABC):
         """State of B policies that have seen nothing yet."""
         state: PolicyState = {"policy": self._initial_policy_state(batch_size)}
         if self.frame_stack > 1:
-            state["frames"] = {
-                key: torch.zeros(batch_size, self.frame_stack, *shape, device=self.device)
-                for key, shape in self.obs_shapes.items()
-            }
-            state["empty"] = torch.ones(batch_size, dtype=torch.bool, device=self.device)
+            state |= no_frames(self.obs_shapes, self.frame_stack, batch_size, self.device)
         return state
 
     def reset_state(self, state: PolicyState, mask: Tensor) -> PolicyState:
@@ -441,13 +435,8 @@ class Algo(ABC):
         """The observation with those before it, where frames are stacked, and what to remember of it."""
         if self.frame_stack == 1:
             return obs, {}
-        frames = {
-            key: torch.cat([old[:, 1:], obs[key].unsqueeze(1)], dim=1)
-            for key, old in state["frames"].items()
-        }
-        repeated = {key: obs[key].unsqueeze(1).expand_as(x) for key, x in frames.items()}
-        stacked = where_state(state["empty"], repeated, frames)
-        return stacked, {"frames": stacked, "empty": torch.zeros_like(state["empty"])}
+        memory = with_frame(obs, state)
+        return memory["frames"], memory
 
     @abstractmethod
     def _act(
@@ -480,14 +469,3 @@ class Algo(ABC):
     def reset(self) -> None:
         """Forget the own state: a new episode begins."""
         self._state = None
-
-
-def where_state(mask: Tensor, new: PolicyState, old: PolicyState) -> PolicyState:
-    """``new`` where ``mask`` (B,) is true, else ``old``, for each tensor of two equal trees."""
-    chosen: PolicyState = {}
-    for key, value in new.items():
-        if isinstance(value, dict):
-            chosen[key] = where_state(mask, value, old[key])
-        else:
-            chosen[key] = torch.where(mask.view(-1, *[1] * (value.dim() - 1)), value, old[key])
-    return chosen

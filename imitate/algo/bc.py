@@ -28,10 +28,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep, where_state
+from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.bc_config import BCConfig
 from imitate.algo.execution import ChunkExecution, Inputs
 from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.policy_state import PolicyState, where_state
 from imitate.algo.sections import ChunkConfig, GMMConfig
 from imitate.algo.weights import sample_weight, step_weight
 from imitate.errors import ConfigError

@@ -13,9 +13,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from imitate.algo.algo import Batch, Info, PolicyState, PolicyStep
+from imitate.algo.algo import Batch, Info, PolicyStep
 from imitate.algo.bc import BC, gmm_head
 from imitate.algo.execution import ChunkExecution, Inputs
+from imitate.algo.policy_state import PolicyState
 from imitate.algo.sections import ChunkConfig, TransformerConfig
 from imitate.models.actor import TransformerActor
 from imitate.models.heads import ActionHead

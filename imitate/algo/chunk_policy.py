@@ -9,8 +9,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.execution import ChunkExecution, Inputs
+from imitate.algo.policy_state import PolicyState
 from imitate.functional.losses import masked_mean
 
 

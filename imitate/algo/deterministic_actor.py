@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Batch, PolicyState, PolicyStep
+from imitate.algo.algo import Batch, PolicyStep
 from imitate.algo.exploration import next_noise
+from imitate.algo.policy_state import PolicyState
 from imitate.models.actor import Actor
 
 

@@ -20,8 +20,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.policy_state import PolicyState
 from imitate.algo.rl_sections import ActorCriticConfig, StagedOptimizerConfig, optimizer
 from imitate.algo.sections import LayerDims
 from imitate.config import Section

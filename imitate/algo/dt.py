@@ -23,8 +23,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.policy_state import PolicyState
 from imitate.algo.sections import OptimParams
 from imitate.algo.weights import step_weight
 from imitate.config import OptimizerConfig, Section

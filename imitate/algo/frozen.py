@@ -16,8 +16,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from imitate.algo.algo import Algo, PolicyState
+from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
+from imitate.algo.policy_state import PolicyState
 from imitate.config import Section, load_config
 from imitate.errors import CheckpointError
 from imitate.models.preprocess import Preprocess

@@ -19,10 +19,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo import bc
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.bc_config import BCConfig
 from imitate.algo.execution import take_rows
 from imitate.algo.gl import GL, GL_VAE, GLConfig, with_subgoals
+from imitate.algo.policy_state import PolicyState
 from imitate.algo.sections import RNNConfig
 from imitate.config import ObservationConfig, Section
 from imitate.config.observation import ROBOT_STATE, Observations

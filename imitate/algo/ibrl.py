@@ -23,10 +23,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.delayed_actor import DelayedActorConfig
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig, UponFrozenPolicy
+from imitate.algo.policy_state import PolicyState
 from imitate.algo.rl_sections import EnsembleConfig, wants_practice
 from imitate.algo.td3 import TD3, TD3Config, TD3CriticConfig
 from imitate.functional.losses import masked_mean

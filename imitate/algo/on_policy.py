@@ -21,7 +21,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.policy_state import PolicyState
 from imitate.algo.recurrence import MemoryConfig
 from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer, wants_practice
 from imitate.algo.sections import LayerDims

@@ -21,9 +21,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig, UponFrozenPolicy
+from imitate.algo.policy_state import PolicyState
 from imitate.algo.ppo import PPO, PPOConfig
 from imitate.config import Section
 from imitate.models.categorical import Categorical

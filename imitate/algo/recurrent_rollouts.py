@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from imitate.algo.algo import Batch, PolicyState, PolicyStep
+from imitate.algo.algo import Batch, PolicyStep
 from imitate.algo.on_policy import (
     CHUNK,
     OnPolicy,
@@ -34,6 +34,7 @@ from imitate.algo.on_policy import (
     StochasticPolicy,
     select_rows,
 )
+from imitate.algo.policy_state import PolicyState
 from imitate.algo.recurrence import from_stored, to_stored
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.rnn import RNN, RNNState

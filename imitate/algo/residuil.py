@@ -28,8 +28,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyState, PolicyStep
+from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.policy_state import PolicyState
 from imitate.algo.sections import EMAConfig, LayerDims
 from imitate.config import OptimizerConfig, Section
 from imitate.functional.losses import masked_mean

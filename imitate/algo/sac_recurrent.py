@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Batch, Info, PolicyState, PolicyStep
+from imitate.algo.algo import Batch, Info, PolicyStep
+from imitate.algo.policy_state import PolicyState
 from imitate.algo.recurrence import from_stored, to_stored
 from imitate.algo.rl_sections import ActorConfig
 from imitate.algo.sac import SAC

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.algo.algo import Algo, PolicyState
+from imitate.algo.algo import Algo
+from imitate.algo.policy_state import PolicyState
 from imitate.online.env_group import EnvGroup
 from imitate.online.steps import Array, Collected, Step
 

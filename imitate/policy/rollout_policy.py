@@ -10,7 +10,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from imitate.algo.algo import Algo, PolicyState
+from imitate.algo.algo import Algo
+from imitate.algo.policy_state import PolicyState
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import UserError
 from imitate.models.observation import ObservationEncoder

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from imitate.algo.algo import where_state
 from imitate.algo.execution import ChunkExecution
+from imitate.algo.policy_state import where_state
 from imitate.algo.sections import ChunkConfig
 
 CPU = torch.device("cpu")
