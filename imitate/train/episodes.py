@@ -53,13 +53,20 @@ class Job:
 
 @dataclass(frozen=True)
 class Episode:
-    """What came out of one episode; `error` says why it could not be played (it then counts as failed)."""
+    """What came out of one episode.
+
+    Attributes:
+        success: at any step.
+        success_at_end: at the last step; the same where episodes end at success.
+        error: why it could not be played; it then counts as failed.
+    """
 
     index: int
     seed: int
     success: bool
     episode_return: float
     length: int
+    success_at_end: bool
     frames: int = 0
     error: str | None = None
     render_error: str | None = None
@@ -72,7 +79,13 @@ class Episode:
 def failed_episode(plan: EpisodePlan, index: int, error: str) -> Episode:
     """The record of an episode that could not be played."""
     return Episode(
-        index, plan.seed + index, success=False, episode_return=0.0, length=0, error=error
+        index,
+        plan.seed + index,
+        success=False,
+        episode_return=0.0,
+        length=0,
+        success_at_end=False,
+        error=error,
     )
 
 
@@ -136,7 +149,7 @@ class EpisodeRunner:
         check_fit(policy, env, obs)
         goal = goal_of(policy, env)
         policy.start_episode(env_meta.get("lang"))
-        success, total, length = False, 0.0, 0
+        success, at_end, total, length = False, False, 0.0, 0
         with recorder:
             over = False
             while length < plan.horizon and not over:
@@ -146,7 +159,8 @@ class EpisodeRunner:
                 policy.observe(reward)
                 length += 1
                 total += float(reward)
-                success = success or bool(env.is_success()["task"])
+                at_end = bool(env.is_success()["task"])
+                success = success or at_end
                 over = bool(terminated or truncated or (success and plan.terminate_on_success))
             recorder.add(env, length, last=over)
         return Episode(
@@ -155,6 +169,7 @@ class EpisodeRunner:
             success,
             total,
             length,
+            at_end,
             frames=recorder.count,
             render_error=recorder.error or self._render_error,
         )

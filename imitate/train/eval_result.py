@@ -61,6 +61,11 @@ class EvalResult:
         return self.successes / len(self.episodes)
 
     @property
+    def success_rate_at_end(self) -> float:
+        """Share of episodes whose last step was a success."""
+        return fmean(episode.success_at_end for episode in self.episodes)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """Wilson 95 % interval of the success rate."""
         low, high = wilson_interval(self.successes, len(self.episodes))
@@ -96,6 +101,7 @@ class EvalResult:
             "successes": self.successes,
             "success_rate": self.success_rate,
             "success_rate_95": list(self.interval),
+            "success_rate_at_end": self.success_rate_at_end,
             "mean_return": self.mean_return,
             "mean_length": self.mean_length,
             "horizon": self.horizon,

@@ -172,6 +172,7 @@ def rollout_numbers(results: Sequence[EvalResult]) -> dict[str, float]:
     """Tags of an evaluation; with several environments the mean, and each under its name."""
     numbers = {
         "Rollout/Success_Rate": fmean(result.success_rate for result in results),
+        "Rollout/Success_Rate_At_End": fmean(result.success_rate_at_end for result in results),
         "Rollout/Return": fmean(result.mean_return for result in results),
         "Rollout/Horizon": fmean(result.mean_length for result in results),
     }

@@ -156,7 +156,7 @@ class _Lockstep:
         if not over and not (slot.success and self.plan.terminate_on_success):
             return False
         episode = Episode(
-            slot.index, self.plan.seed + slot.index, slot.success, slot.total, slot.length
+            slot.index, self.plan.seed + slot.index, slot.success, slot.total, slot.length, success
         )
         self.results[slot.index] = episode
         if self.on_episode is not None:

@@ -50,6 +50,28 @@ def test_episodes_do_not_end_at_success_when_told_so(expert):
     assert result.returns[0] > 5
 
 
+def test_a_success_that_does_not_last_is_told_from_one_that_does(tmp_path):
+    hasty = write_expert(tmp_path / "hasty.pth", gain=30.0)
+    settings = {"episodes": 8, "horizon": 30, "seed": 0, "terminate_on_success": False}
+    passed, stayed = [], []
+    for seed in range(8):
+        pos, goal = np.random.Generator(np.random.PCG64(seed)).uniform(-0.5, 0.5, (2, 2))
+        near = []
+        for _ in range(30):
+            pos = pos + 0.1 * np.tanh(30 * (goal - pos))
+            near.append(bool(np.linalg.norm(pos - goal) < 0.05))
+        passed.append(any(near))
+        stayed.append(near[-1])
+    assert sum(passed) > sum(stayed)
+    for mode in ("processes", "vector"):
+        result = evaluate(hasty, mode=mode, workers=1 if mode == "processes" else 2, **settings)
+        assert result.success == passed
+        assert [episode.success_at_end for episode in result.episodes] == stayed
+        assert result.to_dict()["success_rate_at_end"] == pytest.approx(sum(stayed) / 8)
+    ended = evaluate(hasty, **{**settings, "terminate_on_success": True})
+    assert [episode.success_at_end for episode in ended.episodes] == passed
+
+
 def test_workers_here_and_lockstep_agree(expert, pool):
     settings = {"episodes": 5, "horizon": 30, "seed": 11}
     here = evaluate(expert, **settings)
@@ -110,7 +132,7 @@ def test_a_hopeless_evaluation_is_given_up_with_the_same_count(tmp_path, pool, w
 
 def test_what_hopeless_means():
     def episode(index, success):
-        return Episode(index, index, success, 0.0, 1)
+        return Episode(index, index, success, 0.0, 1, success)
 
     failed = {i: episode(i, False) for i in (0, 1, 5)}
     assert not hopeless(failed, None)

@@ -5,7 +5,7 @@ from imitate.train.mosaic import BORDER, GREEN, GREY, RED, compose, write_mosaic
 
 
 def episode(index, success, frames):
-    return Episode(index, index, success, 0.0, frames, frames=frames)
+    return Episode(index, index, success, 0.0, frames, success, frames=frames)
 
 
 def test_layout_and_borders():
