@@ -6,10 +6,14 @@ imitation policy b, the learned one pi, targets Q' and pi':
     acting:  of b(s) and pi(s) + noise the one whose least Q' is greater                     -> IBRL._act
     target = r + g max over a' in {b(s'), clip(pi'(s') + clipped noise)}
                    of min over Z random critics of Q'_e(s', a')                              -> IBRL._target
+    soft (``beta``): both instead draw one of the two, with probability in proportion to
+             exp(beta least Q')                                                              -> IBRL._imitates
     critics: mean over the batch, sum over e, of (Q_e(s, a) - target)^2                      -> IBRL._critic_loss
     actor:   -mean over e of Q_e(s, pi(s)), with dropout in the actor                        -> IBRL._actor_loss
 
-Critics begin at 0 and ties go to the imitation policy, so that it acts alone until something has been learned.
+Critics begin at 0 and ties go to the imitation policy, so that it acts alone until something has been learned. The
+paper's results from states are those of the soft choice with beta 10 (its section 4.3), which goes on trying both
+where their values hardly differ, and draws at test time too.
 
 Departures: acting asks all critics, not a random few. In updates an imitation policy with a memory decides as at an
 episode's start, from no more than ``train.frame_stack`` observations.
@@ -42,6 +46,7 @@ class IBRLActorConfig(DelayedActorConfig):
 class IBRLCriticConfig(TD3CriticConfig):
     """Several critics, of which few are asked at a time."""
 
+    layer_norm: bool = Field(True, description="layer normalization after each ReLU")
     ensemble: EnsembleConfig = Field(EnsembleConfig(n=5))
     subset: int = Field(
         2, ge=1, description="critics, drawn anew for each update, of which targets are the least"
@@ -56,6 +61,11 @@ class IBRLConfig(TD3Config):
     }
 
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
+    beta: float | None = Field(
+        None,
+        gt=0,
+        description="proposals are drawn in proportion to exp(beta value), 10 in the paper; null: the better one",
+    )
     actor: IBRLActorConfig = Field(IBRLActorConfig())
     critic: IBRLCriticConfig = Field(IBRLCriticConfig())
 
@@ -96,19 +106,30 @@ class IBRL(UponFrozenPolicy, TD3):
         proposals = torch.stack([imitated, learned], dim=1)
         return cast(Tensor, self._critic("critic_target")(obs, proposals, goal))
 
+    def _imitates(self, least: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """(B,) whether the imitation policy's proposal is taken, from the values (B, 2) of both."""
+        imitated, learned = least.unbind(-1)
+        if self.algo_config.beta is None:
+            return imitated >= learned
+        share = torch.sigmoid(self.algo_config.beta * (imitated - learned))
+        return (torch.empty_like(share).uniform_(generator=generator) < share) | (
+            imitated == learned
+        )
+
     # ---- losses --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(B,) what the critics are to say, and (B,) whether the imitation policy's proposal was the better one."""
+        """(B,) what the critics are to say, and (B,) whether it is for the imitation policy's proposal."""
         obs = batch["next_obs"]
         imitated = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
         learned = self._target_actions(batch)
         values = self._proposals_values(obs, batch["goal_obs"], imitated, learned)
         asked = torch.randperm(len(values), device=values.device)[: self.algo_config.critic.subset]
         least = values[asked].amin(0)
-        target = batch["rewards"] + batch["discounts"] * least.amax(1)
-        return target, least[:, 0] >= least[:, 1]
+        imitates = self._imitates(least)
+        following = torch.where(imitates, least[:, 0], least[:, 1])
+        return batch["rewards"] + batch["discounts"] * following, imitates
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         target, imitates = self._target(batch)
@@ -141,6 +162,6 @@ class IBRL(UponFrozenPolicy, TD3):
         imitated, base = self._base_step(obs, state, generator)
         own = super()._act(obs, state, goal, explore=explore, generator=generator)
         least = self._proposals_values(obs, goal, imitated, own.action).amin(0)
-        better = (least[:, 1] > least[:, 0]).unsqueeze(-1)
-        action = torch.where(better, own.action, imitated)
+        imitates = self._imitates(least, generator).unsqueeze(-1)
+        action = torch.where(imitates, imitated, own.action)
         return PolicyStep(action, {"noise": own.state["noise"], "base": base}, {})

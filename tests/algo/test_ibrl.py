@@ -64,6 +64,39 @@ def test_targets_are_of_the_better_proposal(ibrl, worlds, slope, share):
     assert imitates[0].item() == bool(share)
 
 
+def test_a_soft_choice_follows_the_values(ibrl, worlds):
+    algo = ibrl(slope=0.0, offset=1.0, beta=4.0)
+    worlds.set_actor(algo.actor, slope=0.0, offset=0.0)
+    worlds.set_critic(algo.nets["critic_target"], (0, 0.5), (0, 0.5))
+    imitated = math.tanh(1.0)
+    share = 1 / (1 + math.exp(-4 * 0.5 * imitated))
+    obs, generator = {"s": torch.ones(20000, 1)}, torch.Generator().manual_seed(0)
+    actions = algo.act(obs, algo.initial_state(20000), generator=generator).action[:, 0]
+    assert set(actions.round(decimals=4).tolist()) == set(
+        torch.tensor([0.0, imitated]).round(decimals=4).tolist()
+    )
+    # Four standard deviations of a binomial share.
+    assert (actions > 0.1).float().mean().item() == pytest.approx(share, abs=4 * 0.5 / 141)
+    torch.manual_seed(0)
+    worlds.set_actor(algo.nets["actor_target"], slope=0.0, offset=0.0)
+    batch = worlds.two_transitions()
+    pairs = [algo._target(batch) for _ in range(400)]
+    assert {round(target[0].item(), 3) for target, _ in pairs} == {
+        round(1 + 0.5 * 0.5 * imitated, 3),
+        1.0,
+    }
+    assert all((target[0].item() > 1.1) == bool(imitates[0].item()) for target, imitates in pairs)
+    drawn = sum(bool(imitates[0]) for _, imitates in pairs) / 400
+    assert drawn == pytest.approx(share, abs=4 * 0.5 / 20)
+
+
+def test_a_soft_choice_is_the_imitation_policy_while_nothing_is_known(ibrl, worlds):
+    algo = ibrl(slope=0.5, hidden=(8,), beta=10.0)
+    action = worlds.action_in(algo, 1)
+    assert all(worlds.action_in(algo, 1) == action for _ in range(20))
+    assert action == pytest.approx(math.tanh(0.5))
+
+
 def test_a_random_few_critics_make_the_target(ibrl, worlds):
     algo = ibrl(members=3, subset=2)
     worlds.set_critic(algo.nets["critic_target"], (1, 0), (2, 0), (3, 0))
