@@ -6,10 +6,16 @@ frozen policy b, the correction f in [-1, 1] and its reach k:
 
     pi(s) = clip(b(s) + k f(s, b(s)), -1, 1), f = 0 at the start                             -> Residual._corrected
     in practice f has noise, and stays within [-1, 1]                                        -> Residual._act
-    critics and actor as in TD3 with this pi, its target with that f's target                -> Residual._target_actions
+    critics as in TD3 with this pi, its target with that f's target                          -> Residual._target_actions
+    actor:   -mean over e of Q_e(s, pi(s)) + p mean |Q| f(s, b(s))^2                         -> Residual._actor_loss
 
 The frozen policy may be of any kind, and is never looked into. Critics judge the action that was taken, so that
 demonstrations and practice are one (``train.online.demo_ratio``).
+
+The square is that of Andrychowicz et al., "Hindsight Experience Replay", NIPS 2017 (arXiv:1707.01495, appendix A),
+measured against the values as in TD3+BC (arXiv:2106.06860). With rewards at success alone one action hardly changes a
+value, less than the critics err; an optimizer that divides by the gradient's size would follow these errors to the
+end of the reach, everywhere. So the correction stays away from 0 only where it is worth something.
 
 Departures: the clip has the gradient 1, so that a correction that has gone beyond the limits can return. In updates a
 policy with a memory decides as at an episode's start, from no more than ``train.frame_stack`` observations.
@@ -30,6 +36,7 @@ from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig, UponFrozenPoli
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.rl_sections import wants_practice
 from imitate.algo.td3 import TD3, TD3Config, TD3CriticConfig
+from imitate.functional.losses import masked_mean
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.heads import DeterministicHead
 from imitate.models.mlp import MLP
@@ -51,6 +58,11 @@ class ResidualConfig(TD3Config):
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
     reach: float = Field(
         0.2, gt=0, le=2, description="the largest correction of an action between -1 and 1"
+    )
+    penalty: float = Field(
+        0.05,
+        ge=0,
+        description="weight of the mean square of the correction, in units of the mean absolute value",
     )
     critic: ResidualCriticConfig = Field(ResidualCriticConfig())
 
@@ -95,6 +107,18 @@ class Residual(UponFrozenPolicy, TD3):
         self._add_targets()
         self.nets["base"] = FrozenPolicy(self.ac_dim)
         self._critic_updates = 0
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        obs, goal = batch["obs"], batch["goal_obs"]
+        base = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
+        correction = self.nets["actor"](obs, base, goal)
+        values = self._critic("critic")(obs, self._corrected(base, correction), goal).mean(0)
+        square = correction.square().mean(-1)
+        weight = self.algo_config.penalty * values.detach().abs().mean()
+        loss = masked_mean(weight * square - values, batch["weight"])
+        return loss, {"Actor_Loss": loss, "Correction": square.mean().sqrt()}
 
     # ---- actions -------------------------------------------------------------------------------------------------
 

@@ -75,13 +75,31 @@ def test_targets_correct_the_frozen_policy_in_the_next_state(residual, worlds):
 
 def test_the_correction_alone_learns(residual, worlds):
     algo = residual(slope=0.1, reach=0.5)
-    worlds.set_critic(algo.nets["critic"], (0, 2), (0, 7))
+    worlds.set_critic(algo.nets["critic"], (0, 2), (0, 4))
     loss, _ = algo._actor_loss(worlds.two_transitions())
-    # Values of the first critic: 2 tanh 0.1 and 2 tanh 0.2.
-    assert loss.item() == pytest.approx(-(math.tanh(0.1) + math.tanh(0.2)))
+    # Values of both critics: 3 tanh 0.1 and 3 tanh 0.2.
+    assert loss.item() == pytest.approx(-1.5 * (math.tanh(0.1) + math.tanh(0.2)))
     loss.backward()
-    assert algo.nets["actor"].head.action.bias.grad.item() == pytest.approx(-1.0)
+    assert algo.nets["actor"].head.action.bias.grad.item() == pytest.approx(-1.5)
     assert all(p.grad is None for p in algo.base.parameters())
+
+
+def test_a_correction_costs_what_it_must_be_worth(residual, worlds):
+    algo = residual(slope=0.0, offset=0.0, reach=0.5, penalty=0.2)
+    worlds.set_critic(algo.nets["critic"], (3, 2), (3, 2))
+    set_correction(algo.nets["actor"], 0, 0, 0.4)
+    f = math.tanh(0.4)
+    batch = worlds.two_transitions()
+    values = [3 * s + 2 * 0.5 * f for s in batch["obs"]["s"][:, 0].tolist()]
+    mean = sum(values) / len(values)
+    loss, info = algo._actor_loss(batch)
+    assert loss.item() == pytest.approx(0.2 * mean * f**2 - mean, rel=1e-5)
+    assert info["Correction"].item() == pytest.approx(f)
+    loss.backward()
+    # d/df (0.2 mean f^2 - f), where the mean in the weight is a number, not a function.
+    slope = 0.2 * mean * 2 * f - 1
+    expected = slope * (1 - f**2)
+    assert algo.nets["actor"].head.action.bias.grad.item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_serialized_one_needs_no_file(residual, worlds):
