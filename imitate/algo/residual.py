@@ -111,10 +111,9 @@ class Residual(UponFrozenPolicy, TD3):
     # ---- losses --------------------------------------------------------------------------------------------------
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        obs, goal = batch["obs"], batch["goal_obs"]
-        base = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
-        correction = self.nets["actor"](obs, base, goal)
-        values = self._critic("critic")(obs, self._corrected(base, correction), goal).mean(0)
+        base, correction = self._decided(batch)
+        actions = self._corrected(base, correction)
+        values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"]).mean(0)
         square = correction.square().mean(-1)
         weight = self.algo_config.penalty * values.detach().abs().mean()
         loss = masked_mean(weight * square - values, batch["weight"])
@@ -127,11 +126,15 @@ class Residual(UponFrozenPolicy, TD3):
         action: Tensor = base + self.algo_config.reach * correction
         return action + (action.clamp(-1.0, 1.0) - action).detach()
 
-    def _policy_actions(self, batch: Batch) -> Tensor:
-        """What it would do in the batch's states, with gradient."""
+    def _decided(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What the frozen policy would do in the batch's states, and its correction with gradient, (B, A) each."""
         obs = batch["obs"]
         base = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
-        return self._corrected(base, self.nets["actor"](obs, base, batch["goal_obs"]))
+        return base, self.nets["actor"](obs, base, batch["goal_obs"])
+
+    def _policy_actions(self, batch: Batch) -> Tensor:
+        """What it would do in the batch's states, with gradient."""
+        return self._corrected(*self._decided(batch))
 
     @torch.no_grad()
     def _target_actions(self, batch: Batch) -> Tensor:
