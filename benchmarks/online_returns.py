@@ -58,11 +58,7 @@ GOOD_AND_MEDIOCRE = (
 CARTPOLE_EXPERT = "train.data=datasets/cartpole/expert.hdf5"
 PENDULUM_EXPERT = "train.data=datasets/pendulum/expert.hdf5"
 FEW_ON_STACK = 'train.data=[{"path": "datasets/stack/scripted.hdf5", "demo_limit": 80}]'
-STACK_BUDGET = (
-    FEW_ON_STACK,
-    *("train.num_epochs=12", "experiment.rollout.n=50", "experiment.rollout.rate=2"),
-    "train.online.update_ratio=0.5",
-)
+STACK_HORIZON = "experiment.rollout.horizon=150"
 CASES = {
     "sac_pendulum": Case("sac/sac_pendulum", -200.0),
     "td3_pendulum": Case("td3/td3_pendulum", -200.0),
@@ -77,10 +73,14 @@ CASES = {
     "rlpd_lift": Case("robosuite/lift/rlpd", 0.9, SUCCESS, (GOOD_AND_MEDIOCRE,)),
     "sac_lift": Case("robosuite/lift/sac", 150.0),
     "bc_stack": Case(
-        "robosuite/stack/bc_gaussian", 0.4, SUCCESS, (FEW_ON_STACK, "experiment.rollout.rate=40")
+        "robosuite/stack/bc_gaussian",
+        0.4,
+        SUCCESS,
+        (FEW_ON_STACK, STACK_HORIZON, "experiment.rollout.rate=40"),
     ),
-    "residual_stack": Case("robosuite/stack/residual", 0.2, SUCCESS, STACK_BUDGET, upon="bc_stack"),
-    "ibrl_stack": Case("robosuite/stack/ibrl", 0.2, SUCCESS, STACK_BUDGET, upon="bc_stack"),
+    "residual_stack": Case(
+        "robosuite/stack/residual", 0.2, SUCCESS, (FEW_ON_STACK,), upon="bc_stack"
+    ),
     "her_fetch_reach": Case("her/her_fetch_reach", 0.95, SUCCESS),
     "fetch_reach_without_her": Case(
         "her/her_fetch_reach",
