@@ -4,7 +4,11 @@ Mnih et al., "Human-level control through deep reinforcement learning", Nature 2
 Reinforcement Learning with Double Q-learning" (arXiv:1509.06461). With targets Q' and the discount g:
 
     target = r + g Q'(s', a*), a* = argmax_a Q(s', a) [double] or argmax_a Q'(s', a), r after a terminal  -> DQN._target
-    L = E[ huber(target - Q(s, a)) ]                                                                     -> DQN._loss
+    L = E[ huber(target - Q(s, a)) ]                                                              -> DQN._critic_loss
+
+With ``critic.num_quantiles`` above 1 the network says as many quantiles of the return of each choice, Q is their mean,
+and target and loss are those of quantiles (Dabney, Rowland, Bellemare, Munos, "Distributional Reinforcement Learning
+with Quantile Regression", AAAI 2018, arXiv:1710.10044).
 
 In practice a random action is taken with probability epsilon, which falls linearly. Targets are copied every
 ``target_update_freq`` updates where ``target_tau`` is 1, or follow slowly where it is less.
@@ -26,6 +30,8 @@ from imitate.algo.policy_state import PolicyState
 from imitate.algo.rl_sections import ActorCriticConfig, StagedOptimizerConfig, optimizer
 from imitate.algo.sections import LayerDims
 from imitate.config import Section
+from imitate.functional.distributional import quantile_regression_loss
+from imitate.functional.losses import masked_mean
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.categorical import one_hot
 from imitate.models.mlp import MLP, FullPrecisionLinear
@@ -41,7 +47,12 @@ class DQNCriticConfig(Section):
     """The network of values."""
 
     layer_dims: LayerDims = Field((256, 256), description="hidden layers")
-    use_huber: bool = Field(True, description="smooth L1 rather than squared error")
+    num_quantiles: int = Field(
+        1, ge=1, description="quantiles of the return of each choice, 200 in the paper; 1: its mean"
+    )
+    use_huber: bool = Field(
+        True, description="smooth L1 rather than squared error, or with quantiles absolute error"
+    )
     max_gradient_norm: float | None = Field(
         10.0, gt=0, description="gradients are scaled down to this norm; null: train.max_grad_norm"
     )
@@ -87,18 +98,23 @@ def algo_config_to_class(algo_config: DQNConfig) -> tuple[type[Algo], dict[str, 
 
 
 class ChoiceValues(nn.Module):
-    """The value of each choice."""
+    """The value of each choice, by quantiles of its return."""
 
-    def __init__(self, encoder: GroupEncoder, layer_dims: LayerDims, num_choices: int) -> None:
+    def __init__(self, encoder: GroupEncoder, config: DQNCriticConfig, num_choices: int) -> None:
         super().__init__()
+        self.num_quantiles = config.num_quantiles
         self.encoder = encoder
-        self.mlp = MLP(encoder.output_dim, layer_dims)
-        self.head = FullPrecisionLinear(self.mlp.output_dim, num_choices)
+        self.mlp = MLP(encoder.output_dim, config.layer_dims)
+        self.head = FullPrecisionLinear(self.mlp.output_dim, num_choices * self.num_quantiles)
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> Tensor:
         """(B, A)."""
-        values: Tensor = self.head(self.mlp(self.encoder(obs, goal)))
-        return values
+        return self.quantiles(obs, goal).mean(-1)
+
+    def quantiles(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+        """(B, A, N)."""
+        said: Tensor = self.head(self.mlp(self.encoder(obs, goal)))
+        return said.reshape(len(said), -1, self.num_quantiles)
 
 
 class DQN(ActorCritic):
@@ -107,13 +123,8 @@ class DQN(ActorCritic):
     main_net = "critic"
 
     def _create_networks(self) -> None:
-        self.nets = nn.ModuleDict(
-            {
-                "critic": ChoiceValues(
-                    self._create_encoder(), self.algo_config.critic.layer_dims, self.ac_dim
-                )
-            }
-        )
+        critic = ChoiceValues(self._create_encoder(), self.algo_config.critic, self.ac_dim)
+        self.nets = nn.ModuleDict({"critic": critic})
         self._add_targets()
         self._updates = 0
         self._epsilon = self.algo_config.epsilon.start
@@ -128,20 +139,32 @@ class DQN(ActorCritic):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """(B,) what the network is to say."""
-        after = self.nets["critic_target"](batch["next_obs"], batch["goal_obs"])
+        """(B, N) what the network is to say."""
+        after = self._values("critic_target").quantiles(batch["next_obs"], batch["goal_obs"])
         chooser = (
             self.nets["critic"](batch["next_obs"], batch["goal_obs"])
             if self.algo_config.double
-            else after
+            else after.mean(-1)
         )
-        best = after.gather(-1, chooser.argmax(-1, keepdim=True)).squeeze(-1)
-        return cast(Tensor, batch["rewards"] + batch["discounts"] * best)
+        best = after[torch.arange(len(after), device=after.device), chooser.argmax(-1)]
+        target: Tensor = batch["rewards"].unsqueeze(-1) + batch["discounts"].unsqueeze(-1) * best
+        return target
+
+    def _values(self, name: str) -> ChoiceValues:
+        return cast(ChoiceValues, self.nets[name])
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         target = self._target(batch)
-        values = (self.nets["critic"](batch["obs"], batch["goal_obs"]) * batch["actions"]).sum(-1)
-        loss = self._td_loss(values.unsqueeze(0), target, batch["weight"])
+        quantiles = self._values("critic").quantiles(batch["obs"], batch["goal_obs"])
+        chosen = (quantiles * batch["actions"].unsqueeze(-1)).sum(1)
+        values, weight = chosen.mean(-1), batch["weight"]
+        if chosen.shape[-1] == 1:
+            loss = self._td_loss(chosen.T, target.squeeze(-1), weight)
+        else:
+            huber = self.algo_config.critic.use_huber
+            loss = masked_mean(quantile_regression_loss(chosen, target, huber=huber), weight)
+            if self.keeps_errors:
+                self.sample_errors = (values.detach() - target.mean(-1)).abs()
         return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
 
     def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:

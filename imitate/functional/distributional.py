@@ -1,6 +1,8 @@
-"""Returns as categorical distributions over fixed atoms (C51).
+"""Returns as distributions: categorical over fixed atoms (C51), or by quantiles (QR-DQN).
 
 Bellemare, Dabney & Munos, "A Distributional Perspective on Reinforcement Learning", ICML 2017 (arXiv:1707.06887).
+Dabney, Rowland, Bellemare & Munos, "Distributional Reinforcement Learning with Quantile Regression", AAAI 2018
+(arXiv:1710.10044).
 """
 
 from __future__ import annotations
@@ -50,3 +52,28 @@ def project_categorical(probabilities: Tensor, values: Tensor, atoms: Tensor) ->
 def categorical_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """``-sum_k target_k log p_k``: logits ``(*B, K)`` and probabilities ``(*B, K)``, to ``(*B,)``."""
     return -(target * logits.log_softmax(-1)).sum(-1)
+
+
+def quantile_regression_loss(quantiles: Tensor, samples: Tensor, *, huber: bool = True) -> Tensor:
+    """How far quantiles at (i + 1/2) / N are from those of samples: arXiv:1710.10044, equation 10.
+
+    ``sum_i mean_j |t_i - [u_ij < 0]| L(u_ij)`` with t_i = (i + 1/2) / N, u_ij = sample_j - quantile_i, and L the Huber
+    loss with threshold 1, or |u|. It is least where the quantiles are those of the samples, which is the projection of
+    the samples onto N equally likely values that is nearest in the 1-Wasserstein distance.
+
+    Args:
+        quantiles: (*B, N), with gradient.
+        samples: (*B, M), equally likely.
+        huber: round the loss within 1 of 0.
+
+    Returns:
+        (*B,).
+    """
+    num = quantiles.shape[-1]
+    places = (torch.arange(num, device=quantiles.device, dtype=quantiles.dtype) + 0.5) / num
+    error = samples.unsqueeze(-2) - quantiles.unsqueeze(-1)
+    size = error.abs()
+    if huber:
+        size = torch.where(size < 1.0, 0.5 * error.square(), size - 0.5)
+    below = (error < 0).to(quantiles.dtype)
+    return ((places.unsqueeze(-1) - below).abs() * size).mean(-1).sum(-1)

@@ -10,6 +10,7 @@ from imitate.functional.distributional import (
     expected_value,
     make_atoms,
     project_categorical,
+    quantile_regression_loss,
     shifted_atoms,
 )
 
@@ -99,3 +100,32 @@ def test_cross_entropy_by_hand_and_least_at_the_target():
     logits = target.log().requires_grad_()
     categorical_cross_entropy(logits, target).backward()
     torch.testing.assert_close(logits.grad, torch.zeros(2))
+
+
+def test_quantile_regression_by_hand():
+    quantiles, samples = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 3.0]])
+    # Places 1/4, 3/4. Errors of quantile 0: 0.5, 3; of quantile 1: -0.5, 2.
+    plain = 0.25 * (0.5 + 3.0) / 2 + (0.25 * 0.5 + 0.75 * 2.0) / 2
+    rounded = 0.25 * (0.125 + 2.5) / 2 + (0.25 * 0.125 + 0.75 * 1.5) / 2
+    assert quantile_regression_loss(quantiles, samples, huber=False).tolist() == [
+        pytest.approx(plain)
+    ]
+    assert quantile_regression_loss(quantiles, samples).tolist() == [pytest.approx(rounded)]
+
+
+def test_quantile_regression_is_least_at_the_nearest_equally_likely_values():
+    # Quarters of the eight samples: places 1/8, 3/8, 5/8, 7/8 lie within each pair.
+    samples = torch.tensor([0.0, 1.0, 4.0, 5.0, 10.0, 11.0, 30.0, 31.0])
+    nearest = torch.tensor([0.5, 4.5, 10.5, 30.5])
+    least = quantile_regression_loss(nearest, samples, huber=False)
+    random = torch.Generator().manual_seed(0)
+    others = nearest + torch.randn(500, 4, generator=random)
+    assert (quantile_regression_loss(others, samples, huber=False) >= least - 1e-5).all()
+    learned = torch.full((4,), 8.0, requires_grad=True)
+    for _ in range(4000):
+        (slope,) = torch.autograd.grad(
+            quantile_regression_loss(learned, samples, huber=False), learned
+        )
+        learned = (learned - 0.05 * slope).detach().requires_grad_()
+    pairs = samples.reshape(4, 2)
+    assert ((learned >= pairs[:, 0] - 0.1) & (learned <= pairs[:, 1] + 0.1)).all()
