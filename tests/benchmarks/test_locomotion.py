@@ -99,7 +99,7 @@ def test_a_file_of_d4rl_to_a_table(tmp_path, capsys):
 
 
 def test_settings_are_valid():
-    for config, settings in METHODS.values():
+    for method, (config, settings) in METHODS.items():
         loaded = load_config(bundled(config), overrides=settings)
         assert loaded.observation.modalities.obs.low_dim == ("flat",)
-        assert loaded.train.batch_size == 256
+        assert loaded.train.batch_size == (128 if method == "cql" else 256)
