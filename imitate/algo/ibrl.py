@@ -12,8 +12,8 @@ imitation policy b, the learned one pi, targets Q' and pi':
     actor:   -mean over e of Q_e(s, pi(s)), with dropout in the actor                        -> IBRL._actor_loss
 
 Critics begin at 0 and ties go to the imitation policy, so that it acts alone until something has been learned. The
-paper's results from states are those of the soft choice with beta 10 (its section 4.3), which goes on trying both
-where their values hardly differ, and draws at test time too.
+published settings for states are the soft choice with beta 10, which goes on trying both where their values hardly
+differ, and draws at test time too; as published, critics have layer normalization.
 
 Departures: acting asks all critics, not a random few. In updates an imitation policy with a memory decides as at an
 episode's start, from no more than ``train.frame_stack`` observations.
@@ -64,7 +64,7 @@ class IBRLConfig(TD3Config):
     beta: float | None = Field(
         None,
         gt=0,
-        description="proposals are drawn in proportion to exp(beta value), 10 in the paper; null: the better one",
+        description="proposals are drawn in proportion to exp(beta value), published with 10; null: the better one",
     )
     actor: IBRLActorConfig = Field(IBRLActorConfig())
     critic: IBRLCriticConfig = Field(IBRLCriticConfig())

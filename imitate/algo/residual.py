@@ -12,8 +12,9 @@ frozen policy b, the correction f in [-1, 1] and its reach k:
 The frozen policy may be of any kind, and is never looked into. Critics judge the action that was taken, so that
 demonstrations and practice are one (``train.online.demo_ratio``).
 
-The square is that of Andrychowicz et al., "Hindsight Experience Replay", NIPS 2017 (arXiv:1707.01495, appendix A),
-measured against the values as in TD3+BC (arXiv:2106.06860). With rewards at success alone one action hardly changes a
+The penalty is this toolkit's: akin to that of Andrychowicz et al., "Hindsight Experience Replay", NIPS 2017
+(arXiv:1707.01495), on what enters the actor's tanh, and measured against the values as in TD3+BC (arXiv:2106.06860).
+With rewards at success alone one action hardly changes a
 value, less than the critics err; an optimizer that divides by the gradient's size would follow these errors to the
 end of the reach, everywhere. So the correction stays away from 0 only where it is worth something.
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from imitate.config.config import Config
-from imitate.config.library import bundled, names
 from imitate.config.migration import migrate
 from imitate.config.overrides import parse_override, put
+from imitate.config.ready_configs import bundled, names
 from imitate.errors import ConfigError, nearest
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Config

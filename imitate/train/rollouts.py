@@ -186,6 +186,8 @@ def rollout_numbers(results: Sequence[EvalResult]) -> dict[str, float]:
     else:
         for result in results:
             numbers[f"Rollout/Success_Rate/{result.env_name}"] = result.success_rate
+            at_end = result.success_rate_at_end
+            numbers[f"Rollout/Success_Rate_At_End/{result.env_name}"] = at_end
             numbers[f"Rollout/Return/{result.env_name}"] = result.mean_return
             numbers[f"Rollout/Horizon/{result.env_name}"] = result.mean_length
     return numbers

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import locomotion
 from benchmarks.locomotion import METHODS, cell, interval, main, references, row
 from imitate import load_config
-from imitate.config.library import bundled
+from imitate.config.ready_configs import bundled
 
 
 def flat_file(path, **attrs):

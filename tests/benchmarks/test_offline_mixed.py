@@ -5,7 +5,7 @@ import pytest
 from benchmarks import results
 from benchmarks.offline_mixed import METHODS, TASKS, main, pooled
 from imitate import load_config
-from imitate.config.library import bundled
+from imitate.config.ready_configs import bundled
 
 
 def numbers(method, seed, successes, task="lift"):

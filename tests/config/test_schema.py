@@ -5,7 +5,7 @@ import pytest
 
 from imitate.config import Config, load_config
 from imitate.config.algorithms import find
-from imitate.config.library import folder, names
+from imitate.config.ready_configs import folder, names
 from imitate.config.schema import json_schema, keys, schema_text, table
 
 DOCS = Path(__file__).parents[2] / "docs" / "config.md"

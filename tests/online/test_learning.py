@@ -107,8 +107,10 @@ def test_replay_of_continuous_actions(name):
     assert practise(name, {**SMALL, **entropy}) > 0.8
 
 
-def test_replay_of_choices():
-    section = {"critic": {"layer_dims": [32]}, "target_update_freq": 20, "epsilon": {"part": 0.5}}
+@pytest.mark.parametrize("num_quantiles", [1, 8])
+def test_replay_of_choices(num_quantiles):
+    critic = {"layer_dims": [32], "num_quantiles": num_quantiles}
+    section = {"critic": critic, "target_update_freq": 20, "epsilon": {"part": 0.5}}
     assert practise("dqn", section, choices=2) == 1.0
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from imitate import load_config, policy_from_checkpoint
-from imitate.config.library import bundled
+from imitate.config.ready_configs import bundled
 from imitate.envs.memory_tasks import Recall
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.algo_check import check_algo

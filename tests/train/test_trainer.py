@@ -252,6 +252,8 @@ def test_several_environments(run):
     assert record["Rollout/Horizon/point_mass:PointMassFar-v0"] == 30.0
     rates = [record[f"Rollout/Success_Rate/point_mass:PointMass{x}-v0"] for x in ("", "Far")]
     assert record["Rollout/Success_Rate"] == sum(rates) / 2
+    ends = [f"Rollout/Success_Rate_At_End/point_mass:PointMass{x}-v0" for x in ("", "Far")]
+    assert [record[tag] for tag in ends] == rates  # episodes end at success
     names = [e["env"] for e in result.results["final"]["environments"]]
     assert names == ["point_mass:PointMass-v0", "point_mass:PointMassFar-v0"]
 
