@@ -14,9 +14,9 @@ demonstrations and practice are one (``train.online.demo_ratio``).
 
 The penalty is this toolkit's: akin to that of Andrychowicz et al., "Hindsight Experience Replay", NIPS 2017
 (arXiv:1707.01495), on what enters the actor's tanh, and measured against the values as in TD3+BC (arXiv:2106.06860).
-With rewards at success alone one action hardly changes a
-value, less than the critics err; an optimizer that divides by the gradient's size would follow these errors to the
-end of the reach, everywhere. So the correction stays away from 0 only where it is worth something.
+With rewards at success alone one action hardly changes a value, less than the critics err; an optimizer that divides
+by the gradient's size would follow these errors to the end of the reach, everywhere. So the correction stays away from
+0 only where it is worth something.
 
 Departures: the clip has the gradient 1, so that a correction that has gone beyond the limits can return. In updates a
 policy with a memory decides as at an episode's start, from no more than ``train.frame_stack`` observations.
