@@ -21,6 +21,11 @@ class DeterministicActor(ActorCritic):
     """Networks and acting; a subclass has the losses. Its section has ``actor``, ``critic`` and ``exploration``."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
+    _progress = 0.0
+
+    def set_progress(self, progress: float) -> None:
+        """Noise falls."""
+        self._progress = progress
 
     def _create_networks(self) -> None:
         config = self.algo_config
@@ -55,5 +60,6 @@ class DeterministicActor(ActorCritic):
         action = self.actor.head.act(features)
         if not explore:
             return PolicyStep(action, state, {})
-        noise = next_noise(state["noise"], self.algo_config.exploration, generator)
+        exploration = self.algo_config.exploration
+        noise = next_noise(state["noise"], exploration, self._progress, generator)
         return PolicyStep((action + noise).clamp(-1.0, 1.0), {"noise": noise}, {})

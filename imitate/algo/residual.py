@@ -165,7 +165,7 @@ class Residual(UponFrozenPolicy, TD3):
         base, base_state = self._base_step(obs, state, generator)
         correction, noise = self.nets["actor"](obs, base, goal), state["noise"]
         if explore:
-            noise = next_noise(noise, self.algo_config.exploration, generator)
+            noise = next_noise(noise, self.algo_config.exploration, self._progress, generator)
             correction = (correction + noise).clamp(-1.0, 1.0)
         action = self._corrected(base, correction)
         return PolicyStep(action, {"noise": noise, "base": base_state}, {})

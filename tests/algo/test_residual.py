@@ -61,6 +61,15 @@ def test_practice_has_noise_within_the_reach(residual):
     assert actions.std().item() > 0.05
 
 
+def test_noise_falls_in_the_course_of_practice(residual):
+    algo = residual(reach=0.1, exploration={"std": 5.0, "end_std": 0.0})
+    obs, state = {"s": torch.zeros(200, 1)}, algo.initial_state(200)
+    algo.set_progress(1.0)
+    assert torch.equal(
+        algo.act(obs, state, explore=True).action, algo.act(obs, state, explore=False).action
+    )
+
+
 def test_targets_correct_the_frozen_policy_in_the_next_state(residual, worlds):
     algo = residual(slope=0.1, reach=0.5, actor={"noise_std": 0.0})
     set_correction(algo.nets["actor"], 0, 0, 9.0)

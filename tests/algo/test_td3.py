@@ -2,6 +2,9 @@ import math
 
 import pytest
 import torch
+from pydantic import ValidationError
+
+from imitate.algo.exploration import ActionNoiseConfig
 
 
 @pytest.fixture
@@ -69,6 +72,32 @@ def test_damped_noise_has_a_memory_that_ends_with_the_episode(worlds):
     )
     reset = algo.reset_state(second, torch.tensor([True, False]))["policy"]["noise"]
     assert reset[0].item() == 0 and reset[1].item() == second["policy"]["noise"][1].item()
+
+
+@pytest.mark.parametrize(
+    ("progress", "expected"),
+    [(0.0, 0.4), (0.49, 0.4), (0.5, 0.4), (0.6, 0.3), (0.7, 0.2), (1, 0.2)],
+)
+def test_noise_falls_in_the_course_of_practice(worlds, progress, expected):
+    algo = worlds.make_algo(
+        "ddpg", {"exploration": {"std": 0.4, "end_std": 0.2, "fall": [0.5, 0.7]}}
+    )
+    algo.set_progress(progress)
+    state = algo.initial_state(20_000)
+    drawn = algo.act({"s": torch.zeros(20_000, 1)}, state, explore=True).state["policy"]["noise"]
+    assert drawn.std().item() == pytest.approx(expected, rel=0.03)
+
+
+def test_noise_may_fall_at_once():
+    noise = ActionNoiseConfig(std=0.3, end_std=0.1, fall=(0.5, 0.5))
+    assert [noise.std_at(part) for part in (0.0, 0.499, 0.5, 1.0)] == [0.3, 0.3, 0.1, 0.1]
+    assert ActionNoiseConfig(std=0.3).std_at(1.0) == 0.3
+
+
+@pytest.mark.parametrize("fall", [(0.6, 0.5), (-0.1, 0.5), (0.5, 1.1)])
+def test_a_fall_of_noise_lies_within_the_training(fall):
+    with pytest.raises(ValidationError, match="0 <= begin <= end <= 1"):
+        ActionNoiseConfig(fall=fall)
 
 
 def test_ddpg_losses_by_hand(worlds):
