@@ -1,12 +1,13 @@
 """Labels of an expert against success: practice that is corrected (DAgger, HG-DAgger) beside more demonstrations.
 
-    python -m benchmarks.dagger --seed 1 2 3
-    python -m benchmarks.dagger --method bc dagger --seed 1 --rounds 5
+    python -m benchmarks.dagger --seed 0 1 2
+    python -m benchmarks.dagger --method bc hg_dagger --seed 1 --rounds 5
 
 All begin with the same 5 demonstrations of Lift. `bc` is trained on more and more of them; the others go through
-rounds of practice, see docs/interactive.md. A label is a step with an action of the expert's. Each policy plays from
-the same 50 initial states. Told is, per seed, at how many labels the wanted success was first reached; what is
-finished is kept under --out and not run again.
+rounds of practice, see docs/interactive.md. A label is a step with an action of the expert's; where these are the
+corrections alone (HG-DAgger), a round may have more episodes. Each policy plays from the same 50 initial states. Told
+is, per seed, at how many labels the wanted success was first reached; what is finished is kept under --out and not
+run again.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from imitate.data import DatasetFile
 
 METHODS: dict[str, tuple[str, ...]] = {
     "bc": (),
-    "dagger": ("--beta", "0.5"),
-    "hg_dagger": ("--take-over", "expert"),
+    "dagger": ("--episodes", "2", "--beta", "0.5"),
+    "hg_dagger": ("--episodes", "10", "--take-over", "expert"),
 }
 BEGIN = 5
 MORE = (5, 10, 15, 20, 30, 40, 60)
@@ -66,7 +67,7 @@ def practised(method: str, seed: int, args: argparse.Namespace) -> Points:
     folder.mkdir(parents=True, exist_ok=True)
     command = [*IMITATE, "dagger", "--config", args.config, "--dataset", str(args.dataset)]
     command += ["--demos", str(BEGIN), "--rounds", str(args.rounds), "--seed", str(1000 * seed)]
-    command += ["--episodes", str(args.episodes), "--out", str(folder / "run"), *METHODS[method]]
+    command += ["--out", str(folder / "run"), *METHODS[method]]
     run([*command, *_set((f"train.seed={seed}",))], folder / "dagger.log")
     rounds = json.loads((folder / "run" / "progress.json").read_text())["rounds"]
     return [(done["labels"], done["success_rate"]) for done in rounds]
@@ -82,9 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--method", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--seed", nargs="+", type=int, default=[1, 2, 3], help="training seeds")
+    parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2], help="training seeds")
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--episodes", type=int, default=2, help="of a round")
     parser.add_argument("--wanted", type=float, default=0.95, help="success rate")
     parser.add_argument("--config", default="robosuite/lift/bc")
     parser.add_argument("--dataset", type=Path, default=Path("datasets/lift/scripted.hdf5"))
