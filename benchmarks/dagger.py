@@ -4,10 +4,10 @@
     python -m benchmarks.dagger --method bc hg_dagger --seed 1 --rounds 5
 
 All begin with the same 5 demonstrations of Lift. `bc` is trained on more and more of them; the others go through
-rounds of practice, see docs/interactive.md. A label is a step with an action of the expert's; where these are the
-corrections alone (HG-DAgger), a round may have more episodes. Each policy plays from the same 50 initial states. Told
-is, per seed, at how many labels the wanted success was first reached; what is finished is kept under --out and not
-run again.
+rounds of practice, see docs/interactive.md. A label is a step with an action of the expert's; where not each step has
+one (`dagger_sparse`: each fourth; `hg_dagger`: corrections alone), a round has more episodes. Each policy plays from
+the same 50 initial states. Told is, per seed, at how many labels the wanted success was first reached; what is
+finished is kept under --out and not run again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from imitate.data import DatasetFile
 METHODS: dict[str, tuple[str, ...]] = {
     "bc": (),
     "dagger": ("--episodes", "2", "--beta", "0.5"),
+    "dagger_sparse": ("--episodes", "8", "--beta", "0.5", "--label-every", "4"),
     "hg_dagger": ("--episodes", "10", "--take-over", "expert"),
 }
 BEGIN = 5

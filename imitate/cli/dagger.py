@@ -61,6 +61,16 @@ def command(
             "--beta", min=0.0, max=1.0, help="In round k the expert acts with probability beta^k."
         ),
     ] = 0.5,
+    label_every: Annotated[
+        int,
+        typer.Option(
+            "--label-every",
+            metavar="STEPS",
+            min=1,
+            help="Ask the expert in one of so many steps, and learn from these alone: neighbours look alike. "
+            "Not with --take-over.",
+        ),
+    ] = 1,
     take_over: Annotated[
         str | None,
         typer.Option(
@@ -82,14 +92,18 @@ def command(
 ) -> None:
     """Learn in rounds: the policy acts, an expert says what would have been right (DAgger), or a person takes over.
 
-    All data lie in OUT/demos.hdf5, with `interventions`, `policy_actions`, `executed_actions` and `round` per step;
-    each round trains on all of them. Episodes last experiment.rollout.horizon steps. The same command again goes on
-    where it was interrupted, with more --rounds too. Exit codes: as of train.
+    All data lie in OUT/demos.hdf5, with `labelled`, `interventions`, `policy_actions`, `executed_actions` and `round`
+    per step; each round trains on all of them. Episodes last experiment.rollout.horizon steps. The same command again
+    goes on where it was interrupted, with more --rounds too. Exit codes: as of train.
     """
     from imitate.config import load_config
     from imitate.train.dagger import DaggerPlan, dagger
     from imitate.train.errors import TrainingError
 
+    if take_over is not None and label_every > 1:
+        raise ConfigError(
+            "--label-every: with --take-over each step by hand is a label: leave one of them out"
+        )
     loaded = load_config(config, set_ or ())
     meta = _environment(env, dataset, loaded)
     plan = DaggerPlan(
@@ -98,6 +112,7 @@ def command(
         seed=seed,
         horizon=loaded.experiment.rollout.horizon,
         demos=demos,
+        label_every=label_every,
     )
     with tqdm(total=rounds * episodes, unit="episode", disable=None) as bar:
 
@@ -113,7 +128,7 @@ def command(
             progress = dagger(
                 loaded,
                 plan,
-                _supervisor(expert, beta, take_over, str(meta["env_name"])),
+                _supervisor(expert, beta, label_every, take_over, str(meta["env_name"])),
                 meta,
                 out,
                 dataset=dataset,
@@ -165,7 +180,9 @@ def _environment(env: str | None, dataset: Path | None, config: Any) -> dict[str
         made.close()
 
 
-def _supervisor(expert: str, beta: float, take_over: str | None, env_name: str) -> SuperviseRound:
+def _supervisor(
+    expert: str, beta: float, label_every: int, take_over: str | None, env_name: str
+) -> SuperviseRound:
     """Who supervises each round."""
     from imitate.online.supervision import Labels, TakesOver, Vigilant
 
@@ -175,7 +192,7 @@ def _supervisor(expert: str, beta: float, take_over: str | None, env_name: str) 
     who = _expert(expert, env_name)
     if take_over is not None:
         return lambda number: TakesOver(Vigilant(who))
-    return lambda number: Labels(who, beta**number)
+    return lambda number: Labels(who, beta**number, label_every)
 
 
 def _expert(name: str, env_name: str) -> Any:

@@ -1,8 +1,8 @@
 """Somebody watches a policy at work: an expert who says what is right, or a person who takes over.
 
 What is recorded, per step: ``policy_actions``, what the policy wanted; ``executed_actions``, what was done;
-``actions``, what is to be learned, the label where there is one, else what was done; ``interventions``, 1 where the
-supervisor acted.
+``actions``, what is to be learned, the label where there is one, else what was done; ``labelled``, 1 where there is a
+label; ``interventions``, 1 where the supervisor acted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Supervisor(Protocol):
 
 
 Expert = Callable[[Obs], Any]
-"""From an observation to the right action (A,); told of ``start_episode(seed)`` if it has that."""
+"""From an observation to the right action (A,); told of ``start_episode(seed)`` if it has that, and of steps in which
+it is not asked if it has ``follow(obs)``."""
 
 Hand = Callable[[Obs, Action], Any]
 """From an observation and what the policy wants to an action (A,) while somebody holds the robot, else None."""
@@ -80,21 +81,37 @@ class PolicyExpert:
         self._policy.cut_plan()
         return self._policy(obs)
 
+    def follow(self, obs: Obs) -> None:
+        """What it remembers of an episode has no gaps."""
+        self._policy(obs)
+
 
 class Labels:
-    """DAgger's supervisor: labels each step, and acts with probability ``beta``."""
+    """DAgger's supervisor: labels each step, and acts with probability ``beta``.
 
-    def __init__(self, expert: Expert, beta: float) -> None:
-        self._expert, self._beta = expert, beta
-        self._rng = np.random.default_rng(0)
+    Args:
+        expert: is asked.
+        beta: probability with which it acts where it is asked.
+        every: it is asked in the first of so many steps; neighbours look alike, so that their labels say little new.
+    """
+
+    def __init__(self, expert: Expert, beta: float, every: int = 1) -> None:
+        self._expert, self._beta, self._every = expert, beta, every
+        self._rng, self._step = np.random.default_rng(0), 0
 
     def start_episode(self, seed: int) -> None:
         """See the class."""
-        self._rng = np.random.default_rng([seed, 1])
+        self._rng, self._step = np.random.default_rng([seed, 1]), 0
         _tell(self._expert, seed)
 
     def watch(self, obs: Obs, wanted: Action) -> Word:
         """See the class."""
+        step, self._step = self._step, self._step + 1
+        if step % self._every:
+            follow = getattr(self._expert, "follow", None)
+            if follow is not None:
+                follow(obs)
+            return Word()
         label = np.asarray(self._expert(obs), dtype=np.float64).reshape(wanted.shape)
         return Word(label, bool(self._rng.random() < self._beta))
 
@@ -198,6 +215,7 @@ def supervised_episode(
                 "actions": label,
                 "executed_actions": executed,
                 "policy_actions": wanted,
+                "labelled": word.label is not None,
                 "interventions": word.takes_over,
                 "round": round_number,
             }
@@ -229,6 +247,7 @@ def _episode(rows: list[dict[str, Any]], start: dict[str, Any]) -> Episode:
         states=series.get("states"),
         attrs={**attrs, "success": bool(series["success"].any()), "round": int(rows[0]["round"])},
         steps={
+            "labelled": series["labelled"].astype(np.uint8),
             "interventions": series["interventions"].astype(np.uint8),
             "policy_actions": series["policy_actions"],
             "executed_actions": series["executed_actions"],

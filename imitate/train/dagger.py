@@ -1,8 +1,9 @@
 """Rounds of practice under supervision: the policy acts, somebody corrects it, it learns from all of that.
 
-DAgger (Ross, Gordon, Bagnell, AISTATS 2011, arXiv:1011.0686): an expert labels each state that the policy visits, and
-acts itself with probability beta^k in round k. HG-DAgger (Kelly et al., ICRA 2019, arXiv:1810.02890): a person takes
-over where that is needed, and the policy learns from these steps (and from the demonstrations).
+DAgger (Ross, Gordon, Bagnell, AISTATS 2011, arXiv:1011.0686): an expert labels the states that the policy visits, all
+or one of so many, and acts itself with probability beta^k in round k. HG-DAgger (Kelly et al., ICRA 2019,
+arXiv:1810.02890): a person takes over where that is needed, and the policy learns from these steps (and from the
+demonstrations).
 
 All data lie in one file, ``demos.hdf5``: round 0 are the demonstrations that there were. Each round trains a run of its
 own below ``round_<k>/``. ``progress.json`` says which rounds are over, so that whatever is interrupted goes on: with
@@ -11,6 +12,7 @@ the round's next episode, or with its training.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -33,6 +35,7 @@ from imitate.train.errors import TrainingError
 from imitate.train.trainer import RunResult, train
 
 MAX_FAILURES = 10
+LABELLED = "labelled"
 _log = logging.getLogger(__name__)
 
 SuperviseRound = Callable[[int], Supervisor]
@@ -50,6 +53,7 @@ class DaggerPlan:
         horizon: steps of an episode.
         hold_steps: steps that go on after the first success.
         demos: so many of the demonstrations are taken; None: all.
+        label_every: the supervisor labels one of so many steps, and only these are learned from.
     """
 
     rounds: int = 5
@@ -58,6 +62,7 @@ class DaggerPlan:
     horizon: int = 200
     hold_steps: int = 8
     demos: int | None = None
+    label_every: int = 1
 
 
 @dataclass
@@ -118,7 +123,7 @@ def dagger(
         folder: where everything lies; one that is there is gone on with.
         dataset: demonstrations.
         init: a checkpoint to begin with.
-        labels_all: the supervisor labels each step, so that all count; otherwise those count in which it acted.
+        labels_all: the supervisor is asked for labels; otherwise those steps count in which it acted.
         on_round: called after each round.
         on_episode: called with the round and the number of its episodes so far.
         quiet: trainings say nothing.
@@ -135,6 +140,11 @@ def dagger(
     if tuple(config.train.action_keys) != ("actions",):
         raise ConfigError(
             f"train.action_keys: {list(config.train.action_keys)}; supervisors give 'actions': set it to ['actions']"
+        )
+    if plan.label_every > 1 and config.train.sample_weight.kind is not None:
+        raise ConfigError(
+            f"train.sample_weight.kind: '{config.train.sample_weight.kind}'; where not all steps are labelled, the "
+            "weights say which: leave it out, or label each step"
         )
     work = _Work(config, plan, Path(folder), env_meta, init, labels_all, quiet, stream)
     progress = work.begun(dataset)
@@ -186,6 +196,7 @@ class _Work:
         """What is done already; at the very start the demonstrations are copied."""
         if self._progress.is_file():
             saved = self._saved()
+            saved["settings"].setdefault("label_every", 1)  # begun before there was a choice
             if saved["settings"] != self._settings():
                 raise ConfigError(
                     f"{self._folder}: was begun with {saved['settings']}, now {self._settings()} is wanted: "
@@ -230,7 +241,7 @@ class _Work:
         with DatasetFile(self._demos) as file:
             for demo in file.demos():
                 by_hand = file.read(demo, "interventions").reshape(-1) > 0
-                over.labels += len(by_hand) if self._labels_all else int(by_hand.sum())
+                over.labels += self._labels(file, demo)
                 if file.attrs(demo)["round"] == number:
                     over.episodes += 1
                     over.steps += len(by_hand)
@@ -239,6 +250,14 @@ class _Work:
         if number > 0 and over.episodes:
             over.practised_success = solved / over.episodes
         return over
+
+    def _labels(self, file: DatasetFile, demo: str) -> int:
+        """Of one demo."""
+        if file.has(demo, LABELLED):
+            return int((file.read(demo, LABELLED) > 0).sum())
+        if self._labels_all:  # files from before there was a choice
+            return file.length(demo)
+        return int((file.read(demo, "interventions") > 0).sum())
 
     # ---- data ------------------------------------------------------------------------------------
 
@@ -272,7 +291,11 @@ class _Work:
                     f"{number}: put the file back, or take another folder"
                 )
             while (done := writer.num_episodes - first) < self._plan.episodes:
-                writer.append_episode(self._episode(number, done, policy, supervisor, states))
+                episode = self._episode(number, done, policy, supervisor, states)
+                if writer.arrays and LABELLED not in writer.arrays:  # episodes of a file are alike
+                    steps = {key: value for key, value in episode.steps.items() if key != LABELLED}
+                    episode = dataclasses.replace(episode, steps=steps)
+                writer.append_episode(episode)
                 if on_episode is not None:
                     on_episode(number, done + 1)
 
@@ -327,7 +350,10 @@ class _Work:
         }
         if self._init is not None:
             changes["experiment.ckpt_path"] = last
-        if not self._labels_all and self._config.train.sample_weight.kind is None:
+        if self._plan.label_every > 1:
+            changes["train.sample_weight.kind"] = "key"
+            changes["train.sample_weight.key"] = LABELLED
+        elif not self._labels_all and self._config.train.sample_weight.kind is None:
             changes["train.sample_weight.kind"] = "interventions"
         result = train(self._config.with_overrides(changes), quiet=self._quiet, stream=self._stream)
         if result.checkpoint is None and not result.exit_code:
@@ -370,6 +396,7 @@ def _demonstration(file: DatasetFile, demo: str, keys: tuple[str, ...]) -> Episo
         states=file.read(demo, "states") if file.has(demo, "states") else None,
         attrs={**attrs, "round": 0},
         steps={
+            LABELLED: np.ones(length, dtype=np.uint8),
             "interventions": np.ones(length, dtype=np.uint8),
             "policy_actions": actions,
             "executed_actions": actions,

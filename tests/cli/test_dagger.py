@@ -18,7 +18,7 @@ OBS = {
 
 
 def test_the_experts_share_falls_from_round_to_round():
-    supervise = dagger._supervisor("scripted", 0.5, None, "Lift")
+    supervise = dagger._supervisor("scripted", 0.5, 1, None, "Lift")
     shares = []
     for number in (1, 2):
         labels = supervise(number)
@@ -31,7 +31,7 @@ def test_the_experts_share_falls_from_round_to_round():
 
 
 def test_a_script_takes_over_where_the_policy_errs():
-    supervisor = dagger._supervisor("scripted", 0.5, "expert", "Lift")(1)
+    supervisor = dagger._supervisor("scripted", 0.5, 1, "expert", "Lift")(1)
     assert isinstance(supervisor, TakesOver)
     supervisor.start_episode(0)
     words = [supervisor.watch(OBS, np.ones(7)) for _ in range(10)]
@@ -39,7 +39,7 @@ def test_a_script_takes_over_where_the_policy_errs():
 
 
 def test_a_person_is_a_function_that_is_named():
-    supervisor = dagger._supervisor("scripted", 0.5, "numpy:add", "Lift")(1)
+    supervisor = dagger._supervisor("scripted", 0.5, 1, "numpy:add", "Lift")(1)
     assert supervisor.watch(np.ones(2), np.ones(2)).label.tolist() == [2.0, 2.0]
 
 
@@ -47,6 +47,13 @@ def test_a_person_is_a_function_that_is_named():
 def test_an_expert_that_is_not_there(name):
     with pytest.raises(ConfigError, match="--expert: .* is neither a file nor module:function"):
         dagger._expert(name, "Lift")
+
+
+def test_steps_by_hand_are_not_thinned(tmp_path):
+    args = ["dagger", "--config", "bc/bc", "--out", str(tmp_path / "out"), "--label-every", "2"]
+    result = CliRunner().invoke(app, [*args, "--take-over", "expert"])
+    assert result.exit_code == 2
+    assert "--label-every: with --take-over" in result.output
 
 
 def test_there_must_be_an_environment(tmp_path):

@@ -155,6 +155,35 @@ def test_the_expert_labels_each_step_and_acts_in_some(beta, share):
     assert np.mean(taken[0]) == pytest.approx(share, abs=0.03)
 
 
+def test_an_expert_that_is_asked_now_and_then_sees_all_steps_and_acts_in_none_between():
+    asked, followed = [], []
+
+    class Asked:
+        def follow(self, obs):
+            followed.append(obs["t"])
+
+        def __call__(self, obs):
+            asked.append(obs["t"])
+            return [7.0]
+
+    labels = Labels(Asked(), beta=1.0, every=3)
+    for _ in range(2):  # each episode begins with a label
+        labels.start_episode(0)
+        words = [labels.watch({"t": t}, np.zeros(1)) for t in range(8)]
+        assert [word.label is not None for word in words] == [t % 3 == 0 for t in range(8)]
+        assert [word.takes_over for word in words] == [t % 3 == 0 for t in range(8)]
+    assert asked == [0, 3, 6] * 2
+    assert followed == [1, 2, 4, 5, 7] * 2
+
+
+def test_what_has_a_label_is_recorded():
+    env = Counter()
+    words = {step: Word(np.array([100.0])) for step in (0, 4)}
+    _, episode = run(env, words)
+    np.testing.assert_array_equal(episode.steps["labelled"], [1, 0, 0, 0, 1, 0, 0, 0])
+    np.testing.assert_array_equal(episode.actions[:, 0], [100, 1, 2, 3, 100, 41, 42, 43])
+
+
 def test_a_person_has_an_opinion_only_while_acting():
     told = []
 

@@ -1,5 +1,6 @@
 """Rounds on a point that is to go to its goal: one demonstration is not enough, corrected practice is."""
 
+import dataclasses
 import json
 import shutil
 
@@ -169,3 +170,50 @@ def test_after_a_take_over_only_the_steps_by_hand_count(tmp_path):
     assert (weights[~by_hand] == 0).all()
     np.testing.assert_allclose(weights[by_hand], len(by_hand) / by_hand.sum(), rtol=1e-5)
     assert error(after.checkpoint) < error(policy)
+
+
+def test_only_labelled_steps_are_learned_from(tmp_path):
+    plan = dataclasses.replace(PLAN, label_every=4)
+    progress = dagger(
+        config(train={"num_epochs": 12}),
+        plan,
+        lambda number: Labels(right, 0.0, every=4),
+        env_meta(),
+        tmp_path / "out",
+        dataset=write_demos(tmp_path / "demos.hdf5"),
+    )
+    first, *_, last = progress.rounds
+    with DatasetFile(tmp_path / "out" / "demos.hdf5") as file:
+        practised = [-(-file.length(demo) // 4) for demo in file.demos()[1:]]
+    assert last.labels == first.steps + sum(practised)
+    run = json.loads(next((tmp_path / "out" / "round_2").glob("*/*/config.json")).read_text())
+    train_set, _ = build_datasets(load_config(run))
+    labelled_steps = train_set.numbers.array("labelled").reshape(-1) > 0
+    weights = train_set.__getitems__(list(range(len(train_set))))[0]["weight"][:, 0].numpy()
+    np.testing.assert_array_equal(weights > 0, labelled_steps)
+    # What the policy did where nobody was asked is wrong, and not learned.
+    assert error(last.checkpoint) < 0.7 * error(first.checkpoint)
+
+
+def test_weights_of_ones_own_and_steps_without_labels_contradict_each_other(finished, tmp_path):
+    demos, _, _ = finished
+    weighted = config(train={"sample_weight": {"kind": "return"}})
+    plan = dataclasses.replace(PLAN, label_every=4)
+    with pytest.raises(ConfigError, match="train.sample_weight.kind: 'return'"):
+        dagger(weighted, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
+
+
+def test_a_folder_from_before_labels_were_recorded_goes_on(finished, tmp_path):
+    demos, out, progress = finished
+    shutil.copytree(out, tmp_path / "out")
+    with h5py.File(tmp_path / "out" / "demos.hdf5", "a") as file:
+        for demo in file["data"].values():
+            del demo["labelled"]
+    saved = json.loads((tmp_path / "out" / "progress.json").read_text())
+    del saved["settings"]["label_every"]
+    (tmp_path / "out" / "progress.json").write_text(json.dumps(saved))
+    more = dataclasses.replace(PLAN, rounds=3)
+    settings = (config(train={"num_epochs": 12}), more, labelled, env_meta(), tmp_path / "out")
+    after = dagger(*settings, dataset=demos)
+    assert after.rounds[:3] == progress.rounds
+    assert after.rounds[3].labels == sum(r.steps for r in after.rounds)

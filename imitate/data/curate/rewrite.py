@@ -26,7 +26,7 @@ Values = NDArray[Any]
 
 STEP_ARRAYS = frozenset(
     ("actions", "actions_abs", "rewards", "dones", "terminals", "timeouts", "states")
-    + ("interventions", "policy_actions", "round")
+    + ("interventions", "policy_actions", "executed_actions", "labelled", "round")
 )
 
 
