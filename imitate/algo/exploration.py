@@ -55,7 +55,10 @@ def next_noise(
     """The next noise, (B, A): ``(1 - damping) noise + std * normal`` (Uhlenbeck & Ornstein 1930; arXiv:1509.02971).
 
     Args:
+        previous: (B, A) the last noise; zeros at the start of an episode.
+        config: damping and standard deviation.
         progress: which part of the training is over, in [0, 1].
+        generator: of the draws; None: torch's own.
     """
     fresh = torch.empty_like(previous).normal_(generator=generator)
     return previous * (1.0 - config.damping) + config.std_at(progress) * fresh
