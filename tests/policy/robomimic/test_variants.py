@@ -32,7 +32,9 @@ def test_actions(other, recorded):
         )
         for t in range(12)
     ]
-    np.testing.assert_allclose(actions, found["seq/actions"], atol=1e-5, rtol=0)
+    # Each denoising step carries the rounding of the one before along, which differs between processors.
+    atol = 1e-4 if other.startswith("diffusion") else 1e-5
+    np.testing.assert_allclose(actions, found["seq/actions"], atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("name", PLANNERS)
