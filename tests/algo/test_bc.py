@@ -150,9 +150,9 @@ def test_regression_averages_two_modes_away():
     ids=["gmm", "vae"],
 )
 def test_mixture_and_vae_keep_both_modes(overrides):
-    actions = train_on_two_modes(make(overrides), steps=1000)
-    # The VAE has 0.78 to 0.86 by seed and processor, the rest lies between the modes; their mean alone has 0.
-    assert np.mean(np.abs(np.abs(actions) - 0.8) < 0.15) > 0.7
+    # After 600 steps the VAE has 0.52 to 0.84 by seed and processor, after 3,000 it has 0.85 to 0.90.
+    actions = train_on_two_modes(make(overrides), steps=3000)
+    assert np.mean(np.abs(np.abs(actions) - 0.8) < 0.15) > 0.8
     assert 0.2 < np.mean(actions[:, 0] > 0) < 0.8
 
 

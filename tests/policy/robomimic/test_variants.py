@@ -32,8 +32,8 @@ def test_actions(other, recorded):
         )
         for t in range(12)
     ]
-    # Each denoising step carries the rounding of the one before along, which differs between processors.
-    atol = 1e-4 if other.startswith("diffusion") else 1e-5
+    # Denoising from images adds rounding up, which differs between processors: 1.7e-5 was seen, 4e-6 between kernels.
+    atol = 5e-5 if other == "diffusion_resnet" else 1e-5
     np.testing.assert_allclose(actions, found["seq/actions"], atol=atol, rtol=0)
 
 
