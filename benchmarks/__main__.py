@@ -5,7 +5,7 @@
     python -m benchmarks time_to_success                  the long one
     python -m benchmarks --peer-python PEER/bin/python --peer-source ROBOMIMIC
 
-The peer is robomimic in an environment of its own: torch (of our version), numpy<2, h5py, psutil, tqdm, termcolor,
+The peer is robomimic in an environment of its own: torch (of our version), numpy<2, h5py, psutil, tqdm, termcolor, six,
 and robomimic itself, by `pip install --no-deps robomimic` or as a checkout given by --peer-source. Without
 --peer-python its recorded figures stand in the table.
 """

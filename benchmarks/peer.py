@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,12 +35,13 @@ class Peer:
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
         if source is not None:
             environ["PYTHONPATH"] = str(source)
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (the peer writes to it)
         script = Path(__file__).with_name("peer_robomimic.py")
         self._process = subprocess.Popen(
             [str(python), str(script), str(data)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
             env=environ,
         )
@@ -85,8 +87,12 @@ class Peer:
         assert self._process is not None and self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
+            code = self._process.wait()
+            self._errors.seek(0)
+            said = self._errors.read().strip().splitlines()
+            last = said[-1] if said else "it said nothing"
             raise RuntimeError(
-                f"the peer ended with exit code {self._process.wait()}; run it by hand to see why"
+                f"the peer {' '.join(map(str, self._process.args))} ended with exit code {code}: {last}"
             )
         answer: dict[str, Any] = json.loads(line)
         return answer

@@ -109,11 +109,19 @@ class GymnasiumEnv:
         self._info = dict(info)
         return (
             self._observe(raw),
-            float(reward),
+            self._reward(reward),
             bool(terminated),
             bool(truncated),
             self._with_success(),
         )
+
+    def _reward(self, reward: Any) -> float:
+        if np.size(reward) != 1:
+            raise EnvError(
+                f"{self.name}: the reward has shape {np.shape(reward)}; wanted one number per step: weigh the "
+                "rewards in a wrapper, reward @ weights, and give the parts in info, which is logged"
+            )
+        return float(np.asarray(reward).item())
 
     def _native_action(self, action: Array) -> Any:
         values = np.asarray(action, dtype=np.float64)

@@ -60,6 +60,8 @@ class EnvGroup:
         self.lengths = np.zeros(len(lanes), dtype=np.int64)
         self._return = np.zeros(len(lanes))
         self._discounted = np.zeros(len(lanes))
+        self._weight = np.zeros(len(lanes))
+        self._weighted = np.zeros(len(lanes))
         self._success = np.zeros(len(lanes), dtype=np.bool_)
 
     @property
@@ -140,6 +142,7 @@ class EnvGroup:
             seed = int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
             self.begun[n] += 1
             self.lengths[n], self._return[n], self._discounted[n] = 0, 0.0, 0.0
+            self._weight[n] = self._weighted[n] = 0.0
             self._success[n] = False
             try:
                 obs, _ = self._envs[n].reset(seed=seed)
@@ -171,18 +174,24 @@ class EnvGroup:
             int(self.lengths[n]),
             bool(self._success[n]),
             numbers,
+            float(self._weighted[n] / self.lengths[n]),
         )
 
     def _count(self, rewards: Array, infos: list[Mapping[str, Any]]) -> None:
         self._return += rewards
         self._discounted += rewards * self._discount**self.lengths
+        # Reward l is in the returns from steps 1 to l, so discounted by discount^0 to discount^(l - 1).
+        self._weight = 1.0 + self._discount * self._weight
+        self._weighted += rewards * self._weight
         self.lengths += 1
         self._success |= np.array([bool(info.get("success", False)) for info in infos])
 
     # ---- faults ----------------------------------------------------------------------------------
 
     def _check(self, obs: Mapping[str, Any], reward: float) -> None:
-        """Raise ValueError where an observation has another shape than before, or the reward is not finite."""
+        """Raise ValueError where an observation has another shape than before, or the reward is not a finite number."""
+        if np.size(reward) != 1:
+            raise ValueError(f"the reward has shape {np.shape(reward)}, wanted one number")
         if not math.isfinite(reward):
             raise ValueError(f"the reward is {reward}")
         if not self._shapes:

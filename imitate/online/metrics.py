@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from statistics import fmean
@@ -15,9 +16,11 @@ MOST_EPISODES = 100
 class Metrics:
     """Means over the latest episodes; at most 100 are looked at.
 
-    Names: ``EnvironmentSteps``, ``NumberOfEpisodes``, ``AverageReturn``, ``AverageDiscountedReturn``,
-    ``AverageEpisodeLength``, ``AverageReward``, ``AverageEnvInfo[key]`` of the numbers in the last ``info`` of each
-    episode, and ``AverageEnvInfo[success]``, whether it ever succeeded.
+    Names and meanings are those of ALF: ``EnvironmentSteps``, ``NumberOfEpisodes``, ``AverageReturn``,
+    ``AverageDiscountedReturn`` (the discounted return from a step on, averaged over the steps of the episode),
+    ``EpisodicStartAverageDiscountedReturn`` (the one from the first step on), ``AverageEpisodeLength``,
+    ``AverageReward``, ``AverageEnvInfo[key]`` of the numbers in the last ``info`` of each episode, and
+    ``AverageEnvInfo[success]``, whether it ever succeeded.
     """
 
     def __init__(self) -> None:
@@ -42,11 +45,16 @@ class Metrics:
             return numbers
         numbers |= {
             "Metrics/AverageReturn": fmean(e.env_return for e in latest),
-            "Metrics/AverageDiscountedReturn": fmean(e.discounted_return for e in latest),
+            "Metrics/EpisodicStartAverageDiscountedReturn": fmean(
+                e.discounted_return for e in latest
+            ),
             "Metrics/AverageEpisodeLength": fmean(e.length for e in latest),
             "Metrics/AverageReward": sum(e.env_return for e in latest)
             / sum(e.length for e in latest),
         }
+        recorded = [e.mean_discounted_return for e in latest]
+        if not any(map(math.isnan, recorded)):
+            numbers["Metrics/AverageDiscountedReturn"] = fmean(recorded)
         keys = set.intersection(*(set(e.info) for e in latest)) - {"success"}
         for key in sorted(keys):
             numbers[f"Metrics/AverageEnvInfo[{key}]"] = fmean(e.info[key] for e in latest)
@@ -56,7 +64,15 @@ class Metrics:
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers."""
         latest = [
-            [e.env_return, e.discounted_return, e.length, e.success, e.info] for e in self._latest
+            [
+                e.env_return,
+                e.discounted_return,
+                e.length,
+                e.success,
+                e.info,
+                e.mean_discounted_return,
+            ]
+            for e in self._latest
         ]
         return {"steps": self.steps, "episodes": self.episodes, "latest": latest}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,13 +46,21 @@ class Step:
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """What came out of one practised episode."""
+    """What came out of one episode of online RL.
+
+    Attributes:
+        env_return: sum of the rewards.
+        discounted_return: from the first step on: sum of discount^(t - 1) r_t over t = 1 .. length.
+        mean_discounted_return: discounted return from a step on, mean over the steps of the episode; NaN where it was
+            not recorded.
+    """
 
     env_return: float
     discounted_return: float
     length: int
     success: bool
     info: dict[str, float] = field(default_factory=dict)
+    mean_discounted_return: float = math.nan
 
 
 @dataclass(frozen=True)

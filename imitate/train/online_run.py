@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from imitate.config import Config
 from imitate.config.transitions import Transitions
 from imitate.data.build import training_sources
 from imitate.data.rewards import RewardTransform
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, UserError
 from imitate.online.collector import LocalCollector
 from imitate.online.demonstrations import demonstrations_of, load_demonstrations
 from imitate.online.learners import MixedBuffer, ReplayLearner, RolloutLearner, Source
@@ -71,6 +72,7 @@ class OnlineRun(Run):
         self.metrics = Metrics()
         self.learner = make_learner(setup)
         self.collector = make_collector(setup)
+        self._named_memories: list[str] = []  # by last.pth, and by the one before it
         super().__init__(setup, folder, console, interrupt, ckpt, ranks)
 
     def counts(self) -> dict[str, int]:
@@ -196,10 +198,12 @@ class OnlineRun(Run):
         folder = self.folder.checkpoints
         path = folder / f"memory_{self.state.step}.pt"
         save_checkpoint(memory.state_dict(), path)
-        # The checkpoint before this one may still be the one to resume from.
-        older = sorted(folder.glob(MEMORY), key=lambda file: file.stat().st_mtime)[:-2]
-        for file in older:
-            file.unlink(missing_ok=True)
+        # The checkpoint before this one may still be the one to resume from. Times of files say nothing: clocks jump.
+        if path.name not in self._named_memories:
+            self._named_memories = [*self._named_memories[-1:], path.name]
+        for file in folder.glob(MEMORY):
+            if file.name not in self._named_memories:
+                file.unlink(missing_ok=True)
         return path.name
 
     def _restore(self, ckpt: Mapping[str, Any]) -> None:
@@ -211,12 +215,32 @@ class OnlineRun(Run):
         if self._memory is None:
             return
         path = self.folder.checkpoints / Path(str(saved["memory"])).name
-        if path.is_file():
-            self._memory.load_state_dict(torch.load(path, weights_only=True))
-            self._memory.cut_episodes()
-        elif self.config.train.online.save_buffer:
+        if saved["memory"] is not None:
+            self._named_memories = [path.name]
+        if path.is_file() or self.config.train.online.save_buffer:
+            self._restore_memory(path, saved["learner"])
+
+    def _restore_memory(self, path: Path, learner: Mapping[str, Any]) -> None:
+        """Fill the replay buffer from a file; one that is missing or damaged leaves it empty, which is told."""
+        memory = self._memory
+        assert memory is not None
+        try:
+            with zipfile.ZipFile(path) as archive:  # torch itself does not compare the checksums
+                bad = archive.testzip()
+            if bad is not None:
+                raise zipfile.BadZipFile(f"the checksum of {bad} differs")
+            memory.load_state_dict(torch.load(path, weights_only=True))
+            memory.cut_episodes()
+        except UserError:
+            raise
+        except Exception as error:  # torch raises what it likes over a damaged file
+            reason = "is gone" if isinstance(error, FileNotFoundError) else "is damaged"
+            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.learner = make_learner(self.setup)
+            self.learner.load_state_dict(learner)
             self.console.say(
-                f"warning: {path} is gone: the run goes on with nothing remembered", always=True
+                f"warning: {path} {reason} ({words}): the run goes on with an empty replay buffer, which fills anew",
+                always=True,
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -60,8 +61,8 @@ class History:
         if record.get("kind") == "rollout":
             return self._add_rollout(record)
         self.last_epoch = dict(record)
-        if record.get("Valid/Loss") is not None:
-            return self._add_valid(float(record["Valid/Loss"]), int(record["epoch"]))
+        if "Valid/Loss" in record:
+            return self._add_valid(_number(record["Valid/Loss"]), int(record["epoch"]))
         return set()
 
     @property
@@ -77,7 +78,7 @@ class History:
         return None
 
     def _add_valid(self, loss: float, epoch: int) -> set[str]:
-        improved = self.best_valid is None or loss < self.best_valid[0]
+        improved = loss < (math.inf if self.best_valid is None else self.best_valid[0])
         if improved:
             self.best_valid = (loss, epoch)
         if self.early_stopping.metric == "valid_loss":
@@ -87,10 +88,11 @@ class History:
 
     def _add_rollout(self, record: Mapping[str, Any]) -> set[str]:
         epoch = int(record["epoch"])
-        rate, mean_return = float(record["Rollout/Success_Rate"]), float(record["Rollout/Return"])
+        rate = float(record["Rollout/Success_Rate"])
+        mean_return = _number(record["Rollout/Return"], worst=-math.inf)
         self.rollouts[epoch] = dict(record)
         best: set[str] = set()
-        if self.best_return is None or mean_return > self.best_return[0]:
+        if mean_return > (-math.inf if self.best_return is None else self.best_return[0]):
             self.best_return = (mean_return, epoch)
             best.add("return")
         rate_improved = self.best_success is None or rate > self.best_success[0]
@@ -106,3 +108,8 @@ class History:
     def _watch(self, improved: bool, reached: bool) -> None:
         self._stall = 0 if improved else self._stall + 1
         self._reached = self._reached or reached
+
+
+def _number(value: float | None, worst: float = math.inf) -> float:
+    """A number of a record; `worst` where it is not finite, which the metrics file holds as null."""
+    return worst if value is None or not math.isfinite(value) else float(value)

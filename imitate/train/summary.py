@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,10 @@ def _success(entry: Mapping[str, Any]) -> str:
         text += (
             f", {entry['episodes']} episodes, 95 % interval {100 * low:.0f} - {100 * high:.0f} %"
         )
-    return text + f"), return {entry['mean_return']:.3g}"
+    mean_return = entry["mean_return"]
+    if mean_return is None or not math.isfinite(mean_return):
+        return text + "), return not finite"
+    return text + f"), return {mean_return:.3g}"
 
 
 def _number(value: float | None) -> str:

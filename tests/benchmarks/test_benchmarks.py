@@ -126,5 +126,11 @@ def test_a_live_peer_answers_line_by_line(tmp_path):
 
 
 def test_a_peer_that_dies_is_said(tmp_path):
-    with pytest.raises(RuntimeError, match="the peer ended with exit code"):
-        Peer(sys.executable, None, tmp_path / "unused.hdf5")
+    stand_in = tmp_path / "peer.py"
+    stand_in.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.stderr.write('Traceback\\n')\n"
+        "sys.exit(\"ModuleNotFoundError: No module named 'six'\")\n"
+    )
+    stand_in.chmod(0o755)
+    with pytest.raises(RuntimeError, match="ended with exit code 1: .*No module named 'six'"):
+        Peer(stand_in, None, tmp_path / "unused.hdf5")

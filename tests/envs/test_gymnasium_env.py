@@ -190,6 +190,19 @@ def test_errors_say_what_to_do():
 
 
 @pytest.mark.render
+def test_several_rewards_are_refused_with_what_is_wanted():
+    class Several(Goal):
+        def step(self, action):
+            obs, _, *rest = super().step(action)
+            return obs, np.array([1.0, 0.5]), *rest
+
+    gymnasium.register("Several-v0", Several, disable_env_checker=True)
+    env = GymnasiumEnv("Several-v0", {})
+    env.reset(seed=0)
+    with pytest.raises(EnvError, match=r"Several-v0: the reward has shape \(2,\); wanted one"):
+        env.step(np.zeros(env.action_dim))
+
+
 def test_frames_have_the_wanted_size():
     env = GymnasiumEnv("InvertedPendulum-v5", render=True)
     env.reset(seed=0)

@@ -5,6 +5,8 @@ import pytest
 
 from imitate.errors import EnvError
 from imitate.online.env_group import EnvGroup
+from imitate.online.metrics import Metrics
+from imitate.online.steps import EpisodeRecord
 
 from .worlds import Faulty, Line
 
@@ -40,6 +42,45 @@ def test_the_clock_ends_episodes_and_is_no_terminal():
     assert first.env_return == 3 * places[0]
     assert first.discounted_return == 1.75 * places[0]
     assert first.success and first.length == 3
+
+
+def test_discounted_returns_from_the_start_and_from_all_steps():
+    """Rewards 1, 2, 3 and discount 0.5: from the steps on 1 + 1 + 0.75, 2 + 1.5 and 3, in the mean 9.25 / 3."""
+    envs = group(horizon=3, discount=0.5, lanes=1)
+    envs.envs[0].place = 0.0
+    for _ in range(3):
+        envs.step(np.ones((1, 1)))
+    episode = envs.finished[0]
+    assert episode.discounted_return == 2.75
+    assert episode.mean_discounted_return == pytest.approx(9.25 / 3)
+    metrics = Metrics()
+    metrics.add(3, [episode, EpisodeRecord(1.0, 0.25, 1, True, {}, 0.75)])
+    numbers = metrics.numbers()
+    assert numbers["Metrics/EpisodicStartAverageDiscountedReturn"] == 1.5
+    assert numbers["Metrics/AverageDiscountedReturn"] == pytest.approx((9.25 / 3 + 0.75) / 2)
+
+
+def test_metrics_of_checkpoints_without_the_mean_over_steps_are_read():
+    metrics = Metrics()
+    metrics.load_state_dict({"steps": 4, "episodes": 1, "latest": [[3.0, 2.0, 4, True, {}]]})
+    numbers = metrics.numbers()
+    assert numbers["Metrics/EpisodicStartAverageDiscountedReturn"] == 2.0
+    assert "Metrics/AverageDiscountedReturn" not in numbers
+    again = Metrics()
+    again.load_state_dict(metrics.state_dict())
+    assert again.numbers() == numbers
+
+
+def test_several_rewards_are_refused_with_what_is_wanted():
+    class Several(Line):
+        def step(self, action):
+            obs, reward, *rest = super().step(action)
+            return obs, np.array([reward, 1.0]), *rest
+
+    envs = group(Several)
+    with pytest.raises(EnvError, match=r"the reward has shape \(2,\), wanted one number"):
+        for _ in range(5):
+            envs.step(np.zeros((2, 1)))
 
 
 def test_success_may_end_an_episode():

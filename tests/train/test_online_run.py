@@ -1,6 +1,8 @@
 """Whole trainings in an environment, small ones."""
 
+import io
 import json
+import os
 
 import numpy as np
 import pytest
@@ -136,6 +138,41 @@ def test_in_the_middle_of_an_episode_nothing_that_was_remembered_is_lost(tmp_pat
     after = torch.load(newest_memory(resumed), weights_only=True)
     assert int(after["rows"]["live"].sum()) == 450
     assert torch.equal(after["rows"]["vectors"][:200], saved["rows"]["vectors"][:200])
+
+
+def test_a_clock_that_jumps_loses_no_replay_buffer(tmp_path):
+    part = run(tmp_path, train={"num_epochs": 2})
+    for file in (part.run_dir / "checkpoints").glob("memory_*.pt"):
+        os.utime(file, (4e9, 4e9))  # written before the clock was set back
+    resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True)
+    assert int(torch.load(newest_memory(resumed), weights_only=True)["rows"]["live"].sum()) == 600
+    names = {file.name for file in (part.run_dir / "checkpoints").glob("memory_*.pt")}
+    assert names == {"memory_400.pt", "memory_600.pt"}
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda file: file.unlink(), "is gone"),
+        (lambda file: file.write_bytes(file.read_bytes()[:5000]), "is damaged"),
+        (lambda file: file.write_bytes(flipped(file.read_bytes())), "is damaged"),
+    ],
+)
+def test_a_replay_buffer_that_cannot_be_read_is_told_and_fills_anew(tmp_path, harm, words):
+    part = run(tmp_path, train={"num_epochs": 2})
+    harm(newest_memory(part))
+    said = io.StringIO()
+    resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True, stream=said)
+    lines = [line for line in said.getvalue().splitlines() if "memory_400.pt" in line]
+    assert len(lines) == 1 and words in lines[0] and "empty replay buffer" in lines[0]
+    assert int(torch.load(newest_memory(resumed), weights_only=True)["rows"]["live"].sum()) == 200
+    assert records(resumed)[-1]["Train/Updates"] == 80
+
+
+def flipped(content):
+    """One bit of the longest entry of an archive, the stored steps."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
 def test_workers_practise(tmp_path):

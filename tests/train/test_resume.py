@@ -17,7 +17,7 @@ from imitate.train.resume import last_state
 from imitate.train.run_folder import RunFolder
 from imitate.train.trainer import train
 
-from .conftest import config_dict
+from .conftest import config_dict, env_meta, write_demos
 
 KILLS = 5
 EPOCHS = 60
@@ -233,3 +233,16 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_writes_no_line_twice(
     folder.last.unlink()
     train(resume=folder.path, quiet=True)
     assert [record["epoch"] for record in MetricsFile(folder.metrics).read()] == [1, 2, 3]
+
+
+def test_a_run_with_returns_that_are_not_finite_is_resumed(tmp_path, importable_env):
+    data = write_demos(tmp_path / "demos.hdf5", meta=env_meta(nan_reward=True))
+    rollout = {"enabled": True, "n": 1, "horizon": 3, "num_workers": 0}
+    tree = config_dict(data, experiment={"rollout": rollout}, train={"num_epochs": 1})
+    part = train(tree, output_dir=tmp_path, quiet=True)
+    resumed = train(resume=part.run_dir, overrides=["train.num_epochs=2"], quiet=True)
+    rollouts = [
+        r for r in MetricsFile(RunFolder(part.run_dir).metrics).read() if r["kind"] == "rollout"
+    ]
+    assert resumed.exit_code == 0 and [r["Rollout/Return"] for r in rollouts] == [None, None]
+    assert any("return not finite" in line for line in resumed.summary)

@@ -69,3 +69,17 @@ def test_targets(metric, worse, good):
 def test_counters_survive_a_checkpoint():
     state = TrainState(step=7, epoch=2, skipped_batches=3, rollbacks=1, wall_s=1.5, cpu_s=1.0)
     assert TrainState.from_dict({**state.to_dict(), "rng": {}, "means": {}}) == state
+
+
+def test_numbers_that_are_not_finite_are_never_the_best_and_can_be_read_again():
+    live, again = History(stopping()), History(stopping())
+    for value in (float("nan"), float("inf"), -float("inf")):
+        # The metrics file holds null where a number is not finite.
+        for history, written in ((live, value), (again, None)):
+            assert history.add(rollout(1, 0.5, written)) == {"success"}
+            assert history.add(valid(1, written)) == set()
+    for history in (live, again):
+        assert (history.best_return, history.best_valid) == (None, None)
+        assert history.add(rollout(2, 0.25, -7.0)) == {"return"}
+        assert history.add(valid(2, 3.0)) == {"valid"}
+        assert history.best_success == (0.5, -float("inf"), 1)
