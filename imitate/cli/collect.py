@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from imitate.collection.collect import CollectionReport, collect
 from imitate.collection.demonstrate import Plan
-from imitate.envs.experts import QUALITIES, find_expert
+from imitate.envs.experts import QUALITIES, Habits, find_expert
+from imitate.errors import UserError
 
 INTERRUPTED = 130
 
@@ -55,6 +56,14 @@ def command(
             help="mixed: better, okay, worse and noise in turn, each a filter key; failed attempts are kept.",
         ),
     ] = Quality.expert,
+    human_like: Annotated[
+        bool,
+        typer.Option(
+            "--human-like",
+            help="A person's habits: waits, hesitation before the grasp, overshooting, missed grasps, another speed "
+            "in each episode. Not with --quality mixed.",
+        ),
+    ] = False,
     label: Annotated[
         Label,
         typer.Option(
@@ -80,6 +89,10 @@ def command(
 ) -> None:
     """Record demonstrations of a scripted expert in robosuite."""
     find_expert(env)
+    if human_like and quality is Quality.mixed:
+        raise UserError(
+            "--human-like changes the expert's way, but --quality mixed has demonstrators of its own: leave one out"
+        )
     plan = Plan(
         env_meta={
             "env_name": env,
@@ -93,6 +106,7 @@ def command(
         hold_steps=hold,
         keep_failures=keep_failures or quality is Quality.mixed,
         label=label.value,
+        habits=Habits() if human_like else None,
     )
     recorded = 0
     with tqdm(total=num, unit="demo", desc=env, disable=None) as bar:

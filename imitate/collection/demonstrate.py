@@ -14,7 +14,16 @@ import numpy as np
 
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array, Obs
-from imitate.envs.experts import LEVELS, QUALITIES, Demonstrator, Style, find_expert
+from imitate.envs.experts import (
+    LEVELS,
+    QUALITIES,
+    Demonstrator,
+    Expert,
+    Habits,
+    HumanLike,
+    Style,
+    find_expert,
+)
 from imitate.errors import EnvError, UserError
 
 MAX_ATTEMPTS = 25
@@ -41,6 +50,7 @@ class Plan:
         hold_steps: steps that go on after the first success.
         keep_failures: record the first attempt whatever came of it.
         label: what is recorded as ``actions``: ``executed`` (with noise; plays back) or ``expert`` (without).
+        habits: a person's, of the level ``better``; None: none.
     """
 
     env_meta: dict[str, Any]
@@ -51,6 +61,17 @@ class Plan:
     hold_steps: int = 8
     keep_failures: bool = False
     label: str = "executed"
+    habits: Habits | None = None
+
+    def attempt_steps(self, expert: type[Expert]) -> int:
+        """Steps after which an attempt has failed: a person gets twice the expert's."""
+        return self.horizon or expert.horizon * (1 if self.habits is None else 2)
+
+    def demonstrator(self, expert: Expert, quality: str, rng: np.random.Generator) -> Demonstrator:
+        """The one who stands between the expert and the arm."""
+        if self.habits is not None:
+            return HumanLike(expert, rng, self.habits)
+        return LEVELS[quality](expert, rng)
 
 
 @dataclass
@@ -119,7 +140,7 @@ def demonstrate(plan: Plan, index: int) -> Demonstration:
     """
     quality = plan.qualities[index % len(plan.qualities)]
     expert_class = find_expert(str(plan.env_meta["env_name"]))
-    horizon = plan.horizon or expert_class.horizon
+    horizon = plan.attempt_steps(expert_class)
     problems: list[str] = []
     for attempt in range(MAX_ATTEMPTS):
         env_seed, rng = _seeds(plan.seed, index, attempt)
@@ -127,7 +148,7 @@ def demonstrate(plan: Plan, index: int) -> Demonstration:
         noise = ActionNoise(rng, plan.noise, quality, style.hesitation)
         try:
             env = _worker_env(json.dumps(plan.env_meta))
-            who = LEVELS[quality](expert_class(style), rng)
+            who = plan.demonstrator(expert_class(style), quality, rng)
             episode = _record(env, who, noise, env_seed, horizon, plan)
         except UserError:
             raise
@@ -174,7 +195,7 @@ def _record(
     stop = horizon
     while len(actions) < stop and not (who.gave_up and not any(successes)):
         wanted = np.clip(who.act(obs), -1.0, 1.0)
-        executed = noise(wanted)
+        executed = wanted if who.still else noise(wanted)
         obs, reward, _, _, info = env.step(executed)
         if info["success"] and not any(successes):
             stop = min(horizon, len(actions) + 1 + plan.hold_steps)

@@ -61,3 +61,20 @@ def test_options_out_of_range(tmp_path):
     for bad in (("--num", "0"), ("--workers", "0"), ("--noise", "-1"), ("--quality", "poor")):
         done = run("collect", "--env", "Lift", "--out", str(tmp_path / "x.hdf5"), *bad)
         assert done.exit_code == 2, bad
+
+
+@pytest.mark.robosuite
+def test_a_persons_habits(tmp_path):
+    path = tmp_path / "human.hdf5"
+    done = run("collect", "--env", "Lift", "--num", "1", "--human-like", "--out", str(path))
+    assert done.exit_code == 0, done.output
+    with DatasetFile(path) as file:
+        actions = file.read("demo_0", "actions")
+    assert (actions[:5, :6] == 0.0).all()  # waits before the first motion
+
+
+def test_a_persons_habits_belong_to_the_expert(tmp_path):
+    options = ("--human-like", "--quality", "mixed")
+    done = run("collect", "--env", "Lift", "--out", str(tmp_path / "x.hdf5"), *options)
+    assert done.exit_code == 2
+    assert "leave one out" in done.stderr

@@ -6,7 +6,7 @@ import pytest
 from imitate.collection.collect import collect
 from imitate.collection.demonstrate import Plan
 from imitate.data import DatasetFile, check_dataset
-from imitate.envs.experts import QUALITIES
+from imitate.envs.experts import QUALITIES, Habits
 from imitate.errors import DatasetError, EnvError
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
@@ -108,3 +108,16 @@ def test_user_errors_come_before_work(lift_file, tmp_path):
     with pytest.raises(EnvError, match="no_such_argument"):
         collect(tmp_path / "x.hdf5", Plan(env_meta=meta), num=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_persons_demonstrations_do_not_depend_on_workers(tmp_path):
+    plan = Plan(env_meta=LIFT, seed=2, habits=Habits())
+    contents = []
+    for workers in (1, 2):
+        path = tmp_path / f"{workers}.hdf5"
+        assert collect(path, plan, num=3, workers=workers).solved == 3
+        contents.append(content(path))
+    (one, one_keys), (two, two_keys) = contents
+    assert one_keys == two_keys
+    assert one.keys() == two.keys()
+    assert all(np.array_equal(one[key], two[key]) for key in one)

@@ -1,11 +1,13 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from imitate.collection import demonstrate as module
 from imitate.collection.demonstrate import ActionNoise, Plan, demonstrate, describe
+from imitate.envs.experts import Habits, find_expert
 from imitate.errors import EnvError
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
@@ -118,3 +120,37 @@ def test_description_is_complete():
 def test_workers_need_no_torch():
     program = "import sys, imitate.collection.collect; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.robosuite
+def test_a_person_waits_and_takes_longer():
+    lengths, still = {}, {}
+    for name, habits in (("plain", None), ("person", Habits())):
+        demos = [demonstrate(Plan(env_meta=LIFT, habits=habits), number) for number in range(2)]
+        assert [demo.success for demo in demos] == [True] * 2
+        lengths[name] = sum(len(demo.actions) for demo in demos)
+        motion = np.concatenate([np.abs(demo.actions[:, :6]).max(axis=1) for demo in demos])
+        still[name] = float((motion == 0.0).mean())
+    assert lengths["person"] > 1.5 * lengths["plain"]
+    assert still["plain"] == 0.0  # noise moves the expert all the time
+    assert 0.15 < still["person"] < 0.6
+
+
+@pytest.mark.robosuite
+def test_a_person_tries_a_missed_grasp_again():
+    always = replace(Habits(), miss_probability=1.0)
+    missed = demonstrate(Plan(env_meta=LIFT, habits=always, horizon=250, keep_failures=True), 0)
+    closes = np.diff(missed.actions[:, 6]) > 0
+    assert closes.sum() >= 2
+    assert not missed.success  # each try closes above the cube
+    never = replace(Habits(), miss_probability=0.0)
+    held = demonstrate(Plan(env_meta=LIFT, habits=never), 0)
+    assert (np.diff(held.actions[:, 6]) > 0).sum() == 1
+    assert held.success
+
+
+def test_a_person_gets_twice_the_experts_steps():
+    expert = find_expert("Lift")
+    assert Plan(env_meta=LIFT).attempt_steps(expert) == 200
+    assert Plan(env_meta=LIFT, habits=Habits()).attempt_steps(expert) == 400
+    assert Plan(env_meta=LIFT, habits=Habits(), horizon=30).attempt_steps(expert) == 30

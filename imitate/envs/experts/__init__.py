@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from imitate.envs.experts.demonstrators import LEVELS, Demonstrator
 from imitate.envs.experts.expert import QUALITIES, Expert, Style
+from imitate.envs.experts.human import Habits, HumanLike
 from imitate.envs.experts.lift import LiftExpert
 from imitate.envs.experts.pick_place_can import PickPlaceCanExpert
 from imitate.envs.experts.stack import StackExpert
 from imitate.errors import EnvError, nearest
 
-__all__ = ["EXPERTS", "LEVELS", "QUALITIES", "Demonstrator", "Expert", "Style", "find_expert"]
+__all__ = [
+    "EXPERTS",
+    "LEVELS",
+    "QUALITIES",
+    "Demonstrator",
+    "Expert",
+    "Habits",
+    "HumanLike",
+    "Style",
+    "find_expert",
+]
 
 EXPERTS: dict[str, type[Expert]] = {
     expert.env_name: expert for expert in (LiftExpert, StackExpert, PickPlaceCanExpert)

@@ -26,9 +26,11 @@ class Demonstrator:
 
     Attributes:
         gave_up: it will not go on; the episode may end.
+        still: it waits: its last action commands no motion, and none is added as noise.
     """
 
     gave_up: bool = False
+    still: bool = False
 
     def __init__(self, expert: Expert, rng: np.random.Generator) -> None:
         self.expert = expert

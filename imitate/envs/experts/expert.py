@@ -73,6 +73,7 @@ class Expert(ABC):
         slack_m: sideways distance from the object within which the gripper comes down all the way.
         steepness: height per further sideways distance.
         carry_steps: how long the object is in the hand, about.
+        clearance_m: height above the grasp at which the fingers close on nothing.
     """
 
     env_name: ClassVar[str]
@@ -81,6 +82,7 @@ class Expert(ABC):
     slack_m: ClassVar[float] = 0.01
     steepness: ClassVar[float] = 2.0
     carry_steps: ClassVar[int] = 12
+    clearance_m: ClassVar[float] = 0.05
 
     def __init__(self, style: Style) -> None:
         self.style = style

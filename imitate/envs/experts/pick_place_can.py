@@ -38,6 +38,7 @@ class PickPlaceCanExpert(Expert):
     horizon = 400
     pace = 1.5
     carry_steps = 60
+    clearance_m = 0.09
 
     def act(self, obs: Obs) -> Array:
         """See the class."""
