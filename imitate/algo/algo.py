@@ -28,6 +28,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from imitate.algo.execution import ChunkExecution
 from imitate.algo.policy_state import PolicyState, no_frames, where_state, with_frame
 from imitate.config import Config
 from imitate.errors import ConfigError
@@ -400,6 +401,22 @@ class Algo(ABC):
         """A new state: fresh where ``mask`` (B,) is true, else as it was."""
         return where_state(mask, self.initial_state(mask.shape[0]), state)
 
+    @property
+    def execution(self) -> ChunkExecution | None:
+        """How predicted chunks become actions, with its state under ``chunk``; None: actions come one at a time."""
+        return None
+
+    def cut_plan(self, state: PolicyState) -> PolicyState:
+        """The state without actions that are planned and not yet taken; what was observed stays.
+
+        The next :meth:`act` then predicts anew. A policy that plans nothing gets its state back as it is.
+        """
+        if self.execution is None:
+            return state
+        policy = state["policy"]
+        batch_size = len(next(iter(policy["chunk"].values())))
+        return {**state, "policy": {**policy, "chunk": self._no_chunk(batch_size)}}
+
     def observe_reward(self, state: PolicyState, reward: Tensor) -> PolicyState:
         """The state after the rewards (B,) of the actions that it came with; most policies do not care.
 
@@ -451,8 +468,13 @@ class Algo(ABC):
         """:meth:`act` with observations (B, ...), or (B, frame_stack, ...) if frames are stacked, and own state."""
 
     def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        """The part of the state that belongs to the subclass."""
-        return {}
+        """The part of the state that belongs to the subclass; ``chunk`` belongs to :attr:`execution`."""
+        return {} if self.execution is None else {"chunk": self._no_chunk(batch_size)}
+
+    def _no_chunk(self, batch_size: int) -> PolicyState:
+        """State of an execution that has no chunk yet."""
+        assert self.execution is not None
+        return self.execution.initial_state(batch_size, self.ac_dim, self.device)
 
     def get_action(
         self, obs_dict: dict[str, Tensor], goal_dict: dict[str, Tensor] | None = None

@@ -170,11 +170,6 @@ class BC(Algo):
         error = (action - batch["actions"]).abs().mean(-1)
         return {"Action_Error": masked_mean(error, batch.get("pad_mask"))}
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        if self.execution is None:
-            return {}
-        return {"chunk": self.execution.initial_state(batch_size, self.ac_dim, self.device)}
-
     def _act(
         self,
         obs: dict[str, Tensor],
@@ -285,6 +280,14 @@ class BC_RNN(BC):  # noqa: N801
                 for key, shape in self.obs_shapes.items()
             }
         return state
+
+    def cut_plan(self, state: PolicyState) -> PolicyState:
+        """As in the base class; with ``open_loop`` the observation that the policy goes on seeing is a plan too."""
+        state = super().cut_plan(state)
+        if not self.algo_config.rnn.open_loop:
+            return state
+        policy = state["policy"]
+        return {**state, "policy": {**policy, "step": torch.zeros_like(policy["step"])}}
 
     def _act(
         self,

@@ -69,9 +69,6 @@ class ChunkPolicy(Algo):
             )
         }
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        return self.execution.initial_state(batch_size, self.ac_dim, self.device)
-
     def _act(
         self,
         obs: dict[str, Tensor],
@@ -85,5 +82,6 @@ class ChunkPolicy(Algo):
             chunk = self._predict(inputs["obs"], inputs["goal"], generator)
             return chunk[:, self._first_action :]
 
-        action, next_state, extras = self.execution.step(state, {"obs": obs, "goal": goal}, predict)
-        return PolicyStep(action, next_state, extras)
+        inputs = {"obs": obs, "goal": goal}
+        action, chunk, extras = self.execution.step(state["chunk"], inputs, predict)
+        return PolicyStep(action, {"chunk": chunk}, extras)

@@ -115,6 +115,10 @@ class FrozenPolicy(nn.Module):
         action = around.normalize_actions(own.unnormalize_actions(step.action))
         return action.clamp(-1.0, 1.0), step.state
 
+    def cut_plan(self, state: PolicyState) -> PolicyState:
+        """The state without actions that are planned and not yet taken."""
+        return state if self._algo is None else self._algo.cut_plan(state)
+
     def act_afresh(self, obs: Mapping[str, Tensor], around: Preprocess, frames: int) -> Tensor:
         """What it would do (B, A) in observations of which it knows no more than their frames.
 
@@ -191,6 +195,12 @@ class UponFrozenPolicy(Algo):
             **super()._initial_policy_state(batch_size),
             "base": self.base.initial_state(batch_size),
         }
+
+    def cut_plan(self, state: PolicyState) -> PolicyState:
+        """As in the base class, and the frozen policy's plan."""
+        state = super().cut_plan(state)
+        policy = state["policy"]
+        return {**state, "policy": {**policy, "base": self.base.cut_plan(policy["base"])}}
 
     def _base_step(
         self, obs: Mapping[str, Tensor], state: PolicyState, generator: torch.Generator | None

@@ -352,6 +352,14 @@ class Hierarchy(Algo):
         named = {f"subgoal/{key}": value for key, value in subgoal.items()}
         return PolicyStep(step.action, next_state, {**step.extras, **named})
 
+    def cut_plan(self, state: PolicyState) -> PolicyState:
+        """The state without the actor's planned actions and without the subgoal: the next step names a new one."""
+        return {
+            **state,
+            "actor": self.actor.cut_plan(state["actor"]),
+            "step": torch.zeros_like(state["step"]),
+        }
+
     def _held(
         self,
         state: PolicyState,

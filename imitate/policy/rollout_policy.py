@@ -137,7 +137,7 @@ class RolloutPolicy:
         What was seen stays known; the next action is the first of a new plan.
         """
         if self._state is not None:
-            self._state = _without_plans(self._state, self.algo.initial_state(self._batch_size))
+            self._state = self.algo.cut_plan(self._state)
 
     @torch.inference_mode()
     def planned_actions(self) -> NDArray[np.float64] | None:
@@ -232,15 +232,3 @@ class RolloutPolicy:
         if not batched:
             arrays = {key: value[None] for key, value in arrays.items()}
         return self.algo.preprocess.prepare_obs(arrays, keys)
-
-
-def _without_plans(state: PolicyState, fresh: PolicyState) -> PolicyState:
-    """The state with the executions of its chunks as at the start of an episode."""
-    return {
-        key: fresh[key]
-        if key == "chunk"
-        else _without_plans(value, fresh[key])
-        if isinstance(value, dict)
-        else value
-        for key, value in state.items()
-    }

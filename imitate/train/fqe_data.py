@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -195,10 +194,8 @@ def refuse_memory(algo: Algo, path: Path) -> str | None:
             f"{path}: policies with goals ({', '.join(algo.goal_shapes)}) cannot be judged by fitted Q evaluation: "
             "play episodes, by leaving out --fqe"
         )
-    remembered = set(algo.initial_state(1)["policy"])
-    execution: Any = getattr(algo, "execution", None)
-    if execution is not None:
-        remembered -= {"chunk", *execution.initial_state(1, algo.ac_dim, algo.device)}
+    execution, state = algo.execution, algo.initial_state(1)
+    remembered = set(state.get("policy", state)) - {"chunk"}
     if remembered:
         raise CheckpointError(
             f"{path}: this policy of {name} remembers what was before ({', '.join(sorted(remembered))}), so that a "

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config, policy_from_checkpoint
+from imitate.algo.hierarchy import Hierarchy
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
+from imitate.policy.rollout_policy import RolloutPolicy
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(
@@ -203,6 +205,34 @@ def test_a_checkpoint_acts_like_the_algo_it_came_from(acting, tmp_path):
         # Large layers of a loaded policy add in another order.
         np.testing.assert_allclose(action, np.maximum(expected, -1.0), atol=1e-5)
         assert action.dtype == np.float64
+
+
+def test_a_cut_plan_is_not_executed_and_the_past_stays_known(acting):
+    """At step 2 a policy that plans decides anew; one that does not acts as if nothing had been cut."""
+    algo = make_algo(acting)
+    algo.set_eval()
+    policy = RolloutPolicy(algo)
+
+    def second(cut, first=0):
+        torch.manual_seed(0)
+        policy.start_episode()
+        policy.cut_plan()  # nothing to cut yet
+        policy(observation(algo, seed=first))
+        if cut:
+            policy.cut_plan()
+        torch.manual_seed(1)
+        return policy(observation(algo, seed=1))
+
+    actor = algo.actor if isinstance(algo, Hierarchy) else algo
+    waits = actor.execution is not None and (
+        actor.execution.execute > 1 or actor.execution.temporal_ensemble is not None
+    )
+    if waits or isinstance(algo, Hierarchy):
+        assert not np.allclose(second(cut=True), second(cut=False))
+    else:
+        np.testing.assert_array_equal(second(cut=True), second(cut=False))
+    if algo.frame_stack > 1:
+        assert not np.allclose(second(cut=True), second(cut=True, first=2))
 
 
 def test_each_episode_of_a_batch_is_its_own(acting):

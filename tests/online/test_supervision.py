@@ -14,6 +14,7 @@ from imitate.online.supervision import (
     Word,
     supervised_episode,
 )
+from imitate.policy.checkpoint import checkpoint_dict
 from imitate.policy.rollout_policy import RolloutPolicy
 
 
@@ -249,6 +250,66 @@ def test_an_expert_policy_decides_anew_each_time():
     expert.start_episode(0)
     first, again = expert({"t": [1.0]}), expert({"t": [1.0]})
     np.testing.assert_allclose(first, again, atol=1e-6)
+
+
+FOUR = {"observation_horizon": 1, "prediction_horizon": 4, "action_horizon": 4}
+TINY = {
+    "bc": {"actor_layer_dims": [8], "chunk": {"enabled": True, "size": 4, "execute": 4}},
+    "act": {"chunk": {"size": 4, "execute": 4}, "transformer": {"embed_dim": 16, "num_heads": 2}},
+    "vq_bet": {"chunk": {"size": 4, "execute": 4}},
+    "flow_policy": {"horizon": FOUR},
+    "diffusion_policy": {"horizon": FOUR},
+}
+
+
+def planner(name):
+    """An untrained policy that plans four actions from the observation ``t``; ``residual`` is built upon one."""
+    torch.manual_seed(0)
+    shared = {"experiment": {"epoch_every_n_steps": 10}, "train": {"frame_stack": 1}}
+    shared["observation"] = {"modalities": {"obs": {"low_dim": ["t"]}}}
+    section = TINY.get(name, {})
+    tree = {**shared, "algo_name": name, "algo": section}
+    if section:
+        tree["train"] = {"frame_stack": 1, "seq_length": 4}
+    algo = algo_factory(name, load_config(tree), {"t": (1,)}, 3)
+    if name == "residual":
+        flow = planner("flow_policy").algo
+        ckpt = checkpoint_dict(flow, env_metadata={}, shape_metadata={})
+        algo.base.adopt(ckpt, algo.preprocess)
+    return RolloutPolicy(algo)
+
+
+@pytest.mark.parametrize("name", [*TINY, "residual"])
+def test_after_a_take_over_every_policy_plans_anew(name):
+    """The observation is the step's number whoever acts, so that only the plan can differ."""
+    policy, by_hand = planner(name), Word(np.full(3, -1.0), takes_over=True)
+
+    def wanted(words):
+        done = supervised_episode(Counter(), policy, Script(words), seed=0, horizon=4, states=False)
+        return done.steps["policy_actions"]
+
+    alone, helped = wanted({}), wanted({1: by_hand})
+    np.testing.assert_allclose(helped[:2], alone[:2])
+    assert not np.allclose(helped[2], alone[2])
+    # From step 2 on it is left alone: the rest of the new plan, not a plan at each step.
+    again = wanted({1: by_hand, 2: by_hand})
+    np.testing.assert_allclose(again[2], helped[2])
+    assert not np.allclose(again[3], helped[3])
+
+
+@pytest.mark.parametrize("name", [*TINY, "residual"])
+def test_labels_of_every_expert_that_plans_are_first_actions(name):
+    def labels(ask):
+        torch.manual_seed(0)
+        policy = planner(name)
+        policy.start_episode()
+        expert = PolicyExpert(policy) if ask else policy
+        return [expert({"t": [float(step)]}) for step in range(3)]
+
+    asked, executed = labels(True), labels(False)
+    np.testing.assert_allclose(asked[0], executed[0])
+    assert not np.allclose(asked[1], executed[1])
+    assert not np.allclose(asked[2], executed[2])
 
 
 def test_the_scripted_expert_depends_on_what_it_sees_alone():

@@ -1,6 +1,7 @@
 """Fitted Q evaluation against values that can be worked out, and what it refuses."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -206,6 +207,39 @@ def test_policies_that_remember_are_refused(line, tmp_path):
     path = checkpoint(tmp_path / "rnn.pth", 0.0, algo=section, seq_length=2)
     with pytest.raises(CheckpointError, match="remembers what was before .rnn, step"):
         value(path, line)
+
+
+@pytest.mark.parametrize("name", ["flow_policy", "act"])
+def test_planned_actions_are_no_memory(name):
+    from imitate.train.fqe_data import refuse_memory
+
+    assert refuse_memory(small(name), Path("p.pth")).startswith("p.pth: executes")
+
+
+def test_hierarchies_remember_their_subgoal():
+    from imitate.train.fqe_data import refuse_memory
+
+    with pytest.raises(CheckpointError, match="of hbc remembers what was before .actor, planner"):
+        refuse_memory(small("hbc"), Path("p.pth"))
+
+
+def small(name):
+    """An algorithm on one observation 's', as its defaults are."""
+    tree = {
+        "algo_name": name,
+        "train": {"seq_length": 16, "frame_stack": 1 if name == "hbc" else 2},
+        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+    }
+    if name == "hbc":
+        groups = {"obs": {"low_dim": ["s"]}}
+        tree["observation"] = {
+            "planner": {"modalities": {**groups, "subgoal": {"low_dim": ["s"]}}},
+            "actor": {"modalities": groups},
+        }
+    elif name == "act":
+        tree["algo"] = {"chunk": {"size": 8, "execute": 4}}
+        tree["train"]["frame_stack"] = 1
+    return algo_factory(name, load_config(tree), {"s": (1,)}, 1)
 
 
 def test_policies_of_chunks_are_judged_by_their_first_actions_and_say_so(line, tmp_path):
