@@ -81,14 +81,18 @@ VERBS = {
         "Train once for each combination of values.",
         (
             "imitate sweep robosuite/lift/bc --grid train.seed=[1,2,3] --workers 2",
+            "imitate sweep --config my_sweep.json --epochs 100 --statistic iqm",
             "imitate sweep my_sweep.json --dry-run",
         ),
     ),
     "plot": Verb(
         "plot",
         "plot",
-        "Draw curves of several runs.",
-        ("imitate plot runs/lift_bc runs/lift_flow_policy --over cpu --out curves.png",),
+        "Draw curves of several runs, over seeds.",
+        (
+            "imitate plot runs/lift_bc runs/lift_flow_policy --over cpu --out curves.png",
+            "imitate plot runs/my_sweep --out curves.pdf --table results.tex --statistic iqm",
+        ),
     ),
     "eval": Verb(
         "eval",

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from imitate.cli.reports.layout import table
+from imitate.errors import ConfigError
+from imitate.functional.over_seeds import Statistic
+
+if TYPE_CHECKING:
+    from imitate.train.sweep import SweepResult
 
 
 def sweep(
     config: Annotated[
-        str,
+        str | None,
         typer.Argument(help="JSON file, or a name such as robosuite/lift/bc.", metavar="CONFIG"),
-    ],
+    ] = None,
+    config_option: Annotated[
+        str | None, typer.Option("--config", "-c", help="The same as CONFIG, as in train.")
+    ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option("--grid", "-g", help="Values to try: train.seed=[1,2,3].", metavar="KEY=LIST"),
@@ -32,49 +40,90 @@ def sweep(
     name: Annotated[
         str | None, typer.Option("--name", help="Folder of the sweep; the experiment's name.")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps (train.device).")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, help="In place of train.num_epochs.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Runs at a time; half of the cores.")
     ] = None,
+    statistic: Annotated[
+        Statistic,
+        typer.Option("--statistic", help="Of the seeds; iqm is the interquartile mean (>= 4)."),
+    ] = "mean",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list the runs and what is done of them.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
 ) -> None:
     """Train once for each combination of values, in parallel processes.
 
     Values to try are lists in the configuration where the key takes a single value ("seed": [1, 2, 3]), --grid, or
-    robomimic's meta.hp_keys and meta.hp_values. The same command again goes on: what is over is left alone, what was
-    interrupted or failed is resumed. The folder OUTPUT_DIR/NAME gets the runs, results.json and curves.png. Exit codes:
-    0 all done; 1 a run failed; 130 interrupted.
+    robomimic's meta.hp_keys and meta.hp_values. The same command again resumes the sweep: finished runs are left alone,
+    interrupted and failed ones are resumed. Runs that differ only in train.seed are put together into one setting with
+    its mean and 95 % interval over seeds. The folder OUTPUT_DIR/NAME gets the runs, results.json (every run),
+    settings.json, .csv, .md and .tex (over seeds), curves.png and curves.pdf. Exit codes: 0 all done; 1 a run failed;
+    130 interrupted.
     """
     from tqdm import tqdm
 
     from imitate.train.sweep import Sweep, SweepRun, default_workers, table_rows
 
+    own = {"train.device": device, "train.num_epochs": epochs}
     work = Sweep(
-        config, grid or (), overrides=set_ or (), dataset=dataset, output_dir=output_dir, name=name
+        _one_config(config, config_option),
+        grid or (),
+        overrides=[*(set_ or ()), *(f"{key}={v}" for key, v in own.items() if v is not None)],
+        dataset=dataset,
+        output_dir=output_dir,
+        name=name,
     )
+    work.require_seeds(statistic)
     if dry_run:
         states = [work.state(run) for run in work.runs]
         typer.echo("\n".join(table(*table_rows(work.axes, states))))
         return
-    bar = tqdm(total=len(work.runs), unit="run", disable=None)
+    bar = tqdm(total=len(work.runs), unit="run", disable=True if quiet else None)
 
     def tell(run: SweepRun) -> None:
         if run.status == "running":
             return
         bar.update()
-        bar.write(f"{run.name}: {run.status}")
+        if not quiet:
+            bar.write(f"{run.name}: {run.status}")
 
     with bar:
-        result = work.run(workers or default_workers(), tell)
+        result = work.run(workers or default_workers(), tell, statistic)
     if json_:
         typer.echo((result.folder / "results.json").read_text(encoding="utf-8"))
     else:
         typer.echo("\n".join(table(*table_rows(work.axes, result.runs))))
-        if result.picture is not None:
-            typer.echo(str(result.picture))
+        _print_settings(result, statistic)
         if result.interrupted:
             typer.echo("interrupted; the same command goes on")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
+
+
+def _one_config(config: str | None, option: str | None) -> str:
+    if config is not None and option is None:
+        return config
+    if option is not None and config is None:
+        return option
+    raise ConfigError(
+        "name one configuration: imitate sweep CONFIG, or imitate sweep --config CONFIG"
+    )
+
+
+def _print_settings(result: SweepResult, statistic: Statistic) -> None:
+    """The table over seeds, where there are several, and where table and picture lie."""
+    from imitate.train.results_table import caption, cells
+
+    if any(setting.wanted > 1 for setting in result.settings):
+        header, rows = cells(result.settings, statistic)
+        typer.echo("\n".join(["", *table(header, rows), caption(statistic)]))
+    if result.picture is not None:
+        typer.echo(f"{result.picture}, curves.pdf, settings.csv, settings.md, settings.tex")

@@ -62,7 +62,9 @@ def combinations(tree: Mapping[str, Any], axes: Axes) -> list[tuple[str, Config]
     made = []
     for values in product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
-        name = ",".join(f"{_short(path, axes)}={_word(value)}" for path, value in chosen.items())
+        name = ",".join(
+            f"{short_name(path, axes)}={_word(value)}" for path, value in chosen.items()
+        )
         try:
             made.append((name or "only", load_config(tree).with_overrides(chosen)))
         except ConfigError as error:
@@ -123,7 +125,7 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
 
 
-def _short(path: str, axes: Mapping[str, Any]) -> str:
+def short_name(path: str, axes: Mapping[str, Any]) -> str:
     """The fewest last words of a dotted key that tell it from the other keys."""
     words = path.split(".")
     for count in range(1, len(words) + 1):

@@ -1,138 +1,191 @@
-"""Learning and success curves of several runs in one picture."""
+"""Curves of several runs in one picture: settings with several seeds as a line and a band."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from imitate.errors import UserError
-from imitate.train.metrics import MetricsFile
-from imitate.train.run_folder import RunFolder, open_run_folder
+from imitate.errors import UserError, nearest
+from imitate.functional.over_seeds import Statistic
+from imitate.train.curves import Curve, read_curves
+from imitate.train.over_seeds import Band, Setting, band
+from imitate.train.results_table import INTERVALS, NAMES
 
-Record = Mapping[str, Any]
+__all__ = ["AXES", "Curve", "draw", "draw_settings", "read_curves"]
+
 AXES = {"epoch": "epoch", "step": "updates", "cpu": "CPU seconds of training"}
 """What a curve is drawn over, and its label."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One run.
-
-    Attributes:
-        label: in the legend.
-        epochs: records of epochs, in order.
-        rollouts: records of evaluations, in order.
-    """
-
-    label: str
-    epochs: tuple[Record, ...]
-    rollouts: tuple[Record, ...]
-
-    def place(self, record: Record, over: str) -> float:
-        """Where a record stands on the axis."""
-        if over != "cpu":
-            return float(record[over])
-        known = {r["epoch"]: r["Timing/CPU_s"] for r in self.epochs if "Timing/CPU_s" in r}
-        if record["epoch"] not in known:
-            raise UserError(
-                f"run '{self.label}': its metrics have no CPU seconds (an older run); choose another --over"
-            )
-        return float(known[record["epoch"]])
-
-
-def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
-    """Curves of run folders; a folder of runs stands for all of them.
-
-    Raises:
-        UserError: there is no run, or it has no metrics yet.
-    """
-    folders = [folder for path in paths for folder in _runs(Path(path).expanduser())]
-    names = [_name(folder) for folder in folders]
-    curves = []
-    for folder, name in zip(folders, names, strict=True):
-        records = MetricsFile(folder.metrics).read()
-        label = name if names.count(name) == 1 else f"{name} {folder.path.name}"
-        epochs = [record for record in records if record.get("kind") == "epoch"]
-        rollouts = [record for record in records if record.get("kind") == "rollout"]
-        if not epochs:
-            raise UserError(f"{folder.path}: no epoch is over yet, so there is nothing to draw")
-        curves.append(
-            Curve(
-                label,
-                tuple(sorted(epochs, key=_epoch)),
-                tuple(sorted(rollouts, key=_epoch)),
-            )
-        )
-    return curves
+PANELS = {
+    "loss": (("Train/Loss", "-"), ("Valid/Loss", "--")),
+    "success": (("Rollout/Success_Rate", "-"),),
+    "return": (("Rollout/Return", "-"), ("Metrics/AverageReturn", ":")),
+}
+"""Tags of the metrics and line styles of each panel."""
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B2A000")
+"""Okabe and Ito's, which people who see colours differently can tell apart (the yellow darkened)."""
+PANEL_INCHES = (3.4, 2.4)
+LEGEND_ROW = 0.18
+"""Height of a line of the legend, in inches."""
+PAPER: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3,
+    "pdf.fonttype": 42,  # letters as outlines that publishers accept
+    "ps.fonttype": 42,
+}
 
 
 def draw(curves: Sequence[Curve], path: Path, over: str = "step") -> Path:
-    """Losses on the left, success rates with their intervals on the right."""
-    # The object interface: nothing global is chosen, no window is opened.
+    """Losses on the left, success rates with their intervals on the right, a line per run."""
+    runs = [Setting(curve.label, {}, (curve,), 1) for curve in curves]
+    return draw_settings(runs, [path], over)[0]
+
+
+def draw_settings(
+    settings: Sequence[Setting],
+    paths: Sequence[Path],
+    over: str = "step",
+    statistic: Statistic = "mean",
+    panels: Sequence[str] | None = None,
+) -> list[Path]:
+    """Draw settings: the statistic over seeds as a line, its 95 % interval as a band.
+
+    A single run's success has the Wilson interval of its episodes as bars.
+
+    Args:
+        settings: in the order of the legend.
+        paths: pictures to write, in the form that their endings say (.png, .pdf, .svg).
+        over: 'step', 'epoch' or 'cpu'.
+        statistic: see :func:`imitate.functional.over_seeds.estimate`.
+        panels: names of `PANELS`; by default loss and success, for online training return and success.
+
+    Raises:
+        UserError: a picture cannot be written in such a form.
+    """
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    for number, curve in enumerate(curves):
-        color = f"C{number % 10}"
-        _loss(left, curve, over, color)
-        _success(right, curve, over, color)
-    left.set(xlabel=AXES[over], ylabel="loss (dashed: validation)")
-    if all(record.get("Train/Loss", 0) > 0 for curve in curves for record in curve.epochs):
-        left.set_yscale("log")
-    right.set(xlabel=AXES[over], ylabel="success rate (bars: 95 % interval)", ylim=(-0.03, 1.03))
-    right.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    return path
+    shown = list(panels or default_panels(settings))
+    # The object interface: nothing global is chosen, no window is opened.
+    with matplotlib.rc_context(PAPER):
+        width = PANEL_INCHES[0] * len(shown)
+        columns, rows = _legend_shape(settings, width)
+        figure = Figure(figsize=(width, PANEL_INCHES[1] + LEGEND_ROW * rows), layout="constrained")
+        FigureCanvasAgg(figure)
+        _check_forms(figure, paths)
+        for name, axes in zip(shown, figure.subplots(1, len(shown), squeeze=False)[0], strict=True):
+            _panel(axes, name, settings, over, statistic)
+        _legend(figure, settings, columns)
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=200)
+    return list(paths)
 
 
-def _loss(axes: Any, curve: Curve, over: str, color: str) -> None:
-    for tag, style in (("Train/Loss", "-"), ("Valid/Loss", "--")):
-        records = [record for record in curve.epochs if record.get(tag) is not None]
-        x = [curve.place(record, over) for record in records]
-        axes.plot(x, [record[tag] for record in records], style, color=color)
+def default_panels(settings: Sequence[Setting]) -> tuple[str, str]:
+    """Panels that say most about the runs."""
+    online = any(curve.is_online for setting in settings for curve in setting.curves)
+    return ("return", "success") if online else ("loss", "success")
 
 
-def _success(axes: Any, curve: Curve, over: str, color: str) -> None:
-    x = [curve.place(record, over) for record in curve.rollouts]
-    rate = [record["Rollout/Success_Rate"] for record in curve.rollouts]
-    axes.plot(x, rate, marker="o", markersize=4, color=color, label=curve.label)
-    low = [
-        r - record.get("Rollout/Success_Rate_Low", r)
-        for r, record in zip(rate, curve.rollouts, strict=True)
+def _panel(
+    axes: Any, name: str, settings: Sequence[Setting], over: str, statistic: Statistic
+) -> None:
+    positive = True
+    for number, setting in enumerate(settings):
+        color = _color(number, settings)
+        for tag, style in PANELS[name]:
+            bounds = (0.0, 1.0) if name == "success" else (float("-inf"), float("inf"))
+            line = band(setting, tag, over, statistic, bounds)
+            _line(axes, line, color, style, marker="o" if tag.startswith("Rollout/") else "")
+            positive = positive and all(value > 0 for value in line.value)
+        if name == "success" and len(setting.curves) == 1:
+            _episode_bars(axes, setting.curves[0], over, color)
+    _label(axes, name, settings, over, statistic)
+    if name == "loss" and positive and axes.lines:
+        axes.set_yscale("log")
+
+
+def _line(axes: Any, line: Band, color: Any, style: str, marker: str) -> None:
+    if not line.x:
+        return
+    axes.plot(line.x, line.value, style, color=color, marker=marker)
+    if line.low != line.value or line.high != line.value:
+        axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.18, linewidth=0)
+
+
+def _label(
+    axes: Any, name: str, settings: Sequence[Setting], over: str, statistic: Statistic
+) -> None:
+    online = any(curve.is_online for setting in settings for curve in setting.curves)
+    x = "environment steps" if online and over == "step" else AXES[over]
+    several = any(len(setting.curves) > 1 for setting in settings)
+    interval = INTERVALS[statistic] if several else "Wilson interval of its episodes"
+    titles = {
+        "loss": "loss (dashed: validation)",
+        "success": "success rate",
+        "return": "return (dotted: while training)",
+    }
+    axes.set(xlabel=x, ylabel=titles[name])
+    axes.grid(alpha=0.25, linewidth=0.5)
+    if name == "success":
+        axes.set_ylim(-0.03, 1.03)
+        words = f"{NAMES[statistic]}, 95 % {interval}" if several else f"95 % {interval}"
+        axes.set_title(words, fontsize=7, color="0.35")
+    if not axes.lines:
+        axes.text(0.5, 0.5, f"no {name}", ha="center", va="center", transform=axes.transAxes)
+
+
+def _episode_bars(axes: Any, curve: Curve, over: str, color: Any) -> None:
+    records = [r for r in curve.rollouts if r.get("Rollout/Success_Rate_Low") is not None]
+    x = [curve.place(record, over) for record in records]
+    rate = [record["Rollout/Success_Rate"] for record in records]
+    below = [
+        max(0.0, r - record["Rollout/Success_Rate_Low"])
+        for r, record in zip(rate, records, strict=True)
     ]
-    high = [
-        record.get("Rollout/Success_Rate_High", r) - r
-        for r, record in zip(rate, curve.rollouts, strict=True)
+    above = [
+        max(0.0, record["Rollout/Success_Rate_High"] - r)
+        for r, record in zip(rate, records, strict=True)
     ]
     if x:
-        bars = [[max(0.0, width) for width in widths] for widths in (low, high)]
-        axes.errorbar(x, rate, bars, fmt="none", capsize=3, color=color, alpha=0.5)
+        axes.errorbar(x, rate, [below, above], fmt="none", capsize=2, color=color, alpha=0.5)
 
 
-def _runs(path: Path) -> list[RunFolder]:
-    if (path / "config.json").is_file():
-        return [open_run_folder(path)]
-    found = sorted(config.parent for config in path.rglob("config.json") if _is_run(config.parent))
-    if not found:
-        raise UserError(f"{path}: neither a run folder nor a folder that holds runs")
-    return [RunFolder(folder) for folder in found]
+def _color(number: int, settings: Sequence[Setting]) -> Any:
+    if len(settings) <= len(COLORS):
+        return COLORS[number]
+    import matplotlib
+
+    return matplotlib.colormaps["turbo"]((number + 0.5) / len(settings))
 
 
-def _is_run(folder: Path) -> bool:
-    return (folder / "metrics.jsonl").is_file()
+def _legend_shape(settings: Sequence[Setting], width: float) -> tuple[int, int]:
+    """Columns and rows of a legend as wide as the picture (in inches)."""
+    longest = max(len(setting.title) for setting in settings)
+    columns = max(1, min(len(settings), int(width * 13 / (longest + 6))))
+    return columns, -(-len(settings) // columns)
 
 
-def _name(folder: RunFolder) -> str:
-    config = json.loads(folder.config.read_text(encoding="utf-8"))
-    return str(config["experiment"]["name"])
+def _legend(figure: Any, settings: Sequence[Setting], columns: int) -> None:
+    from matplotlib.lines import Line2D
+
+    lines = [
+        Line2D([], [], color=_color(number, settings), label=setting.title)
+        for number, setting in enumerate(settings)
+    ]
+    figure.legend(handles=lines, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _epoch(record: Record) -> int:
-    return int(record["epoch"])
+def _check_forms(figure: Any, paths: Sequence[Path]) -> None:
+    forms = {f".{form}" for form in figure.canvas.get_supported_filetypes()}
+    for path in paths:
+        if path.suffix.lower() not in forms:
+            raise UserError(
+                f"{path}: a picture cannot be written as '{path.suffix}'; "
+                f"{nearest(path.suffix, ('.png', '.pdf', '.svg'))}"
+            )

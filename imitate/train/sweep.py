@@ -19,7 +19,11 @@ from imitate.config import Config
 from imitate.config.axes import Axes, combinations, expand
 from imitate.config.loading import Source
 from imitate.errors import ConfigError
-from imitate.train.plot import draw, read_curves
+from imitate.functional.over_seeds import FEWEST_SEEDS, Statistic
+from imitate.train.curves import read_curves
+from imitate.train.over_seeds import SEED, Setting, settings_of
+from imitate.train.plot import draw_settings
+from imitate.train.results_table import save_table
 from imitate.train.run_folder import RunFolder, newest_run_folder, to_json, write_text
 
 POLL_S = 0.2
@@ -52,16 +56,18 @@ class SweepResult:
     """How a sweep ended.
 
     Attributes:
-        folder: holds the runs, ``sweep.json`` and ``results.json``.
+        folder: holds the runs, ``sweep.json``, ``results.json`` and ``settings.{json,csv,md,tex}``.
         runs: in the order of the combinations.
-        picture: curves of all runs; None where none has any.
-        interrupted: a signal ended it; the same call goes on.
+        picture: curves of all settings (``curves.pdf`` lies beside it); None where no run is over.
+        interrupted: a signal ended it; the same call resumes it.
+        settings: runs that are over, those that differ only in their seed together.
     """
 
     folder: Path
     runs: tuple[SweepRun, ...]
     picture: Path | None
     interrupted: bool
+    settings: tuple[Setting, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -126,8 +132,14 @@ class Sweep:
         self,
         workers: int = 1,
         on_change: Callable[[SweepRun], None] | None = None,
+        statistic: Statistic = "mean",
     ) -> SweepResult:
-        """Run what is left, ``workers`` runs at a time; ``on_change`` hears of each that starts or ends."""
+        """Run what is left, ``workers`` runs at a time; ``on_change`` hears of each that starts or ends.
+
+        Raises:
+            ConfigError: ``statistic`` needs more seeds than there are.
+        """
+        self.require_seeds(statistic)
         tell = on_change or (lambda run: None)
         previous = _raise_on_signals()
         try:
@@ -144,7 +156,25 @@ class Sweep:
             for number, handler in previous.items():
                 signal.signal(number, handler)
         runs = tuple(self.state(name) for name in self._configs)
-        return self._finished(runs)
+        return self._finished(runs, statistic)
+
+    def require_seeds(self, statistic: Statistic) -> None:
+        """Refuse a statistic that needs more seeds than the sweep has.
+
+        Raises:
+            ConfigError: says how many it needs.
+        """
+        seeds = len(self.axes.get(SEED, ())) or 1
+        if seeds < FEWEST_SEEDS[statistic]:
+            raise ConfigError(
+                f"--statistic {statistic} needs at least {FEWEST_SEEDS[statistic]} seeds, the sweep has {seeds}: "
+                "add values to train.seed, or choose mean or median"
+            )
+
+    def settings(self, runs: Iterable[SweepRun]) -> list[Setting]:
+        """The runs that are over, those that differ only in their seed together."""
+        over = [folder.path for run in runs if run.is_over and (folder := self._newest(run.name))]
+        return settings_of(read_curves(over), self.axes) if over else []
 
     def state(self, name: str) -> SweepRun:
         """A run as its folder shows it."""
@@ -213,38 +243,45 @@ class Sweep:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(path, to_json(content) + "\n")
 
-    def _finished(self, runs: tuple[SweepRun, ...]) -> SweepResult:
+    def _finished(self, runs: tuple[SweepRun, ...], statistic: Statistic) -> SweepResult:
         rows = [
             {"name": run.name, "values": run.values, "status": run.status, "results": run.results}
             for run in runs
         ]
         write_text(self.folder / "results.json", to_json(rows, indent=2) + "\n")
-        picture = None
-        drawn = [folder.path for run in runs if run.is_over and (folder := self._newest(run.name))]
-        if drawn:
-            picture = draw(read_curves(drawn), self.folder / "curves.png")
-        return SweepResult(self.folder, runs, picture, self._stop.is_set())
+        picture, settings = None, self.settings(runs)
+        if settings:
+            for form in ("json", "csv", "md", "tex"):
+                save_table(settings, statistic, self.folder / f"settings.{form}")
+            pictures = [self.folder / "curves.png", self.folder / "curves.pdf"]
+            picture = draw_settings(settings, pictures, statistic=statistic)[0]
+        return SweepResult(self.folder, runs, picture, self._stop.is_set(), tuple(settings))
 
 
 def table_rows(axes: Axes, runs: Iterable[SweepRun]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: values, success of the last and the best evaluation, loss, CPU seconds, status."""
-    header = [*axes, "last", "best", "loss", "CPU s", "status"]
-    rows = []
-    for run in runs:
-        results = run.results
-        loss = results.get("train_loss")
-        cpu = results.get("times", {}).get("train_cpu_s")
-        rows.append(
-            [
-                *(json.dumps(value) for value in run.values.values()),
-                _success(results.get("final")),
-                _success(results.get("best")),
-                "-" if loss is None else f"{loss:.4g}",
-                "-" if cpu is None else f"{cpu:.0f}",
-                run.status,
-            ]
-        )
-    return header, rows
+    """Header and rows: values, success of the last and the best evaluation, losses, CPU seconds, status.
+
+    A column that no run has a number for is left out.
+    """
+    runs = list(runs)
+    shown: dict[str, list[str]] = {
+        "last": [_success(run.results.get("final")) for run in runs],
+        "best": [_success(run.results.get("best")) for run in runs],
+        "train loss": [_number(run.results.get("train_loss"), ".4g") for run in runs],
+        "valid loss": [_number(run.results.get("valid_loss"), ".4g") for run in runs],
+        "CPU s": [_number(run.results.get("times", {}).get("train_cpu_s"), ".0f") for run in runs],
+        "status": [run.status for run in runs],
+    }
+    shown = {name: column for name, column in shown.items() if set(column) != {"-"}}
+    rows = [
+        [*(json.dumps(value) for value in run.values.values()), *cells]
+        for run, *cells in zip(runs, *shown.values(), strict=True)
+    ]
+    return [*axes, *shown], rows
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _success(entry: dict[str, Any] | None) -> str:

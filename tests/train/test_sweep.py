@@ -67,6 +67,17 @@ def test_a_run_per_value_then_nothing_left_to_do(config):
     assert header[0] == "train.seed"
     assert [row[0] for row in rows] == ["1", "2"]
     assert all(row[-1] == "finished" for row in rows)
+    (setting,) = result.settings
+    assert (setting.label, setting.seeds, setting.wanted) == ("two", (1, 2), 2)
+    (entry,) = json.loads((result.folder / "settings.json").read_text())
+    assert entry["measures"]["train_loss"]["n"] == 2
+    assert (result.folder / "curves.pdf").read_bytes()[:4] == b"%PDF"
+    assert {path.suffix for path in result.folder.glob("settings.*")} == {
+        ".json",
+        ".csv",
+        ".md",
+        ".tex",
+    }
 
     began = time.monotonic()
     again = Sweep(config).run()

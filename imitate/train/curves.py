@@ -1,0 +1,96 @@
+"""The numbers of runs, read from their folders: one `Curve` per run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from imitate.errors import UserError
+from imitate.train.metrics import MetricsFile
+from imitate.train.run_folder import RunFolder, open_run_folder
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run.
+
+    Attributes:
+        label: in the legend.
+        epochs: records of epochs, in order.
+        rollouts: records of evaluations, in order.
+        config: the run's resolved configuration.
+        folder: of the run.
+    """
+
+    label: str
+    epochs: tuple[Record, ...]
+    rollouts: tuple[Record, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
+
+    def place(self, record: Record, over: str) -> float:
+        """Where a record stands on the axis."""
+        if over != "cpu":
+            return float(record[over])
+        known = {r["epoch"]: r["Timing/CPU_s"] for r in self.epochs if "Timing/CPU_s" in r}
+        if record["epoch"] not in known:
+            raise UserError(
+                f"run '{self.label}': its metrics have no CPU seconds (an older run); choose another --over"
+            )
+        return float(known[record["epoch"]])
+
+    @property
+    def is_online(self) -> bool:
+        """Whether the run learned in an environment, so that its steps are those of the environment."""
+        return any("Metrics/EnvironmentSteps" in record for record in self.epochs)
+
+
+def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
+    """Curves of run folders; a folder of runs stands for all of them.
+
+    Raises:
+        UserError: there is no run, or it has no metrics yet.
+    """
+    folders = [folder for path in paths for folder in _runs(Path(path).expanduser())]
+    configs = [json.loads(folder.config.read_text(encoding="utf-8")) for folder in folders]
+    names = [str(config["experiment"]["name"]) for config in configs]
+    curves = []
+    for folder, name, config in zip(folders, names, configs, strict=True):
+        records = MetricsFile(folder.metrics).read()
+        label = name if names.count(name) == 1 else f"{name} {folder.path.name}"
+        epochs = [record for record in records if record.get("kind") == "epoch"]
+        rollouts = [record for record in records if record.get("kind") == "rollout"]
+        if not epochs:
+            raise UserError(f"{folder.path}: no epoch is over yet, so there is nothing to draw")
+        curves.append(
+            Curve(
+                label,
+                tuple(sorted(epochs, key=_epoch)),
+                tuple(sorted(rollouts, key=_epoch)),
+                config,
+                folder.path,
+            )
+        )
+    return curves
+
+
+def _runs(path: Path) -> list[RunFolder]:
+    if (path / "config.json").is_file():
+        return [open_run_folder(path)]
+    found = sorted(config.parent for config in path.rglob("config.json") if _is_run(config.parent))
+    if not found:
+        raise UserError(f"{path}: neither a run folder nor a folder that holds runs")
+    return [RunFolder(folder) for folder in found]
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "metrics.jsonl").is_file()
+
+
+def _epoch(record: Record) -> int:
+    return int(record["epoch"])
