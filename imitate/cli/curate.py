@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from imitate.cli.reports.layout import table
 from imitate.data.curate import edits, normalize
-from imitate.data.curate.masks import add_filter_key
+from imitate.data.curate.masks import add_filter_key, failures_among
 from imitate.data.curate.masks import split as split_file
 from imitate.data.curate.merge import merge as merge_files
 from imitate.data.curate.selection import Selection
@@ -27,7 +27,17 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="The new file.")]
 InPlace = Annotated[
     bool, typer.Option("--in-place", help="Replace the file; the old one stays as FILE.bak.")
 ]
+MasksInPlace = Annotated[
+    bool,
+    typer.Option("--in-place", help="Write into FILE itself; its demos are not touched or copied."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file named by --out.")]
+ReplaceMasks = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace filter keys of the same name, and the file named by --out."
+    ),
+]
 FilterKey = Annotated[
     str | None, typer.Option("--filter-key", help="Only demos of this filter key.")
 ]
@@ -68,26 +78,45 @@ def mount(app: typer.Typer) -> None:
 def split(
     file: File,
     out: Out = None,
-    in_place: InPlace = False,
-    overwrite: Overwrite = False,
+    in_place: MasksInPlace = False,
+    overwrite: ReplaceMasks = False,
     ratio: Annotated[float, typer.Option("--ratio", help="Share that validates.")] = 0.1,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the draw.")] = 0,
     filter_key: FilterKey = None,
+    success: Success = None,
 ) -> None:
-    """Write the filter keys train and valid."""
-    target = target_of(file, out, in_place, overwrite)
+    """Write the filter keys train and valid.
+
+    Filter keys of these names that are there already, such as a recorder's, are replaced with --overwrite only.
+    """
+    target = target_of(file, out, in_place, overwrite, keeps_old=False)
     with progress("split", "MB") as on_mb:
-        masks = split_file(file, target, ratio=ratio, seed=seed, filter_key=filter_key, on_mb=on_mb)
+        masks = split_file(
+            file,
+            target,
+            ratio=ratio,
+            seed=seed,
+            filter_key=filter_key,
+            success=success,
+            overwrite=overwrite,
+            on_mb=on_mb,
+        )
     counts = ", ".join(f"{name} {len(demos)}" for name, demos in masks.items())
     typer.echo(f"{target.path}: {counts}")
+    train = next(iter(masks))
+    failures = failures_among(target.path, masks[train]) if success is None else 0
+    if failures:
+        typer.echo(
+            f"note: {failures} of the demos in {train} failed; --success leaves them out", err=True
+        )
 
 
 def filter_(
     file: File,
     name: Annotated[str, typer.Argument(help="Name of the filter key.")],
     out: Out = None,
-    in_place: InPlace = False,
-    overwrite: Overwrite = False,
+    in_place: MasksInPlace = False,
+    overwrite: ReplaceMasks = False,
     filter_key: FilterKey = None,
     demos: Names = None,
     success: Success = None,
@@ -99,7 +128,7 @@ def filter_(
     seed: Seed = None,
 ) -> None:
     """Write a filter key: the demos that fulfil all conditions."""
-    target = target_of(file, out, in_place, overwrite)
+    target = target_of(file, out, in_place, overwrite, keeps_old=False)
     selection = Selection(
         filter_key,
         names_of(demos),
@@ -112,7 +141,7 @@ def filter_(
         seed,
     )
     with progress("filter", "MB") as on_mb:
-        chosen = add_filter_key(file, target, name, selection, on_mb)
+        chosen = add_filter_key(file, target, name, selection, overwrite=overwrite, on_mb=on_mb)
     typer.echo(f"{target.path}: {name} {len(chosen)}")
 
 
@@ -259,16 +288,17 @@ def normalize_actions(
     typer.echo(f"{target.path}: actions {done}, {len(scale.scale)} dimensions")
 
 
-def target_of(file: Path, out: Path | None, in_place: bool, overwrite: bool) -> Target:
-    """What the options say about the file to write.
+def target_of(
+    file: Path, out: Path | None, in_place: bool, overwrite: bool, *, keeps_old: bool = True
+) -> Target:
+    """What the options say about the file to write; ``keeps_old``: in place, the old file stays as a backup.
 
     Raises:
         UserError: neither a new file nor the old one, or both.
     """
     if (out is None) == (not in_place):
-        raise UserError(
-            f"{file}: where to? name a new file with --out, or say --in-place (the old one stays as {file.name}.bak)"
-        )
+        kept = f" (the old one stays as {file.name}.bak)" if keeps_old else ""
+        raise UserError(f"{file}: where to? name a new file with --out, or say --in-place{kept}")
     return Target(out, source=file, overwrite=overwrite)
 
 

@@ -19,6 +19,7 @@ from imitate.collection.hand_poses import PoseKeys, PoseSource
 from imitate.collection.playback import EXECUTED
 from imitate.collection.replay_check import Replay, replay_some
 from imitate.data import DatasetFile
+from imitate.data.confined import ConfinedFile
 from imitate.data.curate.rewrite import Changes, rewrite
 from imitate.data.curate.target import Target
 from imitate.envs.env import Array
@@ -162,7 +163,7 @@ def _write_all(
 ) -> None:
     demos = about.file.demos()
     written: dict[str, None] = {}
-    with h5py.File(part, "r+") as copy:
+    with ConfinedFile(part, "r+") as copy:
         for number, demo in enumerate(demos, 1):
             arrays = _converted(about, options, demo, hands, report)
             for key, values in arrays.items():

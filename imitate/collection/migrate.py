@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h5py
-
 from imitate.collection.replay_check import Replay, replay_some
 from imitate.data import DatasetFile
+from imitate.data.confined import ConfinedFile
 from imitate.data.curate.rewrite import Changes, rewrite
 from imitate.data.curate.target import Target
 from imitate.envs.migration import (
@@ -97,7 +96,7 @@ def migrate_file(
         attrs = {"env_args": json.dumps(new), RECORDED_ENV_ARGS: json.dumps(old)}
         with target.writing() as part:
             rewrite(source, part, Changes(attrs=attrs), on_demo)
-            with h5py.File(part, "r+") as copy:
+            with ConfinedFile(part, "r+") as copy:
                 for demo, scene in scenes.items():
                     copy["data"][demo].attrs["model_file"] = scene
         report.written = True

@@ -15,6 +15,7 @@ import h5py
 from typing_extensions import Self
 
 from imitate.collection.drawing import Drawn
+from imitate.data.confined import ConfinedFile
 from imitate.data.curate.rewrite import (
     Changes,
     copy_attrs,
@@ -86,7 +87,7 @@ class RenderedFile:
             self._journal = JournaledFile(self._partial)
         except OSError as error:
             raise self._unwritable(error) from error
-        self._old = h5py.File(source.path, "r")
+        self._old = ConfinedFile(source.path, "r")
         self._file = h5py.File(self._journal, "w")
         try:
             data = self._file.create_group("data")
@@ -143,7 +144,7 @@ class RenderedFile:
     def _take_over(self) -> None:
         if not self._earlier.exists():
             return
-        with h5py.File(self._earlier, "r") as earlier:
+        with ConfinedFile(self._earlier, "r") as earlier:
             for name, demo in earlier["data"].items():
                 self._file["data"].copy(demo, name)
                 self._counted(name)

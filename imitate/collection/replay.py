@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from imitate.collection.demo_pool import DemoPool, Lost
+from imitate.data.confined import ConfinedFile
 from imitate.data.episode import Episode
 from imitate.data.formats.base import Demo, Options, Source
 from imitate.data.formats.report import Report
@@ -71,7 +71,7 @@ def _not_replayed(path: Path, name: str, reason: str) -> EnvError:
 
 def _prepared(path: Path, env_meta: dict[str, Any]) -> Callable[[str], Episode]:
     """In a worker: from a demo's name to its episode."""
-    env, file = make_env(env_meta), h5py.File(path, "r")
+    env, file = make_env(env_meta), ConfinedFile(path, "r")
 
     def work(name: str) -> Episode:
         episode = episode_of(file["data"][name], f"{path}: demo '{name}'", Report())

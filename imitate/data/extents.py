@@ -11,13 +11,12 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-from h5py import h5d, h5g, h5l, h5o, h5t
+from h5py import h5d, h5t
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from imitate.data.confined import arrays_below
 from imitate.data.hdf5_format import DatasetFile
-
-_DEEPEST = 16
 
 
 class Extent(NamedTuple):
@@ -66,10 +65,13 @@ class Extents:
             DatasetError: there is no such demo, or it is damaged.
         """
         if demo not in self._known:
-            found: dict[str, Extent] = {}
             group = self.file.group(demo)
             with self.file.reading(f"demo '{demo}'"):
-                self._walk(group.id, demo, "", found)
+                found = {
+                    key: self._extent(array, demo, key)
+                    for key, array in arrays_below(group.id)
+                    if array.shape
+                }
             self._known[demo] = dict(sorted(found.items()))
         return self._known[demo]
 
@@ -90,19 +92,6 @@ class Extents:
             if self._raw.readinto(values.data) != len(values):
                 raise OSError("the file ends before the array does")
         return values.view(extent.dtype).reshape(-1, *extent.shape[1:])
-
-    def _walk(self, group: h5g.GroupID, demo: str, prefix: str, found: dict[str, Extent]) -> None:
-        if prefix.count("/") > _DEEPEST:
-            raise ValueError("groups within groups without end")
-        for name in group:
-            if group.links.get_info(name).type != h5l.TYPE_HARD:
-                continue
-            item = h5o.open(group, name)
-            key = prefix + name.decode("utf-8", "surrogateescape")
-            if isinstance(item, h5g.GroupID):
-                self._walk(item, demo, f"{key}/", found)
-            elif isinstance(item, h5d.DatasetID) and item.shape:
-                found[key] = self._extent(item, demo, key)
 
     def _extent(self, array: h5d.DatasetID, demo: str, key: str) -> Extent:
         shape, dtype = tuple(map(int, array.shape)), np.dtype(array.dtype)

@@ -153,14 +153,8 @@ class FileRows:
             # What was never written has no place, though HDF5 may name one.
             written = array.id.get_storage_size() == array.nbytes > 0
             offset = array.id.get_offset() if written else None
-            elsewhere = array.is_virtual or array.external is not None
         dtype = file.dtype(name, key)
-        if (
-            offset is None
-            or elsewhere
-            or file.storage(name, key) != "raw"
-            or dtype.kind not in "fiub"
-        ):
+        if offset is None or file.storage(name, key) != "raw" or dtype.kind not in "fiub":
             return None
         return _Place(file.path, offset, math.prod(field.shape) * dtype.itemsize, dtype)
 

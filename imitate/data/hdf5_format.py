@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from imitate.data.confined import ConfinedFile, arrays_below
 from imitate.data.image_codec import DamagedFrameError, decode_jpegs, storage_of
-from imitate.data.journal import is_being_written, roll_back
+from imitate.data.journal import is_being_written, take_up
 from imitate.errors import DatasetError, nearest
 
 _RECORDS_BYTES = 2**17
@@ -119,7 +120,7 @@ class DatasetFile:
                     f"{self.path}: there is no filter key '{filter_key}' under 'mask'; {nearest(filter_key, masks)}"
                 )
             return [
-                name.decode() if isinstance(name, bytes) else str(name)
+                name.decode(errors="surrogateescape") if isinstance(name, bytes) else str(name)
                 for name in np.ravel(masks[filter_key][()])
             ]
 
@@ -144,15 +145,18 @@ class DatasetFile:
 
     def keys(self, demo: str) -> list[str]:
         """Paths of all arrays of a demo, sorted: 'actions', 'obs/object', ..."""
-        found: list[str] = []
-
-        def note(name: str, item: Any) -> None:
-            if isinstance(item, h5py.Dataset):
-                found.append(name)
-
+        group = self._group(demo)
         with self.reading(f"demo '{demo}'"):
-            self._group(demo).visititems(note)
-        return sorted(found)
+            return sorted(key for key, _ in arrays_below(group.id))
+
+    def check_confined(self) -> None:
+        """Make sure that no array of any demo lies in another file: what is copied byte for byte is not opened else.
+
+        Raises:
+            OutsideFileError: one does.
+        """
+        for demo in self.demos():
+            self.keys(demo)
 
     def has(self, demo: str, key: str) -> bool:
         """Whether a demo has the array ``key``, such as 'rewards' or 'obs/object'."""
@@ -318,8 +322,7 @@ def _open(path: Path, swmr: bool) -> h5py.File:
         )
     if not path.is_file():
         raise DatasetError(f"{path}: is a folder: name an HDF5 file in it")
-    if path.suffix == ".partial" and not is_being_written(path):
-        roll_back(path)  # to the last whole episode of a writer that died
+    take_up(path)
     try:
         file = _open_either_way(path, swmr)
         _keep_little(file)
@@ -328,6 +331,10 @@ def _open(path: Path, swmr: bool) -> h5py.File:
         raise DatasetError(f"{path}: may not be read: change its permissions") from error
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
+        if "unable to lock file" in reason and is_being_written(path):
+            raise DatasetError(
+                f"{path}: another process is changing it: try again when it has ended"
+            ) from error
         with path.open("rb") as file:
             is_hdf5 = file.read(8) == b"\x89HDF\r\n\x1a\n"
         if is_hdf5:
@@ -339,14 +346,14 @@ def _open(path: Path, swmr: bool) -> h5py.File:
 
 def _open_either_way(path: Path, swmr: bool) -> h5py.File:
     try:
-        return h5py.File(path, "r", swmr=swmr)
+        return ConfinedFile(path, "r", swmr=swmr)
     except PermissionError:
         raise
     except (OSError, ValueError) as error:
         # A process can open one file in one way only, and it may have it open already.
         if "SWMR" not in str(error):
             raise
-        return h5py.File(path, "r", swmr=not swmr)
+        return ConfinedFile(path, "r", swmr=not swmr)
 
 
 def _keep_little(file: h5py.File) -> None:

@@ -6,10 +6,17 @@ import fcntl
 import os
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from imitate.errors import DatasetError
+
 _RECORD = struct.Struct("<QQI")  # offset, length, checksum of the bytes that were there
+_SIZE = (
+    2**64 - 1
+)  # in place of an offset: the eight bytes that follow are the size that the file had
 
 
 def journal_of(path: Path) -> Path:
@@ -27,9 +34,10 @@ class JournaledFile:
     Args:
         path: made anew.
         keep: it exists, and what is in it stays; of a dead writer's file see :func:`roll_back` first.
+        durable: have each record of the journal on the disk before what it undoes is done, for the machine may go down.
     """
 
-    def __init__(self, path: Path, *, keep: bool = False) -> None:
+    def __init__(self, path: Path, *, keep: bool = False, durable: bool = False) -> None:
         self.path = path
         self._journal = _locked(journal_of(path))
         self._journal.truncate(0)
@@ -38,6 +46,8 @@ class JournaledFile:
         self._committed = self._size()
         self._journaled = 0
         self._error: BaseException | None = None
+        self._durable = durable
+        self._note_size()
 
     # ---- what h5py calls: an exception in here would take the process down -----------------------
 
@@ -108,6 +118,7 @@ class JournaledFile:
         self._journal.truncate(0)
         self._journaled = 0
         self._committed = self._size()
+        self._note_size()
 
     def close(self, *, roll_back: bool = False) -> None:
         """Close, and remove the journal.
@@ -125,6 +136,19 @@ class JournaledFile:
         journal_of(self.path).unlink(missing_ok=True)
         self._journal.close()
 
+    def lock(self) -> None:
+        """Keep out whoever opens the file with HDF5 meanwhile.
+
+        Raises:
+            BlockingIOError: somebody has it open.
+        """
+        try:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a file system without locks
+
     def stop(self) -> None:
         """Take no more writes, so that HDF5 can close the file before a roll-back."""
         self._fail(OSError("stopped"))
@@ -135,9 +159,17 @@ class JournaledFile:
             return
         self._file.seek(offset)
         old = self._file.read(length) or b""
+        self._note(offset, old)
+
+    def _note_size(self) -> None:
+        self._note(_SIZE, struct.pack("<Q", self._committed))
+
+    def _note(self, offset: int, old: bytes) -> None:
         record = _RECORD.pack(offset, len(old), zlib.crc32(old)) + old
         _write_all(self._journal, self._journaled, memoryview(record))
         self._journaled += len(record)
+        if self._durable:
+            os.fsync(self._journal.fileno())
 
     def _size(self) -> int:
         return os.fstat(self._file.fileno()).st_size
@@ -152,6 +184,54 @@ def roll_back(path: Path) -> None:
         _put_back(journal, file)
         os.fsync(file.fileno())
         journal_path.unlink(missing_ok=True)
+
+
+def take_up(path: Path) -> None:
+    """Bring a file whose writer died back to its last commit, if one died; called before a file is opened."""
+    if journal_of(path).exists() and not is_being_written(path):
+        roll_back(path)
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[JournaledFile]:
+    """A finished file, to change a little of it in place: all of it is done when the block ends, or nothing.
+
+    Raises:
+        DatasetError: another process has it open, or it cannot be written.
+    """
+    try:
+        take_up(path)
+        file = JournaledFile(path, keep=True, durable=True)
+    except BlockingIOError as error:
+        raise _in_use(path) from error
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        file.lock()
+        yield file
+        file.commit()
+    except BaseException as error:
+        file.stop()
+        file.close(roll_back=True)
+        if isinstance(error, BlockingIOError):
+            raise _in_use(path) from error
+        if isinstance(error, OSError):
+            raise _unwritable(path, error) from error
+        raise
+    file.close()
+
+
+def _in_use(path: Path) -> DatasetError:
+    return DatasetError(
+        f"{path}: another process reads or writes it: wait for it, or write a new file with --out"
+    )
+
+
+def _unwritable(path: Path, error: OSError) -> DatasetError:
+    return DatasetError(
+        f"{path}: cannot be written ({error.strerror or error}): make room, change its permissions, "
+        "or write a new file with --out"
+    )
 
 
 def is_being_written(path: Path) -> bool:
@@ -201,5 +281,8 @@ def _put_back(journal: Any, file: Any) -> None:
         records.append((offset, old))
         at += _RECORD.size + length
     for offset, old in reversed(records):
+        if offset == _SIZE:
+            file.truncate(struct.unpack("<Q", old)[0])
+            continue
         file.seek(offset)
         file.write(old)

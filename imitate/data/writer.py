@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
+from imitate.data.confined import ConfinedFile, check_below
 from imitate.data.episode import Episode, arrays_of, attrs_of, stacked
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.image_codec import STORAGES, ImageStorage, storage_of, write_images
@@ -84,7 +85,7 @@ class DatasetWriter:
             raise DatasetError(
                 f"{self.path}: cannot be written ({error.strerror}): choose another folder"
             ) from error
-        self._file: h5py.File | None = h5py.File(self._journal, "r+" if goes_on else "w")
+        self._file: h5py.File | None = ConfinedFile(self._journal, "r+" if goes_on else "w")
         self._names: list[str] = []
         self._layout: dict[str, tuple[int, ...]] = {}
         self._running: dict[str, list[Any]] | None = None
@@ -104,6 +105,7 @@ class DatasetWriter:
         self._names = list(data)
         if self._names:
             first = data[self._names[0]]
+            check_below(first)
 
             def note(key: str, node: h5py.Dataset | h5py.Group) -> None:
                 if isinstance(node, h5py.Dataset):

@@ -1,5 +1,6 @@
 """imitate dataset split, filter, subset, merge, delete, rename-key, stats."""
 
+import io
 import json
 
 import h5py
@@ -73,10 +74,58 @@ def test_split_of_a_filter_key_in_place(file):
     masks = masks_of(file)
     assert sorted(masks["mine_train"] + masks["mine_valid"]) == ["demo_1", "demo_3"]
     assert len(masks["mine_valid"]) == 1
-    assert file.with_name("demos.hdf5.bak").read_bytes() == before
-    run("split", file, "--in-place")
-    assert file.with_name("demos.hdf5.bak").read_bytes() == before
-    assert file.with_name("demos.hdf5.bak1").exists()
+    with h5py.File(file) as new, h5py.File(io.BytesIO(before)) as old:
+        same_demo(old["data/demo_3"], new["data/demo_3"])
+    for number in range(4):
+        assert run("filter", file, f"key_{number}", "--first", "2", "--in-place").exit_code == 0
+    assert len(masks_of(file)) == 7
+    assert [path.name for path in file.parent.iterdir()] == ["demos.hdf5"], "no copy for each key"
+    assert file.stat().st_size < len(before) + 20_000
+
+
+@pytest.mark.parametrize("where", [["--in-place"], ["--out", "new.hdf5"]])
+@pytest.mark.parametrize("verb", [["split"], ["filter", "train", "--first", "1"]])
+def test_filter_keys_that_are_there_are_not_replaced(demo_file, tmp_path, monkeypatch, verb, where):
+    monkeypatch.chdir(tmp_path)
+    file = demo_file(num_demos=6, filter_keys={"train": [0, 1, 2, 3], "valid": [4, 5]})
+    before = file.read_bytes()
+    words = [verb[0], file, *verb[1:], *where]
+    done = run(*words)
+    assert done.exit_code == 2
+    assert "train 4" in done.stderr and "--overwrite" in done.stderr
+    assert file.read_bytes() == before and not (tmp_path / "new.hdf5").exists()
+    assert run(*words, "--overwrite").exit_code == 0
+    masks = masks_of(tmp_path / "new.hdf5" if "--out" in where else file)
+    assert len(masks["train"]) == (5 if verb[0] == "split" else 1)
+
+
+def test_the_same_split_again_is_no_replacement(file):
+    assert run("split", file, "--in-place").exit_code == 0
+    before = masks_of(file)
+    assert run("split", file, "--in-place").exit_code == 0
+    assert masks_of(file) == before
+
+
+def test_split_of_successes(demo_file):
+    file = demo_file(num_demos=6)
+    with h5py.File(file, "r+") as opened:
+        opened["data/demo_2"].attrs["success"] = False
+    done = run("split", file, "--in-place", "--seed", "1")
+    assert "demo_2" in masks_of(file)["train"]
+    assert "1 of the demos in train failed" in done.stderr and "--success" in done.stderr
+    done = run("split", file, "--in-place", "--success", "--overwrite")
+    assert done.output.split(": ", 1)[1] == "train 4, valid 1\n"
+    masks = masks_of(file)
+    assert "demo_2" not in masks["train"] + masks["valid"]
+
+
+def test_filter_keys_are_not_written_under_a_reader(file):
+    before = file.read_bytes()
+    with h5py.File(file):
+        done = run("split", file, "--in-place")
+    assert done.exit_code == 2 and "another process reads or writes it" in done.stderr
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == ["demos.hdf5"]
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,6 @@ def path(tmp_path, request):
         demo.create_dataset("obs/gzip", data=random.normal(size=(9, 5)), compression="gzip")
         demo.create_dataset("obs/never_written", shape=(9, 2), dtype="f4", fillvalue=7.0)
         demo["obs/deep/er/one"] = np.arange(9)
-        outside = [(str(tmp_path / "outside"), 0, 72)]
-        demo.create_dataset("obs/outside", data=np.arange(9), external=outside)
         demo["scalar"] = 3.0
         demo["link"] = h5py.SoftLink("/data")
         narrow = h5py.h5t.STD_I32LE.copy()

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import h5py
 import numpy as np
 
-from imitate.data.curate.rewrite import read_masks, write_masks
-from imitate.data.curate.selection import Selection, select
+from imitate.data.confined import ConfinedFile
+from imitate.data.curate.rewrite import put_mask
+from imitate.data.curate.selection import Selection, select, solved
 from imitate.data.curate.target import Target
 from imitate.data.hdf5_format import DatasetFile, natural_key
+from imitate.data.journal import changing
 from imitate.errors import DatasetError
 
 _MB = 10**6
 _PIECE_BYTES = 16 * 2**20
 Progress = Callable[[int, int], None]
+Masks = dict[str, list[str]]
 
 
 def _silent(done: int, total: int) -> None:
@@ -30,70 +32,126 @@ def split(
     ratio: float,
     seed: int = 0,
     filter_key: str | None = None,
+    success: bool | None = None,
+    overwrite: bool = False,
     on_mb: Progress = _silent,
-) -> dict[str, list[str]]:
+) -> Masks:
     """Write the masks ``train`` and ``valid``; or ``<filter_key>_train`` and ``<filter_key>_valid``.
 
     Args:
-        source: the file to copy.
-        target: the copy.
+        source: the file.
+        target: a copy, or the file itself, of which only the masks change then.
         ratio: share of the demos that validate, in (0, 1); at least one demo on either side.
         seed: of the draw.
         filter_key: split the demos of this mask; None: all.
+        success: split only the demos that solve their task (True) or fail (False), into neither mask the others.
+        overwrite: replace masks of these names.
         on_mb: called with how many megabytes are copied, and how many there are.
 
     Returns:
         the two masks.
+
+    Raises:
+        DatasetError: there are too few demos, or masks of these names with other demos.
     """
-    with DatasetFile(source) as file:
-        names = file.demos(filter_key)
-        masks = read_masks(file)
-    if len(names) < 2:
-        raise DatasetError(f"{source}: {len(names)} demo cannot be split: two are needed")
     if not 0 < ratio < 1:
         raise DatasetError(
             f"{source}: ratio {ratio:g} is no share: wanted a number between 0 and 1"
         )
-    count = min(max(1, round(ratio * len(names))), len(names) - 1)
-    order = np.random.default_rng(seed).permutation(len(names))
-    prefix = "" if filter_key is None else f"{filter_key}_"
-    chosen = {
-        f"{prefix}train": sorted((names[i] for i in order[count:]), key=natural_key),
-        f"{prefix}valid": sorted((names[i] for i in order[:count]), key=natural_key),
-    }
-    _copy_with(source, target, {**masks, **chosen}, on_mb)
+    with DatasetFile(source) as file:
+        names = file.demos(filter_key)
+        if success is not None:
+            names = [name for name in names if solved(file, name) == success]
+        if len(names) < 2:
+            raise DatasetError(f"{source}: {len(names)} demo cannot be split: two are needed")
+        count = min(max(1, round(ratio * len(names))), len(names) - 1)
+        order = np.random.default_rng(seed).permutation(len(names))
+        prefix = "" if filter_key is None else f"{filter_key}_"
+        chosen = {
+            f"{prefix}train": sorted((names[i] for i in order[count:]), key=natural_key),
+            f"{prefix}valid": sorted((names[i] for i in order[:count]), key=natural_key),
+        }
+        _check(file, chosen, overwrite)
+    _write(source, target, chosen, on_mb)
     return chosen
 
 
 def add_filter_key(
-    source: Path, target: Target, name: str, selection: Selection, on_mb: Progress = _silent
+    source: Path,
+    target: Target,
+    name: str,
+    selection: Selection,
+    *,
+    overwrite: bool = False,
+    on_mb: Progress = _silent,
 ) -> list[str]:
-    """Write the mask ``name``: the demos that a selection takes. One of the same name is replaced.
+    """Write the mask ``name``: the demos that a selection takes.
+
+    Args:
+        source: the file.
+        target: a copy, or the file itself, of which only the masks change then.
+        name: of the mask.
+        selection: conditions.
+        overwrite: replace a mask of this name.
+        on_mb: called with how many megabytes are copied, and how many there are.
 
     Returns:
         the demos.
+
+    Raises:
+        DatasetError: no demo fulfils the conditions, or there is a mask of this name with other demos.
     """
     if not name or "/" in name or name == ".":
         raise DatasetError(f"{source}: '{name}' is no name of a filter key: it has no '/'")
     with DatasetFile(source) as file:
         chosen = select(file, selection)
-        masks = read_masks(file)
-    if not chosen:
-        raise DatasetError(
-            f"{source}: no demo fulfils the conditions: the filter key '{name}' would be empty"
-        )
-    _copy_with(source, target, {**masks, name: chosen}, on_mb)
+        if not chosen:
+            raise DatasetError(
+                f"{source}: no demo fulfils the conditions: the filter key '{name}' would be empty"
+            )
+        _check(file, {name: chosen}, overwrite)
+    _write(source, target, {name: chosen}, on_mb)
     return chosen
 
 
-def _copy_with(
-    source: Path, target: Target, masks: Mapping[str, Sequence[str]], on_mb: Progress
+def failures_among(path: Path, demos: Sequence[str]) -> int:
+    """How many of the demos say of themselves that they fail, by their attribute ``success``."""
+    with DatasetFile(path) as file:
+        flags = [file.attrs(demo, ["success"]).get("success") for demo in demos]
+    return sum(flag is not None and not flag for flag in flags)
+
+
+def _check(file: DatasetFile, chosen: Mapping[str, Sequence[str]], overwrite: bool) -> None:
+    """Masks are replaced only where that is wanted, and none is written into a file that leads out of itself."""
+    file.check_confined()
+    there = file.filter_keys()
+    changed = [name for name, demos in chosen.items() if there.get(name, demos) != demos]
+    if changed and not overwrite:
+        old = ", ".join(f"{name} {len(there[name])}" for name in chosen if name in there)
+        new = ", ".join(f"{name} {len(demos)}" for name, demos in chosen.items())
+        raise DatasetError(
+            f"{file.path}: there are filter keys of this name already ({old} demos), and this would write {new}: "
+            "train on those that are there, or replace them with --overwrite"
+        )
+
+
+def _write(
+    source: Path, target: Target, chosen: Mapping[str, Sequence[str]], on_mb: Progress
 ) -> None:
-    """The file, byte for byte, with other masks."""
+    """Into a copy, byte for byte otherwise; or into the file itself, in one step that a kill cannot leave half done."""
+    if target.out is None:
+        with changing(target.path) as journaled, ConfinedFile(journaled, "r+") as file:
+            _put(file, chosen)
+        return
     with target.writing() as part:
         _copy(source, part, on_mb)
-        with h5py.File(part, "r+") as new:
-            write_masks(new, masks)
+        with ConfinedFile(part, "r+") as new:
+            _put(new, chosen)
+
+
+def _put(file: ConfinedFile, chosen: Mapping[str, Sequence[str]]) -> None:
+    for name, demos in chosen.items():
+        put_mask(file, name, demos)
 
 
 def _copy(source: Path, part: Path, on_mb: Progress) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 
 from imitate.data.action_scale import recorded_scale
+from imitate.data.confined import ConfinedFile
 from imitate.data.curate.rewrite import (
     Changes,
     copy_attrs,
@@ -56,7 +57,7 @@ def merge(
         steps, done = 0, 0
         data = new.create_group("data")
         for path, renamed in zip(sources, names, strict=True):
-            with DatasetFile(path) as file, h5py.File(path, "r") as old:
+            with DatasetFile(path) as file, ConfinedFile(path, "r") as old:
                 if path is sources[0]:
                     copy_attrs(old, new)
                     copy_attrs(old["data"], data)

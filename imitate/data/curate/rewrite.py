@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.confined import ConfinedFile, check_below
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.image_codec import decode_jpegs, encode_jpeg, storage_of
 from imitate.errors import DatasetError, nearest
@@ -96,7 +97,7 @@ def rewrite(
     Raises:
         DatasetError: a demo that is kept cannot be read, or none is kept.
     """
-    with DatasetFile(source) as file, h5py.File(source, "r") as old, h5py.File(part, "w") as new:
+    with DatasetFile(source) as file, ConfinedFile(source, "r") as old, h5py.File(part, "w") as new:
         names = file.demos()
         kept = [name for name in names if changes.demos is None or name in changes.demos]
         if not kept:
@@ -142,15 +143,25 @@ def write_masks(new: h5py.File, masks: Mapping[str, Sequence[str]]) -> None:
         del new["mask"]
     for key, demos in masks.items():
         if demos:
-            names = np.array([demo.encode() for demo in demos], dtype=np.bytes_)
-            new.require_group("mask").create_dataset(key, data=names)
+            put_mask(new, key, demos)
+
+
+def put_mask(file: h5py.File, name: str, demos: Sequence[str]) -> None:
+    """Write one mask into an open file, in place of one of that name."""
+    masks = file.require_group("mask")
+    if name in masks:
+        del masks[name]
+    names = [demo.encode("utf-8", "surrogateescape") for demo in demos]
+    masks.create_dataset(name, data=np.array(names, dtype=np.bytes_))
 
 
 def _copy_around(old: h5py.File, new: h5py.File) -> None:
     copy_attrs(old, new)
     for name in old:
         if name not in ("data", "mask"):
-            old.copy(old[name], new, name=name)
+            found = old[name]
+            check_below(found)
+            old.copy(found, new, name=name)
     copy_attrs(old["data"], new.create_group("data"))
 
 
@@ -172,6 +183,7 @@ def copy_demo(demo: h5py.Group, data: h5py.Group, name: str, changes: Changes) -
         copy_attrs(demo, new)
         _copy_group(demo, new, "", changes, changes.rows.get(old_name), _length(demo))
     else:
+        check_below(demo)
         demo.file.copy(demo, data, name=name)
         new = data[name]
     length = _length(new)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,9 +46,10 @@ class Target:
         """
         path = self.path
         self._check_free(path)
-        part = path.with_name(f"{path.name}.part-{os.getpid()}")
+        part = path.with_name(f"{path.name}.part-{os.getpid()}-{_machine()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(path)
             yield part
             _sync(part)
             if self.out is None:
@@ -71,6 +75,30 @@ class Target:
             raise DatasetError(
                 f"{path}: exists already: name another with --out, or say --overwrite"
             )
+
+
+def _machine() -> str:
+    """Eight digits that tell this machine, on whose processes' numbers nothing else may be concluded from."""
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what processes of this machine that were killed left of their copies of a file."""
+    pattern = re.compile(re.escape(f"{path.name}.part-") + rf"([0-9]+)(-{_machine()})?(-[0-9])?")
+    for found in path.parent.iterdir():
+        match = pattern.fullmatch(found.name)
+        if match and not _is_alive(int(match[1])):
+            found.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # somebody else's
+    return True
 
 
 def backup_of(path: Path) -> Path:

@@ -11,8 +11,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.confined import ConfinedFile
 from imitate.data.formats.hdf5_heaps import check_heaps
 from imitate.data.image_codec import DamagedFrameError, decode_jpegs, storage_of
+from imitate.data.journal import take_up
 from imitate.errors import DatasetError
 
 ENDINGS = (".hdf5", ".h5", ".hdf")
@@ -29,8 +31,9 @@ def opened(path: Path) -> Iterator[h5py.File]:
     """
     if not path.is_file():
         raise DatasetError(f"{path}: is not a file: name an HDF5 file")
+    take_up(path)
     try:
-        file = h5py.File(path, "r")
+        file = ConfinedFile(path, "r")
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise DatasetError(
@@ -55,7 +58,7 @@ def peeked(path: Path) -> Iterator[h5py.File | dict[str, Any]]:
     file: h5py.File | dict[str, Any] = {}
     if looks_like(path):
         try:
-            file = h5py.File(path, "r")
+            file = ConfinedFile(path, "r")
         except (OSError, RuntimeError, ValueError):
             file = {}
     try:

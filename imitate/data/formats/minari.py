@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from imitate.data.confined import check_file
 from imitate.data.episode import Episode
 from imitate.data.formats.base import (
     GYMNASIUM,
@@ -63,6 +64,8 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     if not (folder / "metadata.json").is_file():
         raise DatasetError(f"{path}: has no 'data/metadata.json': it is not a dataset of Minari")
     raw = json.loads((folder / "metadata.json").read_text())
+    for file in sorted(folder.rglob("*.hdf5")):
+        check_file(file)  # which the package opens itself
     storage = storages.MinariStorage.read(folder)
     count = int(storage.total_episodes)
     with beside(folder, count) as sidecar:

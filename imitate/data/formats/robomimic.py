@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.action_scale import OFFSET
+from imitate.data.confined import ConfinedFile
 from imitate.data.episode import Episode
 from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import (
@@ -284,7 +285,7 @@ def _write(
 
 
 def _set_attributes(path: Path, attrs: Mapping[str, Any]) -> None:
-    with h5py.File(path, "r+") as file:
+    with ConfinedFile(path, "r+") as file:
         for key, value in attrs.items():
             file["data"].attrs[key] = (
                 value if isinstance(value, str | int | float) else np.asarray(value)
