@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from imitate.algo.execution import ChunkExecution
+from imitate.algo.overrides import with_validation
 from imitate.algo.policy_state import PolicyState, no_frames, where_state, with_frame
 from imitate.config import Config
 from imitate.errors import ConfigError
@@ -59,7 +60,8 @@ class Algo(ABC):
 
     A subclass fills ``self.nets`` in :meth:`_create_networks`, says in :meth:`_select_batch` which part of a prepared
     batch it learns from, returns a loss in :meth:`_loss` and an action in :meth:`_act`. One with several losses
-    overrides :meth:`train_on_batch` and calls :meth:`_gradient_step` for each in its order.
+    overrides :meth:`train_on_batch` and calls :meth:`_gradient_step` for each in its order. The public method may be
+    overridden in place of the hook that it calls; :mod:`imitate.algo.overrides` checks that all is there.
 
     Attributes:
         nets: every network that has weights, targets too.
@@ -74,6 +76,10 @@ class Algo(ABC):
     """Name of the network that acts."""
     acting_nets: ClassVar[tuple[str, ...]] = ()
     """Names of further networks that acting needs."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        with_validation(cls)
 
     def __init__(
         self,
@@ -109,6 +115,10 @@ class Algo(ABC):
         self.share_weights: Callable[[nn.Module], None] | None = None
         self._parts: dict[str, int] = {}
         self._create_networks()
+        if not isinstance(getattr(self, "nets", None), nn.ModuleDict):
+            raise ConfigError(
+                f"{type(self).__name__}._create_networks() set no self.nets: set it to an nn.ModuleDict of networks"
+            )
         self.nets = self.nets.float().to(self.device)
         if self._averages_weights:
             ema = algo_config.ema
@@ -267,15 +277,18 @@ class Algo(ABC):
         for group, keys in wanted.items():
             if batch.get(group):
                 prepared[group] = self.preprocess.prepare_obs(batch[group], keys)
-        return self._select_batch(prepared)
+        selected = self._select_batch(prepared)
+        if selected is None:
+            raise ConfigError(f"{type(self).__name__}._select_batch() returned None: return a dict")
+        return selected
 
-    @abstractmethod
     def _select_batch(self, batch: Batch) -> Batch:
         """From a prepared batch, the steps and keys that the losses use."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """Loss of network ``policy`` and what to log. Changes nothing."""
+        raise NotImplementedError
 
     def _validation_info(self, batch: Batch) -> Info:
         """What else to measure on held-out data, such as the error of the actions that the policy would take."""
@@ -293,12 +306,18 @@ class Algo(ABC):
             detached scalars on the device, not yet synchronized; see :meth:`log_info`.
         """
         with torch.set_grad_enabled(not validate):
-            loss, info = self._loss(batch)
+            outcome = self._loss(batch)
+            if not isinstance(outcome, tuple) or len(outcome) != 2:
+                raise ConfigError(
+                    f"{type(self).__name__}._loss() returned {type(outcome).__name__}: return the loss and what to "
+                    "log, as in: return loss, {'Loss': loss}"
+                )
+            loss, info = outcome
             if validate:
                 info |= self._validation_info(batch)
         if not validate:
             info["Policy_Grad_Norms"] = self._gradient_step("policy", loss)
-        return {name: value.detach() for name, value in info.items()}
+        return {name: torch.as_tensor(value).detach() for name, value in info.items()}
 
     def _gradient_step(self, name: str, loss: Tensor) -> Tensor:
         """Backward, clip to :meth:`_max_grad_norm`, step one network's optimizer and schedule; the gradient's norm.
@@ -444,6 +463,10 @@ class Algo(ABC):
         """
         obs, frames = self._remembered(obs, state)
         step = self._act(obs, state["policy"], goal, explore=explore, generator=generator)
+        if not isinstance(step, PolicyStep):
+            raise ConfigError(
+                f"{type(self).__name__}._act() returned {type(step).__name__}: return PolicyStep(action, state, {{}})"
+            )
         return step._replace(state={"policy": step.state, **frames})
 
     def _remembered(
@@ -455,7 +478,6 @@ class Algo(ABC):
         memory = with_frame(obs, state)
         return memory["frames"], memory
 
-    @abstractmethod
     def _act(
         self,
         obs: dict[str, Tensor],
@@ -466,6 +488,7 @@ class Algo(ABC):
         generator: torch.Generator | None,
     ) -> PolicyStep:
         """:meth:`act` with observations (B, ...), or (B, frame_stack, ...) if frames are stacked, and own state."""
+        raise NotImplementedError
 
     def _initial_policy_state(self, batch_size: int) -> PolicyState:
         """The part of the state that belongs to the subclass; ``chunk`` belongs to :attr:`execution`."""

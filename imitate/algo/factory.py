@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from imitate.algo.algo import Algo
+from imitate.algo.overrides import check_overrides
 from imitate.config import Config, Section, load_config
 from imitate.config import algorithms as registry
+from imitate.config.section import MissingKeyError
 from imitate.errors import ConfigError
 
+USUAL_SHAPES = {"rgb": (3, 96, 96), "depth": (1, 96, 96), "scan": (1, 256)}
 ToClass = Callable[[Any], tuple[type[Algo], dict[str, Any]]]
 
 
@@ -22,7 +26,9 @@ def register_algo_factory_func(
 
     Args:
         algo_name: the name in the configuration; registering it twice raises ConfigError.
-        section: typed section of ``algo`` in the configuration; without one every key is accepted.
+        section: typed section of ``algo`` in the configuration; without one every key is accepted, and none but
+            ``optim_params`` has a default. A class that derives from one of the package takes that one's section, such
+            as ``BCConfig``, or a subclass of it.
     """
 
     def decorator(to_class: ToClass) -> ToClass:
@@ -50,6 +56,10 @@ def algo_factory(
         ac_dim: action dimensions.
         device: where the networks live.
         load_pretrained: read pretrained weights of encoders; false where a checkpoint brings them.
+
+    Raises:
+        ConfigError: the configuration is another algorithm's, the class lacks a method of the contract, or reads a key
+            that its section lacks.
     """
     if not isinstance(config, Config):
         config = load_config(dict(config))
@@ -57,8 +67,60 @@ def algo_factory(
         raise ConfigError(
             f"algo_name '{algo_name}' was asked for, but the configuration is for '{config.algo_name}'"
         )
-    algo_class, kwargs = registry.find(algo_name).to_class(config.algo)
-    algo: Algo = algo_class(
+    algo_class, kwargs = algo_class_of(config)
+    try:
+        return _built(algo_class, kwargs, config, obs_key_shapes, ac_dim, device, load_pretrained)
+    except AttributeError as error:
+        if not isinstance(error.obj, Section):
+            raise
+        raise ConfigError(_missing_key(algo_class, config, error)) from error
+
+
+def algo_class_of(config: Config) -> tuple[type[Algo], dict[str, Any]]:
+    """The class that a configuration means, and its further arguments.
+
+    Raises:
+        ConfigError: there is none, or it lacks a method of the contract.
+    """
+    to_class = registry.find(config.algo_name).to_class
+    try:
+        found = to_class(config.algo)
+    except AttributeError as error:
+        if not isinstance(error.obj, Section):
+            raise
+        raise ConfigError(_missing_key(None, config, error)) from error
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise ConfigError(
+            f"algo_name: the function registered for '{config.algo_name}' returned {type(found).__name__}: return the "
+            "class and a dict of further arguments, as in: return MyAlgo, {}"
+        )
+    check_overrides(found[0], Algo, validates=config.experiment.validate)
+    return found
+
+
+def check_algorithm(config: Config) -> None:
+    """Refuse a configuration whose algorithm cannot be built.
+
+    An algorithm of another package reads its section when it makes its networks, so these are made here, for
+    observations of usual sizes.
+
+    Raises:
+        ConfigError: see :func:`algo_factory`.
+    """
+    algo_class, _ = algo_class_of(config)
+    if algo_class.__module__.startswith(f"{registry.PACKAGE}."):
+        return
+    shapes = {
+        key: USUAL_SHAPES.get(kind, (8,))
+        for key, kind in config.observation.modalities_of_all().items()
+    }
+    with suppress(RuntimeError, ValueError):  # the sizes may not be those that the networks are for
+        algo_factory(config.algo_name, config, shapes, ac_dim=7, load_pretrained=False)
+
+
+def _built(algo_class: type[Algo], kwargs: dict[str, Any], config: Config, *rest: Any) -> Algo:
+    obs_key_shapes, ac_dim, device, load_pretrained = rest
+    return algo_class(
         algo_config=config.algo,
         obs_config=config.observation,
         global_config=config,
@@ -68,4 +130,43 @@ def algo_factory(
         load_pretrained=load_pretrained,
         **kwargs,
     )
-    return algo
+
+
+def _missing_key(algo_class: type[Algo] | None, config: Config, error: AttributeError) -> str:
+    """The line for a key that is read, but is not in the section."""
+    place = _path_of(config.algo, error.obj, "algo")
+    base = None if algo_class is None else _bundled_base(algo_class)
+    if algo_class is not None and base is not None:
+        section = registry.find(base.__module__.rpartition(".")[-1]).section
+        return (
+            f"{place}.{error.name}: is read by {algo_class.__name__}, which derives from {base.__name__}, but has no "
+            f"value: register '{config.algo_name}' with section={section.__name__} (from {section.__module__}), or a "
+            "subclass of it, which has the defaults (docs/own_algorithm.md)"
+        )
+    if isinstance(error, MissingKeyError) and place in ("", "algo"):
+        return str(error)
+    return (
+        f"{place}.{error.name}: is read by the algorithm '{config.algo_name}', but {type(error.obj).__name__} has no "
+        "such key: add the field to the section, or do not read it (docs/own_algorithm.md)"
+    )
+
+
+def _bundled_base(algo_class: type[Algo]) -> type[Algo] | None:
+    """The nearest class of this package that the algorithm derives from, with a section of its own."""
+    for base in algo_class.__mro__[1:]:
+        package, _, name = base.__module__.rpartition(".")
+        if package == registry.PACKAGE and base.__module__ != Algo.__module__:
+            with suppress(ConfigError):
+                registry.find(name)
+                return base
+    return None
+
+
+def _path_of(section: Section, wanted: Any, path: str) -> str:
+    """Dotted key of a section within another; empty where it is not there."""
+    if section is wanted:
+        return path
+    for key, value in section.items():
+        if isinstance(value, Section) and (found := _path_of(value, wanted, f"{path}.{key}")):
+            return found
+    return ""

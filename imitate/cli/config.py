@@ -81,6 +81,8 @@ def check(
     files: Annotated[list[str], typer.Argument(help="JSON files.")],
 ) -> None:
     """Say what is wrong with configurations; exit with 2 if anything is."""
+    from imitate.algo.factory import check_algorithm
+
     problems = []
     for file in files:
         try:
@@ -90,6 +92,7 @@ def check(
             continue
         try:
             check_trainable(config)
+            check_algorithm(config)
         except ConfigError as error:
             problems += [f"{file}: {line}" for line in str(error).splitlines()]
             continue

@@ -12,12 +12,30 @@ from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Any
 
+from pydantic import Field
+
 from imitate.config.observation import ObservationConfig
+from imitate.config.optimizer import OptimizerConfigs
 from imitate.config.section import OpenSection, Section
 from imitate.errors import ConfigError, nearest
 
 PACKAGE = "imitate.algo"
 ENTRY_POINTS = "imitate.algos"
+
+
+class OpenAlgorithm(OpenSection):
+    """The subtree ``algo`` of an algorithm without a section of its own: any key, and optimizers as everywhere."""
+
+    optim_params: OptimizerConfigs = Field(
+        OptimizerConfigs(), description="Optimizers, by the name of the network."
+    )
+
+    def _words_for_missing(self, key: str) -> str:
+        return (
+            f"algo.{key}: is read by the algorithm, but not set, and the algorithm is registered without a section, "
+            f"which would hold a default: set algo.{key} in the configuration, read it with "
+            f".get('{key}', a default), or register the algorithm with section=... (docs/own_algorithm.md)"
+        )
 
 
 @dataclass(frozen=True)
@@ -42,7 +60,7 @@ def register(
 
     Args:
         algo_name: the value of the key ``algo_name``.
-        section: type of the subtree ``algo``; None: any subtree is accepted as it is.
+        section: type of the subtree ``algo``; None: :class:`OpenAlgorithm`.
         to_class: picks the class from the subtree ``algo``.
     """
     if algo_name in _entries:
@@ -51,7 +69,7 @@ def register(
             f"{_entries[algo_name].to_class.__module__}: "
             "choose another name"
         )
-    _entries[algo_name] = AlgorithmEntry(section or OpenSection, to_class)
+    _entries[algo_name] = AlgorithmEntry(section or OpenAlgorithm, to_class)
 
 
 def find(algo_name: str) -> AlgorithmEntry:
@@ -59,13 +77,15 @@ def find(algo_name: str) -> AlgorithmEntry:
 
     On first use ``imitate.algo.<algo_name>`` is imported, or the entry point of that name.
     """
-    if algo_name not in _entries:
-        _import(algo_name)
-    if algo_name not in _entries:
+    module = None if algo_name in _entries else _import(algo_name)
+    if algo_name in _entries:
+        return _entries[algo_name]
+    if module is not None:
         raise ConfigError(
-            f"algo_name: no algorithm '{algo_name}', {nearest(algo_name, available())}"
+            f"algo_name: the entry point '{algo_name}' of the group {ENTRY_POINTS} names {module}, which registers no "
+            f'algorithm of that name: decorate a function there with @register_algo_factory_func("{algo_name}")'
         )
-    return _entries[algo_name]
+    raise ConfigError(f"algo_name: no algorithm '{algo_name}', {nearest(algo_name, available())}")
 
 
 def subtree_type(algo_name: str, key: str) -> type[Section] | None:
@@ -84,10 +104,20 @@ def available() -> list[str]:
     return sorted(names | _entries.keys())
 
 
-def _import(algo_name: str) -> None:
+def _import(algo_name: str) -> str | None:
+    """Import the module that may register the algorithm; the module that an entry point of the name stands for."""
     module = f"{PACKAGE}.{algo_name}"
     if re.fullmatch(r"[A-Za-z]\w*", algo_name) and find_spec(module) is not None:
         import_module(module)
-        return
+        return None
+    loaded = None
     for point in entry_points(group=ENTRY_POINTS, name=algo_name):
-        point.load()
+        loaded = point.value
+        try:
+            point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"algo_name: the entry point '{algo_name}' of the group {ENTRY_POINTS}, {point.value}, cannot be "
+                f"loaded: {error}: mend its module, or the entry point in its pyproject.toml"
+            ) from error
+    return loaded

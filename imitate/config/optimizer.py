@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, model_validator
 from typing_extensions import Self
 
 from imitate.config.section import Section
@@ -61,3 +61,14 @@ class OptimizerConfig(Section):
     regularization: RegularizationConfig = Field(
         RegularizationConfig(), description="Penalties on the weights."
     )
+
+
+class OptimizerConfigs(Section):
+    """One optimizer for each network of an algorithm, by the network's name."""
+
+    model_config = ConfigDict(extra="allow")
+    entry_type: ClassVar[type[Section] | None] = OptimizerConfig
+
+    policy: OptimizerConfig = Field(OptimizerConfig(), description="The network that acts.")
+
+    __pydantic_extra__: dict[str, OptimizerConfig] = Field(init=False)

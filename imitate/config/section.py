@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from imitate.config.transitions import Returns, Subgoals, Transitions
+from imitate.errors import ConfigError
 
 SCALARS = (str, int, float, bool, type(None))
+
+
+class MissingKeyError(ConfigError, AttributeError):
+    """A key of a free-form section that is read, but has neither a value nor a default."""
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,6 +188,25 @@ class OpenSection(Section):
     model_config = ConfigDict(extra="allow")
 
     __pydantic_extra__: dict[str, Free] = Field(init=False)
+
+    if not TYPE_CHECKING:  # for mypy every name would be an attribute
+
+        def __getattr__(self, key: str) -> Any:
+            """A given key; of others one line says how to get a value."""
+            try:
+                return super().__getattr__(key)
+            except AttributeError:
+                if key.startswith("_"):
+                    raise
+                error = MissingKeyError(self._words_for_missing(key))
+                error.name, error.obj = key, self
+                raise error from None
+
+    def _words_for_missing(self, key: str) -> str:
+        return (
+            f"key '{key}' is read in a free-form section of the configuration that has "
+            f"{', '.join(self) or 'no keys'}: set it there, or read it with .get('{key}', a default)"
+        )
 
 
 def child_type(section: type[Section], key: str) -> type[Section] | None:

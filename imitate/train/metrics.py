@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from imitate.errors import ConfigError
 from imitate.train.run_folder import to_json, write_text
 
 
@@ -22,14 +23,28 @@ class EpochMeans:
         self.counts: dict[str, int] = {}
 
     def add(self, info: Mapping[str, Any]) -> None:
-        """Add one step's scalars."""
+        """Add one step's scalars.
+
+        Raises:
+            ConfigError: an algorithm's `train_on_batch` gave something else.
+        """
+        if not isinstance(info, Mapping):
+            raise ConfigError(
+                f"train_on_batch() of the algorithm returned {type(info).__name__}: return a dict of what to log, "
+                "such as {'Loss': loss}"
+            )
         sums, counts = self.sums, self.counts
         for key, value in info.items():
             if key in sums:
-                sums[key] += value
+                sums[key] += value.detach() if isinstance(value, Tensor) else value
                 counts[key] += 1
             else:
                 value = torch.as_tensor(value).detach()
+                if value.numel() != 1:
+                    raise ConfigError(
+                        f"train_on_batch() of the algorithm returned '{key}' of shape {tuple(value.shape)}: return "
+                        "single numbers, such as its mean"
+                    )
                 sums[key] = value.to(
                     torch.float64 if value.device.type == "cpu" else torch.float32, copy=True
                 )

@@ -17,7 +17,9 @@ def test_a_second_registration_is_refused():
 
 
 def test_without_a_section_the_subtree_is_open():
-    assert find("config_open").section is OpenSection
+    section = find("config_open").section
+    assert issubclass(section, OpenSection)
+    assert section.model_validate({"anything": [1]}).anything == (1,)
 
 
 def test_an_algorithm_is_imported_by_name_on_first_use():
@@ -47,6 +49,28 @@ def test_an_entry_point_of_another_package(monkeypatch, tmp_path):
     monkeypatch.setattr(algorithms, "entry_points", entry_points)
     assert "config_plugin" in available()
     assert find("config_plugin").to_class(None) == (dict, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (
+            "json",
+            r"the entry point 'config_bad' .* names json, which registers no algorithm of that name",
+        ),
+        ("no_such_module_at_all", "cannot be loaded: No module named 'no_such_module_at_all'"),
+        ("json:nothing", "cannot be loaded: module 'json' has no attribute 'nothing'"),
+    ],
+)
+def test_an_entry_point_that_gives_no_algorithm(monkeypatch, module, words):
+    points = [EntryPoint("config_bad", module, algorithms.ENTRY_POINTS)]
+    monkeypatch.setattr(
+        algorithms,
+        "entry_points",
+        lambda *, group, name=None: [p for p in points if name in (None, p.name)],
+    )
+    with pytest.raises(ConfigError, match=words):
+        find("config_bad")
 
 
 def test_importing_the_configuration_imports_no_torch():

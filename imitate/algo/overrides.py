@@ -1,0 +1,123 @@
+"""The methods of the contract that a class overrides: whether all are there, and can be called as the contract says.
+
+Inspected once, when a class is made and when an algorithm is built, so that a training does not fail in its first
+epoch, or in its last.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from imitate.errors import ConfigError
+
+METHODS = (
+    "_create_networks",
+    "process_batch_for_training",
+    "_select_batch",
+    "train_on_batch",
+    "_loss",
+    "_validation_info",
+    "log_info",
+    "on_epoch_end",
+    "set_progress",
+    "set_train",
+    "set_eval",
+    "serialize",
+    "deserialize",
+    "initial_state",
+    "reset_state",
+    "observe_reward",
+    "act",
+    "_act",
+    "_initial_policy_state",
+    "get_action",
+    "reset",
+)
+"""Methods of ``Algo`` that others call."""
+
+HOOKS = {
+    "_select_batch": "process_batch_for_training",
+    "_loss": "train_on_batch",
+    "_act": "act",
+}
+"""Hooks without a default, and the methods that call them: one of the two has to be the class's own."""
+
+
+def with_validation(algo_class: Any) -> None:
+    """Let a class whose own ``train_on_batch`` takes ``(batch, epoch)`` alone be validated, by its ``_loss``."""
+    own = vars(algo_class).get("train_on_batch")
+    if own is None or not _takes(own, ("batch", "epoch")) or _takes(own, ("batch", "epoch", True)):
+        return
+
+    def train_on_batch(self: Any, batch: Any, epoch: int, validate: bool = False) -> Any:
+        """One update, or with ``validate`` the losses of ``_loss`` without it."""
+        if validate:
+            return super(algo_class, self).train_on_batch(batch, epoch, validate=True)
+        return own(self, batch, epoch)
+
+    train_on_batch.only_updates = True  # type: ignore[attr-defined]
+    algo_class.train_on_batch = train_on_batch
+
+
+def check_overrides(algo_class: Any, contract: Any, *, validates: bool) -> None:
+    """Refuse a class that cannot do what the contract says.
+
+    Args:
+        algo_class: what a function under ``register_algo_factory_func`` returned.
+        contract: the class ``Algo``.
+        validates: whether losses are to be measured without an update.
+
+    Raises:
+        ConfigError: one line per problem.
+    """
+    if not inspect.isclass(algo_class) or not issubclass(algo_class, contract):
+        raise ConfigError(f"{algo_class!r}: wanted a subclass of imitate.Algo")
+    problems = [
+        f"{algo_class.__name__}: has neither {hook}() nor {method}() of its own: write {hook}()"
+        for hook, method in HOOKS.items()
+        if not _own(algo_class, contract, hook) and not _own(algo_class, contract, method)
+    ]
+    problems += [
+        f"{algo_class.__name__}: has no {name}() of its own: write it"
+        for name in sorted(getattr(algo_class, "__abstractmethods__", ()))
+    ]
+    for name in METHODS:
+        problems += _signature_problem(algo_class, contract, name)
+    only_updates = getattr(getattr(algo_class, "train_on_batch", None), "only_updates", False)
+    if validates and only_updates and not _own(algo_class, contract, "_loss"):
+        problems.append(
+            f"experiment.validate: is true, but {algo_class.__name__}.train_on_batch(batch, epoch) takes no validate, "
+            "and there is no _loss(batch) to measure: write one of the two, or set it to false"
+        )
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _own(algo_class: Any, contract: Any, name: str) -> bool:
+    return getattr(algo_class, name) is not getattr(contract, name)
+
+
+def _signature_problem(algo_class: Any, contract: Any, name: str) -> list[str]:
+    if not _own(algo_class, contract, name):
+        return []
+    parameters = list(inspect.signature(getattr(contract, name)).parameters.values())[1:]
+    by_place = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    own = getattr(algo_class, name)
+    if _takes(own, by_place, by_name):
+        return []
+    return [
+        f"{algo_class.__name__}.{name}{inspect.signature(own)} cannot be called as "
+        f"{name}{inspect.signature(getattr(contract, name)).replace(return_annotation=inspect.Signature.empty)}: "
+        "take the same arguments"
+    ]
+
+
+def _takes(method: Any, by_place: Any, by_name: Any = ()) -> bool:
+    """Whether a method can be called with so many arguments, beside self."""
+    try:
+        inspect.signature(method).bind(None, *by_place, **dict.fromkeys(by_name))
+    except TypeError:
+        return False
+    return True
