@@ -33,6 +33,18 @@ class EnvError(UserError):
     """An environment that cannot be made, or does not fit the policy or the data."""
 
 
+class NotFiniteError(UserError):
+    """An observation or an action with NaN or infinity in it.
+
+    Attributes:
+        rows: for each row of a batch, whether it is one of them.
+    """
+
+    def __init__(self, message: str, rows: tuple[bool, ...] = ()) -> None:
+        super().__init__(message)
+        self.rows = rows
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Words for an error message: the nearest valid name, or where none is near all of them, or a few of many."""
     names = sorted(valid)

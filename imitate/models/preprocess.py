@@ -16,6 +16,9 @@ from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Stats, fit_actions, fit_obs
 from imitate.models.layout import IMAGE_MODALITIES, Shape, processed_shape, raw_shape_of
 
+_OVERSHOOT = 0.1
+"""Resized images may go so far beyond black and white."""
+
 
 class _Plan(NamedTuple):
     """What :meth:`Preprocess.prepare_obs` needs for one choice of keys."""
@@ -166,7 +169,7 @@ class Preprocess(nn.Module):
             (*B, ...) float32 tensors on the module's device, which may share one storage.
 
         Raises:
-            UserError: a key is missing or has another shape.
+            UserError: a key is missing or has another shape, or an image has values beyond its range.
         """
         plan = self._plan(None if keys is None else tuple(keys))
         self._check(raw, plan.keys)
@@ -183,8 +186,10 @@ class Preprocess(nn.Module):
 
     def _prepare_one(self, key: str, value: Tensor) -> Tensor:
         """An image, a scan, or low_dim values that are not a vector."""
-        value = value.to(self.offset.device, non_blocking=True)
         modality = self.modalities[key]
+        if modality == "rgb" and value.dtype is not torch.uint8:
+            self._check_pixels(key, value)
+        value = value.to(self.offset.device, non_blocking=True)
         # A copy of its own, so that it can be changed in place: five times as fast for images.
         x = value.to(torch.float32, copy=True)
         if modality in IMAGE_MODALITIES:
@@ -200,6 +205,19 @@ class Preprocess(nn.Module):
             shape = self._affine_shape(key)
             x.sub_(self.offset[start:stop].view(shape)).div_(self.scale[start:stop].view(shape))
         return self._clipped(x) if modality == "low_dim" else x
+
+    def _check_pixels(self, key: str, value: Tensor) -> None:
+        """Refuse floats beyond [0, 1] and integers beyond [0, 255], unless the normalization was fitted to such."""
+        highest = 1 if value.is_floating_point() else 255
+        offset = self.offset[slice(*self._ranges[key])]
+        if value.numel() == 0 or bool((offset > 1).any()):
+            return
+        low, high = (float(limit) for limit in value.aminmax())
+        if low < -_OVERSHOOT or high > highest + _OVERSHOOT:
+            raise UserError(
+                f"image '{key}' has {str(value.dtype).removeprefix('torch.')} values from {low:.4g} to {high:.4g}; "
+                "wanted uint8 from 0 to 255, or floats from 0 to 1: give pixels as uint8, or divide floats by 255"
+            )
 
     def _clipped(self, x: Tensor) -> Tensor:
         return x if self.obs_clip is None else x.clamp(-self.obs_clip, self.obs_clip)

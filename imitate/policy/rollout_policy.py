@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from imitate.algo.policy_state import PolicyState
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import UserError
 from imitate.models.observation import ObservationEncoder
+from imitate.policy.finite import refuse_action, refuse_not_finite
 
 
 class RolloutPolicy:
@@ -100,7 +102,10 @@ class RolloutPolicy:
             (A,) or (B, A) action in the units of the data, clipped to the limits.
 
         Raises:
-            UserError: a key is missing or mis-shaped, or the batch size changed without :meth:`start_episode`.
+            UserError: a key is missing or mis-shaped, an image has floats beyond 0 and 1, or the batch size changed
+                without :meth:`start_episode`.
+            NotFiniteError: an observation or the action has NaN or infinity. After any error the policy's state is as
+                before the call, so that the next observation may be given as if nothing had happened.
         """
         obs = self._prepare(self._with_language(ob, batched_ob), self._all_keys, batched_ob)
         goal_obs = self._prepare(goal or {}, self.goal_keys, batched_ob) if self.goal_keys else None
@@ -114,10 +119,11 @@ class RolloutPolicy:
                 "call start_episode() before the number of environments changes"
             )
         step = self.algo.act(obs, self._state, goal_obs)
+        action = self._unnormalized(step.action)
+        refuse_action(action)
         self._state = step.state
         self.last_extras = MappingProxyType(step.extras)
-        normalized = step.action if batched_ob else step.action[0]
-        return self._to_sent(normalized)
+        return self._clipped(action if batched_ob else action[0])
 
     @torch.inference_mode()
     def observe(self, reward: ArrayLike) -> None:
@@ -130,6 +136,13 @@ class RolloutPolicy:
             received = np.broadcast_to(np.asarray(reward, dtype=np.float32), (self._batch_size,))
             told = torch.as_tensor(received.copy(), device=self.algo.device)
             self._state = self.algo.observe_reward(self._state, told)
+
+    def check(self, ob: Mapping[str, ArrayLike], batched_ob: bool = False) -> None:
+        """Raise NotFiniteError where a call with this observation would; it may lack keys. Changes nothing."""
+        for key in self.obs_keys:
+            if key in ob:
+                value = _array(ob[key])
+                refuse_not_finite(key, value if batched_ob else value[None])
 
     def cut_plan(self) -> None:
         """Forget the actions that are planned and not yet taken, as when somebody else has acted meanwhile.
@@ -147,7 +160,7 @@ class RolloutPolicy:
         plans no more than one action.
         """
         chunk = self.last_extras.get("chunk")
-        return None if chunk is None else self._to_sent(chunk)
+        return None if chunk is None else self._clipped(self._unnormalized(chunk))
 
     @torch.inference_mode()
     def subgoal(self) -> dict[str, NDArray[np.float32]]:
@@ -181,11 +194,15 @@ class RolloutPolicy:
         obs = self._prepare(self._with_language(ob, False), self._all_keys, False)
         return {key: places[0].cpu().numpy() for key, places in encoder.keypoints(obs).items()}
 
-    def _to_sent(self, normalized: Tensor) -> NDArray[np.float64]:
-        """What networks predict as the robot takes it."""
+    def _unnormalized(self, normalized: Tensor) -> NDArray[np.float64]:
+        """What networks predict, in the units of the data."""
         action = self.algo.preprocess.unnormalize_actions(normalized).cpu().numpy()
+        return action.astype(np.float64)
+
+    def _clipped(self, action: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The action as the robot takes it."""
         # Two ufuncs: np.clip costs several times as much on arrays this small.
-        return np.minimum(np.maximum(action.astype(np.float64), self._low), self._high)
+        return np.minimum(np.maximum(action, self._low), self._high)
 
     def _tell(self, lang: str | None, mask: ArrayLike | None) -> None:
         """Keep the vector of an instruction, for all rows or for those of the mask."""
@@ -225,10 +242,13 @@ class RolloutPolicy:
             raise UserError(
                 f"the policy needs {', '.join(missing)}, but was given {', '.join(raw) or 'nothing'}"
             )
-        arrays = {
-            key: value if isinstance(value := raw[key], Tensor) else np.asarray(value)
-            for key in keys
-        }
+        arrays = {key: _array(raw[key]) for key in keys}
         if not batched:
             arrays = {key: value[None] for key, value in arrays.items()}
+        for key, value in arrays.items():
+            refuse_not_finite(key, value)
         return self.algo.preprocess.prepare_obs(arrays, keys)
+
+
+def _array(value: ArrayLike | Tensor) -> NDArray[Any] | Tensor:
+    return value if isinstance(value, Tensor) else np.asarray(value)

@@ -12,7 +12,7 @@ import numpy as np
 
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
-from imitate.errors import EnvError, UserError
+from imitate.errors import EnvError, NotFiniteError, UserError
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.train.overlay import Overlay
@@ -135,6 +135,8 @@ class EpisodeRunner:
             with preserved_rng(), torch_threads(1):
                 seed_everything(plan.seed + index)
                 return self._play(env_meta, plan, index)
+        except NotFiniteError as error:
+            return failed_episode(plan, index, str(error))
         except UserError:
             raise
         except Exception as error:
@@ -163,6 +165,8 @@ class EpisodeRunner:
                 success = success or at_end
                 over = bool(terminated or truncated or (success and plan.terminate_on_success))
             recorder.add(env, length, last=over)
+        if success:
+            policy.check(obs)  # a simulator that broke may call anything a success
         return Episode(
             index,
             plan.seed + index,

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from imitate.envs.cameras import sizes_of
 from imitate.envs.vector import make_vector_env
-from imitate.errors import EnvError
+from imitate.errors import EnvError, NotFiniteError
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.train.episodes import (
@@ -19,6 +19,7 @@ from imitate.train.episodes import (
     EpisodePlan,
     check_action_size,
     check_obs_shapes,
+    failed_episode,
     hopeless,
     in_order,
 )
@@ -117,10 +118,16 @@ class _Lockstep:
         while any(slot.index >= 0 for slot in self.slots) and not hopeless(
             self.results, give_up_after
         ):
-            actions = self.policy(obs, batched_ob=True)
+            try:
+                actions = self.policy(self._with_idle_filled(obs), batched_ob=True)
+            except NotFiniteError as error:
+                obs = self._next_episodes(self._failed(error))
+                continue
             obs, rewards, terminated, truncated, info = self.venv.step(actions)
             self.policy.observe(rewards)
             success = _successes(info, len(self.slots))
+            if success.any():
+                success = success & self._finite(obs)
             over = np.array(
                 [
                     self._advance(
@@ -133,10 +140,39 @@ class _Lockstep:
                 ]
             )
             if over.any():
-                for i in np.flatnonzero(over):
-                    self.slots[i] = _Slot(next(self.numbers, -1))
-                obs = self._reset(over)
+                obs = self._next_episodes(over)
         return in_order(self.results, give_up_after)
+
+    def _with_idle_filled(self, obs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Show the policy, for environments that play no episode, what the first one that does gives."""
+        idle = [i for i, slot in enumerate(self.slots) if slot.index < 0]
+        if idle:
+            live = next(i for i, slot in enumerate(self.slots) if slot.index >= 0)
+            for value in obs.values():
+                value[idle] = value[live]
+        return obs
+
+    def _finite(self, obs: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Rows with finite observations: a simulator that broke may call anything a success."""
+        try:
+            self.policy.check(obs, batched_ob=True)
+        except NotFiniteError as error:
+            return ~np.array(error.rows)
+        return np.ones(len(self.slots), dtype=bool)
+
+    def _failed(self, error: NotFiniteError) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Record the episodes whose observation or action is not finite; the mask of their environments."""
+        bad = np.array(error.rows)
+        for slot, is_bad in zip(self.slots, bad, strict=True):
+            if is_bad and slot.index >= 0:
+                self._record(failed_episode(self.plan, slot.index, str(error)))
+        return bad
+
+    def _next_episodes(self, over: np.ndarray[Any, np.dtype[np.bool_]]) -> Mapping[str, Any]:
+        """Begin the next episodes in the masked environments; all environments' observations."""
+        for i in np.flatnonzero(over):
+            self.slots[i] = _Slot(next(self.numbers, -1))
+        return self._reset(over)
 
     def _reset(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Mapping[str, Any]:
         """Start the episodes of the masked environments (those without one are reset too, and ignored)."""
@@ -155,13 +191,14 @@ class _Lockstep:
         over = ended or slot.length >= self.plan.horizon
         if not over and not (slot.success and self.plan.terminate_on_success):
             return False
-        episode = Episode(
-            slot.index, self.plan.seed + slot.index, slot.success, slot.total, slot.length, success
-        )
-        self.results[slot.index] = episode
+        seed = self.plan.seed + slot.index
+        self._record(Episode(slot.index, seed, slot.success, slot.total, slot.length, success))
+        return True
+
+    def _record(self, episode: Episode) -> None:
+        self.results[episode.index] = episode
         if self.on_episode is not None:
             self.on_episode(episode)
-        return True
 
 
 def _check_fit(policy: RolloutPolicy, env_meta: Mapping[str, Any], venv: Any) -> None:

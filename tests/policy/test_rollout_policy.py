@@ -9,7 +9,7 @@ import torch
 
 from imitate import RolloutPolicy, algo_factory, load_config, policy_from_checkpoint
 from imitate.data.language import Instructions
-from imitate.errors import UserError
+from imitate.errors import NotFiniteError, UserError
 from imitate.models.packed_linear import PackedLinear
 from imitate.policy import loading
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
@@ -234,3 +234,116 @@ def test_a_loaded_policy_has_its_large_layers_packed_and_bf16_is_asked_for(monke
     monkeypatch.setattr(loading, "has_fast_bf16", lambda device: False)
     with pytest.raises(UserError, match="precision 'bf16' is for CPUs that compute in it"):
         policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="bf16")
+
+
+CHUNK = (
+    "algo.chunk.enabled=true",
+    "algo.chunk.size=4",
+    "algo.chunk.execute=4",
+    "train.seq_length=4",
+)
+
+
+class TestNotFinite:
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+    @pytest.mark.parametrize("overrides", [(), RNN, CHUNK], ids=["mlp", "rnn", "chunk"])
+    def test_an_observation_is_refused_and_leaves_no_trace(self, overrides, value):
+        algo = make_algo(overrides)
+        policy, undisturbed = RolloutPolicy(algo), RolloutPolicy(algo)
+        for step in range(6):
+            obs = observation(step)
+            if step in (0, 2, 3):  # at the start of an episode, and within
+                bad = {**obs, "vel": np.array([0.5, value])}
+                with pytest.raises(NotFiniteError, match=r"'vel' has 1 value .*first .* at \[1\]"):
+                    policy(bad)
+            np.testing.assert_array_equal(policy(obs), undisturbed(obs))
+
+    def test_the_rows_of_a_batch_are_named(self):
+        obs = observation(batch=3)
+        obs["pos"][1, 2] = np.nan
+        with pytest.raises(NotFiniteError, match=r"'pos' .*first nan at \[2\] of row 1") as caught:
+            RolloutPolicy(make_algo())(obs, batched_ob=True)
+        assert caught.value.rows == (False, True, False)
+
+    @pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+    def test_goals_tensors_and_lists_are_checked(self, kind):
+        policy = RolloutPolicy(make_algo(goal=True))
+        with pytest.raises(NotFiniteError, match="'pos'"):
+            policy(observation(), goal={"pos": kind([0.0, float("nan"), 0.0])})
+
+    def test_large_values_that_float32_holds_are_let_through(self):
+        policy = RolloutPolicy(make_algo())
+        obs = {"pos": np.full(3, 1e30), "vel": np.array([7, -3], dtype=np.int64)}
+        with np.errstate(all="raise"):
+            assert np.isfinite(policy(obs)).all()
+
+    def test_an_action_is_never_returned_even_where_limits_would_hide_it(self):
+        algo = make_algo()
+        policy = RolloutPolicy(algo, [-1.0, -1.0], [1.0, 1.0])
+        algo.preprocess.action_offset[1] = float("inf")
+        algo.preprocess._refresh()
+        with pytest.raises(NotFiniteError, match=r"action has 1 value .* at \[1\]"):
+            policy(observation())
+        assert dict(policy.last_extras) == {}
+
+    def test_words_are_no_numbers(self):
+        with pytest.raises(UserError, match="'vel' has dtype <U1; wanted numbers"):
+            RolloutPolicy(make_algo())({"pos": np.zeros(3), "vel": np.array(["a", "b"])})
+
+
+class TestImages:
+    @pytest.fixture
+    def policy(self):
+        tree = {
+            "algo_name": "bc",
+            "algo": {"actor_layer_dims": [8]},
+            "observation": {
+                "modalities": {"obs": {"low_dim": [], "rgb": ["camera"], "depth": ["far"]}},
+                "encoder": {
+                    kind: {
+                        "core_class": "VisualCore",
+                        "core_kwargs": {"backbone_class": "ShallowConv"},
+                    }
+                    for kind in ("rgb", "depth")
+                },
+            },
+        }
+        shapes = {"camera": (3, 32, 32), "far": (1, 32, 32)}
+        torch.manual_seed(0)
+        return RolloutPolicy(algo_factory("bc", load_config(tree), shapes, 2, "cpu"))
+
+    def image(self, dtype=np.uint8):
+        rng = np.random.default_rng(0)
+        camera = rng.integers(256, size=(32, 32, 3)).astype(dtype)
+        return {"camera": camera, "far": np.full((32, 32, 1), 3.5, np.float32)}  # metres
+
+    def test_pixels_and_fractions_are_the_same(self, policy):
+        raw = self.image()
+        fractions = {**raw, "camera": raw["camera"].astype(np.float32) / 255}
+        np.testing.assert_allclose(policy(raw), policy(fractions), atol=1e-6)
+        np.testing.assert_array_equal(policy(raw), policy(self.image(np.int64)))
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+    def test_floats_beyond_one_are_refused(self, policy, dtype):
+        with pytest.raises(UserError, match="'camera' has float.* to 255; wanted uint8 from 0 to"):
+            policy(self.image(dtype))
+        assert policy._state is None
+
+    def test_so_are_images_around_zero_and_wide_integers(self, policy):
+        raw = self.image()
+        for wrong in (raw["camera"] / 127.5 - 1, raw["camera"].astype(np.int32) * 256):
+            with pytest.raises(UserError, match="image 'camera'"):
+                policy({**raw, "camera": wrong})
+
+    def test_a_nan_in_an_image_is_named(self, policy):
+        raw = self.image()
+        raw["far"][3, 4, 0] = np.nan
+        with pytest.raises(NotFiniteError, match=r"'far' has 1 value .* at \[3, 4, 0\]"):
+            policy(raw)
+
+    def test_a_policy_that_learned_from_such_floats_takes_them(self, policy):
+        """Its normalization says so."""
+        policy.algo.preprocess.set_obs_normalization(
+            "camera", torch.full((3,), 127.5), torch.full((3,), 127.5)
+        )
+        assert np.isfinite(policy(self.image(np.float32))).all()

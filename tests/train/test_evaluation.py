@@ -168,6 +168,17 @@ def test_an_episode_that_raises_counts_as_failed(tmp_path, pool, workers):
     assert "RuntimeError: the simulator is unstable" in result.episodes[1].error
 
 
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("how", ["here", "workers", "vector"])
+def test_an_episode_with_nan_is_no_success_whatever_the_simulator_says(tmp_path, pool, how, ends):
+    path = write_expert(tmp_path / "expert.pth", env_meta(nan_obs_at=[1, 3]))
+    settings = {"here": {}, "workers": {"pool": pool}, "vector": {"mode": "vector", "workers": 2}}
+    result = evaluate(path, episodes=5, horizon=30, terminate_on_success=ends, **settings[how])
+    assert result.success == [True, False, True, False, True]
+    assert result.not_played == 2
+    assert "observation 'pos' has 2 values not finite in float32" in result.warnings[0]
+
+
 def test_nothing_played_is_no_success_rate_of_zero(tmp_path, pool):
     path = write_expert(tmp_path / "expert.pth", env_meta(raise_at=[0, 1]))
     with pytest.raises(EvaluationError, match="the simulator is unstable"):

@@ -22,6 +22,7 @@ class PointMass(gymnasium.Env):
         out_of_reach: the goal is, at every seed.
         mirrored: the point must reach minus the goal.
         nan_reward: every reward is NaN.
+        nan_obs_at: reset seeds from whose third observation on ``pos`` is NaN, and each step is a success.
         exit_at: reset seeds at which ``sys.exit(5)`` is called.
         hang_in: ``make``, ``reset``, ``step`` or ``render``, which then never returns.
         hang_at: the episodes, by their reset seeds, in which it hangs; None: all.
@@ -43,6 +44,7 @@ class PointMass(gymnasium.Env):
         mirrored=False,
         nan_reward=False,
         exit_at=(),
+        nan_obs_at=(),
         hang_in=None,
         hang_at=None,
         hang_once_file=None,
@@ -52,6 +54,7 @@ class PointMass(gymnasium.Env):
         self.raise_at, self.impossible_at, self.step_s = set(raise_at), set(impossible_at), step_s
         self.out_of_reach, self.sign = out_of_reach, -1.0 if mirrored else 1.0
         self.nan_reward, self.exit_at = nan_reward, set(exit_at)
+        self.nan_obs_at = set(nan_obs_at)
         self.hang_in, self.hang_at, self.hang_once_file = hang_in, hang_at, hang_once_file
         self.seed = None
         self._may_hang("make")
@@ -71,6 +74,7 @@ class PointMass(gymnasium.Env):
             os._exit(7)
         if seed in self.raise_at:
             raise RuntimeError("the simulator is unstable")
+        self.steps = 0
         self.pos, self.goal = self.np_random.uniform(-0.5, 0.5, (2, 2))
         if self.out_of_reach or seed in self.impossible_at:
             self.goal = np.array([1e6, 1e6])
@@ -80,7 +84,12 @@ class PointMass(gymnasium.Env):
         time.sleep(self.step_s)
         self._may_hang("step")
         self.pos = self.pos + 0.1 * np.clip(np.asarray(action)[:2], -1, 1)
-        success = bool(np.linalg.norm(self.pos - self.sign * self.goal) < 0.05)
+        if self.nan_obs_at:
+            self.steps += 1
+            if self.seed in self.nan_obs_at and self.steps == 2:
+                self.pos = np.full(2, np.nan)
+        broken = bool(np.isnan(self.pos).any())
+        success = broken or bool(np.linalg.norm(self.pos - self.sign * self.goal) < 0.05)
         reward = float("nan") if self.nan_reward else float(success)
         return self._obs(), reward, False, False, {"success": success}
 

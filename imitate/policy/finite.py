@@ -1,0 +1,74 @@
+"""Numbers that are not finite never pass a policy: neither as an observation nor as an action.
+
+A single NaN in an observation would stay in the state of a recurrent policy until the episode's end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imitate.errors import NotFiniteError, UserError
+
+_ENOUGH = float(np.finfo(np.float32).max)
+"""A sum of squares below it proves that every value is finite, in float32 too."""
+
+
+def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
+    """Check an observation (B, ...) before anything is computed from it.
+
+    Raises:
+        NotFiniteError: a value is NaN, infinite, or beyond float32, in which networks compute.
+        UserError: the values are no numbers.
+    """
+    if isinstance(value, Tensor):
+        if not value.is_floating_point() or bool(torch.isfinite(value).all()):
+            return
+        value = value.float().cpu().numpy()
+    if value.dtype.kind not in "fiub":
+        raise UserError(f"observation '{key}' has dtype {value.dtype}; wanted numbers")
+    # One product is several times as fast as looking at each value; NaN compares as false.
+    if value.dtype.kind != "f" or np.vdot(value, value) < _ENOUGH:
+        return
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(value.astype(np.float32))
+    if not finite.all():
+        raise NotFiniteError(
+            f"observation '{key}' has {_places(value, finite)}: look at its sensor or simulator; the policy did not "
+            "act and remembers the observations before",
+            _bad_rows(finite),
+        )
+
+
+def refuse_action(action: NDArray[np.float64]) -> None:
+    """Check an action (B, A), in the units of the data, before it is clipped.
+
+    Raises:
+        NotFiniteError: a number of it is NaN or infinite.
+    """
+    if np.vdot(action, action) < np.inf:
+        return
+    finite = np.isfinite(action)
+    if not finite.all():
+        raise NotFiniteError(
+            f"the policy's action has {_places(action, finite)}, from finite observations: they may be far from the "
+            "data, or its training may have failed; nothing was returned, and its state is as before",
+            _bad_rows(finite),
+        )
+
+
+def _bad_rows(finite: NDArray[np.bool_]) -> tuple[bool, ...]:
+    return tuple((~finite.reshape(len(finite), -1).all(axis=1)).tolist())
+
+
+def _places(value: NDArray[Any], finite: NDArray[np.bool_]) -> str:
+    """How many values are not finite, and the first of them."""
+    first = tuple(int(i) for i in np.argwhere(~finite)[0])
+    where = ", ".join(map(str, first[1:]))
+    row = f" of row {first[0]}" if len(value) > 1 else ""
+    total = "1 value" if (count := int((~finite).sum())) == 1 else f"{count} values"
+    return f"{total} not finite in float32, first {value[first]} at [{where}]{row}"
