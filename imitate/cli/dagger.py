@@ -110,7 +110,7 @@ def command(
         rounds=rounds,
         episodes=episodes,
         seed=seed,
-        horizon=loaded.experiment.rollout.horizon,
+        horizon=loaded.experiment.rollout.horizon or _horizon(dataset),
         demos=demos,
         label_every=label_every,
     )
@@ -178,6 +178,20 @@ def _environment(env: str | None, dataset: Path | None, config: Any) -> dict[str
         return made.serialize()
     finally:
         made.close()
+
+
+def _horizon(dataset: Path | None) -> int:
+    """Steps of an episode where the configuration says null: as the demonstrations suggest."""
+    from imitate.config.from_data import rollout_horizon
+    from imitate.data import DatasetFile
+
+    if dataset is None:
+        raise ConfigError(
+            "experiment.rollout.horizon: is null, which follows from demonstrations: give them with --dataset, or say "
+            "how long an episode lasts with --set experiment.rollout.horizon=400"
+        )
+    with DatasetFile(dataset) as file:
+        return rollout_horizon([file.length(demo) for demo in file.demos()])
 
 
 def _supervisor(

@@ -53,7 +53,11 @@ class RolloutConfig(Section):
 
     enabled: bool = Field(True, description="Whether the policy is evaluated during training.")
     n: PositiveInt = Field(50, description="Episodes per evaluation.")
-    horizon: PositiveInt = Field(400, description="Longest episode, in environment steps.")
+    horizon: PositiveInt | None = Field(
+        400,
+        description="Longest episode, in environment steps; null: twice the length that "
+        "95 % of the training demos stay under, at least the longest.",
+    )
     rate: PositiveInt = Field(50, description="Evaluate every so many epochs.")
     warmstart: NonNegativeInt = Field(0, description="Epochs before the first evaluation.")
     terminate_on_success: bool = Field(True, description="End an episode at success.")

@@ -45,6 +45,11 @@ def _data_problems(config: Config) -> list[str]:
         problems.append(
             "train.reward.normalization: 'running' is for rollouts in an environment: take 'std' or 'return_range'"
         )
+    if config.experiment.rollout.horizon is None and train.online.enabled:
+        problems.append(
+            "experiment.rollout.horizon: is null, which follows from demonstrations, but train.online.enabled is true: "
+            "write a number of environment steps"
+        )
     steps = config.experiment.epoch_every_n_steps
     if steps is not None and steps % train.gradient_accumulation:
         problems.append(

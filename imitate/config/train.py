@@ -56,10 +56,11 @@ class DatasetConfig(Section):
 class ActionConfig(Section):
     """How one action key is treated."""
 
-    normalization: Literal["min_max", "gaussian"] | None = Field(
+    normalization: Literal["min_max", "gaussian", "auto"] | None = Field(
         None,
         description="min_max: to [-1, 1]; gaussian: mean 0 and standard deviation 1; null: as "
-        "stored.",
+        "stored; auto: min_max where actions of the training demos leave [-1, 1] or are all "
+        "smaller than 0.5, else as stored.",
     )
     format: Literal["rot_6d"] | None = Field(
         None, description="Rotation format stored under this key; null: no rotation."

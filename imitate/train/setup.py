@@ -17,6 +17,7 @@ from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
 from imitate.config import Config, located_data
 from imitate.config.data_paths import located_file
+from imitate.config.from_data import action_normalization, rollout_horizon
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
 from imitate.errors import ConfigError
@@ -150,9 +151,22 @@ def _numbers_for_null(config: Config, train_set: Any, valid_set: Any) -> dict[st
     size = config.train.batch_size
     if config.experiment.epoch_every_n_steps is None:
         numbers["experiment.epoch_every_n_steps"] = max(1, len(train_set) // size)
+    if config.experiment.rollout.horizon is None:
+        lengths = train_set.store.demo_end - train_set.store.demo_start
+        numbers["experiment.rollout.horizon"] = rollout_horizon(lengths.tolist())
+    numbers |= _normalization_for_auto(config, train_set)
     if config.experiment.validation_epoch_every_n_steps is None and valid_set is not None:
         numbers["experiment.validation_epoch_every_n_steps"] = max(1, -(-len(valid_set) // size))
     return numbers
+
+
+def _normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
+    entries = config.train.action_config.to_dict()
+    chosen = [key for key in config.train.action_keys if entries[key]["normalization"] == "auto"]
+    for key in chosen:
+        stats = train_set.statistics()["actions"][key]
+        entries[key]["normalization"] = action_normalization(stats.min, stats.max)
+    return {"train.action_config": entries} if chosen else {}
 
 
 def _provenance(config: Config, train_set: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from imitate.cli import dagger
 from imitate.cli.main import app
 from imitate.errors import ConfigError
 from imitate.online.supervision import Labels, TakesOver
+from tests.demo_files import make_demo_file
 
 OBS = {
     "object": np.array([0.1, 0.0, 0.82, 0, 0, 0, 1, 0, 0, 0]),
@@ -61,3 +62,10 @@ def test_there_must_be_an_environment(tmp_path):
     result = CliRunner().invoke(app, args)
     assert result.exit_code == 2
     assert "--env: name the environment" in result.output
+
+
+def test_a_null_horizon_follows_from_the_demonstrations(tmp_path):
+    with pytest.raises(ConfigError, match="--dataset.*--set experiment.rollout.horizon=400"):
+        dagger._horizon(None)
+    path = make_demo_file(tmp_path / "demos.hdf5", num_demos=2, length=(30, 40))
+    assert dagger._horizon(path) == 80

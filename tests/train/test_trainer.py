@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 
+import h5py
 import pytest
 import torch
 
@@ -92,6 +93,25 @@ def test_null_steps_per_epoch_is_one_pass_and_is_written_down(run):
     # 12 demos of 15 steps, batches of 16.
     assert result.results["step"] == 11
     assert load_config(result.run_dir / "config.json").experiment.epoch_every_n_steps == 11
+
+
+def test_a_null_horizon_follows_from_the_demos_and_is_written_down(run):
+    result = run(experiment={"rollout": {"horizon": None}}, train={"num_epochs": 1})
+    # 12 demos of 15 steps: twice that.
+    assert load_config(result.run_dir / "config.json").experiment.rollout.horizon == 30
+    ckpt = load_checkpoint(result.run_dir / "checkpoints" / "last.pth")
+    assert json.loads(ckpt["config"])["experiment"]["rollout"]["horizon"] == 30
+
+
+@pytest.mark.parametrize(("scale", "wanted"), [(1.0, None), (0.2, "min_max"), (3.0, "min_max")])
+def test_automatic_action_normalization_follows_from_the_actions(run, demos, scale, wanted):
+    with h5py.File(demos, "r+") as file:
+        for demo in file["data"].values():
+            demo["actions"][...] = scale * demo["actions"][...]
+    auto = {"actions": {"normalization": "auto"}}
+    result = run(train={"num_epochs": 1, "action_config": auto})
+    config = load_config(result.run_dir / "config.json")
+    assert config.train.action_config.actions.normalization == wanted
 
 
 def test_two_runs_of_one_second_and_the_same_seed(run):
