@@ -10,6 +10,10 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from imitate.config.section import OpenSection, Section
 
 
+DEFAULT_HORIZON = 400
+"""Environment steps of an evaluation episode where nothing else is said."""
+
+
 class LoggingConfig(Section):
     """Where the numbers go; ``metrics.jsonl`` is always written."""
 
@@ -54,7 +58,7 @@ class RolloutConfig(Section):
     enabled: bool = Field(True, description="Whether the policy is evaluated during training.")
     n: PositiveInt = Field(50, description="Episodes per evaluation.")
     horizon: PositiveInt | None = Field(
-        400,
+        DEFAULT_HORIZON,
         description="Longest episode, in environment steps; null: twice the length that "
         "95 % of the training demos stay under, at least the longest.",
     )

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from imitate.config.experiment import DEFAULT_HORIZON
 from imitate.envs.migration import fitted
 from imitate.errors import EnvError
 from imitate.policy.checkpoint import load_checkpoint
@@ -142,7 +143,7 @@ def _subject(
         if env_meta is None:
             raise EnvError("a policy object needs env_meta, the env_args of its environment")
         weights = sum(weight.numel() for weight in agent.algo.nets.parameters())
-        horizon = int(agent.algo.global_config.experiment.rollout.horizon)
+        horizon = agent.algo.global_config.experiment.rollout.horizon or DEFAULT_HORIZON
         return _Subject(None, agent, fitted(env_meta), horizon, weights, str(agent.algo.device))
     path = find_checkpoint(agent)
     ckpt = load_checkpoint(path)
