@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-
-from imitate.errors import ConfigError
 
 FOUND = 1
 MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  ", "untried": "-      "}
@@ -35,8 +32,9 @@ def command(
     """
     from imitate.envs import make_env
     from imitate.online.env_check import check_env
+    from imitate.train.environments import named_env
 
-    meta = _meta(env)
+    meta = named_env(env)
     findings = check_env(functools.partial(make_env, meta), meta, steps=steps)
     if json_:
         typer.echo(json.dumps([vars(finding) for finding in findings], indent=2))
@@ -46,22 +44,3 @@ def command(
             typer.echo(f"{MARKS[finding.verdict]}  {finding.name:<{width}}  {finding.words}")
     if any(finding.verdict == "error" for finding in findings):
         raise typer.Exit(FOUND)
-
-
-def _meta(env: str) -> dict[str, Any]:
-    """env_args of what was named."""
-    path = Path(env).expanduser()
-    if path.suffix in (".hdf5", ".h5"):
-        from imitate.data import DatasetFile
-
-        with DatasetFile(path) as file:
-            return file.env_meta
-    if path.suffix == ".json":
-        try:
-            meta = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read as JSON ({error}); give env_args") from error
-        if not isinstance(meta, dict):
-            raise ConfigError(f"{path}: wanted an object with env_name, type and env_kwargs")
-        return meta
-    return {"env_name": env, "type": 2, "env_kwargs": {}}

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from imitate.errors import ConfigError
 
 if TYPE_CHECKING:
+    from imitate.config import Config
     from imitate.train.dagger import Round, SuperviseRound
 
 FAILED = 1
@@ -24,9 +25,7 @@ def command(
     config: Annotated[
         str, typer.Option("--config", "-c", help="JSON file, or a name such as robosuite/lift/bc.")
     ],
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder of everything; one that is there is gone on with.")
-    ],
+    out: Annotated[Path, typer.Option("--out", help="Output folder; an existing one is resumed.")],
     dataset: Annotated[
         Path | None, typer.Option("--dataset", "-d", help="Demonstrations to begin with.")
     ] = None,
@@ -40,7 +39,11 @@ def command(
     ] = None,
     env: Annotated[
         str | None,
-        typer.Option("--env", help="Task or gymnasium name, in place of the demonstrations' own."),
+        typer.Option(
+            "--env",
+            help="A gymnasium name (module:Name-v0), a robosuite task or a JSON file of env_args, in place "
+            "of the demonstrations' own.",
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of practice.")] = 5,
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes of a round.")] = 10,
@@ -106,6 +109,7 @@ def command(
         )
     loaded = load_config(config, set_ or ())
     meta = _environment(env, dataset, loaded)
+    loaded = loaded.with_overrides({"experiment.env_meta_update_dict": {}})  # it is in meta
     plan = DaggerPlan(
         rounds=rounds,
         episodes=episodes,
@@ -154,26 +158,34 @@ def command(
 def _line(over: Round) -> str:
     rate = "" if over.success_rate is None else f", success {100 * over.success_rate:.0f} %"
     return (
-        f"round {over.number}: {over.episodes} episodes, {over.steps} steps, {over.interventions} of them by hand; "
-        f"{over.labels} labels so far{rate}: {over.checkpoint}"
+        f"round {over.number}: {over.episodes} episodes, {over.steps} steps, "
+        f"{over.interventions} of them expert-controlled; {over.labels} labels so far{rate}: {over.checkpoint}"
     )
 
 
-def _environment(env: str | None, dataset: Path | None, config: Any) -> dict[str, Any]:
-    """env_args of what was named, else of the demonstrations."""
+def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[str, Any]:
+    """env_args by the rule of all commands, described by the environment itself where another than the data's is meant.
+
+    Raises:
+        EnvError: it cannot be made.
+    """
     from imitate.data import DatasetFile
     from imitate.envs import make_env
-    from imitate.envs.experts import EXPERTS
+    from imitate.train.environments import laid_over, named_env
 
-    if env is None:
-        if dataset is None:
-            raise ConfigError(
-                "--env: name the environment, or give demonstrations that know theirs"
-            )
+    own: dict[str, Any] = {}
+    if dataset is not None:
         with DatasetFile(dataset) as file:
-            return file.env_meta
-    kind = 1 if env in EXPERTS else 2
-    made = make_env({"env_name": env, "type": kind, "env_kwargs": {}}, obs_keys=config.all_obs_keys)
+            own = file.env_meta
+    update = config.experiment.env_meta_update_dict.to_dict()
+    if env is None and not update and dataset is not None:
+        return own
+    if env is None and "env_name" not in {**own, **update}:
+        raise ConfigError("--env: name the environment, or give demonstrations that know theirs")
+    named = {} if env is None else named_env(env, own)
+    if env is not None:
+        update = {"env_kwargs": update.get("env_kwargs", {})}
+    made = make_env(laid_over(named or own, update), obs_keys=config.all_obs_keys)
     try:
         return made.serialize()
     finally:

@@ -30,7 +30,11 @@ class Mode(str, Enum):
 def command(
     agent: Annotated[
         list[Path],
-        typer.Option("--agent", "-a", help="Checkpoint or run folder; give it twice to compare."),
+        typer.Option(
+            "--agent",
+            "-a",
+            help="Checkpoint, run folder, or folder of runs (its newest); give it twice to compare.",
+        ),
     ],
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 50,
     workers: Annotated[
@@ -46,7 +50,8 @@ def command(
         str | None,
         typer.Option(
             "--env",
-            help="One of the checkpoint's environments, or another's name. By default all that it was trained on.",
+            help="One of the checkpoint's environments, or another: a gymnasium name (module:Name-v0), a robosuite "
+            "task, a JSON file of env_args. By default all that it was trained on.",
         ),
     ] = None,
     lang: Annotated[
@@ -126,9 +131,9 @@ def command(
 
     from imitate.train.errors import EvaluationError
     from imitate.train.evaluation import default_workers, evaluate
-    from imitate.train.run_folder import find_checkpoint, to_json, write_text
+    from imitate.train.run_folder import to_json, write_text
 
-    paths = [find_checkpoint(path) for path in agent]
+    paths = _checkpoints(agent, quiet=quiet)
     results = []
     places = [(path, meta) for path in paths for meta in _environments(path, env, lang)]
     for number, (path, env_meta) in enumerate(places):
@@ -166,6 +171,17 @@ def command(
         typer.echo(f"warning: {warning}", err=True)
     if any(result.not_played for result in results):
         raise typer.Exit(FAILED)
+
+
+def _checkpoints(agents: Sequence[Path], *, quiet: bool) -> list[Path]:
+    """The checkpoints that are meant; a line says which one a folder stands for."""
+    from imitate.train.run_folder import find_checkpoint
+
+    paths = [find_checkpoint(path) for path in agents]
+    for named, path in zip(agents, paths, strict=True):
+        if named != path and not quiet:
+            typer.echo(f"{named}: {path}", err=True)
+    return paths
 
 
 def _refuse_mixture(
@@ -267,12 +283,14 @@ class _Progress:
 def _environments(path: Path, env: str | None, lang: str | None) -> list[dict[str, Any]]:
     """Where a checkpoint is evaluated: in its own environments, those called ``env``, or the first under that name."""
     from imitate.policy.checkpoint import load_checkpoint
+    from imitate.train.environments import named_env
 
     ckpt = load_checkpoint(path)
     metas: list[dict[str, Any]] = ckpt.get("environments") or [ckpt["env_metadata"]]
     if env is not None:
         called = [meta for meta in metas if env in (meta.get("key"), meta.get("env_name"))]
-        metas = called or [{**ckpt["env_metadata"], "env_name": env, "key": env}]
+        other = named_env(env, ckpt["env_metadata"])
+        metas = called or [{**other, "key": other.get("env_name", env)}]
     if lang is None:
         return metas
     told = [meta for meta in metas if meta.get("lang") == lang]

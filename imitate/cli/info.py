@@ -15,15 +15,28 @@ _ZIP_SIGNATURE = b"PK\x03\x04"
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="HDF5 file, checkpoint or run folder.")],
+    path: Annotated[
+        Path,
+        typer.Argument(help="HDF5 file, checkpoint, run folder or folder of runs (its newest)."),
+    ],
     json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show what an HDF5 file, a checkpoint or a run holds."""
     from imitate.train.run_folder import to_json
 
+    path = _newest_run(path)
     kind = import_module(f"imitate.cli.reports.{_kind(path)}")
     report = kind.describe(path)
     typer.echo(to_json(report, indent=2) if json_ else "\n".join(kind.lay_out(report)))
+
+
+def _newest_run(path: Path) -> Path:
+    """A folder of runs stands for its newest run; any other path for itself."""
+    if not path.is_dir() or (path / "config.json").is_file():
+        return path
+    from imitate.train.run_folder import runs_in
+
+    return (runs_in(path) or [path])[-1]
 
 
 def _kind(path: Path) -> str:

@@ -28,6 +28,14 @@ def command(
     output_dir: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="In place of train.output_dir.")
     ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            "--env",
+            help="Environment of the rollouts in place of the data's: a gymnasium name (module:Name-v0), a robosuite "
+            "task, or a JSON file of env_args.",
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="In place of experiment.name.")] = None,
     init: Annotated[
         Path | None,
@@ -90,6 +98,7 @@ def command(
             config,
             dataset=dataset,
             output_dir=output_dir,
+            env=env,
             resume=(run or True) if resume else None,
             overrides=overrides,
             quiet=quiet,

@@ -19,6 +19,9 @@ from typing_extensions import Self
 from imitate.config.online import OnlineConfig
 from imitate.config.section import Section
 
+ALL_DEMOS = "all"
+"""As a filter key: every demo of a file, unless a mask of the file has this name."""
+
 
 class DatasetConfig(Section):
     """One demonstration file."""
@@ -41,7 +44,8 @@ class DatasetConfig(Section):
         "environment's name.",
     )
     filter_key: str | None = Field(
-        None, description="Train on the demos of this mask; null: train.hdf5_filter_key."
+        None,
+        description="Train on the demos of this mask; 'all': every demo; null: train.hdf5_filter_key.",
     )
     demo_limit: PositiveInt | None = Field(
         None, description="Train on the first so many demos; null: all."
@@ -188,7 +192,9 @@ class TrainConfig(Section):
         False, description="robomimic's key; true means obs_normalization mean_std."
     )
     hdf5_filter_key: str | None = Field(
-        None, description="Train on the demos of this mask; null: all."
+        None,
+        description="Train on the demos of this mask; null: of the mask 'train' where a file has it, "
+        "else all; 'all': every demo, those of the mask 'train' where validate is on.",
     )
     hdf5_validation_filter_key: str | None = Field(
         None, description="Mask of the validation demos."

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.data_paths import located_file
-from imitate.config.train import RewardConfig
+from imitate.config.train import ALL_DEMOS, RewardConfig
 from imitate.data.action_scale import refuse_rescaled
 from imitate.data.agreement import check_agreement, check_apart, tell_of_copies
 from imitate.data.demo_language import holds_language, instructions_in
@@ -24,6 +24,7 @@ from imitate.data.store import DataSource
 from imitate.errors import ConfigError
 
 Shape = tuple[int, ...]
+TRAIN_MASK, VALID_MASK = "train", "valid"
 
 
 def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | None]:
@@ -31,7 +32,7 @@ def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | N
 
     Validation demos are those of the mask ``train.hdf5_validation_filter_key``, or ``valid``, of each file; the
     training then uses ``train.hdf5_filter_key``, or the mask ``train`` if there is one. A file's own ``filter_key`` is
-    for the training only. A file with weight 0 is not read.
+    for the training only; ``"all"`` means every demo where no mask has that name. A file with weight 0 is not read.
 
     Raises:
         DatasetError: a file has a fault, files do not fit together, a mask is missing or empty, or both sets share a
@@ -99,7 +100,7 @@ def instructions_of(config: Config) -> Instructions:
 
 def _validation_sources(sources: list[DataSource], config: Config) -> list[DataSource]:
     """Each file once, with the instruction that all its entries agree on."""
-    filter_key = config.train.hdf5_validation_filter_key or "valid"
+    filter_key = config.train.hdf5_validation_filter_key or VALID_MASK
     told: dict[Path, set[str | None]] = {}
     for source in sources:
         told.setdefault(source.path, set()).add(source.lang)
@@ -164,9 +165,11 @@ def _action_range(sources: list[DataSource], key: str) -> tuple[Any, Any]:
 
 def _train_source(entry: DatasetConfig, config: Config) -> DataSource:
     filter_key = entry.filter_key or config.train.hdf5_filter_key
-    if filter_key is None and config.experiment.validate:
+    if filter_key in (None, ALL_DEMOS):
         with DatasetFile(entry.path) as file:
-            filter_key = "train" if "train" in file.filter_keys() else None
+            masks = file.filter_keys()
+        if filter_key not in masks:
+            filter_key = TRAIN_MASK if config.experiment.validate and TRAIN_MASK in masks else None
     return DataSource(Path(entry.path), filter_key, entry.demo_limit, entry.weight, entry.lang)
 
 

@@ -11,6 +11,17 @@ from imitate.envs.migration import ROBOSUITE, fitted
 from imitate.errors import EnvError
 
 _TYPES = {1: "robosuite", 2: "gymnasium"}
+REAL_ROBOT = 4
+
+
+def can_be_made(env_meta: Mapping[str, Any]) -> bool:
+    """Whether the simulator of an environment is known here."""
+    return env_meta.get("type") in _TYPES
+
+
+def is_real(env_meta: Mapping[str, Any]) -> bool:
+    """Whether data are of a real robot, or name no environment at all."""
+    return env_meta.get("type") in (REAL_ROBOT, None)
 
 
 def make_env(
@@ -35,6 +46,13 @@ def make_env(
         EnvError: the description cannot be used, or its simulator is not installed.
     """
     kind = env_meta.get("type")
+    if is_real(env_meta):
+        what = "is 4, a real robot" if kind == REAL_ROBOT else "is missing"
+        raise EnvError(
+            f"env_args['type'] {what}, so there is no environment to make; name a simulated one with "
+            "--env module:Name-v0 (train, dagger, eval, dataset playback), or write it into the file: "
+            "imitate dataset set-env FILE --env module:Name-v0"
+        )
     if kind not in _TYPES:
         known = ", ".join(f"{key} ({name})" for key, name in _TYPES.items())
         raise EnvError(

@@ -21,6 +21,7 @@ from imitate.algo.on_policy import OnPolicy
 from imitate.config import Config
 from imitate.data import ShuffledBatches, dataset_metadata
 from imitate.envs import make_env
+from imitate.envs.make import is_real
 from imitate.online.collector import LocalCollector
 from imitate.online.env_check import Finding, check_env
 from imitate.online.steps import Array
@@ -127,7 +128,7 @@ class AlgoCheck:
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = small(config)
         self._online = config.train.online.enabled
-        self._plays = config.algo.acts and (self._online or config.experiment.rollout.enabled)
+        self._plays = config.algo.acts and (self._online or self._evaluates())
         self._folder = folder
         self._device, _ = choose_device(config.train)
         self._setup: Setup | None = None
@@ -187,6 +188,11 @@ class AlgoCheck:
         if self._online:
             return (practice_env_meta(self.config),)
         return environments(self.config)
+
+    def _evaluates(self) -> bool:
+        """Whether there are rollouts, and an environment for them that is no real robot."""
+        enabled = self.config.experiment.rollout.enabled
+        return enabled and not all(is_real(meta) for meta in self._metas())
 
     def _environment(self) -> str:
         words = []

@@ -44,6 +44,11 @@ class Checkpoints:
         """The checkpoint to resume from."""
         return self._folder.last
 
+    @property
+    def saved_step(self) -> int | None:
+        """The step that last.pth holds; None before it is written."""
+        return self._saved_step if self._saved_step >= 0 else None
+
     def write_last(self, step: int) -> None:
         """Write last.pth, unless it holds this step already.
 

@@ -23,9 +23,11 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from imitate.config import Config
+from imitate.config import Config, DatasetConfig
 from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.data.action_scale import refuse_rescaled
+from imitate.data.build import training_sources
+from imitate.data.language import LANGUAGE_KEY
 from imitate.envs import Env, make_env
 from imitate.errors import ConfigError, EnvError, UserError
 from imitate.online.supervision import Supervisor, supervised_episode
@@ -33,6 +35,7 @@ from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.train.errors import TrainingError
 from imitate.train.trainer import RunResult, train
+from imitate.train.training_data import with_filter_key
 
 MAX_FAILURES = 10
 LABELLED = "labelled"
@@ -120,7 +123,7 @@ def dagger(
         plan: rounds, episodes, seeds; more ``rounds`` may be asked for when one goes on.
         supervise: who supervises.
         env_meta: the environment.
-        folder: where everything lies; one that is there is gone on with.
+        folder: output folder; an existing one is resumed.
         dataset: demonstrations.
         init: a checkpoint to begin with.
         labels_all: the supervisor is asked for labels; otherwise those steps count in which it acted.
@@ -147,6 +150,7 @@ def dagger(
             "weights say which: leave it out, or label each step"
         )
     work = _Work(config, plan, Path(folder), env_meta, init, labels_all, quiet, stream)
+    work.try_environment()
     progress = work.begun(dataset)
     while len(progress.rounds) <= plan.rounds:
         number = len(progress.rounds)
@@ -189,6 +193,30 @@ class _Work:
         self._quiet, self._stream = quiet, stream
         self._demos, self._progress = folder / "demos.hdf5", folder / "progress.json"
         self._env: Env | None = None
+
+    def try_environment(self) -> None:
+        """Open the environment before anything is trained or copied.
+
+        Raises:
+            EnvError: it cannot be made, or lacks an observation of the policy.
+        """
+        try:
+            self._env = _make(self._env_meta, self._config.all_obs_keys)
+            obs, _ = self._env.reset(seed=self._plan.seed)
+        except UserError:
+            raise
+        except Exception as error:  # whatever a simulator may raise
+            raise EnvError(
+                f"{self._env_meta.get('env_name')}: cannot be opened ({type(error).__name__}: {error}): "
+                "see what imitate check-env says of it"
+            ) from error
+        served = {*obs, LANGUAGE_KEY}
+        missing = [key for key in self._config.all_obs_keys if key not in served]
+        if missing:
+            raise EnvError(
+                f"{self._env_meta.get('env_name')}: the environment has no observation '{missing[0]}', "
+                f"but {', '.join(obs)}"
+            )
 
     # ---- progress --------------------------------------------------------------------------------
 
@@ -263,9 +291,12 @@ class _Work:
 
     def _copy(self, dataset: Path) -> None:
         """Demonstrations as round 0, in which the supervisor always acted."""
+        entry = with_filter_key(DatasetConfig(path=str(dataset.resolve())), self._config)
+        named = self._config.with_overrides({"train.data": [entry.to_dict()]})
+        (source,) = training_sources(named)
         with DatasetFile(dataset) as file, self._writer(append=False) as writer:
             refuse_rescaled(file)
-            for demo in file.demos(self._config.train.hdf5_filter_key)[: self._plan.demos]:
+            for demo in source.chosen(file)[: self._plan.demos]:
                 writer.append_episode(_demonstration(file, demo, self._config.all_obs_keys))
 
     def _writer(self, *, append: bool) -> DatasetWriter:

@@ -1,16 +1,97 @@
-"""Which environments a training is evaluated in, and what the policy is told there."""
+"""Which environments are meant, in a training and in every command, and what the policy is told there.
+
+One rule: ``--env`` wins, then ``experiment.env_meta_update_dict``, then the ``env_args`` of the file or checkpoint.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from imitate.config import Config, DatasetConfig
 from imitate.config.section import merged
 from imitate.data import DatasetFile
 from imitate.data.language import TASK_ATTRS, instruction_of
-from imitate.envs.migration import fitted
+from imitate.envs.experts import EXPERTS
+from imitate.envs.migration import ROBOSUITE, fitted
+from imitate.errors import ConfigError
+
+GYMNASIUM = 2
+
+
+GYMNASIUM_ID = re.compile(r":|-v\d+$")
+"""Names that only gymnasium has: ``module:Name-v0``, ``Name-v0``."""
+
+
+def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The env_args that ``--env`` means.
+
+    Args:
+        text: a gymnasium name (``module:Name-v0`` imports the module), a robosuite task, a JSON file of env_args, or an
+            HDF5 file of demonstrations, for its environment.
+        own: env_args of the data or of the checkpoint; another environment of the same simulator takes their arguments.
+
+    Raises:
+        ConfigError: a file holds no env_args.
+    """
+    own, path = own or {}, Path(text).expanduser()
+    if path.suffix in (".hdf5", ".h5"):
+        with DatasetFile(path) as file:
+            return file.env_meta
+    if path.suffix == ".json":
+        return _env_args_in(path)
+    kind = GYMNASIUM
+    if not GYMNASIUM_ID.search(text) and own.get("type") != GYMNASIUM:
+        kind = ROBOSUITE if own.get("type") == ROBOSUITE or text in EXPERTS else GYMNASIUM
+    if own.get("type") == kind:
+        return {**own, "env_name": text}
+    return {"env_name": text, "type": kind, "env_kwargs": {}}
+
+
+def laid_over(own: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes laid over env_args; the arguments of one simulator are not handed to another."""
+    if update.get("type", own.get("type")) != own.get("type"):
+        own = {key: own[key] for key in own if key not in ("env_kwargs", "env_version")}
+    return merged(dict(own), dict(update))
+
+
+def with_env(config: Config, text: str) -> Config:
+    """The configuration of a training that is to be evaluated, or to act, in the environment ``--env``.
+
+    Args:
+        config: with absolute data paths.
+        text: as of :func:`named_env`.
+    """
+    own: Mapping[str, Any] = {}
+    if config.train.data:
+        with DatasetFile(config.train.data[0].path) as file:
+            own = file.env_meta
+    named = named_env(text, own)
+    update = config.experiment.env_meta_update_dict.to_dict()
+    named["env_kwargs"] = merged(
+        dict(named.get("env_kwargs") or {}), dict(update.get("env_kwargs") or {})
+    )
+    changes: dict[str, Any] = {
+        "experiment.env_meta_update_dict": {**update, **named},
+        "experiment.env": None,
+        "experiment.additional_envs": None,
+    }
+    if config.train.online.enabled and config.train.online.env is not None:
+        changes["train.online.env"] = named
+    return config.with_overrides(changes)
+
+
+def _env_args_in(path: Path) -> dict[str, Any]:
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as JSON ({error}); give env_args") from error
+    if not isinstance(meta, dict):
+        raise ConfigError(f"{path}: wanted an object with env_name, type and env_kwargs")
+    return meta
 
 
 def environments(config: Config, tasks: Sequence[str] = ()) -> tuple[dict[str, Any], ...]:
@@ -55,7 +136,7 @@ def _of_file(
     """Name and env_args of each environment that a file asks for."""
     experiment = config.experiment
     with DatasetFile(entry.path) as file:
-        meta = merged(file.env_meta, experiment.env_meta_update_dict.to_dict())
+        meta = laid_over(file.env_meta, experiment.env_meta_update_dict.to_dict())
         told: list[str] = []
         if tasks:
             found = {

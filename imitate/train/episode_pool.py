@@ -11,12 +11,14 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from imitate.errors import UserError
+from imitate.errors import EnvError, UserError
+from imitate.train.env_trial import EnvTrial
 from imitate.train.episodes import (
     Episode,
     EpisodeRunner,
@@ -132,7 +134,38 @@ class EpisodePool:
             raise EvaluationError(f"the evaluation's process died (exit code {worker.exit_code})")
         return list(answer)
 
-    def _idle_worker(self, busy: dict[_Worker, int], job: Job | VectorJob, index: int) -> _Worker:
+    def try_env(self, trial: EnvTrial, limit_s: float, stopped: Callable[[], bool]) -> None:
+        """Try an environment in a worker, which is kept; ``stopped`` says that nobody waits any more.
+
+        Raises:
+            EnvError: the environment cannot be used, its process died, or it did not answer in time.
+            EvaluationCancelledError: ``stopped`` said so.
+        """
+        worker = self._idle_worker({}, trial, 0)
+        name = trial.env_meta.get("env_name")
+        try:
+            deadline = time.monotonic() + limit_s
+            while not worker.connection.poll(0.5):
+                if stopped():
+                    raise EvaluationCancelledError
+                if time.monotonic() > deadline:
+                    raise EnvError(
+                        f"environment '{name}' did not open and make a step within {limit_s:.0f} s"
+                    )
+            worker.answer()
+            if worker.exit_code is not None:
+                raise EnvError(
+                    f"environment '{name}' ended its process (exit code {worker.exit_code}); a script that trains "
+                    'must do so under `if __name__ == "__main__":`, because evaluation processes import it'
+                )
+        except BaseException:
+            worker.stop()
+            self._workers.remove(worker)
+            raise
+
+    def _idle_worker(
+        self, busy: dict[_Worker, int], job: Job | VectorJob | EnvTrial, index: int
+    ) -> _Worker:
         for worker in self._workers:
             if worker not in busy and worker.give(job, index):
                 return worker
@@ -174,7 +207,7 @@ class _Worker:
         """Of a dead process."""
         return self._process.exitcode
 
-    def give(self, job: Job | VectorJob, index: int) -> bool:
+    def give(self, job: Job | VectorJob | EnvTrial, index: int) -> bool:
         """Hand over an episode; false if the process is gone."""
         try:
             self.connection.send((job, index))
@@ -232,7 +265,7 @@ def _serve(connection: Connection) -> None:
             break
         answer: Any
         try:
-            if isinstance(job, VectorJob):
+            if not isinstance(job, Job):
                 answer = job.play()
             else:
                 runner.load(job)

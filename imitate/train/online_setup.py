@@ -12,7 +12,6 @@ import torch
 
 from imitate.algo.factory import algo_factory
 from imitate.config import Config
-from imitate.config.section import merged
 from imitate.data import DatasetFile
 from imitate.envs import make_env
 from imitate.envs.env import Env
@@ -20,11 +19,10 @@ from imitate.envs.migration import fitted
 from imitate.errors import ConfigError, EnvError
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
+from imitate.train.environments import GYMNASIUM, laid_over
 from imitate.train.goals import check_hindsight, stored_keys
 from imitate.train.setup import Setup, package_versions
 from imitate.train.start import adopt_frozen, start_from
-
-GYMNASIUM = 2
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def practice_env_meta(config: Config) -> dict[str, Any]:
         raise ConfigError(
             "train.online.env: is null and there are no demonstrations: name an environment, such as 'Pendulum-v1'"
         )
-    return fitted(merged(meta, config.experiment.env_meta_update_dict.to_dict()))
+    return fitted(laid_over(meta, config.experiment.env_meta_update_dict.to_dict()))
 
 
 def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:

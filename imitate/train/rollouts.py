@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from statistics import fmean
 from typing import Any
 
 from imitate.train.background import BackgroundEvaluations, Outcome, Request, attempt
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, duration
+from imitate.train.env_trial import EnvTrial
 from imitate.train.environments import file_name, label
-from imitate.train.episode_pool import EpisodePool
+from imitate.train.episode_pool import EpisodePool, EvaluationCancelledError
 from imitate.train.eval_result import EvalResult
 from imitate.train.evaluation import default_workers, evaluate
 from imitate.train.run_folder import RunFolder
 
 VIDEO_EPISODES = 4
+ENV_LIMIT_S = 300.0
+"""Longest that an environment may take to open and make a step."""
 OnRecord = Callable[[Request, dict[str, float]], set[str]]
 
 
@@ -68,6 +72,27 @@ class Rollouts:
         if self._settings.num_workers is not None:
             return self._workers
         return max(1, self._workers - 1)
+
+    def try_environments(
+        self, trials: Sequence[EnvTrial], stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Open each environment once, in a process that plays episodes later, if there are such.
+
+        Args:
+            trials: what to try.
+            stopped: says that the training is to end.
+
+        Raises:
+            EnvError: one cannot be made, fails, takes too long, or does not fit the data.
+        """
+        if not self._settings.enabled:
+            return
+        for trial in trials:
+            if self._pool is None:
+                trial.play()
+                continue
+            with suppress(EvaluationCancelledError):
+                self._pool.try_env(trial, ENV_LIMIT_S, stopped)
 
     def due(self, epoch: int) -> bool:
         """Whether this epoch is evaluated."""

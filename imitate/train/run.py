@@ -14,6 +14,7 @@ from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
 from imitate.train.background import Request
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, duration
+from imitate.train.env_trial import simulated
 from imitate.train.errors import TrainingError
 from imitate.train.interrupts import Interrupt
 from imitate.train.loading import make_loader
@@ -63,7 +64,7 @@ class Run:
         self.rollouts = Rollouts(
             self.config.experiment,
             folder,
-            setup.env_metas,
+            simulated(setup.env_metas),
             self.checkpoints,
             console,
             self._record_rollout,
@@ -148,6 +149,12 @@ class Run:
         for result in self.rollouts.latest.get(epoch, ()):
             entry.setdefault("environments", []).append(result.to_dict())
         return entry
+
+    @property
+    def last_epoch(self) -> int | None:
+        """Epochs completed in last.pth; None before it is written."""
+        step = self.checkpoints.saved_step
+        return None if step is None else step // self._steps_per_epoch
 
     def counts(self) -> dict[str, int]:
         """How far the run is, for results.json."""

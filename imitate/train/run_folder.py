@@ -14,8 +14,8 @@ from typing import Any
 
 from imitate.errors import CheckpointError, ConfigError
 
-# In this order a run folder stands for one checkpoint.
-BEST_FIRST = ("best.pth", "best_return.pth", "best_valid.pth", "last.pth")
+# In this order a run folder stands for one checkpoint. Validation loss ranks policies badly, so it comes last.
+BEST_FIRST = ("best.pth", "best_return.pth", "last.pth", "best_valid.pth")
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,16 @@ def newest_run_folder(output_dir: str | Path, name: str) -> RunFolder:
         CheckpointError: there is none.
     """
     parent = Path(output_dir).expanduser() / name
-    runs = [path for path in parent.glob("*") if (path / "config.json").is_file()]
+    runs = runs_in(parent)
     if not runs:
         raise CheckpointError(f"{parent}: no run to resume there; start one without --resume")
-    return RunFolder(max(runs, key=_start_order))
+    return RunFolder(runs[-1])
+
+
+def runs_in(parent: Path) -> list[Path]:
+    """Folders of the runs below the folder of a name, those that started last at the end."""
+    runs = [path for path in parent.glob("*") if (path / "config.json").is_file()]
+    return sorted(runs, key=_start_order)
 
 
 def _start_order(path: Path) -> tuple[str, int]:
@@ -152,6 +158,8 @@ def _start_order(path: Path) -> tuple[str, int]:
 def find_checkpoint(agent: str | Path) -> Path:
     """The checkpoint that a path stands for: itself, or the best (else the last) one of a run folder.
 
+    A folder of runs (``<output_dir>/<name>``) stands for the newest of them that has a checkpoint.
+
     Raises:
         CheckpointError: there is none.
     """
@@ -160,7 +168,8 @@ def find_checkpoint(agent: str | Path) -> Path:
         if not path.is_file():
             raise CheckpointError(f"{path}: no such checkpoint")
         return path
-    for folder in (path / "checkpoints", path):
+    newest_first = runs_in(path)[::-1]
+    for folder in (path / "checkpoints", path, *(run / "checkpoints" for run in newest_first)):
         for name in BEST_FIRST:
             if (folder / name).is_file():
                 return folder / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import subprocess
 from collections import Counter
@@ -24,6 +25,12 @@ from imitate.errors import ConfigError
 from imitate.models.preprocess import Preprocess
 from imitate.train.environments import environments
 from imitate.train.start import start_from
+from imitate.train.training_data import (
+    TrainingData,
+    sources_of,
+    training_data,
+    with_filter_key,
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,12 @@ class Setup:
     shape_metadata: dict[str, Any]
     provenance: dict[str, Any]
 
+    @functools.cached_property
+    def training_data(self) -> TrainingData:
+        """What is trained on."""
+        sources = sources_of(self.config, self.train_set)
+        return training_data(self.config, sources, self.shape_metadata["raw_shapes"], self.algo)
+
     @property
     def storage_words(self) -> tuple[str, ...]:
         """Where images of the data lie, in lines for people."""
@@ -69,7 +82,8 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
     config = config.with_overrides(overrides) if overrides else config
     paths: dict[str, Any] = {}
     if config.train.data or not config.train.online.enabled:
-        paths["train.data"] = [entry.to_dict() for entry in located_data(config)]
+        located = located_data(config)
+        paths["train.data"] = [with_filter_key(entry, config).to_dict() for entry in located]
     if config.train.language_embeddings is not None:
         paths["train.language_embeddings"] = str(located_file(config, "train.language_embeddings"))
     config = config.with_overrides(paths)

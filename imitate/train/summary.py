@@ -48,6 +48,7 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
         ),
         ("evaluation time", duration(times["evaluation_wall_s"])),
         ("checkpoint", results["checkpoint"] or "none"),
+        *_why(results.get("recommended")),
     ]
     width = max(len(label) for label, _ in rows)
     rule = "-" * (width + 42)
@@ -64,6 +65,13 @@ def deploy_lines(checkpoint: str) -> list[str]:
         f"policy, _ = policy_from_checkpoint(ckpt_path={checkpoint!r}); policy.start_episode()",
         "action = policy(obs)",
     ]
+
+
+def _why(chosen: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Rows on the epoch of the recommended checkpoint, and on what it was chosen by."""
+    if chosen is None:
+        return []
+    return [("", str(text)) for text in (chosen["words"], chosen["note"]) if text]
 
 
 def _progress(results: Mapping[str, Any]) -> tuple[str, str]:

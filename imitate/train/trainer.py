@@ -17,6 +17,8 @@ from imitate.config import Config, load_config
 from imitate.errors import ConfigError, UserError
 from imitate.train.console import Console
 from imitate.train.devices import choose_device
+from imitate.train.env_trial import trials, without_real_robots
+from imitate.train.environments import with_env
 from imitate.train.errors import TrainingError
 from imitate.train.evaluation import available_cores
 from imitate.train.interrupts import caught_signals
@@ -24,6 +26,7 @@ from imitate.train.logging import import_wandb
 from imitate.train.online_run import OnlineRun
 from imitate.train.online_setup import OnlineSetup, build_online
 from imitate.train.ranks import Ranks, joined_ranks
+from imitate.train.recommendation import recommendation
 from imitate.train.resume import check_same_data, last_state, resumed_config
 from imitate.train.run import Run
 from imitate.train.run_folder import (
@@ -36,6 +39,7 @@ from imitate.train.run_folder import (
 from imitate.train.seeding import seed_everything, torch_threads
 from imitate.train.setup import Setup, build, package_versions, resolve
 from imitate.train.summary import best_checkpoint, draw_curves, summary_lines, write_results
+from imitate.train.training_data import choice_warnings
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ def train(
     *,
     dataset: str | Path | None = None,
     output_dir: str | Path | None = None,
+    env: str | None = None,
     resume: str | Path | bool | None = None,
     overrides: Sequence[str] = (),
     quiet: bool = False,
@@ -75,6 +80,8 @@ def train(
         config: a configuration, a path to one, a dict; needed unless `resume` is a run folder.
         dataset: demonstration file, in place of `train.data`.
         output_dir: in place of `train.output_dir`.
+        env: environment of the rollouts, as of :func:`imitate.train.environments.named_env`; it goes before
+            ``experiment.env_meta_update_dict``, and that before the data's own.
         resume: a run folder to go on with; True takes the newest of this configuration's name.
         overrides: `"a.b=value"`; in a resumed run those of `imitate.train.resume.CHANGEABLE` only.
         quiet: say nothing but errors.
@@ -84,7 +91,10 @@ def train(
         UserError: something about the input must be mended.
         TrainingError: training had to stop.
     """
+    if resume and env is not None:
+        raise ConfigError("a resumed run keeps its environment: leave --env out")
     folder, config = _folder_and_config(config, dataset, output_dir, resume, overrides)
+    config = config if env is None else with_env(config, env)
     if config.experiment.logging.log_wandb:
         import_wandb()
     device, device_words = choose_device(config.train)
@@ -96,6 +106,7 @@ def train(
         ckpt = None if folder is None else last_state(folder)
         make_setup = build_online if config.train.online.enabled else build
         setup = make_setup(config, device, resumed=ckpt is not None)
+        setup, notes = without_real_robots(setup)
         _join(setup.algo, ranks)
         if ranks.rank > 0:
             setup, quiet = _without_output(setup), True
@@ -109,7 +120,8 @@ def train(
         console = Console(stream, quiet=quiet, log=log)
         console.say(f"run: {folder.path}")
         console.say(device_words + (f", {ranks.world} processes" if ranks.world > 1 else ""))
-        for line in setup.storage_words:
+        data = setup.training_data
+        for line in (data.words, *choice_warnings(config, data), *setup.storage_words, *notes):
             console.say(line)
         if config.experiment.render:
             console.say("experiment.render: no window is opened; look at the videos instead")
@@ -129,6 +141,7 @@ def train(
             stack.callback(run.close)
             threads = _threads(config, device, run.rollouts.shared_workers)
             with torch_threads(threads), _failure_is_written(run):
+                run.rollouts.try_environments(trials(setup), lambda: interrupt.signal is not None)
                 console.say(f"torch threads: {torch.get_num_threads()}")
                 status = run.loop()
             console.close_bar()
@@ -267,9 +280,11 @@ def _finish(run: Run, status: str) -> RunResult:
         },
         "device": str(run.setup.device),
         "torch_threads": torch.get_num_threads(),
+        "training_data": run.setup.training_data.to_dict(),
         "datasets": run.setup.provenance["datasets"],
         "packages": package_versions(),
         "checkpoint": None if checkpoint is None else str(checkpoint),
+        **recommendation(folder, run.history, run.last_epoch),
         "evaluation_failures": failures,
     }
     write_results(folder, results)

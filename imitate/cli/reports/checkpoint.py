@@ -11,6 +11,13 @@ from imitate.cli.reports.layout import Report, environment_words, pairs, shape_w
 from imitate.config import load_config
 from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
 
+REASONS = {
+    "best.pth": "the best by success rate",
+    "best_return.pth": "the best by return",
+    "best_valid.pth": "the best by validation loss, which ranks policies badly",
+    "last.pth": "the last",
+}
+
 
 def describe(path: Path) -> Report:
     """What was trained, on what, how far, and with which settings other than the defaults."""
@@ -66,7 +73,7 @@ def lay_out(report: Report) -> Iterator[str]:
             ("file", f"{report['path']} ({report['size_mb']:.1f} MB)"),
             ("algorithm", f"{report['algo']} ({report['variant']})"),
             ("parameters", f"{report['parameters']:,}"),
-            ("trained", f"epoch {report['epoch']}, {report['step']} updates"),
+            ("trained", f"epoch {report['epoch']}, {report['step']} updates{_reason(report)}"),
             ("environment", environment_words(report)),
             ("actions", f"{report['action_dim']}, {_limits(report)}"),
             ("normalizes", _normalization_words(report)),
@@ -94,6 +101,12 @@ def lay_out(report: Report) -> Iterator[str]:
         ("setting, other than the default", "value"),
         [(key, json.dumps(value)) for key, value in report["changed_settings"].items()],
     )
+
+
+def _reason(report: Report) -> str:
+    """Why it was kept, where its file name is one of a run."""
+    reason = REASONS.get(Path(report["path"]).name)
+    return "" if reason is None else f" ({reason})"
 
 
 def _limits(report: Report) -> str:

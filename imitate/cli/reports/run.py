@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from imitate.cli.reports.layout import Report, number, pairs, percent, table
+from imitate.config.experiment import EarlyStoppingConfig
 from imitate.errors import UserError
+from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.metrics import MetricsFile
+from imitate.train.recommendation import KeptCheckpoint, kept_checkpoints
 from imitate.train.run_folder import RunFolder
+from imitate.train.state import History
 
 _CURVE_POINTS = 8
 
@@ -36,6 +40,7 @@ def describe(path: Path) -> Report:
         "data": train.get("data"),
         "times": results.get("times", {}),
         "checkpoints": sorted(p.name for p in folder.checkpoints.glob("*.pth")),
+        "kept": [checkpoint.to_dict() for checkpoint in _kept(folder, records, results)],
         "curve": [
             {
                 "epoch": record["epoch"],
@@ -46,6 +51,20 @@ def describe(path: Path) -> Report:
             for record in _spread(epochs, set(rollouts))
         ],
     }
+
+
+def _kept(
+    folder: RunFolder, records: Sequence[Mapping[str, Any]], results: Mapping[str, Any]
+) -> list[KeptCheckpoint]:
+    """Epoch and reason of each checkpoint; of last.pth from the results, else from itself."""
+    history = History(EarlyStoppingConfig())
+    for record in records:
+        history.add(record)
+    known = {entry["name"]: entry["epoch"] for entry in results.get("checkpoints", ())}
+    last = known.get(folder.last.name)
+    if last is None and folder.last.is_file():
+        last = load_checkpoint(folder.last).get("train_state", {}).get("epoch")
+    return kept_checkpoints(folder, history, last)
 
 
 def _read_json(path: Path) -> Report:
@@ -89,7 +108,11 @@ def lay_out(report: Report) -> Iterator[str]:
     if times:
         words = f"{times['train_wall_s']:.0f} s (CPU {times['train_cpu_s']:.0f} s)"
         rows.append(("training", f"{words}, evaluation {times['evaluation_wall_s']:.0f} s"))
-    rows.append(("checkpoints", ", ".join(report["checkpoints"]) or "none yet"))
+    if not report["kept"]:
+        rows.append(("checkpoints", "none yet"))
+    for place, entry in enumerate(report["kept"]):
+        words = f"{entry['name']}: {KeptCheckpoint(**entry).words}"
+        rows.append(("" if place else "checkpoints", words))
     if report["status"] != "finished":
         rows.append(("to go on", f"imitate train --resume {report['path']}"))
     yield from pairs(rows)

@@ -1,0 +1,188 @@
+"""The data of a training in one line for people and in numbers for ``results.json``; warnings about what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from imitate.algo.algo import Algo
+from imitate.config import Config
+from imitate.config.train import ALL_DEMOS, DatasetConfig
+from imitate.data import DatasetFile
+from imitate.data.build import TRAIN_MASK, VALID_MASK, training_sources
+from imitate.data.store import DataSource
+
+SHOWN_FILES = 3
+SHOWN_DEMOS = 4
+LABELLED = "labelled"
+
+
+@dataclass(frozen=True)
+class FileShare:
+    """The part of a demonstration file that is trained on.
+
+    Attributes:
+        path: the file.
+        filter_key: mask of the chosen demos; None: all.
+        demos: number of chosen demos.
+        of: demos in the file.
+        steps: of the chosen demos.
+        longest: steps of the longest chosen demo.
+        failures: chosen demos whose attribute ``success`` is false.
+        held_out: chosen demos that the validation mask of the file names too.
+    """
+
+    path: str
+    filter_key: str | None
+    demos: int
+    of: int
+    steps: int
+    longest: int
+    failures: tuple[str, ...]
+    held_out: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """For example: own.hdf5: 25 of 30 demos (filter key 'train'), 368 steps, 2 failures among them."""
+        key = "no filter key" if self.filter_key is None else f"filter key '{self.filter_key}'"
+        text = (
+            f"{Path(self.path).name}: {self.demos} of {self.of} demos ({key}), {self.steps} steps"
+        )
+        for names, what in ((self.failures, "failures"), (self.held_out, "held-out demos")):
+            if names:
+                text += f", {len(names)} {what} among them"
+        return text
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Files, observations and network of a training."""
+
+    files: tuple[FileShare, ...]
+    observations: dict[str, list[int]]
+    weights: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """For ``results.json``; demos are counted rather than named."""
+        files = [
+            {**asdict(f), "failures": len(f.failures), "held_out": len(f.held_out)}
+            for f in self.files
+        ]
+        return {"files": files, "observations": self.observations, "weights": self.weights}
+
+    @property
+    def words(self) -> str:
+        """One line."""
+        files = [file.words for file in self.files[:SHOWN_FILES]]
+        if len(self.files) > SHOWN_FILES:
+            rest = self.files[SHOWN_FILES:]
+            files.append(f"{len(rest)} more files, {sum(file.demos for file in rest)} demos")
+        shapes = [f"{key} {_shape_words(shape)}" for key, shape in self.observations.items()]
+        parts = [*files, f"observations {', '.join(shapes)}", f"network {self.weights:,} weights"]
+        return "training data: " + "; ".join(parts)
+
+
+def training_data(
+    config: Config,
+    sources: Sequence[DataSource],
+    shapes: dict[str, list[int]],
+    algo: Algo,
+) -> TrainingData:
+    """Look at what a training takes of its files.
+
+    Args:
+        config: resolved.
+        sources: parts of files that are trained on.
+        shapes: shape of one step of each observation, as recorded.
+        algo: the networks.
+    """
+    validation = config.train.hdf5_validation_filter_key or VALID_MASK
+    return TrainingData(
+        files=tuple(_share(source, validation) for source in sources),
+        observations={key: list(shapes[key]) for key in sorted(shapes)},
+        weights=sum(weight.numel() for net in algo.nets.values() for weight in net.parameters()),
+    )
+
+
+def sources_of(config: Config, train_set: Any) -> Sequence[DataSource]:
+    """Parts of files that a training reads: those of its dataset, else the demonstrations beside an environment."""
+    if train_set is not None:
+        return tuple(train_set.sources)
+    return training_sources(config) if config.train.data else ()
+
+
+def choice_warnings(config: Config, data: TrainingData) -> list[str]:
+    """A line for failures and one for held-out demos of each file whose demos nobody chose.
+
+    Algorithms that learn from rewards are to see failures, and a filter key that was named is a choice: then the line
+    of :class:`TrainingData` says it all.
+    """
+    if config.train.hdf5_filter_key is not None:
+        return []
+    from_rewards = config.algo.transitions(config) is not None
+    lines = []
+    for file in data.files:
+        if file.filter_key not in (None, TRAIN_MASK):
+            continue
+        if file.failures and not from_rewards:
+            lines.append(
+                f"warning: {file.path}: {_some(file.failures)} failed and would be imitated; to leave failures out: "
+                f"imitate dataset filter {file.path} solved --success --in-place, "
+                "then --set train.hdf5_filter_key=solved"
+            )
+        if file.held_out:
+            lines.append(
+                f"warning: {file.path}: {_some(file.held_out)} of the filter key for validation would be trained on "
+                f"too, because the file has no filter key '{TRAIN_MASK}': write one (imitate dataset split), or say "
+                f"--set train.hdf5_filter_key={ALL_DEMOS}"
+            )
+    return lines
+
+
+def with_filter_key(entry: DatasetConfig, config: Config) -> DatasetConfig:
+    """The entry of a new run: where nothing says which demos to take, those of the mask ``train``, if the file has it.
+
+    The run's configuration then names the mask, so that a run that began before this rule resumes as it was.
+    """
+    if entry.filter_key is not None or config.train.hdf5_filter_key is not None:
+        return entry
+    if entry.weight <= 0:
+        return entry
+    with DatasetFile(entry.path) as file:
+        has_mask = TRAIN_MASK in file.filter_keys()
+    return entry.model_copy(update={"filter_key": TRAIN_MASK}) if has_mask else entry
+
+
+def _share(source: DataSource, validation: str) -> FileShare:
+    with DatasetFile(source.path) as file:
+        chosen = source.chosen(file)
+        masks = file.filter_keys()
+        held_out = set(masks.get(validation, ())) if source.filter_key != validation else set()
+        lengths = [file.length(demo) for demo in chosen]
+        return FileShare(
+            path=str(source.path),
+            filter_key=source.filter_key,
+            demos=len(chosen),
+            of=len(file.demos()),
+            steps=sum(lengths),
+            longest=max(lengths, default=0),
+            failures=tuple(demo for demo in chosen if _failed(file, demo)),
+            held_out=tuple(demo for demo in chosen if demo in held_out),
+        )
+
+
+def _failed(file: DatasetFile, demo: str) -> bool:
+    """By the recorder's own word; the labels of an expert are right in a failed episode too."""
+    success = file.attrs(demo, ("success",)).get("success")
+    return success is not None and not success and not file.has(demo, LABELLED)
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:SHOWN_DEMOS]) + (", ..." if len(names) > SHOWN_DEMOS else "")
+    return f"{len(names)} demo{'s' if len(names) > 1 else ''} ({shown})"
+
+
+def _shape_words(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) if shape else "1"
