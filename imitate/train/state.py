@@ -89,7 +89,7 @@ class History:
     def _add_rollout(self, record: Mapping[str, Any]) -> set[str]:
         epoch = int(record["epoch"])
         rate = float(record["Rollout/Success_Rate"])
-        mean_return = _number(record["Rollout/Return"], worst=-math.inf)
+        mean_return = _number(record.get("Rollout/Return"), worst=-math.inf)
         self.rollouts[epoch] = dict(record)
         best: set[str] = set()
         if mean_return > (-math.inf if self.best_return is None else self.best_return[0]):

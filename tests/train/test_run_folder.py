@@ -34,10 +34,10 @@ def test_folders_are_new_each_time_and_the_newest_is_found(tmp_path):
 def test_checkpoints_in_order_of_preference(tmp_path):
     folder = create_run_folder(tmp_path, "x")
     with pytest.raises(
-        CheckpointError, match=r"looked for best.pth, best_return.pth, best_valid.pth, last.pth"
+        CheckpointError, match=r"looked for best.pth, best_return.pth, last.pth, best_valid.pth"
     ):
         find_checkpoint(folder.path)
-    for name in ("last.pth", "best_valid.pth", "best_return.pth", "best.pth"):
+    for name in ("best_valid.pth", "last.pth", "best_return.pth", "best.pth"):
         (folder.checkpoints / name).touch()
         assert find_checkpoint(folder.path).name == name
         assert find_checkpoint(folder.checkpoints).name == name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from imitate.cli.reports.layout import Report, number, pairs, percent, table
 from imitate.config.experiment import EarlyStoppingConfig
-from imitate.errors import UserError
+from imitate.errors import CheckpointError, UserError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.metrics import MetricsFile
 from imitate.train.recommendation import KeptCheckpoint, kept_checkpoints
@@ -63,7 +64,8 @@ def _kept(
     known = {entry["name"]: entry["epoch"] for entry in results.get("checkpoints", ())}
     last = known.get(folder.last.name)
     if last is None and folder.last.is_file():
-        last = load_checkpoint(folder.last).get("train_state", {}).get("epoch")
+        with contextlib.suppress(CheckpointError):
+            last = load_checkpoint(folder.last).get("train_state", {}).get("epoch")
     return kept_checkpoints(folder, history, last)
 
 
