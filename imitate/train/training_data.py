@@ -126,10 +126,11 @@ def choice_warnings(config: Config, data: TrainingData) -> list[str]:
     for file in data.files:
         if file.filter_key not in (None, TRAIN_MASK):
             continue
+        within = "" if file.filter_key is None else f" --filter-key {file.filter_key}"
         if file.failures and not from_rewards:
             lines.append(
                 f"warning: {file.path}: {_some(file.failures)} failed and would be imitated; to leave failures out: "
-                f"imitate dataset filter {file.path} solved --success --in-place, "
+                f"imitate dataset filter {file.path} solved --success{within} --in-place, "
                 "then --set train.hdf5_filter_key=solved"
             )
         if file.held_out:
