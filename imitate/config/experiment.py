@@ -9,7 +9,6 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from imitate.config.section import OpenSection, Section
 
-
 DEFAULT_HORIZON = 400
 """Environment steps of an evaluation episode where nothing else is said."""
 
