@@ -1,20 +1,29 @@
-"""What algorithms with an actor and critics share: networks, transitions, targets, acting. None of their losses.
+"""Networks, transitions, targets and acting of algorithms with an actor and critics. None of their losses.
 
 A subclass fills ``self.nets`` from :meth:`_create_actor` and :meth:`_create_critic`, adds targets under the names of
-:attr:`targets`, and says in :meth:`_update` in which order its losses are computed and learned from (:meth:`_step`).
+:attr:`targets`, and gives in :meth:`_update` the order in which its losses are computed and learned from
+(:class:`Update`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, cast
+from functools import cached_property
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.exploration import ActionNoise
 from imitate.algo.policy_state import PolicyState
-from imitate.algo.rl_sections import ActorConfig, CriticConfig, StochasticActorConfig
+from imitate.algo.rl_sections import (
+    ActorConfig,
+    ActorCriticConfig,
+    CriticConfig,
+    StochasticActorConfig,
+)
 from imitate.errors import DatasetError
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor
@@ -28,8 +37,62 @@ from imitate.models.heads import (
 )
 from imitate.models.mlp import MLP
 
+RLConfigT = TypeVar("RLConfigT", bound=ActorCriticConfig, default=Any)
+"""Type of the section of an algorithm with critics."""
 
-class ActorCritic(Algo):
+
+class Update:
+    """One pass over an algorithm's losses, from each of which a network learns.
+
+    Attributes:
+        epoch: counted from 1.
+        learn: false in validation: the losses are computed and nothing changes.
+        losses: by the name of the network that learns from it.
+        info: scalars to log.
+    """
+
+    def __init__(self, algo: ActorCritic, epoch: int, learn: bool) -> None:
+        self._algo = algo
+        self.epoch = epoch
+        self.learn = learn
+        self.losses: dict[str, Tensor] = {}
+        self.info: Info = {}
+
+    def step(self, name: str, loss: tuple[Tensor, Info]) -> None:
+        """Record a loss and what to log; the network makes a gradient step if it :meth:`learns`."""
+        value, info = loss
+        self.losses[name] = value
+        self.info |= info
+        if self.learns(name):
+            self.info[f"{name.title()}_Grad_Norms"] = self._algo._gradient_step(name, value)
+
+    def learns(self, name: str) -> bool:
+        """True if a network learns now: in training, from its optimizer's first epoch to its last."""
+        section = self._algo.config["optim_params"][name]
+        begins, ends = section.get("start_epoch", -1), section.get("end_epoch", -1)
+        return self.learn and bool(self.epoch >= begins and (ends == -1 or self.epoch < ends))
+
+    def turn(self, counter: str, every: int, first: bool = False) -> bool:
+        """Count an update under ``algo.counters[counter]``; true at each ``every``-th, and in validation.
+
+        Args:
+            counter: its name in checkpoints.
+            every: so many updates lie between two turns.
+            first: the turn is at the first of these updates rather than at the last.
+        """
+        if not self.learn:
+            return True
+        before = self._algo.counters[counter]
+        self._algo.counters[counter] = before + 1
+        return (before if first else before + 1) % every == 0
+
+    @property
+    def loss(self) -> Tensor:
+        """The sum of all losses."""
+        return torch.stack(list(self.losses.values())).sum()
+
+
+class ActorCritic(Algo[RLConfigT]):
     """Learns values of transitions and an actor from them.
 
     Prepared batches have, for the B samples: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``goal_obs`` or None,
@@ -42,7 +105,7 @@ class ActorCritic(Algo):
     """Target network -> the network that it follows."""
 
     keeps_errors = False
-    """Whether :attr:`sample_errors` is wanted."""
+    """True where :attr:`sample_errors` is wanted."""
     sample_errors: Tensor | None = None
     """(B,) how far the critics were from their target in the latest update, for prioritized replay."""
 
@@ -124,7 +187,7 @@ class ActorCritic(Algo):
 
     def _one_step(self, batch: Batch, now: int) -> Batch:
         """Transitions of one step, from batches of windows with rewards and ends."""
-        wanted = self.algo_config.transitions(self.global_config)
+        wanted = self.config.transitions(self.global_config)
         ends = batch.get("terminals", batch.get("dones"))
         lacks = "next_obs" not in batch or "rewards" not in batch
         if (
@@ -147,23 +210,25 @@ class ActorCritic(Algo):
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """The sum of all losses."""
-        info = self._update(batch, epoch=1, learn=False)
-        return _sum_of_losses(info), info
+        update = Update(self, epoch=1, learn=False)
+        self._update(batch, update)
+        return update.loss, update.info
 
     @abstractmethod
-    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
-        """All losses in their order; with ``learn`` each network learns and targets follow."""
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Compute all losses in their order; each network learns (:meth:`Update.step`) and targets follow."""
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
         """One update of all networks in their order; with ``validate`` the same losses and nothing else.
 
         ``Loss`` is the sum of the losses of this update.
         """
+        update = Update(self, epoch, learn=not validate)
         with torch.set_grad_enabled(not validate):
-            info = self._update(batch, epoch, not validate)
+            self._update(batch, update)
             if validate:
-                info |= self._validation_info(batch)
-        info["Loss"] = _sum_of_losses(info)
+                update.info |= self._validation_info(batch)
+        info = {**update.info, "Loss": update.loss}
         return {name: value.detach() for name, value in info.items()}
 
     def _validation_info(self, batch: Batch) -> Info:
@@ -171,21 +236,8 @@ class ActorCritic(Algo):
         features, _ = self.actor(batch["obs"], batch["goal_obs"])
         return {"Action_Error": (self.actor.head.act(features) - batch["actions"]).abs().mean()}
 
-    def _step(self, name: str, loss: tuple[Tensor, Info], epoch: int, learn: bool) -> Info:
-        """With ``learn`` one step of a network, unless its optimizer begins later or has ended; what to log."""
-        value, info = loss
-        if learn and self._learns(name, epoch):
-            info[f"{name.title()}_Grad_Norms"] = self._gradient_step(name, value)
-        return info
-
-    def _learns(self, name: str, epoch: int) -> bool:
-        """Whether a network learns in this epoch."""
-        section = self.algo_config.optim_params[name]
-        begins, ends = section.get("start_epoch", -1), section.get("end_epoch", -1)
-        return bool(epoch >= begins and (ends == -1 or epoch < ends))
-
     def _max_grad_norm(self, name: str) -> float | None:
-        section = self.algo_config.get("actor" if name.startswith("actor") else "critic")
+        section = self.config["actor" if name == "actor" else "critic"]
         own: float | None = section.get("max_gradient_norm", None)
         return super()._max_grad_norm(name) if own is None else own
 
@@ -193,19 +245,19 @@ class ActorCritic(Algo):
         """Move these target networks, by default all, towards the networks that they follow."""
         for target in names or self.targets:
             online = self.nets[self.targets[target]]
-            polyak_update_(self.nets[target], online, self.algo_config.target_tau)
+            polyak_update_(self.nets[target], online, self.config.target_tau)
 
     # ---- parts of losses -----------------------------------------------------------------------------------------
 
     def _ensemble_value(self, values: Tensor) -> Tensor:
         """From the critics' values (E, *B) to the believed ones: least and greatest mixed by ``ensemble.weight``."""
-        weight: float = self.algo_config.critic.ensemble.weight
+        weight: float = self.config["critic"].ensemble.weight
         least = values.amin(0)
         return least if weight == 1.0 else weight * least + (1.0 - weight) * values.amax(0)
 
     def _td_loss(self, values: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
         """Mean over the batch, summed over the critics: values (E, B), target (B,) without gradient."""
-        huber = self.algo_config.critic.use_huber
+        huber = self.config["critic"].use_huber
         error = nn.functional.smooth_l1_loss if huber else nn.functional.mse_loss
         errors = error(values, target.expand_as(values), reduction="none")
         if self.keeps_errors:
@@ -213,12 +265,31 @@ class ActorCritic(Algo):
         return masked_mean(errors.sum(0), weight)
 
     def _policy_actions(self, batch: Batch) -> Tensor:
-        """What the actor would do in the batch's states: the head's mean, with gradient."""
-        features, _ = self.actor(batch["obs"], batch["goal_obs"])
-        distribution: ActionDistribution = self.actor.head(features)
-        return distribution.mean
+        """Actions (B, A) of the actor in the batch's states: the head's mean, with gradient."""
+        return _mean_actions(self.actor, batch["obs"], batch["goal_obs"])
+
+    def _target_actions(self, batch: Batch) -> Tensor:
+        """Actions (B, A) of the target actor in the next states: the head's mean."""
+        target = cast(Actor, self.nets["actor_target"])
+        return _mean_actions(target, batch["next_obs"], batch["goal_obs"])
 
     # ---- test time -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def exploration(self) -> ActionNoise | None:
+        """Noise of a deterministic actor's rollouts, where the section has ``exploration``."""
+        config = self.config.get("exploration", None)
+        return None if config is None else ActionNoise(config)
+
+    def set_progress(self, progress: float) -> None:
+        """Anneal the exploration noise with training progress."""
+        if self.exploration is not None:
+            self.exploration.progress = progress
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        if self.exploration is None:
+            return {}
+        return self.exploration.initial_state(batch_size, self.ac_dim, self.device)
 
     def _act(
         self,
@@ -230,9 +301,14 @@ class ActorCritic(Algo):
         generator: torch.Generator | None,
     ) -> PolicyStep:
         features, _ = self.actor(obs, goal)
-        return PolicyStep(self.actor.head.act(features, explore, generator), state, {})
+        action = self.actor.head.act(features, explore, generator)
+        if explore and self.exploration is not None:
+            action, noise = self.exploration.add_to(action, state, generator)
+            state = {**state, "noise": noise}
+        return PolicyStep(action, state, {})
 
 
-def _sum_of_losses(info: Info) -> Tensor:
-    """The losses of an update are those whose names end in ``_Loss``."""
-    return torch.stack([value for name, value in info.items() if name.endswith("_Loss")]).sum()
+def _mean_actions(actor: Actor, obs: Batch, goal: Batch | None) -> Tensor:
+    features, _ = actor(obs, goal)
+    distribution: ActionDistribution = actor.head(features)
+    return distribution.mean

@@ -23,15 +23,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, Generic, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from imitate.algo.execution import ChunkExecution
 from imitate.algo.overrides import with_validation
 from imitate.algo.policy_state import PolicyState, no_frames, where_state, with_frame
-from imitate.config import Config
+from imitate.config import Config, Section
 from imitate.errors import ConfigError
 from imitate.models.actor import GroupEncoder
 from imitate.models.ema import EMA
@@ -46,6 +47,9 @@ Batch = dict[str, Any]
 Info = dict[str, Tensor]
 """Detached scalar tensors by the name under which they are logged."""
 
+ConfigT = TypeVar("ConfigT", bound=Section, default=Any)
+"""Type of an algorithm's section of the configuration."""
+
 
 class PolicyStep(NamedTuple):
     """One decision: ``action (B, A)``, normalized; the next ``state``; ``extras`` such as log_prob, value or chunk."""
@@ -55,20 +59,23 @@ class PolicyStep(NamedTuple):
     extras: dict[str, Tensor]
 
 
-class Algo(ABC):
-    """What training, evaluation and deployment need of an algorithm.
+class Algo(ABC, Generic[ConfigT]):
+    """The contract between an algorithm and training, evaluation and deployment.
 
-    A subclass fills ``self.nets`` in :meth:`_create_networks`, says in :meth:`_select_batch` which part of a prepared
-    batch it learns from, returns a loss in :meth:`_loss` and an action in :meth:`_act`. One with several losses
-    overrides :meth:`train_on_batch` and calls :meth:`_gradient_step` for each in its order. The public method may be
+    ``class BC(Algo[BCConfig])`` gives :attr:`config` the type of the algorithm's section. A subclass fills
+    ``self.nets`` in :meth:`_create_networks`, picks in :meth:`_select_batch` the part of a prepared batch that it
+    learns from, returns a loss in :meth:`_loss` and an action in :meth:`_act`. One with several losses overrides
+    :meth:`train_on_batch` and calls :meth:`_gradient_step` for each in its order. The public method may be
     overridden in place of the hook that it calls; :mod:`imitate.algo.overrides` checks that all is there.
 
     Attributes:
+        config: the algorithm's section of the configuration; :attr:`algo_config` is another name of it.
         nets: every network that has weights, targets too.
         preprocess: from raw values to network inputs, and back for actions. Saved apart from the networks.
         share_gradients: averages gradients over the processes that train together, where there are several.
         share_weights: gives these processes the weights and buffers of the first.
         ema: moving average of the networks, where ``algo.ema.enabled``; it follows each update of :attr:`main_net`.
+        counters: numbers of events, such as updates, on which later updates depend; saved for an exact resume.
     """
 
     nets: nn.ModuleDict
@@ -83,7 +90,7 @@ class Algo(ABC):
 
     def __init__(
         self,
-        algo_config: Any,
+        algo_config: ConfigT,
         obs_config: Any,
         global_config: Config,
         obs_key_shapes: Mapping[str, tuple[int, ...]],
@@ -92,7 +99,7 @@ class Algo(ABC):
         load_pretrained: bool = True,
     ) -> None:
         self._load_pretrained = load_pretrained
-        self.algo_config = algo_config
+        self.config = algo_config
         self.obs_config = obs_config
         self.global_config = global_config
         self.ac_dim = ac_dim
@@ -114,6 +121,7 @@ class Algo(ABC):
         self.share_gradients: Callable[[Sequence[Tensor]], None] | None = None
         self.share_weights: Callable[[nn.Module], None] | None = None
         self._parts: dict[str, int] = {}
+        self.counters: dict[str, int] = {}
         self._create_networks()
         if not isinstance(getattr(self, "nets", None), nn.ModuleDict):
             raise ConfigError(
@@ -121,13 +129,18 @@ class Algo(ABC):
             )
         self.nets = self.nets.float().to(self.device)
         if self._averages_weights:
-            ema = algo_config.ema
+            ema = algo_config["ema"]
             self.ema = EMA(self.nets, power=ema.power, max_decay=ema.max_decay)
 
     @property
+    def algo_config(self) -> ConfigT:
+        """The algorithm's section of the configuration: :attr:`config` under robomimic's name."""
+        return self.config
+
+    @property
     def _averages_weights(self) -> bool:
-        """Whether a moving average of the weights is kept."""
-        ema = self.algo_config.get("ema", None)
+        """True if a moving average of the weights is kept."""
+        ema = self.config.get("ema", None)
         return ema is not None and bool(ema.enabled)
 
     @property
@@ -227,7 +240,7 @@ class Algo(ABC):
 
     def _optim_params(self) -> dict[str, Any]:
         """Optimizer sections of the networks that there are."""
-        section = self.algo_config.get("optim_params", {})
+        section = self.config.get("optim_params", {})
         return {name: section[name] for name in section if name in self.nets}
 
     def _epochs_of(self, name: str) -> int:
@@ -391,6 +404,7 @@ class Algo(ABC):
             "nets": self.nets.state_dict(),
             "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
             "schedulers": {name: s.state_dict() for name, s in self.schedulers.items()},
+            **self.counters,
         }
         return state if self.ema is None else {**state, "ema": self.ema.state_dict()}
 
@@ -401,6 +415,7 @@ class Algo(ABC):
             self.ema.load_state_dict(model_dict["ema"])
         if not load_optimizers:
             return
+        self.counters = {name: int(model_dict[name]) for name in self.counters}
         for name, optimizer in self.optimizers.items():
             # A copy: torch keeps the given tensors and would update them in place.
             optimizer.load_state_dict(deepcopy(model_dict["optimizers"][name]))

@@ -14,15 +14,13 @@ CORL), not normalized over the batch. The order is critics, actor, targets. robo
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info
+from imitate.algo.factory import register
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
@@ -74,17 +72,12 @@ class AWACConfig(ActorCriticConfig):
     adv: AWACAdvantageConfig = Field(AWACAdvantageConfig())
 
 
-@register_algo_factory_func("awac", section=AWACConfig)
-def algo_config_to_class(algo_config: AWACConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return AWAC, {}
-
-
-class AWAC(ActorCritic):
+@register("awac", AWACConfig)
+class AWAC(ActorCritic[AWACConfig]):
     """Critics of the actor, an actor by advantage-weighted regression."""
 
     def _create_networks(self) -> None:
-        config = self.algo_config
+        config = self.config
         self.nets = nn.ModuleDict(
             {
                 "actor": self._create_actor(config.actor),
@@ -115,12 +108,12 @@ class AWAC(ActorCritic):
     def _advantage(self, batch: Batch) -> Tensor:
         """How much better the data's actions are than the actor's, (B,)."""
         obs, goal, critic = batch["obs"], batch["goal_obs"], self._critic("critic")
-        actions = self._sampled_actions(obs, goal, self.algo_config.adv.num_action_samples)
+        actions = self._sampled_actions(obs, goal, self.config.adv.num_action_samples)
         value = self._ensemble_value(critic(obs, actions, goal)).mean(-1)
         return self._ensemble_value(critic(obs, batch["actions"], goal)) - value
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        config = self.algo_config.adv
+        config = self.config.adv
         advantage = self._advantage(batch)
         weights = advantage_weights(advantage, config.beta, max_weight=config.max_weight)
         features, _ = self.actor(batch["obs"], batch["goal_obs"])
@@ -133,10 +126,9 @@ class AWAC(ActorCritic):
             "Advantage_Weight": weights.mean(),
         }
 
-    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+    def _update(self, batch: Batch, update: Update) -> None:
         """Critics, actor, targets."""
-        info = self._step("critic", self._critic_loss(batch), epoch, learn)
-        info |= self._step("actor", self._actor_loss(batch), epoch, learn)
-        if learn and self._learns("critic", epoch):
+        update.step("critic", self._critic_loss(batch))
+        update.step("actor", self._actor_loss(batch))
+        if update.learns("critic"):
             self._follow()
-        return info

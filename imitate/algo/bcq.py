@@ -30,7 +30,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic
+from imitate.algo.actor_critic import ActorCritic, Update
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.bc import gmm_head
 from imitate.algo.factory import register_algo_factory_func
@@ -235,7 +235,7 @@ class Perturbation(nn.Module):
         return (actions + self.scale * change).clamp(-1.0, 1.0)
 
 
-class BCQ(ActorCritic):
+class BCQ(ActorCritic[BCQConfig]):
     """Batch-constrained Q-learning."""
 
     main_net = "critic"
@@ -246,7 +246,7 @@ class BCQ(ActorCritic):
         return cast(Sampler, self.active_nets["action_sampler"])
 
     def _create_networks(self) -> None:
-        config = self.algo_config
+        config = self.config
         kind = GMMSampler if config.action_sampler.gmm.enabled else VAESampler
         self.nets = nn.ModuleDict(
             {
@@ -280,12 +280,12 @@ class BCQ(ActorCritic):
     def _next_actions(self, batch: Batch) -> Tensor:
         """(B, N, A) actions that could follow."""
         obs, goal = batch["next_obs"], batch["goal_obs"]
-        actions = self.sampler.sample(obs, goal, self.algo_config.critic.num_action_samples)
+        actions = self.sampler.sample(obs, goal, self.config.critic.num_action_samples)
         return self._perturbed("actor_target", obs, actions, goal)
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """(B,) what the critics are to say."""
+        """TD target for the critics, (B,), without gradient."""
         actions = self._next_actions(batch)
         values = self._values("critic_target", batch["next_obs"], actions, batch["goal_obs"])
         best = self._ensemble_value(values).amax(-1)
@@ -308,19 +308,18 @@ class BCQ(ActorCritic):
 
     # ---- update --------------------------------------------------------------------------------------------------
 
-    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+    def _update(self, batch: Batch, update: Update) -> None:
         """Action sampler, critics, actor, targets."""
-        self.sampler.begin_epoch(epoch)
-        info = self._step("action_sampler", self.sampler.loss(batch), epoch, learn)
-        info |= self._step("critic", self._critic_loss(batch), epoch, learn)
-        if learn and self._learns("critic", epoch):
+        self.sampler.begin_epoch(update.epoch)
+        update.step("action_sampler", self.sampler.loss(batch))
+        update.step("critic", self._critic_loss(batch))
+        if update.learns("critic"):
             self._follow()
         if "actor" in self.nets:
-            info |= self._step("actor", self._actor_loss(batch), epoch, learn)
-            if learn and self._learns("actor", epoch):
-                rate = self.algo_config.target_tau
+            update.step("actor", self._actor_loss(batch))
+            if update.learns("actor"):
+                rate = self.config.target_tau
                 polyak_update_(self.nets["actor_target"], self.nets["actor"], rate)
-        return info
 
     def _max_grad_norm(self, name: str) -> float | None:
         if name == "action_sampler":
@@ -333,7 +332,7 @@ class BCQ(ActorCritic):
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """(B, A) the best action and (B,) its value, by the first critic."""
-        number = self.algo_config.critic.num_action_samples_rollout
+        number = self.config.critic.num_action_samples_rollout
         actions = self.sampler.sample(obs, goal, number, generator)
         actions = self._perturbed("actor", obs, actions, goal)
         value, best = self._values("critic", obs, actions, goal)[0].max(-1)
@@ -368,12 +367,13 @@ class BCQ_Distributional(BCQ):  # noqa: N801 - the name users know
 
     def _create_networks(self) -> None:
         super()._create_networks()
-        low, high = self.algo_config.critic.value_bounds
-        self.atoms = make_atoms(low, high, self._num_atoms).to(self.device)
+        bounds = self.config.critic.value_bounds
+        assert bounds is not None  # BCQConfig.conflicts
+        self.atoms = make_atoms(*bounds, self._num_atoms).to(self.device)
 
     @property
     def _num_atoms(self) -> int:
-        return int(self.algo_config.critic.distributional.num_atoms)
+        return int(self.config.critic.distributional.num_atoms)
 
     def _values(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
         return expected_value(self._critic(name)(obs, actions, goal), self.atoms)
@@ -388,7 +388,7 @@ class BCQ_Distributional(BCQ):  # noqa: N801 - the name users know
         # Of the best action each member's distribution, (B, E, K), and its mean, (B, E).
         chosen = pick_class(logits.softmax(-1), best.expand(len(logits), -1)).transpose(0, 1)
         means = chosen @ self.atoms
-        weight = self.algo_config.critic.ensemble.weight
+        weight = self.config.critic.ensemble.weight
         least = pick_class(chosen, means.argmin(-1))
         greatest = pick_class(chosen, means.argmax(-1))
         believed = weight * least + (1.0 - weight) * greatest

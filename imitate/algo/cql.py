@@ -24,16 +24,15 @@ bootstrapped, and the count of updates behind ``bc_start_steps`` is saved.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info
+from imitate.algo.factory import register
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     ActorNetConfig,
@@ -94,9 +93,10 @@ class CQLCriticConfig(CriticConfig):
     )
 
     @property
-    def tunes_weight(self) -> bool:
-        """Whether the conservative weight is learned."""
-        return self.target_q_gap is not None and self.target_q_gap >= 0
+    def tuned_gap(self) -> float | None:
+        """The gap to which the conservative weight is tuned; None: the weight is fixed."""
+        fixed = self.target_q_gap is None or self.target_q_gap < 0
+        return None if fixed else self.target_q_gap
 
 
 class CQLConfig(ActorCriticConfig):
@@ -124,12 +124,6 @@ class CQLConfig(ActorCriticConfig):
         return problems
 
 
-@register_algo_factory_func("cql", section=CQLConfig)
-def algo_config_to_class(algo_config: CQLConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return CQL, {}
-
-
 class Weight(nn.Module):
     """A learned positive number."""
 
@@ -142,12 +136,14 @@ class Weight(nn.Module):
         return self.log.exp().clamp(max=1e6)
 
 
-class CQL(ActorCritic):
+@register("cql", CQLConfig)
+class CQL(ActorCritic[CQLConfig]):
     """Conservative Q-learning."""
 
     def _create_networks(self) -> None:
-        config = self.algo_config
-        self._updates = 0
+        config = self.config
+        # The number of updates ends the warm start; a training that starts from weights alone begins with it.
+        self.counters["updates"] = 0
         self.nets = nn.ModuleDict(
             {
                 "actor": self._create_actor(config.actor),
@@ -157,7 +153,7 @@ class CQL(ActorCritic):
         self._add_targets()
         if config.actor.target_entropy is not None:
             self.nets["entropy_weight"] = Weight(config.actor.initial_entropy_weight)
-        if config.critic.tunes_weight:
+        if config.critic.tuned_gap is not None:
             self.nets["cql_weight"] = Weight(config.critic.cql_weight)
 
     def _optim_params(self) -> dict[str, Any]:
@@ -182,16 +178,16 @@ class CQL(ActorCritic):
 
     @property
     def _entropy_weight(self) -> Tensor:
-        return self._weight("entropy_weight", self.algo_config.actor.initial_entropy_weight)
+        return self._weight("entropy_weight", self.config.actor.initial_entropy_weight)
 
     @property
     def _cql_weight(self) -> Tensor:
-        return self._weight("cql_weight", self.algo_config.critic.cql_weight)
+        return self._weight("cql_weight", self.config.critic.cql_weight)
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """(B,) what the critics are to say."""
-        config = self.algo_config.critic
+        """TD target for the critics, (B,), without gradient."""
+        config = self.config.critic
         next_policy = self._policy(batch["next_obs"], batch["goal_obs"])
         actions, log_prob = next_policy.draw(config.num_action_samples)
         values = self.nets["critic_target"](batch["next_obs"], actions, batch["goal_obs"])
@@ -203,7 +199,7 @@ class CQL(ActorCritic):
     @torch.no_grad()
     def _sampled_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """N random actions, N of pi(s), N of pi(s'): (B, 3N, A); their log-densities (B, 3N)."""
-        number, goal = self.algo_config.critic.num_random_actions, batch["goal_obs"]
+        number, goal = self.config.critic.num_random_actions, batch["goal_obs"]
         here, here_density = self._policy(batch["obs"], goal).draw(number)
         there, there_density = self._policy(batch["next_obs"], goal).draw(number)
         random = torch.empty_like(here).uniform_(-1.0, 1.0)
@@ -225,15 +221,15 @@ class CQL(ActorCritic):
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """Loss of network ``critic``."""
-        config = self.algo_config.critic
+        config = self.config.critic
         target = self._target(batch)
         gap, values = self._gap(batch)
         td_error = self._td_loss(values, target, batch["weight"])
         mean_gap = masked_mean(gap.mean(0), batch["weight"])
         excess = config.min_q_weight * mean_gap
-        if config.tunes_weight:
+        if config.tuned_gap is not None:
             summed = mean_gap + math.log(3 * config.num_random_actions)
-            excess = config.min_q_weight * summed - config.target_q_gap
+            excess = config.min_q_weight * summed - config.tuned_gap
         loss = td_error + self._cql_weight * excess * len(gap)
         return loss, {
             "Critic_Loss": loss,
@@ -252,7 +248,7 @@ class CQL(ActorCritic):
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         policy = self._policy(batch["obs"], batch["goal_obs"])
         actions, log_prob = (x[:, 0] for x in policy.draw(1))
-        if self._updates < self.algo_config.actor.bc_start_steps:
+        if self.counters["updates"] < self.config.actor.bc_start_steps:
             liked = policy.log_prob(batch["actions"])
         else:
             liked = self.nets["critic"](batch["obs"], actions, batch["goal_obs"]).amin(0)
@@ -265,32 +261,23 @@ class CQL(ActorCritic):
 
     def _entropy_weight_loss(self, entropy: Tensor) -> Tensor:
         """Loss of network ``entropy_weight``."""
-        wanted = self.algo_config.actor.target_entropy
-        target = -float(self.ac_dim) if wanted == "default" else wanted
+        wanted = self.config.actor.target_entropy
+        target = wanted if isinstance(wanted, float) else -float(self.ac_dim)
         return cast(Weight, self.nets["entropy_weight"]).log * (entropy.detach() - target)
 
     # ---- update --------------------------------------------------------------------------------------------------
 
-    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+    def _update(self, batch: Batch, update: Update) -> None:
         """Critics, their conservative weight, targets; actor, entropy weight."""
-        info = self._step("critic", self._critic_loss(batch), epoch, learn)
-        if learn and self._learns("critic", epoch):
+        update.step("critic", self._critic_loss(batch))
+        if update.learns("critic"):
             self._follow()
             if "cql_weight" in self.nets:
-                self._gradient_step("cql_weight", self._cql_weight_loss(info["Q_Gap_Excess"]))
-        info |= self._step("actor", self._actor_loss(batch), epoch, learn)
-        if learn and self._learns("actor", epoch):
-            self._updates += 1
+                excess = update.info["Q_Gap_Excess"]
+                self._gradient_step("cql_weight", self._cql_weight_loss(excess))
+        update.step("actor", self._actor_loss(batch))
+        if update.learns("actor"):
+            self.counters["updates"] += 1
             if "entropy_weight" in self.nets:
-                self._gradient_step("entropy_weight", self._entropy_weight_loss(info["Entropy"]))
-        return info
-
-    def serialize(self) -> dict[str, Any]:
-        """With the number of updates, which ends the warm start."""
-        return {**super().serialize(), "updates": self._updates}
-
-    def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
-        """A training that starts from weights alone begins with its warm start."""
-        super().deserialize(model_dict, load_optimizers)
-        if load_optimizers:
-            self._updates = int(model_dict["updates"])
+                entropy = update.info["Entropy"]
+                self._gradient_step("entropy_weight", self._entropy_weight_loss(entropy))

@@ -24,6 +24,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from imitate.algo.actor_critic import Update
 from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer
@@ -127,9 +128,9 @@ class DAC(SAC):
 
     # ---- update ----------------------------------------------------------------------------------
 
-    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+    def _update(self, batch: Batch, update: Update) -> None:
         """The discriminator, then SAC with its rewards."""
-        info = self._step("discriminator", self._judge_loss(batch), epoch, learn)
+        update.step("discriminator", self._judge_loss(batch))
         rewarded = self._rewarded(batch)
-        info["Judged_Reward"] = rewarded["rewards"].mean()
-        return {**info, **super()._update(rewarded, epoch, learn)}
+        update.info["Judged_Reward"] = rewarded["rewards"].mean()
+        super()._update(rewarded, update)

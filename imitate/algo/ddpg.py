@@ -6,22 +6,22 @@ pi', Q' and the discount g:
     L_Q = E[ (r + g Q'(s', pi'(s')) - Q(s, a))^2 ], without Q' after a terminal       -> DDPG._critic_loss
     L_pi = -E[ Q(s, pi(s)) ]                                                          -> DDPG._actor_loss
 
-In practice actions have the noise of an Ornstein-Uhlenbeck process (``exploration``), which begins at 0 with each
-episode. Departures: no weight decay, no batch normalization, a ``target_tau`` of 0.005.
+Rollouts have the noise of an Ornstein-Uhlenbeck process on their actions (``exploration``), which begins at 0 with
+each episode. Departures: no weight decay, no batch normalization, a ``target_tau`` of 0.005.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.deterministic_actor import DeterministicActor
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info
 from imitate.algo.exploration import ActionNoiseConfig
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.factory import register
 from imitate.algo.rl_sections import (
     ActorConfig,
     ActorCriticConfig,
@@ -66,18 +66,26 @@ class DDPGConfig(ActorCriticConfig):
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig(std=0.2, damping=0.15))
 
 
-@register_algo_factory_func("ddpg", section=DDPGConfig)
-def algo_config_to_class(algo_config: DDPGConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return DDPG, {}
-
-
-class DDPG(DeterministicActor):
+@register("ddpg", DDPGConfig)
+class DDPG(ActorCritic[DDPGConfig]):
     """Deterministic actor, one critic."""
+
+    targets = {"critic_target": "critic", "actor_target": "actor"}
+
+    def _create_networks(self) -> None:
+        self.nets = nn.ModuleDict(
+            {
+                "actor": self._create_actor(self.config.actor),
+                "critic": self._create_critic(self.config.critic),
+            }
+        )
+        self._add_targets()
+
+    # ---- losses --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """(B,) what the critic is to say."""
+        """TD target for the critic, (B,), without gradient."""
         actions = self._target_actions(batch)
         values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
         return cast(Tensor, batch["rewards"] + batch["discounts"] * self._ensemble_value(values))
@@ -95,10 +103,9 @@ class DDPG(DeterministicActor):
         loss = -masked_mean(self._ensemble_value(values), batch["weight"])
         return loss, {"Actor_Loss": loss}
 
-    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+    def _update(self, batch: Batch, update: Update) -> None:
         """Critic, actor, targets."""
-        info = self._step("critic", self._critic_loss(batch), epoch, learn)
-        info |= self._step("actor", self._actor_loss(batch), epoch, learn)
-        if learn:
+        update.step("critic", self._critic_loss(batch))
+        update.step("actor", self._actor_loss(batch))
+        if update.learn:
             self._follow()
-        return info

@@ -10,22 +10,21 @@ With ``critic.num_quantiles`` above 1 the network says as many quantiles of the 
 and target and loss are those of quantiles (Dabney, Rowland, Bellemare, Munos, "Distributional Reinforcement Learning
 with Quantile Regression", AAAI 2018, arXiv:1710.10044).
 
-In practice a random action is taken with probability epsilon, which falls linearly. Targets are copied every
+Rollouts take a random action with probability epsilon, which is annealed linearly. Targets are copied every
 ``target_update_freq`` updates where ``target_tau`` is 1, or follow slowly where it is less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info, PolicyStep
+from imitate.algo.factory import register
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.rl_sections import ActorCriticConfig, StagedOptimizerConfig, optimizer
 from imitate.algo.sections import LayerDims
@@ -59,11 +58,13 @@ class DQNCriticConfig(Section):
 
 
 class EpsilonConfig(Section):
-    """How often actions are random in practice."""
+    """Probability of a random action in rollouts (epsilon-greedy)."""
 
     start: float = Field(1.0, ge=0, le=1, description="at the start")
     end: float = Field(0.05, ge=0, le=1, description="at last")
-    part: float = Field(0.1, gt=0, le=1, description="part of the training in which it falls")
+    part: float = Field(
+        0.1, gt=0, le=1, description="fraction of the training over which it is annealed"
+    )
 
 
 class DQNConfig(ActorCriticConfig):
@@ -78,7 +79,9 @@ class DQNConfig(ActorCriticConfig):
     critic: DQNCriticConfig = Field(DQNCriticConfig())
     double: bool = Field(True, description="the network, not its target, chooses the next action")
     epsilon: EpsilonConfig = Field(EpsilonConfig())
-    target_tau: float = Field(1.0, gt=0, le=1, description="targets move this fraction at a time")
+    target_tau: float = Field(
+        1.0, gt=0, le=1, description="Polyak rate of the target network; 1: a copy"
+    )
     target_update_freq: int = Field(1000, ge=1, description="updates between two moves of targets")
 
     def conflicts(self, config: Any) -> list[str]:
@@ -89,12 +92,6 @@ class DQNConfig(ActorCriticConfig):
                 "algo.num_choices is 0, but dqn chooses among discrete actions: take sac or td3"
             )
         return problems
-
-
-@register_algo_factory_func("dqn", section=DQNConfig)
-def algo_config_to_class(algo_config: DQNConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return DQN, {}
 
 
 class ChoiceValues(nn.Module):
@@ -117,21 +114,22 @@ class ChoiceValues(nn.Module):
         return said.reshape(len(said), -1, self.num_quantiles)
 
 
-class DQN(ActorCritic):
+@register("dqn", DQNConfig)
+class DQN(ActorCritic[DQNConfig]):
     """Values of choices; the best one is taken."""
 
     main_net = "critic"
 
     def _create_networks(self) -> None:
-        critic = ChoiceValues(self._create_encoder(), self.algo_config.critic, self.ac_dim)
+        critic = ChoiceValues(self._create_encoder(), self.config.critic, self.ac_dim)
         self.nets = nn.ModuleDict({"critic": critic})
         self._add_targets()
-        self._updates = 0
-        self._epsilon = self.algo_config.epsilon.start
+        self.counters["updates"] = 0
+        self._epsilon = self.config.epsilon.start
 
     def set_progress(self, progress: float) -> None:
-        """Epsilon falls."""
-        epsilon = self.algo_config.epsilon
+        """Anneal epsilon with training progress."""
+        epsilon = self.config.epsilon
         done = min(progress / epsilon.part, 1.0)
         self._epsilon = epsilon.start + done * (epsilon.end - epsilon.start)
 
@@ -139,11 +137,11 @@ class DQN(ActorCritic):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """(B, N) what the network is to say."""
+        """TD target of each quantile, (B, N), without gradient."""
         after = self._values("critic_target").quantiles(batch["next_obs"], batch["goal_obs"])
         chooser = (
             self.nets["critic"](batch["next_obs"], batch["goal_obs"])
-            if self.algo_config.double
+            if self.config.double
             else after.mean(-1)
         )
         best = after[torch.arange(len(after), device=after.device), chooser.argmax(-1)]
@@ -161,36 +159,22 @@ class DQN(ActorCritic):
         if chosen.shape[-1] == 1:
             loss = self._td_loss(chosen.T, target.squeeze(-1), weight)
         else:
-            huber = self.algo_config.critic.use_huber
+            huber = self.config.critic.use_huber
             loss = masked_mean(quantile_regression_loss(chosen, target, huber=huber), weight)
             if self.keeps_errors:
                 self.sample_errors = (values.detach() - target.mean(-1)).abs()
         return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
 
-    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
-        """Values, now and then targets."""
-        info = self._step("critic", self._critic_loss(batch), epoch, learn)
-        self._updates += learn
-        if learn and self._updates % self.algo_config.target_update_freq == 0:
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Values; every ``target_update_freq`` updates the target."""
+        update.step("critic", self._critic_loss(batch))
+        if update.turn("updates", self.config.target_update_freq) and update.learn:
             self._follow()
-        return info
 
     def _validation_info(self, batch: Batch) -> Info:
         """How often the best choice is another than the data's."""
         best = self.nets["critic"](batch["obs"], batch["goal_obs"]).argmax(-1)
         return {"Action_Error": (best != batch["actions"].argmax(-1)).float().mean()}
-
-    # ---- checkpoints ---------------------------------------------------------------------------------------------
-
-    def serialize(self) -> dict[str, Any]:
-        """With the number of updates, on which the targets' turn depends."""
-        return {**super().serialize(), "updates": self._updates}
-
-    def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
-        """As in the base class."""
-        super().deserialize(model_dict, load_optimizers)
-        if load_optimizers:
-            self._updates = int(model_dict["updates"])
 
     # ---- test time -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Noise with which deterministic actors practise."""
+"""Exploration noise of deterministic actors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
+from imitate.algo.policy_state import PolicyState
 from imitate.config import Section
 
 
 class ActionNoiseConfig(Section):
-    """Noise that is added to actions in practice, normalized units."""
+    """Noise added to the actions of rollouts in online RL, normalized units."""
 
     std: float = Field(0.1, ge=0, description="standard deviation of a step's noise")
     damping: float = Field(
@@ -21,12 +22,12 @@ class ActionNoiseConfig(Section):
         "to step; 1: steps are independent",
     )
     end_std: float | None = Field(
-        None, ge=0, description="the standard deviation of a step's noise at last; null: ``std``"
+        None, ge=0, description="standard deviation at the end of the training; null: ``std``"
     )
     fall: tuple[float, float] = Field(
         (0.0, 1.0),
-        description="parts of the training at which ``std`` begins to fall, linearly, and reaches "
-        "``end_std``",
+        description="fractions of the training between which the standard deviation is annealed "
+        "linearly from ``std`` to ``end_std``",
     )
 
     @field_validator("fall")
@@ -37,7 +38,7 @@ class ActionNoiseConfig(Section):
         return fall
 
     def std_at(self, progress: float) -> float:
-        """The standard deviation when this part of the training, in [0, 1], is over."""
+        """The standard deviation after the fraction ``progress`` in [0, 1] of the training."""
         begin, end = self.fall
         if self.end_std is None or progress < begin:
             return self.std
@@ -46,19 +47,28 @@ class ActionNoiseConfig(Section):
         return self.std + (progress - begin) / (end - begin) * (self.end_std - self.std)
 
 
-def next_noise(
-    previous: Tensor,
-    config: ActionNoiseConfig,
-    progress: float,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """The next noise, (B, A): ``(1 - damping) noise + std * normal`` (Uhlenbeck & Ornstein 1930; arXiv:1509.02971).
+class ActionNoise:
+    """Noise process of a deterministic actor, whose last value lies in the policy's state under ``noise``.
 
-    Args:
-        previous: (B, A) the last noise; zeros at the start of an episode.
-        config: damping and standard deviation.
-        progress: which part of the training is over, in [0, 1].
-        generator: of the draws; None: torch's own.
+    ``noise <- (1 - damping) noise + std * normal`` (Uhlenbeck & Ornstein 1930; as in DDPG, arXiv:1509.02971).
+
+    Attributes:
+        progress: fraction of the training that is over, in [0, 1], which anneals the standard deviation.
     """
-    fresh = torch.empty_like(previous).normal_(generator=generator)
-    return previous * (1.0 - config.damping) + config.std_at(progress) * fresh
+
+    def __init__(self, config: ActionNoiseConfig) -> None:
+        self.config = config
+        self.progress = 0.0
+
+    def initial_state(self, batch_size: int, ac_dim: int, device: torch.device) -> PolicyState:
+        """No noise, (B, A), as at the start of an episode."""
+        return {"noise": torch.zeros(batch_size, ac_dim, device=device)}
+
+    def add_to(
+        self, action: Tensor, state: PolicyState, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The action (B, A) with the next noise, clipped to [-1, 1]; that noise (B, A)."""
+        fresh = torch.empty_like(action).normal_(generator=generator)
+        kept = state["noise"] * (1.0 - self.config.damping)
+        noise = kept + self.config.std_at(self.progress) * fresh
+        return (action + noise).clamp(-1.0, 1.0), noise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,6 +17,7 @@ from imitate.errors import ConfigError
 
 USUAL_SHAPES = {"rgb": (3, 96, 96), "depth": (1, 96, 96), "scan": (1, 256)}
 ToClass = Callable[[Any], tuple[type[Algo], dict[str, Any]]]
+AlgoClass = TypeVar("AlgoClass", bound=Algo)
 
 
 def register_algo_factory_func(
@@ -34,6 +35,27 @@ def register_algo_factory_func(
     def decorator(to_class: ToClass) -> ToClass:
         registry.register(algo_name, section, to_class)
         return to_class
+
+    return decorator
+
+
+def register(
+    algo_name: str, section: type[Section]
+) -> Callable[[type[AlgoClass]], type[AlgoClass]]:
+    """Register the class of an algorithm.
+
+    Args:
+        algo_name: the name in the configuration; registering it twice raises ConfigError.
+        section: typed section of ``algo`` in the configuration.
+    """
+
+    def decorator(algo_class: type[AlgoClass]) -> type[AlgoClass]:
+        def to_class(algo_config: Any) -> tuple[type[Algo], dict[str, Any]]:
+            return algo_class, {}
+
+        to_class.__module__ = algo_class.__module__
+        registry.register(algo_name, section, to_class)
+        return algo_class
 
     return decorator
 

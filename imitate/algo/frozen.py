@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,6 +119,11 @@ class FrozenPolicy(nn.Module):
         """The state without actions that are planned and not yet taken."""
         return state if self._algo is None else self._algo.cut_plan(state)
 
+    def cut_within(self, state: PolicyState) -> PolicyState:
+        """The state of the algorithm around it with its own plan, under ``policy`` and ``base``, cut."""
+        policy = state["policy"]
+        return {**state, "policy": {**policy, "base": self.cut_plan(policy["base"])}}
+
     def act_afresh(self, obs: Mapping[str, Tensor], around: Preprocess, frames: int) -> Tensor:
         """What it would do (B, A) in observations of which it knows no more than their frames.
 
@@ -180,34 +185,6 @@ class FrozenPolicy(nn.Module):
         ):
             self._hold(self._built(saved), saved)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-
-class UponFrozenPolicy(Algo):
-    """Base of algorithms with a frozen policy at ``nets["base"]``, before the algorithm that learns in their bases."""
-
-    @property
-    def base(self) -> FrozenPolicy:
-        """The frozen policy."""
-        return cast(FrozenPolicy, self.nets["base"])
-
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        return {
-            **super()._initial_policy_state(batch_size),
-            "base": self.base.initial_state(batch_size),
-        }
-
-    def cut_plan(self, state: PolicyState) -> PolicyState:
-        """As in the base class, and the frozen policy's plan."""
-        state = super().cut_plan(state)
-        policy = state["policy"]
-        return {**state, "policy": {**policy, "base": self.base.cut_plan(policy["base"])}}
-
-    def _base_step(
-        self, obs: Mapping[str, Tensor], state: PolicyState, generator: torch.Generator | None
-    ) -> tuple[Tensor, PolicyState]:
-        """What the frozen policy does (B, A) upon the newest frame, and its next state."""
-        newest = {k: v[:, -1] for k, v in obs.items()} if self.frame_stack > 1 else obs
-        return self.base.act(newest, state["base"], self.preprocess, generator)
 
 
 def _check(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> None:

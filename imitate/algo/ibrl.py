@@ -27,14 +27,32 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.delayed_actor import DelayedActorConfig
-from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig, UponFrozenPolicy
-from imitate.algo.policy_state import PolicyState
-from imitate.algo.rl_sections import EnsembleConfig, wants_practice
-from imitate.algo.td3 import TD3, TD3Config, TD3CriticConfig
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info, PolicyStep
+from imitate.algo.exploration import ActionNoiseConfig
+from imitate.algo.factory import register
+from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
+from imitate.algo.policy_state import PolicyState, newest_frame
+from imitate.algo.rl_sections import (
+    ActorCriticConfig,
+    CriticConfig,
+    DelayedActorConfig,
+    EnsembleConfig,
+    StagedOptimizerConfig,
+    optimizer,
+    wants_practice,
+)
+from imitate.algo.sections import LayerDims
+from imitate.config import Section
 from imitate.functional.losses import masked_mean
+from imitate.functional.sampling import smoothed_actions
+
+
+class IBRLOptimParams(Section):
+    """Optimizers by network."""
+
+    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
+    actor: StagedOptimizerConfig = Field(optimizer(1e-3))
 
 
 class IBRLActorConfig(DelayedActorConfig):
@@ -43,9 +61,10 @@ class IBRLActorConfig(DelayedActorConfig):
     dropout: float = Field(0.5, ge=0, lt=1, description="dropout after each hidden layer")
 
 
-class IBRLCriticConfig(TD3CriticConfig):
+class IBRLCriticConfig(CriticConfig):
     """Several critics, of which few are asked at a time."""
 
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
     ensemble: EnsembleConfig = Field(EnsembleConfig(n=5))
     subset: int = Field(
@@ -53,13 +72,14 @@ class IBRLCriticConfig(TD3CriticConfig):
     )
 
 
-class IBRLConfig(TD3Config):
+class IBRLConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``ibrl``."""
 
     tree_defaults = {
         "train": {"batch_size": 256, "online": {"enabled": True, "warmup_policy": "policy"}}
     }
 
+    optim_params: IBRLOptimParams = Field(IBRLOptimParams())
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
     beta: float | None = Field(
         None,
@@ -68,6 +88,7 @@ class IBRLConfig(TD3Config):
     )
     actor: IBRLActorConfig = Field(IBRLActorConfig())
     critic: IBRLCriticConfig = Field(IBRLCriticConfig())
+    exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained."""
@@ -80,24 +101,32 @@ class IBRLConfig(TD3Config):
         return problems
 
 
-@register_algo_factory_func("ibrl", section=IBRLConfig)
-def algo_config_to_class(algo_config: IBRLConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return IBRL, {}
+@register("ibrl", IBRLConfig)
+class IBRL(ActorCritic[IBRLConfig]):
+    """Critics that choose between a deterministic actor and an imitation policy."""
 
-
-class IBRL(UponFrozenPolicy, TD3):
-    """TD3 whose critics choose between its actor and an imitation policy."""
-
+    targets = {"critic_target": "critic", "actor_target": "actor"}
     acting_nets = ("critic_target", "base")
 
     def _create_networks(self) -> None:
-        super()._create_networks()
+        self.counters["critic_updates"] = 0
+        self.nets = nn.ModuleDict(
+            {
+                "actor": self._create_actor(self.config.actor),
+                "critic": self._create_critic(self.config.critic),
+            }
+        )
+        self._add_targets()
         for name in ("critic", "critic_target"):
             head = self._critic(name).head
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
         self.nets["base"] = FrozenPolicy(self.ac_dim)
+
+    @property
+    def base(self) -> FrozenPolicy:
+        """The imitation policy."""
+        return cast(FrozenPolicy, self.nets["base"])
 
     def _proposals_values(
         self, obs: Batch, goal: Batch | None, imitated: Tensor, learned: Tensor
@@ -107,11 +136,11 @@ class IBRL(UponFrozenPolicy, TD3):
         return cast(Tensor, self._critic("critic_target")(obs, proposals, goal))
 
     def _imitates(self, least: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """(B,) whether the imitation policy's proposal is taken, from the values (B, 2) of both."""
+        """(B,) true where the imitation policy's proposal is taken, from the values (B, 2) of both."""
         imitated, learned = least.unbind(-1)
-        if self.algo_config.beta is None:
+        if self.config.beta is None:
             return imitated >= learned
-        share = torch.sigmoid(self.algo_config.beta * (imitated - learned))
+        share = torch.sigmoid(self.config.beta * (imitated - learned))
         return (torch.empty_like(share).uniform_(generator=generator) < share) | (
             imitated == learned
         )
@@ -120,12 +149,13 @@ class IBRL(UponFrozenPolicy, TD3):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(B,) what the critics are to say, and (B,) whether it is for the imitation policy's proposal."""
+        """TD target for the critics (B,); (B,) true where it is for the imitation policy's proposal."""
         obs = batch["next_obs"]
         imitated = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
-        learned = self._target_actions(batch)
+        noise = self.config.actor
+        learned = smoothed_actions(self._target_actions(batch), noise.noise_std, noise.noise_clip)
         values = self._proposals_values(obs, batch["goal_obs"], imitated, learned)
-        asked = torch.randperm(len(values), device=values.device)[: self.algo_config.critic.subset]
+        asked = torch.randperm(len(values), device=values.device)[: self.config.critic.subset]
         least = values[asked].amin(0)
         imitates = self._imitates(least)
         following = torch.where(imitates, least[:, 0], least[:, 1])
@@ -148,7 +178,25 @@ class IBRL(UponFrozenPolicy, TD3):
         loss = -masked_mean(values, batch["weight"])
         return loss, {"Actor_Loss": loss}
 
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Critics; every few updates the actor and the targets."""
+        update.step("critic", self._critic_loss(batch))
+        if update.turn("critic_updates", self.config.actor.update_freq):
+            update.step("actor", self._actor_loss(batch))
+            if update.learn:
+                self._follow()
+
     # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        base = self.base.initial_state(batch_size)
+        return {**super()._initial_policy_state(batch_size), "base": base}
+
+    def cut_plan(self, state: PolicyState) -> PolicyState:
+        """As in the base class, and the frozen policy's plan."""
+        return self.base.cut_within(super().cut_plan(state))
 
     def _act(
         self,
@@ -159,7 +207,8 @@ class IBRL(UponFrozenPolicy, TD3):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep:
-        imitated, base = self._base_step(obs, state, generator)
+        newest = newest_frame(obs, self.frame_stack)
+        imitated, base = self.base.act(newest, state["base"], self.preprocess, generator)
         own = super()._act(obs, state, goal, explore=explore, generator=generator)
         least = self._proposals_values(obs, goal, imitated, own.action).amin(0)
         imitates = self._imitates(least, generator).unsqueeze(-1)

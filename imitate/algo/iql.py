@@ -18,15 +18,13 @@ are ready configurations: ``iql_locomotion``, ``iql_antmaze``, ``iql_adroit``.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info
+from imitate.algo.factory import register
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
@@ -73,17 +71,12 @@ class IQLConfig(ActorCriticConfig):
     adv: AdvantageConfig = Field(AdvantageConfig())
 
 
-@register_algo_factory_func("iql", section=IQLConfig)
-def algo_config_to_class(algo_config: IQLConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return IQL, {}
-
-
-class IQL(ActorCritic):
+@register("iql", IQLConfig)
+class IQL(ActorCritic[IQLConfig]):
     """Expectile V, critics on top of it, an actor by advantage-weighted regression."""
 
     def _create_networks(self) -> None:
-        config = self.algo_config
+        config = self.config
         self.nets = nn.ModuleDict(
             {
                 "actor": self._create_actor(config.actor),
@@ -106,7 +99,7 @@ class IQL(ActorCritic):
 
     def _value_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Info]:
         value = self._value(batch["obs"], batch["goal_obs"])
-        errors = expectile_loss(target_q - value, self.algo_config.vf_quantile)
+        errors = expectile_loss(target_q - value, self.config.vf_quantile)
         loss = masked_mean(errors, batch["weight"])
         return loss, {"Vf_Loss": loss, "V": value.mean()}
 
@@ -121,7 +114,7 @@ class IQL(ActorCritic):
         return here, following
 
     def _actor_loss(self, batch: Batch, advantage: Tensor) -> tuple[Tensor, Info]:
-        config = self.algo_config.adv
+        config = self.config.adv
         weights = advantage_weights(
             advantage,
             config.beta,
@@ -144,13 +137,12 @@ class IQL(ActorCritic):
         loss = self._td_loss(values, target, batch["weight"])
         return loss, {"Critic_Loss": loss, "Q": values.mean()}
 
-    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+    def _update(self, batch: Batch, update: Update) -> None:
         """V, actor, Q, targets."""
         target_q = self._target_q(batch)
-        info = self._step("vf", self._value_loss(batch, target_q), epoch, learn)
+        update.step("vf", self._value_loss(batch, target_q))
         here, following = self._values_here_and_next(batch)
-        info |= self._step("actor", self._actor_loss(batch, target_q - here), epoch, learn)
-        info |= self._step("critic", self._critic_loss(batch, following), epoch, learn)
-        if learn and self._learns("critic", epoch):
+        update.step("actor", self._actor_loss(batch, target_q - here))
+        update.step("critic", self._critic_loss(batch, following))
+        if update.learns("critic"):
             self._follow()
-        return info

@@ -36,6 +36,11 @@ def no_frames(
     }
 
 
+def newest_frame(obs: dict[str, Tensor], frames: int) -> dict[str, Tensor]:
+    """The newest of stacked observations (B, F, ...), or observations (B, ...) where F = ``frames`` is 1."""
+    return {key: value[:, -1] for key, value in obs.items()} if frames > 1 else obs
+
+
 def with_frame(obs: Mapping[str, Tensor], state: PolicyState) -> PolicyState:
     """The memory of :func:`no_frames` with observations (B, ...) as the newest; the first one fills all of it."""
     frames = {

@@ -13,8 +13,7 @@ a likelihood of continuous actions, the distance leaves the noise of exploration
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -23,8 +22,8 @@ from torch import Tensor
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig, UponFrozenPolicy
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
+from imitate.algo.policy_state import PolicyState, newest_frame
 from imitate.algo.ppo import PPO, PPOConfig
 from imitate.config import Section
 from imitate.models.categorical import Categorical
@@ -58,7 +57,7 @@ def algo_config_to_class(algo_config: PPOBCConfig) -> tuple[type[Algo], dict[str
     return PPOBC, {}
 
 
-class PPOBC(UponFrozenPolicy, PPO):
+class PPOBC(PPO):
     """PPO beside an imitation policy."""
 
     acting_nets = ("base",)
@@ -66,20 +65,33 @@ class PPOBC(UponFrozenPolicy, PPO):
     def _create_networks(self) -> None:
         super()._create_networks()
         self.nets["base"] = FrozenPolicy(self.ac_dim)
-        self._rollouts = 0
+        self.counters["rollouts"] = 0
+
+    @property
+    def base(self) -> FrozenPolicy:
+        """The imitation policy."""
+        return cast(FrozenPolicy, self.nets["base"])
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        base = self.base.initial_state(batch_size)
+        return {**super()._initial_policy_state(batch_size), "base": base}
+
+    def cut_plan(self, state: PolicyState) -> PolicyState:
+        """As in the base class, and the frozen policy's plan."""
+        return self.base.cut_within(super().cut_plan(state))
 
     @property
     def imitation_weight(self) -> float:
         """How much the distance counts in the present rollout."""
         config = self.algo_config.imitation
-        return float(config.weight * config.decay ** max(self._rollouts - 1, 0))
+        return float(config.weight * config.decay ** max(self.counters["rollouts"] - 1, 0))
 
     # ---- rollouts ------------------------------------------------------------------------------------------------
 
     def prepare_rollout(self, rollout: Batch) -> Batch:
         """See the base class; with ``base_actions`` (B, A)."""
         batch = super().prepare_rollout(rollout)
-        self._rollouts += 1
+        self.counters["rollouts"] += 1
         kept = np.flatnonzero(rollout["mask"].reshape(-1))
         base = rollout["base_action"].reshape(-1, self.ac_dim)[kept]
         return {**batch, "base_actions": torch.from_numpy(base).to(self.device)}
@@ -127,18 +139,7 @@ class PPOBC(UponFrozenPolicy, PPO):
         step = super()._act(obs, state, goal, explore=explore, generator=generator)
         if not explore:
             return step
-        imitated, base = self._base_step(obs, state, generator)
+        newest = newest_frame(obs, self.frame_stack)
+        imitated, base = self.base.act(newest, state["base"], self.preprocess, generator)
         extras = {**step.extras, "base_action": imitated}
         return PolicyStep(step.action, {**step.state, "base": base}, extras)
-
-    # ---- checkpoints ---------------------------------------------------------------------------------------------
-
-    def serialize(self) -> dict[str, Any]:
-        """With the number of rollouts, on which the weight depends."""
-        return {**super().serialize(), "rollouts": self._rollouts}
-
-    def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
-        """As in the base class."""
-        super().deserialize(model_dict, load_optimizers)
-        if load_optimizers:
-            self._rollouts = int(model_dict["rollouts"])

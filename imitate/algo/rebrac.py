@@ -15,25 +15,25 @@ layers are initialised as torch's own, not with biases of 0.1. robomimic has no 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.delayed_actor import DelayedActor, DelayedActorConfig
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info
 from imitate.algo.exploration import ActionNoiseConfig
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.factory import register
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
+    DelayedActorConfig,
     StagedOptimizerConfig,
     optimizer,
 )
 from imitate.algo.sections import LayerDims
 from imitate.config import Section
 from imitate.functional.losses import masked_mean
+from imitate.functional.sampling import smoothed_actions
 
 
 class ReBRACOptimParams(Section):
@@ -75,29 +75,44 @@ class ReBRACConfig(ActorCriticConfig):
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
 
-@register_algo_factory_func("rebrac", section=ReBRACConfig)
-def algo_config_to_class(algo_config: ReBRACConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return ReBRAC, {}
-
-
-class ReBRAC(DelayedActor):
+@register("rebrac", ReBRACConfig)
+class ReBRAC(ActorCritic[ReBRACConfig]):
     """Deterministic actor, both losses penalized for leaving the data."""
+
+    targets = {"critic_target": "critic", "actor_target": "actor"}
+
+    def _create_networks(self) -> None:
+        self.counters["critic_updates"] = 0
+        self.nets = nn.ModuleDict(
+            {
+                "actor": self._create_actor(self.config.actor),
+                "critic": self._create_critic(self.config.critic),
+            }
+        )
+        self._add_targets()
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _next_actions(self, batch: Batch) -> Tensor:
+        """Actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
+        config = self.config.actor
+        return smoothed_actions(self._target_actions(batch), config.noise_std, config.noise_clip)
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         goal = batch["goal_obs"]
         with torch.no_grad():
-            actions = self._target_actions(batch)
+            actions = self._next_actions(batch)
             values = self._critic("critic_target")(batch["next_obs"], actions, goal)
             distance = (actions - batch["next_actions"]).square().sum(-1)
-            following = self._ensemble_value(values) - self.algo_config.critic.bc_weight * distance
+            following = self._ensemble_value(values) - self.config.critic.bc_weight * distance
             target = batch["rewards"] + batch["discounts"] * following
         values = self._critic("critic")(batch["obs"], batch["actions"], goal)
         loss = self._td_loss(values, target, batch["weight"])
         return loss, {"Critic_Loss": loss, "Q": values.mean()}
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        config = self.algo_config.actor
+        config = self.config.actor
         actions = self._policy_actions(batch)
         values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"]).amin(0)
         distance = (actions - batch["actions"]).square().sum(-1)
@@ -110,3 +125,13 @@ class ReBRAC(DelayedActor):
             "BC_Distance": masked_mean(distance, batch["weight"]),
             "Q_Policy": values.mean(),
         }
+
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Critics; every few updates the actor and the targets."""
+        update.step("critic", self._critic_loss(batch))
+        if update.turn("critic_updates", self.config.actor.update_freq):
+            update.step("actor", self._actor_loss(batch))
+            if update.learn:
+                self._follow()

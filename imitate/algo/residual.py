@@ -24,38 +24,57 @@ policy with a memory decides as at an episode's start, from no more than ``train
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.exploration import next_noise
-from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig, UponFrozenPolicy
-from imitate.algo.policy_state import PolicyState
-from imitate.algo.rl_sections import wants_practice
-from imitate.algo.td3 import TD3, TD3Config, TD3CriticConfig
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info, PolicyStep
+from imitate.algo.exploration import ActionNoiseConfig
+from imitate.algo.factory import register
+from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
+from imitate.algo.policy_state import PolicyState, newest_frame
+from imitate.algo.rl_sections import (
+    ActorCriticConfig,
+    CriticConfig,
+    DelayedActorConfig,
+    StagedOptimizerConfig,
+    optimizer,
+    wants_practice,
+)
+from imitate.algo.sections import LayerDims
+from imitate.config import Section
 from imitate.functional.losses import masked_mean
+from imitate.functional.sampling import smoothed_actions
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.heads import DeterministicHead
 from imitate.models.mlp import MLP
 
 
-class ResidualCriticConfig(TD3CriticConfig):
+class ResidualOptimParams(Section):
+    """Optimizers by network."""
+
+    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
+    actor: StagedOptimizerConfig = Field(optimizer(1e-3))
+
+
+class ResidualCriticConfig(CriticConfig):
     """Critics that stay modest where they have seen nothing."""
 
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
 
 
-class ResidualConfig(TD3Config):
+class ResidualConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``residual``."""
 
     tree_defaults = {
         "train": {"batch_size": 256, "online": {"enabled": True, "warmup_policy": "policy"}}
     }
 
+    optim_params: ResidualOptimParams = Field(ResidualOptimParams())
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
     reach: float = Field(
         0.2, gt=0, le=2, description="the largest correction of an action between -1 and 1"
@@ -65,17 +84,13 @@ class ResidualConfig(TD3Config):
         ge=0,
         description="weight of the mean square of the correction, in units of the mean absolute value",
     )
+    actor: DelayedActorConfig = Field(DelayedActorConfig())
     critic: ResidualCriticConfig = Field(ResidualCriticConfig())
+    exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained."""
         return super().conflicts(config) + wants_practice(config)
-
-
-@register_algo_factory_func("residual", section=ResidualConfig)
-def algo_config_to_class(algo_config: ResidualConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return Residual, {}
 
 
 class Correction(nn.Module):
@@ -95,28 +110,45 @@ class Correction(nn.Module):
         return self.head.act(self.mlp(features))
 
 
-class Residual(UponFrozenPolicy, TD3):
-    """TD3 of a frozen policy and its correction."""
+@register("residual", ResidualConfig)
+class Residual(ActorCritic[ResidualConfig]):
+    """A frozen policy and its correction, learned as TD3's actor is."""
 
+    targets = {"critic_target": "critic", "actor_target": "actor"}
     acting_nets = ("base",)
 
     def _create_networks(self) -> None:
-        config = self.algo_config
+        self.counters["critic_updates"] = 0
+        config = self.config
         correction = Correction(self._create_encoder(), self.ac_dim, config.actor)
         critic = self._create_critic(config.critic)
         self.nets = nn.ModuleDict({"actor": correction, "critic": critic})
         self._add_targets()
         self.nets["base"] = FrozenPolicy(self.ac_dim)
-        self._critic_updates = 0
+
+    @property
+    def base(self) -> FrozenPolicy:
+        """The frozen policy."""
+        return cast(FrozenPolicy, self.nets["base"])
 
     # ---- losses --------------------------------------------------------------------------------------------------
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        goal = batch["goal_obs"]
+        with torch.no_grad():
+            actions = self._target_actions(batch)
+            following = self._critic("critic_target")(batch["next_obs"], actions, goal)
+            target = batch["rewards"] + batch["discounts"] * self._ensemble_value(following)
+        values = self._critic("critic")(batch["obs"], batch["actions"], goal)
+        loss = self._td_loss(values, target, batch["weight"])
+        return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         base, correction = self._decided(batch)
         actions = self._corrected(base, correction)
         values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"]).mean(0)
         square = correction.square().mean(-1)
-        weight = self.algo_config.penalty * values.detach().abs().mean()
+        weight = self.config.penalty * values.detach().abs().mean()
         loss = masked_mean(weight * square - values, batch["weight"])
         return loss, {"Actor_Loss": loss, "Correction": square.mean().sqrt()}
 
@@ -124,7 +156,7 @@ class Residual(UponFrozenPolicy, TD3):
 
     def _corrected(self, base: Tensor, correction: Tensor) -> Tensor:
         """The action (B, A), within the limits."""
-        action: Tensor = base + self.algo_config.reach * correction
+        action: Tensor = base + self.config.reach * correction
         return action + (action.clamp(-1.0, 1.0) - action).detach()
 
     def _decided(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -134,24 +166,41 @@ class Residual(UponFrozenPolicy, TD3):
         return base, self.nets["actor"](obs, base, batch["goal_obs"])
 
     def _policy_actions(self, batch: Batch) -> Tensor:
-        """What it would do in the batch's states, with gradient."""
+        """Actions (B, A) in the batch's states, with gradient."""
         return self._corrected(*self._decided(batch))
 
     @torch.no_grad()
     def _target_actions(self, batch: Batch) -> Tensor:
-        """What the target correction would make of the next states, with clipped noise on it."""
-        config, obs = self.algo_config.actor, batch["next_obs"]
+        """Actions (B, A) in the next states, by the target of the correction, smoothed by clipped noise."""
+        config, obs = self.config.actor, batch["next_obs"]
         base = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
         correction = self.nets["actor_target"](obs, base, batch["goal_obs"])
-        noise = torch.randn_like(correction) * config.noise_std
-        noise = noise.clamp(-config.noise_clip, config.noise_clip)
-        return self._corrected(base, (correction + noise).clamp(-1.0, 1.0))
+        smoothed = smoothed_actions(correction, config.noise_std, config.noise_clip)
+        return self._corrected(base, smoothed)
 
     def _validation_info(self, batch: Batch) -> Info:
         """As in the base class."""
         return {"Action_Error": (self._policy_actions(batch) - batch["actions"]).abs().mean()}
 
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Critics; every few updates the correction and the targets."""
+        update.step("critic", self._critic_loss(batch))
+        if update.turn("critic_updates", self.config.actor.update_freq):
+            update.step("actor", self._actor_loss(batch))
+            if update.learn:
+                self._follow()
+
     # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        base = self.base.initial_state(batch_size)
+        return {**super()._initial_policy_state(batch_size), "base": base}
+
+    def cut_plan(self, state: PolicyState) -> PolicyState:
+        """As in the base class, and the frozen policy's plan."""
+        return self.base.cut_within(super().cut_plan(state))
 
     def _act(
         self,
@@ -162,10 +211,10 @@ class Residual(UponFrozenPolicy, TD3):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep:
-        base, base_state = self._base_step(obs, state, generator)
+        newest = newest_frame(obs, self.frame_stack)
+        base, base_state = self.base.act(newest, state["base"], self.preprocess, generator)
         correction, noise = self.nets["actor"](obs, base, goal), state["noise"]
-        if explore:
-            noise = next_noise(noise, self.algo_config.exploration, self._progress, generator)
-            correction = (correction + noise).clamp(-1.0, 1.0)
+        if explore and self.exploration is not None:
+            correction, noise = self.exploration.add_to(correction, state, generator)
         action = self._corrected(base, correction)
         return PolicyStep(action, {"noise": noise, "base": base_state}, {})

@@ -104,6 +104,17 @@ class ActorConfig(Section):
     )
 
 
+class DelayedActorConfig(ActorConfig):
+    """A deterministic actor that is updated less often than its critics, and the noise of target actions (TD3)."""
+
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    update_freq: int = Field(
+        2, ge=1, description="the actor and all targets follow every so many updates of the critics"
+    )
+    noise_std: float = Field(0.2, ge=0, description="noise of target actions, normalized units")
+    noise_clip: float = Field(0.5, ge=0, description="bound of that noise")
+
+
 class StochasticActorConfig(ActorConfig):
     """An actor with a distribution over actions."""
 

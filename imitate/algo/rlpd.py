@@ -15,13 +15,13 @@ layer is normalized after its ReLU, not before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from imitate.algo.actor_critic import Update
 from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.rl_sections import EnsembleConfig
@@ -93,7 +93,7 @@ class RLPD(SAC):
 
     def _create_networks(self) -> None:
         super()._create_networks()
-        self._critic_updates = 0
+        self.counters["critic_updates"] = 0
 
     # ---- losses --------------------------------------------------------------------------------------------------
 
@@ -118,28 +118,13 @@ class RLPD(SAC):
 
     # ---- update --------------------------------------------------------------------------------------------------
 
-    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+    def _update(self, batch: Batch, update: Update) -> None:
         """Critics and targets; every few updates the actor and the temperature."""
-        info = self._step("critic", self._critic_loss(batch), epoch, learn)
-        if learn and self._learns("critic", epoch):
+        update.step("critic", self._critic_loss(batch))
+        if update.learns("critic"):
             self._follow()
-        turn = self._critic_updates % self.algo_config.actor.update_freq == 0
-        self._critic_updates += learn
-        if learn and not turn:
-            return info
-        info |= self._step("actor", self._actor_loss(batch), epoch, learn)
-        if learn and "temperature" in self.nets and self._learns("actor", epoch):
-            self._gradient_step("temperature", self._temperature_loss(info))
-        return info
-
-    # ---- checkpoints ---------------------------------------------------------------------------------------------
-
-    def serialize(self) -> dict[str, Any]:
-        """With the number of updates, on which the actor's turn depends."""
-        return {**super().serialize(), "critic_updates": self._critic_updates}
-
-    def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
-        """As in the base class."""
-        super().deserialize(model_dict, load_optimizers)
-        if load_optimizers:
-            self._critic_updates = int(model_dict["critic_updates"])
+        if not update.turn("critic_updates", self.config.actor.update_freq, first=True):
+            return
+        update.step("actor", self._actor_loss(batch))
+        if "temperature" in self.nets and update.learns("actor"):
+            self._gradient_step("temperature", self._temperature_loss(update.info))

@@ -22,7 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic
+from imitate.algo.actor_critic import ActorCritic, Update
 from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.recurrence import ReplayedMemoryConfig
@@ -231,12 +231,11 @@ class SAC(ActorCritic):
 
     # ---- update --------------------------------------------------------------------------------------------------
 
-    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
+    def _update(self, batch: Batch, update: Update) -> None:
         """Critics, actor, temperature, targets."""
-        info = self._step("critic", self._critic_loss(batch), epoch, learn)
-        info |= self._step("actor", self._actor_loss(batch), epoch, learn)
-        if learn and "temperature" in self.nets and self._learns("actor", epoch):
-            self._gradient_step("temperature", self._temperature_loss(info))
-        if learn and self._learns("critic", epoch):
+        update.step("critic", self._critic_loss(batch))
+        update.step("actor", self._actor_loss(batch))
+        if "temperature" in self.nets and update.learns("actor"):
+            self._gradient_step("temperature", self._temperature_loss(update.info))
+        if update.learns("critic"):
             self._follow()
-        return info

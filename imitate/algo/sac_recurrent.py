@@ -26,7 +26,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic
+from imitate.algo.actor_critic import ActorCritic, Update
 from imitate.algo.algo import Batch, Info, PolicyStep
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.recurrence import from_stored, to_stored
@@ -175,8 +175,8 @@ class Remembering(ActorCritic):
     def _known_to_target(self, batch: Batch) -> Tensor:
         return self._known("critic_target", batch)
 
-    def _update(self, batch: Batch, epoch: int, learn: bool) -> Info:
-        return super()._update(self._transitions(batch), epoch, learn)  # type: ignore[safe-super]
+    def _update(self, batch: Batch, update: Update) -> None:
+        super()._update(self._transitions(batch), update)  # type: ignore[safe-super]
 
     def _validation_info(self, batch: Batch) -> Info:
         return super()._validation_info(self._transitions(batch))

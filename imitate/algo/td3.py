@@ -1,37 +1,37 @@
-"""Twin delayed DDPG: deterministic policy gradient with the lesser of two critics, in practice.
+"""Twin delayed DDPG (TD3): deterministic policy gradient with the lesser of two critics.
 
 Fujimoto, van Hoof, Meger, "Addressing Function Approximation Error in Actor-Critic Methods", ICML 2018
 (arXiv:1802.09477). With targets pi', Q' and the discount g:
 
-    a' = clip(pi'(s') + clip(noise, -c, c), -1, 1)                                    -> DelayedActor
+    a' = clip(pi'(s') + clip(noise, -c, c), -1, 1)                                    -> TD3._next_actions
     L_Q = E[ (r + g min_i Q'_i(s', a') - Q_j(s, a))^2 ], without Q' after a terminal  -> TD3._critic_loss
     L_pi = -E[ Q_1(s, pi(s)) ]                                                        -> TD3._actor_loss
 
-The actor and all targets follow every ``actor.update_freq``-th update of the critics. In practice actions have Gaussian
-noise (``exploration``).
+The actor and all targets follow every ``actor.update_freq``-th update of the critics. Rollouts have Gaussian noise on
+their actions (``exploration``).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.delayed_actor import DelayedActor, DelayedActorConfig
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info
 from imitate.algo.exploration import ActionNoiseConfig
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.factory import register
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
+    DelayedActorConfig,
     StagedOptimizerConfig,
     optimizer,
 )
 from imitate.algo.sections import LayerDims
 from imitate.config import Section
 from imitate.functional.losses import masked_mean
+from imitate.functional.sampling import smoothed_actions
 
 
 class TD3OptimParams(Section):
@@ -58,31 +58,52 @@ class TD3Config(ActorCriticConfig):
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
 
-@register_algo_factory_func("td3", section=TD3Config)
-def algo_config_to_class(algo_config: TD3Config) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return TD3, {}
-
-
-class TD3(DelayedActor):
+@register("td3", TD3Config)
+class TD3(ActorCritic[TD3Config]):
     """Deterministic actor, twin critics."""
 
+    targets = {"critic_target": "critic", "actor_target": "actor"}
+
+    def _create_networks(self) -> None:
+        self.counters["critic_updates"] = 0
+        self.nets = nn.ModuleDict(
+            {
+                "actor": self._create_actor(self.config.actor),
+                "critic": self._create_critic(self.config.critic),
+            }
+        )
+        self._add_targets()
+
     # ---- losses --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _next_actions(self, batch: Batch) -> Tensor:
+        """Actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
+        config = self.config.actor
+        return smoothed_actions(self._target_actions(batch), config.noise_std, config.noise_clip)
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         goal = batch["goal_obs"]
         with torch.no_grad():
-            following = self._critic("critic_target")(
-                batch["next_obs"], self._target_actions(batch), goal
-            )
+            actions = self._next_actions(batch)
+            following = self._critic("critic_target")(batch["next_obs"], actions, goal)
             target = batch["rewards"] + batch["discounts"] * self._ensemble_value(following)
         values = self._critic("critic")(batch["obs"], batch["actions"], goal)
         loss = self._td_loss(values, target, batch["weight"])
         return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        values = self._critic("critic")(
-            batch["obs"], self._policy_actions(batch), batch["goal_obs"]
-        )[0]
+        actions = self._policy_actions(batch)
+        values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"])[0]
         loss = -masked_mean(values, batch["weight"])
         return loss, {"Actor_Loss": loss}
+
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Critics; every few updates the actor and the targets."""
+        update.step("critic", self._critic_loss(batch))
+        if update.turn("critic_updates", self.config.actor.update_freq):
+            update.step("actor", self._actor_loss(batch))
+            if update.learn:
+                self._follow()

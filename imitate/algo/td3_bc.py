@@ -3,37 +3,39 @@
 Fujimoto, Gu, "A Minimalist Approach to Offline Reinforcement Learning", NeurIPS 2021 (arXiv:2106.06860), on top of TD3
 (Fujimoto, van Hoof, Meger, ICML 2018, arXiv:1802.09477). With targets pi', Q' and the discount g:
 
-    a' = clip(pi'(s') + clip(noise, -c, c), -1, 1)                                    -> DelayedActor
-    L_Q = E[ (r + g min_i Q'_i(s', a') - Q_j(s, a))^2 ], without Q' after a terminal  -> TD3._critic_loss
+    a' = clip(pi'(s') + clip(noise, -c, c), -1, 1)                                    -> TD3_BC._next_actions
+    L_Q = E[ (r + g min_i Q'_i(s', a') - Q_j(s, a))^2 ], without Q' after a terminal  -> TD3_BC._critic_loss
     L_pi = -lambda E[ Q_1(s, pi(s)) ] + E[ (pi(s) - a)^2 ],
            lambda = alpha / mean |Q_1(s, pi(s))|, without gradient                    -> TD3_BC._actor_loss
 
 The actor and all targets follow every ``actor.update_freq``-th update of the critics. Observations are normalized
 (``train.obs_normalization``), which is part of the method.
 
-Departures from robomimic, whose keys these are: the number of updates is saved, so that a resumed training goes on
-exactly; the actor's loss is computed only where it is used.
+Departures from robomimic, whose keys these are: the number of updates is saved, so that a resumed training is exact;
+the actor's loss is computed only where it is used.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.delayed_actor import DelayedActorConfig
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info
 from imitate.algo.exploration import ActionNoiseConfig
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.factory import register
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
+    CriticConfig,
+    DelayedActorConfig,
     StagedOptimizerConfig,
     optimizer,
 )
-from imitate.algo.td3 import TD3, TD3CriticConfig
+from imitate.algo.sections import LayerDims
 from imitate.config import Section
 from imitate.functional.losses import masked_mean
+from imitate.functional.sampling import smoothed_actions
 
 
 class TD3BCOptimParams(Section):
@@ -41,6 +43,12 @@ class TD3BCOptimParams(Section):
 
     critic: StagedOptimizerConfig = Field(optimizer(3e-4))
     actor: StagedOptimizerConfig = Field(optimizer(3e-4))
+
+
+class TD3BCCriticConfig(CriticConfig):
+    """Critics of 256 by 256."""
+
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
 
 
 class TD3BCConfig(ActorCriticConfig):
@@ -51,23 +59,58 @@ class TD3BCConfig(ActorCriticConfig):
     optim_params: TD3BCOptimParams = Field(TD3BCOptimParams())
     alpha: float = Field(2.5, ge=0, description="weight of values against regression; 0 is BC")
     actor: DelayedActorConfig = Field(DelayedActorConfig())
-    critic: TD3CriticConfig = Field(TD3CriticConfig())
+    critic: TD3BCCriticConfig = Field(TD3BCCriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
 
-@register_algo_factory_func("td3_bc", section=TD3BCConfig)
-def algo_config_to_class(algo_config: TD3BCConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return TD3_BC, {}
+@register("td3_bc", TD3BCConfig)
+class TD3_BC(ActorCritic[TD3BCConfig]):  # noqa: N801 - the name users know
+    """Twin critics, and a deterministic actor between their values and the data."""
 
+    targets = {"critic_target": "critic", "actor_target": "actor"}
 
-class TD3_BC(TD3):  # noqa: N801 - the name users know
-    """TD3 with an actor between values and the data."""
+    def _create_networks(self) -> None:
+        self.counters["critic_updates"] = 0
+        self.nets = nn.ModuleDict(
+            {
+                "actor": self._create_actor(self.config.actor),
+                "critic": self._create_critic(self.config.critic),
+            }
+        )
+        self._add_targets()
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _next_actions(self, batch: Batch) -> Tensor:
+        """Actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
+        config = self.config.actor
+        return smoothed_actions(self._target_actions(batch), config.noise_std, config.noise_clip)
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        goal = batch["goal_obs"]
+        with torch.no_grad():
+            actions = self._next_actions(batch)
+            following = self._critic("critic_target")(batch["next_obs"], actions, goal)
+            target = batch["rewards"] + batch["discounts"] * self._ensemble_value(following)
+        values = self._critic("critic")(batch["obs"], batch["actions"], goal)
+        loss = self._td_loss(values, target, batch["weight"])
+        return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         actions = self._policy_actions(batch)
         values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"])[0]
-        scale = self.algo_config.alpha / values.abs().mean().detach().clamp(min=1e-8)
+        scale = self.config.alpha / values.abs().mean().detach().clamp(min=1e-8)
         distance = masked_mean((actions - batch["actions"]).square().mean(-1), batch["weight"])
         loss = distance - scale * masked_mean(values, batch["weight"])
         return loss, {"Actor_Loss": loss, "BC_Distance": distance, "Q_Policy": values.mean()}
+
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Critics; every few updates the actor and the targets."""
+        update.step("critic", self._critic_loss(batch))
+        if update.turn("critic_updates", self.config.actor.update_freq):
+            update.step("actor", self._actor_loss(batch))
+            if update.learn:
+                self._follow()

@@ -30,6 +30,21 @@ def draw_normal(mean: Tensor, std: Tensor, generator: torch.Generator | None = N
     return torch.empty_like(mean).normal_(generator=generator).mul_(std.detach()).add_(mean)
 
 
+def smoothed_actions(actions: Tensor, noise_std: float, noise_clip: float) -> Tensor:
+    """Target-policy smoothing of TD3 (Fujimoto et al. 2018, arXiv:1802.09477): ``clip(a + clip(noise, -c, c), -1, 1)``.
+
+    Args:
+        actions: (B, A) in [-1, 1].
+        noise_std: standard deviation of the normal noise.
+        noise_clip: c, bound of the noise.
+
+    Returns:
+        (B, A) in [-1, 1].
+    """
+    noise = torch.randn_like(actions) * noise_std
+    return (actions + noise.clamp(-noise_clip, noise_clip)).clamp(-1.0, 1.0)
+
+
 def pick_class(values: Tensor, index: Tensor) -> Tensor:
     """From ``(*B, M, A)`` the rows with indices ``(*B)``: ``(*B, A)``."""
     rows = index[..., None, None].expand(*index.shape, 1, values.shape[-1])

@@ -126,10 +126,10 @@ def test_resume_is_exact(name, steps, demo_file):
 
 def test_weights_alone_begin_a_new_count():
     first = make("td3_bc")
-    first._critic_updates = 1
+    first.counters["critic_updates"] = 1
     second = make("td3_bc")
     second.deserialize(first.serialize(), load_optimizers=False)
-    assert second._critic_updates == 0
+    assert second.counters["critic_updates"] == 0
 
 
 def test_networks_learn_in_their_epochs(demo_file):

@@ -284,7 +284,7 @@ def test_resume_is_exact_through_the_warm_start_with_both_learned_weights():
         torch.manual_seed(4)
         for k in range(3):
             a.train_on_batch(prepared(a, seed=10 + k), 1)
-    assert algo._updates == other._updates == 5
+    assert algo.counters == other.counters == {"updates": 5}
     assert algo.nets["cql_weight"].log.item() != 0.0
     for (name, a), b in zip(
         algo.nets.state_dict().items(), other.nets.state_dict().values(), strict=True
@@ -296,7 +296,7 @@ def test_weights_alone_begin_with_the_warm_start():
     algo, other = make(), make()
     algo.train_on_batch(prepared(algo), 1)
     other.deserialize(algo.serialize(), load_optimizers=False)
-    assert other._updates == 0
+    assert other.counters == {"updates": 0}
 
 
 @pytest.mark.parametrize(

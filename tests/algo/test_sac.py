@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from imitate import load_config
+from imitate.algo.actor_critic import Update
 from imitate.errors import ConfigError
 
 NOISELESS = {"actor": {"net": {"gaussian": {"min_std": 1e-6, "max_std": 1e-6}}}}
@@ -65,7 +66,7 @@ def test_the_actor_climbs_the_least_critic_and_leaves_the_critics_alone(sac, wor
 
 def test_the_actor_s_step_leaves_no_gradient_in_the_critics(sac, worlds):
     algo = sac()
-    algo._step("actor", algo._actor_loss(worlds.two_transitions()), 1, learn=True)
+    Update(algo, epoch=1, learn=True).step("actor", algo._actor_loss(worlds.two_transitions()))
     assert all(p.grad is None for p in algo.nets["critic"].parameters())
     assert not any(p.requires_grad for p in algo.nets["critic_target"].parameters())
 

@@ -19,7 +19,7 @@ def test_the_target_uses_both_target_networks_and_smooths_within_bounds(td3, wor
     algo = td3(actor={"noise_std": 100.0, "noise_clip": 0.5})
     worlds.set_actor(algo.nets["actor_target"], slope=0.0)
     worlds.set_actor(algo.actor, slope=100.0)
-    actions = algo._target_actions(worlds.two_transitions())
+    actions = algo._next_actions(worlds.two_transitions())
     assert actions.abs().tolist() == [[0.5], [0.5]]
 
 

@@ -52,13 +52,13 @@ def test_target_actions_are_smoothed_within_both_bounds(worlds):
     worlds.set_actor(algo.nets["actor_target"], 0.0, math.atanh(0.5))
     batch = worlds.two_transitions(next_obs={"s": torch.zeros(20000, 1)})
     torch.manual_seed(0)
-    noise = algo._target_actions(batch) - 0.5
+    noise = algo._next_actions(batch) - 0.5
     assert float(noise.max()) == pytest.approx(0.3)
     assert float(noise.min()) == pytest.approx(-0.3)
     inside = noise.abs() < 0.299
     assert float(inside.float().mean()) == pytest.approx(0.8664, abs=0.01)  # within 1.5 std
     worlds.set_actor(algo.nets["actor_target"], 0.0, 9.0)
-    assert float(algo._target_actions(batch).max()) == 1.0
+    assert float(algo._next_actions(batch).max()) == 1.0
 
 
 def test_the_actors_loss_is_scaled_by_the_first_critics_magnitude(algo, worlds):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from imitate.functional.sampling import draw_class, draw_normal, pick_class
+from imitate.functional.sampling import draw_class, draw_normal, pick_class, smoothed_actions
 
 BATCHES = [(), (1,), (5,), (40, 3)]
 
@@ -44,3 +44,15 @@ def test_draws_have_no_gradient():
 def test_pick_class():
     values = torch.arange(12.0).view(2, 3, 2)
     assert pick_class(values, torch.tensor([2, 0])).tolist() == [[4.0, 5.0], [6.0, 7.0]]
+
+
+def test_smoothed_actions_clip_the_noise_and_then_the_action():
+    torch.manual_seed(0)
+    actions = torch.tensor([[0.0], [0.9], [-0.9]]).expand(3, 1000)
+    smoothed = smoothed_actions(actions, noise_std=100.0, noise_clip=0.5)
+    # Noise of this size is +-0.5 nearly always; 0.9 + 0.5 and -0.9 - 0.5 leave [-1, 1].
+    assert set(smoothed[0].tolist()) >= {-0.5, 0.5}
+    assert smoothed[1].max() == 1.0 and smoothed[1].min() == pytest.approx(0.4)
+    assert smoothed[2].min() == -1.0 and smoothed[2].max() == pytest.approx(-0.4)
+    spread = smoothed_actions(torch.zeros(20_000), noise_std=0.1, noise_clip=1.0).std()
+    assert spread.item() == pytest.approx(0.1, rel=0.03)
