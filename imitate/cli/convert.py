@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,16 @@ from imitate.data.formats import registry
 from imitate.data.formats.base import Demo, Options, Source
 from imitate.data.formats.convert import convert as run
 from imitate.data.formats.report import Report
+
+
+class Images(str, Enum):
+    """How images are stored in HDF5."""
+
+    raw = "raw"
+    gzip = "gzip"
+    lzf = "lzf"
+    jpeg = "jpeg"
+    as_source = "as-source"
 
 
 def _show_formats(wanted: bool) -> None:
@@ -73,6 +84,14 @@ def convert(
             help="To LeRobot: images as h264 or av1 videos, smaller and with a little loss; by default as PNGs.",
         ),
     ] = None,
+    images: Annotated[
+        Images | None,
+        typer.Option(
+            "--images",
+            help="To HDF5: raw, gzip and lzf lose nothing; jpeg: a tenth of the size or less, with a little loss; "
+            "as-source: jpeg for videos, else raw. raw by default.",
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -95,6 +114,7 @@ def convert(
         action_shift=action_shift,
         flip_images=flip_images,
         video=video,
+        images=images.value if images else None,
         workers=workers,
     )
     with tqdm(desc="convert", unit="demo", leave=False, disable=None) as bar:

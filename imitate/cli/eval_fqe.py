@@ -84,7 +84,7 @@ def data_of(checkpoint: Path) -> Path:
 
     entries = json.loads(load_checkpoint(checkpoint)["config"])["train"]["data"] or []
     paths = [Path(entry["path"]) for entry in entries]
-    if len(paths) != 1 or not paths[0].is_file():
+    if len(paths) != 1 or not paths[0].exists():
         named = ", ".join(map(str, paths)) or "none"
         raise ConfigError(
             f"{checkpoint}: was trained on {named}: say with --data FILE on which demonstrations to judge it"

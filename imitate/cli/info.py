@@ -1,4 +1,4 @@
-"""``imitate info``: what an HDF5 file, a checkpoint or a run folder holds."""
+"""``imitate info``: what a dataset, a checkpoint or a run folder holds."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from typing import Annotated
 import typer
 
 from imitate.errors import UserError
+from imitate.recognition import diagnosis, recognise
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ZIP_SIGNATURE = b"PK\x03\x04"
+_REPORTS = {"run": "run", "lerobot-dataset": "lerobot"}
 
 
 def command(
     path: Annotated[
         Path,
-        typer.Argument(help="HDF5 file, checkpoint, run folder or folder of runs (its newest)."),
+        typer.Argument(
+            help="Demonstration file, dataset folder, checkpoint, run folder or folder of runs (its newest)."
+        ),
     ],
     json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show what an HDF5 file, a checkpoint or a run holds."""
+    """Show what a dataset, a checkpoint or a run holds."""
     from imitate.train.run_folder import to_json
 
     path = _newest_run(path)
@@ -40,21 +44,42 @@ def _newest_run(path: Path) -> Path:
 
 
 def _kind(path: Path) -> str:
-    if path.is_dir():
-        if (path / "config.json").is_file():
-            return "run"
-        raise UserError(
-            f"{path}: a folder without config.json, so not a run; name a run (<output_dir>/<name>/<time>) or a file"
-        )
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file or folder")
-    with path.open("rb") as file:
-        signature = file.read(len(_HDF5_SIGNATURE))
-    if signature.startswith(_ZIP_SIGNATURE) or path.suffix in (".pth", ".pt", ".ckpt"):
-        return "checkpoint"
-    if signature == _HDF5_SIGNATURE or path.suffix in (".hdf5", ".h5"):
+    """Module of the report about what lies there."""
+    found = recognise(path)
+    if path.is_dir() and found is not None and found.kind in _REPORTS:
+        return _REPORTS[found.kind]
+    if found is None and (path / "config.json").is_file():
+        return "run"  # the report says what is wrong with it
+    if path.is_file():
+        with path.open("rb") as file:
+            signature = file.read(len(_HDF5_SIGNATURE))
+        if signature == _HDF5_SIGNATURE or path.suffix in (".hdf5", ".h5"):
+            return "dataset"
+        if found is None and (
+            signature.startswith(_ZIP_SIGNATURE) or path.suffix in (".pth", ".pt", ".ckpt")
+        ):
+            return "checkpoint"
+    if found is None and _is_dataset(path):
         return "dataset"
-    raise UserError(
-        f"{path}: neither an HDF5 file nor a checkpoint (it begins {signature!r}); "
+    raise UserError(diagnosis(path) or _unknown(path))
+
+
+def _is_dataset(path: Path) -> bool:
+    """Whether a path is a dataset of another format, which is read through its conversion."""
+    from imitate.data.formats.cached import convertible_format
+
+    return path.exists() and convertible_format(path) is not None
+
+
+def _unknown(path: Path) -> str:
+    if not path.exists():
+        return f"{path}: there is no such file or folder"
+    if path.is_dir():
+        return (
+            f"{path}: is neither a run nor a dataset of a known format: "
+            "name a run (<output_dir>/<name>/<time>), a dataset or a file"
+        )
+    return (
+        f"{path}: is neither a demonstration file nor a checkpoint: "
         "name a demonstration file, a checkpoint or a run folder"
     )

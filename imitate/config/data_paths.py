@@ -7,12 +7,14 @@ from pathlib import Path
 from imitate.config.config import Config
 from imitate.config.train import DatasetConfig
 from imitate.errors import ConfigError
+from imitate.recognition import diagnosis
 
 
 def located_data(config: Config) -> tuple[DatasetConfig, ...]:
     """The entries of ``train.data`` with absolute paths.
 
-    A relative path is looked for in the working directory, then in the folder of the JSON file.
+    A relative path is looked for in the working directory, then in the folder of the JSON file. Datasets of other
+    formats, which may be folders, keep their own paths: :class:`imitate.data.DatasetFile` converts what it opens.
 
     Raises:
         ConfigError: no data are named, or a file is in neither place.
@@ -41,8 +43,11 @@ def _locate(path: str, key: str, folder: Path | None) -> Path:
         [folder / relative] if folder and not relative.is_absolute() else []
     )
     for place in tried:
-        if place.is_file():
+        if place.exists():
             return place.resolve()
+    known = diagnosis(path)
+    if known is not None:
+        raise ConfigError(f"{key}: {known}")
     places = " nor ".join(str(place) for place in dict.fromkeys(tried))
     raise ConfigError(
         f"{key}: no file {places}: correct the path, or collect or download the data first"

@@ -14,6 +14,7 @@ from imitate.config.migration import migrate
 from imitate.config.overrides import parse_override, put
 from imitate.config.ready_configs import bundled, names
 from imitate.errors import ConfigError, nearest
+from imitate.recognition import diagnosis, recognise
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Config
 
@@ -47,7 +48,7 @@ def read_tree(source: Source) -> dict[str, Any]:
     if folder is not None and isinstance(data, str) and not Path(data).expanduser().is_absolute():
         # A path beside the JSON file, as load_config finds it.
         beside = folder / data
-        if beside.is_file() and not Path(data).is_file():
+        if beside.exists() and not Path(data).exists():
             tree["train"]["data"] = str(beside)
     return migrate(tree)
 
@@ -64,6 +65,9 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
     if not path.is_file():
         found = bundled(str(source))
         if found is None:
+            known = diagnosis(path) if path.exists() else None
+            if known is not None:
+                raise ConfigError(known)
             what = "is a folder" if path.is_dir() else "there is no such file"
             raise ConfigError(
                 f"{path}: {what}, nor a bundled configuration of that name; "
@@ -74,6 +78,9 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as text: {error}") from None
+    kind = recognise(path)
+    if kind is not None and kind.kind != "configuration":
+        raise ConfigError(f"{path}: is {kind.what}: {kind.advice}")
     return _parse(text, str(path)), str(path), path.resolve().parent
 
 

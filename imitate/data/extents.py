@@ -43,7 +43,7 @@ class Extents:
     def __init__(self, file: DatasetFile) -> None:
         self.file = file
         self._known: dict[str, dict[str, Extent]] = {}
-        self._raw = file.path.open("rb", buffering=0)
+        self._raw = file.hdf5_path.open("rb", buffering=0)
         # With a block of the user's in front, HDF5 gives places to arrays that have none.
         self._begins_with_hdf5 = self._raw.read(8) == b"\x89HDF\r\n\x1a\n"
 

@@ -156,7 +156,7 @@ class FileRows:
         dtype = file.dtype(name, key)
         if offset is None or file.storage(name, key) != "raw" or dtype.kind not in "fiub":
             return None
-        return _Place(file.path, offset, math.prod(field.shape) * dtype.itemsize, dtype)
+        return _Place(file.hdf5_path, offset, math.prod(field.shape) * dtype.itemsize, dtype)
 
     def _descriptor(self, path: Path) -> int:
         if path not in self._descriptors:

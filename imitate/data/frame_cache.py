@@ -1,26 +1,25 @@
 """Compressed images, decoded once into a file that all processes read.
 
 A cache file holds one array of a demonstration file, all wanted demos one after the other, as it would lie in RAM. Its
-name says which: the file's content and time of change, the array, the demos. The folder is ``frames`` in
-``$IMITATE_CACHE``, else in ``$XDG_CACHE_HOME/imitate``, else in ``~/.cache/imitate``. Files there may be removed when
-no training reads them.
+name says which: the file's content and time of change, the array, the demos. The folder is ``frames`` in the cache
+(:mod:`imitate.data.cache`).
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from tqdm import tqdm
 
+from imitate.data.cache import cache_folder, locked
 from imitate.data.fields import Field, read_pieces
 from imitate.data.free_memory import gigabytes
 from imitate.data.hdf5_format import DatasetFile
@@ -30,13 +29,9 @@ _SPARE_BYTES = 10**9
 """Left free on the disk."""
 
 
-def cache_folder() -> Path:
+def frames_folder() -> Path:
     """Where decoded frames lie."""
-    given = os.environ.get("IMITATE_CACHE")
-    if given:
-        return Path(given).expanduser() / "frames"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "imitate" / "frames"
+    return cache_folder("frames")
 
 
 def decode_once(
@@ -56,7 +51,7 @@ def decode_once(
     Raises:
         DatasetError: a frame is damaged.
     """
-    folder = cache_folder()
+    folder = frames_folder()
     size = sum(demos.values()) * field.step_bytes
     name = f"{file.path.stem}-{field.key.replace('/', '-')}-{_digest(file, field, demos)}.frames"
     path, partial = folder / name, folder / f"{name}.partial"
@@ -82,7 +77,7 @@ def decode_once(
 
 def _without(field: Field, reason: str) -> str:
     return (
-        f"{field.key} is decoded for each batch, slowly: {cache_folder()}: {reason}; "
+        f"{field.key} is decoded for each batch, slowly: {frames_folder()}: {reason}; "
         "set IMITATE_CACHE to a folder with room"
     )
 
@@ -91,7 +86,7 @@ def _digest(file: DatasetFile, field: Field, demos: Iterable[str]) -> str:
     described = [
         _VERSION,
         file.fingerprint(),
-        file.path.stat().st_mtime_ns,
+        file.hdf5_path.stat().st_mtime_ns,
         field.key,
         field.shape,
         str(field.dtype),
@@ -128,20 +123,9 @@ def _decode(
 @contextmanager
 def _being_made(path: Path) -> Iterator[IO[bytes]]:
     """The unfinished file, open for writing while no other process makes it; removed if making it fails."""
-    with _locked(path) as file:
+    with locked(path) as file:
         try:
             yield file
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-
-
-def _locked(path: Path) -> IO[bytes]:
-    """The file, locked; OSError where the file system knows no locks, as two that write would spoil it."""
-    while True:
-        file = path.open("ab")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        file.close()  # whoever made it has renamed or removed it

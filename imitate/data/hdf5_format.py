@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
@@ -28,6 +29,7 @@ from imitate.data.confined import ConfinedFile, arrays_below
 from imitate.data.image_codec import DamagedFrameError, decode_jpegs, storage_of
 from imitate.data.journal import is_being_written, take_up
 from imitate.errors import DatasetError, nearest
+from imitate.recognition import diagnosis
 
 _RECORDS_BYTES = 2**17
 DAMAGED = "it is cut short or damaged; copy or collect it again"
@@ -49,9 +51,16 @@ class _Array(NamedTuple):
 class DatasetFile:
     """A demonstration file, open for reading; also a context manager.
 
+    A path of another format, such as a LeRobot folder, is read through a conversion in the cache
+    (:mod:`imitate.data.formats.cached`).
+
     Args:
-        path: the HDF5 file.
+        path: the HDF5 file, or a dataset of another format.
         swmr: open it such that a process that writes in HDF5's SWMR mode may go on.
+
+    Attributes:
+        path: as given; errors name it.
+        hdf5_path: the HDF5 file that is read: ``path``, or its conversion.
 
     Raises:
         DatasetError: here and in every method: what is missing or damaged, in which file and demo.
@@ -59,20 +68,32 @@ class DatasetFile:
 
     def __init__(self, path: str | Path, *, swmr: bool = False) -> None:
         self.path = Path(path).expanduser()
-        self._file = _open(self.path, swmr)
-        with self.reading("data"):
-            data = self._file.get("data")
-            names = ", ".join(sorted(self._file)) or "nothing"
-        if not isinstance(data, h5py.Group):
+        self.hdf5_path = self.path if _is_hdf5(self.path) else _converted(self.path)
+        self._file = _open(self.hdf5_path, swmr)
+        if not self._has_demos() and _is_convertible(self.path):
             self.close()
-            raise DatasetError(
-                f"{self.path}: there is no group 'data' (found: {names}): "
-                "demonstrations belong in data/<demo>; write them with imitate.data.DatasetWriter"
-            )
-        self._data = data
+            self.hdf5_path = _converted(self.path)
+            self._file = _open(self.hdf5_path, swmr)
+        self._data = self._demo_group()
         # The demo in hand and its arrays: opening one takes HDF5 longer than reading it.
         self._demo: tuple[str, h5py.Group] | None = None
         self._arrays: dict[str, _Array] = {}
+
+    def _has_demos(self) -> bool:
+        with self.reading("data"):
+            return isinstance(self._file.get("data"), h5py.Group)
+
+    def _demo_group(self) -> h5py.Group:
+        with self.reading("data"):
+            data = self._file.get("data")
+            names = ", ".join(sorted(self._file)) or "nothing"
+        if isinstance(data, h5py.Group):
+            return data
+        self.close()
+        raise DatasetError(
+            f"{self.path}: there is no group 'data' (found: {names}): "
+            "demonstrations belong in data/<demo>; write them with imitate.data.DatasetWriter"
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -252,7 +273,7 @@ class DatasetFile:
             digest.update(f"{demo} {actions.shape} {actions.dtype}".encode())
             digest.update(actions.tobytes())
         return {
-            "size_bytes": self.path.stat().st_size,
+            "size_bytes": self.hdf5_path.stat().st_size,
             "num_demos": len(demos),
             "num_steps": steps,
             "sha256": digest.hexdigest(),
@@ -315,13 +336,37 @@ def _described(values: h5py.Dataset) -> _Array:
     return _Array(values, shape, dtype, False)
 
 
-def _open(path: Path, swmr: bool) -> h5py.File:
+def _is_hdf5(path: Path) -> bool:
+    """Whether a path is to be opened as HDF5; true of damaged files that are called so."""
+    if path.suffix in (".hdf5", ".h5", ".partial") and path.is_file():
+        return True
+    return path.is_file() and (not os.access(path, os.R_OK) or h5py.is_hdf5(path))
+
+
+def _converted(path: Path) -> Path:
+    """The conversion of a dataset of another format.
+
+    Raises:
+        DatasetError: there is nothing, or nothing that can be converted.
+    """
     if not path.exists():
         raise DatasetError(
-            f"{path}: there is no such file: correct the path, or collect or download the data first"
+            diagnosis(path)
+            or f"{path}: there is no such file: correct the path, or collect or download the data first"
         )
-    if not path.is_file():
-        raise DatasetError(f"{path}: is a folder: name an HDF5 file in it")
+    # Here, since the formats read and write demonstration files with this module.
+    from imitate.data.formats.cached import as_demonstration_file
+
+    return as_demonstration_file(path)
+
+
+def _is_convertible(path: Path) -> bool:
+    from imitate.data.formats.cached import convertible_format
+
+    return convertible_format(path) is not None
+
+
+def _open(path: Path, swmr: bool) -> h5py.File:
     take_up(path)
     try:
         file = _open_either_way(path, swmr)
@@ -340,7 +385,7 @@ def _open(path: Path, swmr: bool) -> h5py.File:
         if is_hdf5:
             raise DatasetError(f"{path}: {DAMAGED} ({reason})") from error
         raise DatasetError(
-            f"{path}: is not an HDF5 file: name a demonstration file (.hdf5)"
+            diagnosis(path) or f"{path}: is not an HDF5 file: name a demonstration file (.hdf5)"
         ) from error
 
 

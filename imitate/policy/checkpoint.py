@@ -38,6 +38,7 @@ from imitate.config import load_config
 from imitate.errors import CheckpointError
 from imitate.models.preprocess import Preprocess
 from imitate.policy.robomimic.reading import is_robomimic, read
+from imitate.recognition import diagnosis
 
 FORMAT_VERSION = 1
 _PARTS = ("algo_name", "config", "env_metadata", "shape_metadata", "model", "preprocess")
@@ -121,14 +122,15 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
     """
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such checkpoint file")
+        raise CheckpointError(diagnosis(path) or f"{path}: there is no such checkpoint file")
     if not is_archive(path):
         raise CheckpointError(
-            f"{path}: not a checkpoint, or cut short while it was copied or written ({path.stat().st_size} bytes); "
+            diagnosis(path)
+            or f"{path}: not a checkpoint, or cut short while it was copied or written ({path.stat().st_size} bytes); "
             "take another checkpoint of the run"
         )
     try:
-        ckpt = read(path, map_location)
+        ckpt = _read_known(path, map_location)
     except (RuntimeError, EOFError, KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
         raise CheckpointError(
             f"{path}: damaged ({str(error).splitlines()[0]}); take another checkpoint of the run"
@@ -137,6 +139,17 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
         return converted(ckpt, path)
     _check_format(ckpt, path)
     return dict(ckpt)
+
+
+def _read_known(path: Path, map_location: str | torch.device) -> Any:
+    """What the file holds; of other toolkits' files that cannot be read, an error that names the toolkit."""
+    try:
+        return read(path, map_location)
+    except (RuntimeError, CheckpointError) as error:
+        known = diagnosis(path)
+        if known is None:
+            raise
+        raise CheckpointError(known) from error
 
 
 def is_archive(path: Path) -> bool:

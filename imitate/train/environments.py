@@ -18,6 +18,7 @@ from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.envs.experts import EXPERTS
 from imitate.envs.migration import ROBOSUITE, fitted
 from imitate.errors import ConfigError
+from imitate.recognition import recognise
 
 GYMNASIUM = 2
 
@@ -31,14 +32,14 @@ def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]
 
     Args:
         text: a gymnasium name (``module:Name-v0`` imports the module), a robosuite task, a JSON file of env_args, or an
-            HDF5 file of demonstrations, for its environment.
+            HDF5 file or LeRobot folder of demonstrations, for its environment.
         own: env_args of the data or of the checkpoint; another environment of the same simulator takes their arguments.
 
     Raises:
         ConfigError: a file holds no env_args.
     """
     own, path = own or {}, Path(text).expanduser()
-    if path.suffix in (".hdf5", ".h5"):
+    if path.suffix in (".hdf5", ".h5") or (path.is_dir() and recognise(path) is not None):
         with DatasetFile(path) as file:
             return file.env_meta
     if path.suffix == ".json":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.errors import CheckpointError, ConfigError
+from imitate.recognition import diagnosis, recognise
 
 # In this order a run folder stands for one checkpoint. Validation loss ranks policies badly, so it comes last.
 BEST_FIRST = ("best.pth", "best_return.pth", "last.pth", "best_valid.pth")
@@ -126,8 +127,12 @@ def open_run_folder(path: str | Path) -> RunFolder:
     folder = RunFolder(Path(path).expanduser())
     if not folder.config.is_file():
         raise CheckpointError(
-            f"{path}: not a run folder (no config.json in it); give <output_dir>/<name>/<timestamp>"
+            diagnosis(path)
+            or f"{path}: not a run folder (no config.json in it); give <output_dir>/<name>/<timestamp>"
         )
+    found = recognise(path)
+    if found is not None and found.kind != "run":
+        raise CheckpointError(f"{path}: is {found.what}: {found.advice}")
     return folder
 
 
@@ -166,13 +171,16 @@ def find_checkpoint(agent: str | Path) -> Path:
     path = Path(agent).expanduser()
     if not path.is_dir():
         if not path.is_file():
-            raise CheckpointError(f"{path}: no such checkpoint")
+            raise CheckpointError(diagnosis(agent) or f"{path}: no such checkpoint")
         return path
     newest_first = runs_in(path)[::-1]
     for folder in (path / "checkpoints", path, *(run / "checkpoints" for run in newest_first)):
         for name in BEST_FIRST:
             if (folder / name).is_file():
                 return folder / name
+    found = recognise(path)
+    if found is not None and found.kind != "run":
+        raise CheckpointError(f"{path}: is {found.what}: {found.advice}")
     raise CheckpointError(
         f"{path}: holds no checkpoint (looked for {', '.join(BEST_FIRST)}); give a .pth file or a run folder"
     )

@@ -23,6 +23,7 @@ from imitate.config.readiness import check_trainable
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
 from imitate.errors import ConfigError
 from imitate.models.preprocess import Preprocess
+from imitate.recognition import diagnosis
 from imitate.train.environments import environments
 from imitate.train.start import start_from
 from imitate.train.training_data import (
@@ -76,8 +77,10 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
     if output_dir is not None:
         overrides["train.output_dir"] = str(output_dir)
     if dataset is not None:
-        if not Path(dataset).expanduser().is_file():
-            raise ConfigError(f"{dataset}: there is no such demonstration file (--dataset)")
+        if not Path(dataset).expanduser().exists():
+            raise ConfigError(
+                diagnosis(dataset) or f"{dataset}: there is no such demonstration file (--dataset)"
+            )
         overrides["train.data"] = str(Path(dataset).expanduser().resolve())
     config = config.with_overrides(overrides) if overrides else config
     paths: dict[str, Any] = {}

@@ -103,3 +103,15 @@ def test_damage_anywhere_is_one_line(tmp_path):
             (tmp_path / name).write_bytes(broken)
             done = run(tmp_path / name, tmp_path / "o.hdf5", "--overwrite")
             assert done.exit_code in (0, 2), (name, number, done.output, done.exception)
+
+
+def test_images_as_jpeg(demo_file, tmp_path):
+    path = demo_file(num_demos=1, image=True)
+    for storage, kind in (("jpeg", "jpeg"), ("gzip", "gzip"), ("as-source", "raw")):
+        out = tmp_path / f"{storage}.hdf5"
+        done = CliRunner().invoke(
+            app, ["dataset", "convert", str(path), str(out), "--images", storage]
+        )
+        assert done.exit_code == 0, done.output
+        with DatasetFile(out) as file:
+            assert file.storage("demo_0", "obs/agentview_image") == kind

@@ -12,6 +12,7 @@ from imitate.algo.factory import algo_factory
 from imitate.cli.main import app
 from imitate.config import load_config
 from imitate.data import DatasetWriter, Episode, KeyStats
+from imitate.data.formats.convert import convert
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
@@ -277,10 +278,10 @@ def test_what_is_none_of_these_is_said_in_one_line(tmp_path, run_folder):
     empty.mkdir()
     for path, words in (
         (tmp_path / "absent", "no such file"),
-        (text, "neither an HDF5 file nor a checkpoint"),
+        (text, "neither a demonstration file nor a checkpoint"),
         (broken, "not a checkpoint"),
         (cut, "cut short or damaged"),
-        (empty, "not a run"),
+        (empty, "neither a run nor a dataset"),
         (run_folder, "config.json"),
     ):
         done = info(path)
@@ -288,3 +289,36 @@ def test_what_is_none_of_these_is_said_in_one_line(tmp_path, run_folder):
         assert done.stderr.startswith(f"error: {path}")
         assert words in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+# ---- datasets of other formats -------------------------------------------------------------------
+
+
+def test_lerobot_folder_is_described_without_conversion(dataset, tmp_path, cache_folder):
+    folder = tmp_path / "lr"
+    convert(dataset, folder, to_format="lerobot")
+    report = report_of(folder)
+    assert (report["kind"], report["version"]) == ("lerobot", "v3.0")
+    assert (report["demos"], report["steps"], report["control_freq"]) == (3, 21, 20)
+    features = {feature["feature"]: feature for feature in report["features"]}
+    assert features["action"]["shape"] == [7]
+    assert features["action"]["key"] == "actions"
+    assert features["observation.state"]["key"] == "obs/state"
+    assert "timestamp" not in features
+    lines = info(folder).stdout.splitlines()
+    assert f"to convert     imitate dataset convert {folder} NEW.hdf5" in lines
+    assert list(cache_folder.iterdir()) == []
+
+
+def test_zarr_is_described_by_its_conversion(dataset, tmp_path):
+    folder = tmp_path / "d.zarr"
+    convert(dataset, folder)
+    report = report_of(folder)
+    assert (report["kind"], report["path"], report["demos"]) == ("dataset", str(folder), 3)
+
+
+def test_a_foreign_config_json_is_no_run(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    done = info(tmp_path)
+    assert done.exit_code == 2
+    assert "its config.json names no algorithm, so this is no run" in done.stderr

@@ -20,10 +20,11 @@ from imitate.data import (
     DataSource,
     Episode,
     SequenceDataset,
+    cache,
     frame_cache,
     store,
 )
-from imitate.data.frame_cache import cache_folder
+from imitate.data.frame_cache import frames_folder
 from imitate.errors import DatasetError
 
 KEYS = ("x", "camera", "depth")
@@ -57,7 +58,7 @@ def dataset(path, mode="low_dim", **arguments):
 
 
 def cached():
-    return sorted(cache_folder().iterdir()) if cache_folder().exists() else []
+    return sorted(frames_folder().iterdir()) if frames_folder().exists() else []
 
 
 @settings(
@@ -178,7 +179,7 @@ def test_a_full_disk_is_told_and_nothing_is_left(tmp_path, monkeypatch):
     usage = shutil._ntuple_diskusage(10**12, 10**12 - 9 * 10**8, 9 * 10**8)
     monkeypatch.setattr(frame_cache.shutil, "disk_usage", lambda folder: usage)
     assert same_as_in_ram(path) == (
-        f"obs/camera is decoded for each batch, slowly: {cache_folder()}: 17.3 kB do not fit, 900 MB are free; "
+        f"obs/camera is decoded for each batch, slowly: {frames_folder()}: 17.3 kB do not fit, 900 MB are free; "
         "set IMITATE_CACHE to a folder with room"
     )
     assert cached() == []
@@ -199,7 +200,7 @@ def test_without_locks_nothing_is_cached(tmp_path, monkeypatch):
         raise OSError(37, "No locks available")
 
     path = write(tmp_path / "a.hdf5", "jpeg")
-    monkeypatch.setattr(frame_cache.fcntl, "flock", no_locks)
+    monkeypatch.setattr(cache.fcntl, "flock", no_locks)
     assert "No locks available; set IMITATE_CACHE" in same_as_in_ram(path)
     assert {file.suffix for file in cached()} <= {".partial"}
 
@@ -225,7 +226,7 @@ def test_a_damaged_frame_is_named_and_no_cache_is_left(tmp_path):
 
 def test_a_cache_that_went_away_is_told(tmp_path):
     reading = dataset(write(tmp_path / "a.hdf5", "jpeg"))
-    shutil.rmtree(cache_folder())
+    shutil.rmtree(frames_folder())
     with pytest.raises(DatasetError, match="cannot be opened .*start again"):
         reading[[0]]
 
@@ -236,7 +237,7 @@ def test_the_folder(tmp_path, monkeypatch, variable):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
     below = {"IMITATE_CACHE": "frames", "XDG_CACHE_HOME": "imitate/frames"}
-    assert cache_folder() == tmp_path / below.get(variable, ".cache/imitate/frames")
+    assert frames_folder() == tmp_path / below.get(variable, ".cache/imitate/frames")
 
 
 # ---- several processes ---------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from imitate.data import DatasetWriter, Episode
-from imitate.data.frame_cache import cache_folder
+from imitate.data.frame_cache import frames_folder
 from imitate.errors import DatasetError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.loading import make_loader
@@ -72,7 +72,7 @@ def test_jpegs_are_decoded_once_and_it_is_told(tmp_path):
     in_ram, said = run(path, tmp_path / "all", hdf5_cache_mode="all")
     assert not any(line.startswith("obs/camera") for line in said)
     decoded, said = run(path, tmp_path / "low_dim", hdf5_cache_mode="low_dim")
-    (cached,) = cache_folder().iterdir()
+    (cached,) = frames_folder().iterdir()
     assert f"obs/camera was decoded once into {cached} (369 kB)" in said
     again, said = run(path, tmp_path / "again", hdf5_cache_mode="low_dim")
     assert f"obs/camera is read decoded from {cached} (369 kB)" in said

@@ -24,6 +24,11 @@ def describe(path: Path) -> Report:
     """How far a run is, its best evaluation, its checkpoints, and points of its curve."""
     folder = RunFolder(path)
     config = _read_json(folder.config)
+    if "algo_name" not in config:
+        raise UserError(
+            f"{path}: its config.json names no algorithm, so this is no run: "
+            "name a run (<output_dir>/<name>/<time>), a dataset or a checkpoint"
+        )
     results = _read_json(folder.results) if folder.results.is_file() else {}
     records = MetricsFile(folder.metrics).read()
     epochs = [record for record in records if record.get("kind") == "epoch"]

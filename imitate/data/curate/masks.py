@@ -10,7 +10,7 @@ import numpy as np
 from imitate.data.confined import ConfinedFile
 from imitate.data.curate.rewrite import put_mask
 from imitate.data.curate.selection import Selection, select, solved
-from imitate.data.curate.target import Target
+from imitate.data.curate.target import Target, check_is_hdf5
 from imitate.data.hdf5_format import DatasetFile, natural_key
 from imitate.data.journal import changing
 from imitate.errors import DatasetError
@@ -140,11 +140,14 @@ def _write(
 ) -> None:
     """Into a copy, byte for byte otherwise; or into the file itself, in one step that a kill cannot leave half done."""
     if target.out is None:
+        check_is_hdf5(target.path)
         with changing(target.path) as journaled, ConfinedFile(journaled, "r+") as file:
             _put(file, chosen)
         return
+    with DatasetFile(source) as read:
+        hdf5_path = read.hdf5_path
     with target.writing() as part:
-        _copy(source, part, on_mb)
+        _copy(hdf5_path, part, on_mb)
         with ConfinedFile(part, "r+") as new:
             _put(new, chosen)
 

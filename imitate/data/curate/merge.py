@@ -57,7 +57,7 @@ def merge(
         steps, done = 0, 0
         data = new.create_group("data")
         for path, renamed in zip(sources, names, strict=True):
-            with DatasetFile(path) as file, ConfinedFile(path, "r") as old:
+            with DatasetFile(path) as file, ConfinedFile(file.hdf5_path, "r") as old:
                 if path is sources[0]:
                     copy_attrs(old, new)
                     copy_attrs(old["data"], data)

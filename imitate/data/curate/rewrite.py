@@ -97,7 +97,11 @@ def rewrite(
     Raises:
         DatasetError: a demo that is kept cannot be read, or none is kept.
     """
-    with DatasetFile(source) as file, ConfinedFile(source, "r") as old, h5py.File(part, "w") as new:
+    with (
+        DatasetFile(source) as file,
+        ConfinedFile(file.hdf5_path, "r") as old,
+        h5py.File(part, "w") as new,
+    ):
         names = file.demos()
         kept = [name for name in names if changes.demos is None or name in changes.demos]
         if not kept:

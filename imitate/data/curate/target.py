@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import h5py
+
+from imitate.data.formats.cached import convertible_format
 from imitate.errors import DatasetError
 
 
@@ -65,6 +68,8 @@ class Target:
             part.unlink(missing_ok=True)
 
     def _check_free(self, path: Path) -> None:
+        if self.out is None:
+            check_is_hdf5(path)
         if self.out is None or not path.exists():
             return
         if self.source is not None and path.samefile(self.source):
@@ -99,6 +104,20 @@ def _is_alive(process: int) -> bool:
     except PermissionError:
         pass  # somebody else's
     return True
+
+
+def check_is_hdf5(path: Path) -> None:
+    """Refuse to change a dataset of another format in place.
+
+    Raises:
+        DatasetError: it is one.
+    """
+    if not path.exists() or h5py.is_hdf5(path):
+        return
+    if path.is_dir() or convertible_format(path) is not None:
+        raise DatasetError(
+            f"{path}: is no HDF5 file, so it is not changed in place: name a new file with --out"
+        )
 
 
 def backup_of(path: Path) -> Path:

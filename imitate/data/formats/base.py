@@ -38,6 +38,7 @@ class Source:
         masks: filter keys: name -> demos; complete once all demos were read.
         control_freq: actions per second, if known.
         attrs: further attributes of the whole dataset: texts and numbers.
+        lossy_images: whether its images are compressed with loss (videos, JPEGs).
     """
 
     env_meta: dict[str, Any]
@@ -46,6 +47,7 @@ class Source:
     masks: dict[str, list[str]] = field(default_factory=dict)
     control_freq: float | None = None
     attrs: dict[str, Any] = field(default_factory=dict)
+    lossy_images: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Options:
         action_shift: steps by which an observation lies after its action.
         flip_images: whether images are stored upside down.
         video: codec of the camera videos to write.
+        images: how to store images: one of :data:`imitate.data.image_codec.STORAGES`, or 'as-source': 'jpeg' where the
+            source compresses them with loss, else 'raw'.
         workers: processes that replay states.
     """
 
@@ -70,6 +74,7 @@ class Options:
     action_shift: int | None = None
     flip_images: bool | None = None
     video: str | None = None
+    images: str | None = None
     workers: int | None = None
 
     def given(self) -> list[str]:

@@ -50,6 +50,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
             demos=iter(()),
             count=tables.count,
             control_freq=float(options.fps or info["fps"]),
+            lossy_images=any(f.get("dtype") == "video" for f in tables.features.values()),
         )
         report.synthesised["env_args"] = "a real robot: the dataset names no environment"
         layout: dict[str, Any] | None = None
@@ -117,7 +118,7 @@ def _episode(
         report.renamed["task"] = "attribute language"
     obs = {}
     for key in [key for key in values if key.startswith("observation.")]:
-        name = _obs_name(key)
+        name = obs_name(key)
         report.renamed[key] = f"obs/{name}"
         obs[name] = _matrix(values.pop(key))
     actions = _matrix(values.pop("action"))
@@ -145,7 +146,8 @@ def _episode(
     )
 
 
-def _obs_name(feature: str) -> str:
+def obs_name(feature: str) -> str:
+    """Name among the observations here: ``observation.images.top`` is ``top_image``."""
     name = feature.removeprefix("observation.")
     return f"{name[7:]}_image" if name.startswith("images.") else name
 

@@ -269,7 +269,11 @@ def _write(
 ) -> Iterator[Callable[[Demo], None]]:
     written: set[str] = set()
     with DatasetWriter(
-        path, source.env_meta, control_freq=source.control_freq, keep_partial=False
+        path,
+        source.env_meta,
+        control_freq=source.control_freq,
+        image_storage=_image_storage(options, source),
+        keep_partial=False,
     ) as writer:
 
         def append(demo: Demo) -> None:
@@ -282,6 +286,12 @@ def _write(
             writer.add_filter_key(key, [name for name in demos if name in written])
     if source.attrs:
         _set_attributes(path, source.attrs)
+
+
+def _image_storage(options: Options, source: Source) -> Any:
+    if options.images == "as-source":
+        return "jpeg" if source.lossy_images else "raw"
+    return options.images or "raw"
 
 
 def _set_attributes(path: Path, attrs: Mapping[str, Any]) -> None:
@@ -298,5 +308,6 @@ FORMAT = Format(
     recognises=_recognises,
     read=_read,
     write=_write,
+    write_options=frozenset({"images"}),
     endings=hdf5_tree.ENDINGS,
 )

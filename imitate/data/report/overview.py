@@ -35,7 +35,7 @@ def _tiles(subject: Subject) -> Html:
     known = [outcome for outcome in subject.outcomes.values() if outcome is not None]
     if known:
         tiles.append(("solved", f"{percent(sum(known) / len(known))}"))
-    tiles.append(("on disk", size(subject.file.path.stat().st_size)))
+    tiles.append(("on disk", size(subject.file.hdf5_path.stat().st_size)))
     levels = [finding.level for finding in subject.health.findings]
     for level in (Level.error, Level.warning):
         count = levels.count(level)
@@ -83,7 +83,7 @@ def _described(subject: Subject) -> Iterator[tuple[str, object]]:
     yield "filter keys", ", ".join(masks) or "none"
     version = attrs.get("imitate_format")
     yield "format", "robomimic HDF5" + (f", imitate version {version}" if version else "")
-    changed = subject.file.path.stat().st_mtime
+    changed = subject.file.hdf5_path.stat().st_mtime
     yield "last changed", time.strftime("%Y-%m-%d %H:%M", time.localtime(changed))
     others = [name for name in attrs if name not in _KNOWN]
     for name in others[:_MAX_ATTRS]:

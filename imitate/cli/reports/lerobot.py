@@ -1,0 +1,106 @@
+"""A LeRobot dataset, described by its own metadata: nothing is converted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from imitate.cli.reports.layout import Report, pairs, shape_words, table
+from imitate.errors import DatasetError
+
+_AUTOMATIC = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
+
+
+def describe(path: Path) -> Report:
+    """Version, episodes, frames, rate, robot and features of a dataset folder."""
+    file = path / "meta" / "info.json"
+    info: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    features = info["features"]
+    if not isinstance(features, dict) or not all(isinstance(f, dict) for f in features.values()):
+        raise DatasetError(
+            f"{file}: 'features' is no object of features: download the dataset again"
+        )
+    return {
+        "kind": "lerobot",
+        "path": str(path),
+        "version": info["codebase_version"],
+        "size_mb": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) / 1e6,
+        "demos": info.get("total_episodes"),
+        "steps": info.get("total_frames"),
+        "tasks": info.get("total_tasks"),
+        "control_freq": info.get("fps"),
+        "robot": info.get("robot_type"),
+        "features": [
+            {
+                "feature": name,
+                "key": key_of(name),
+                "shape": list(feature.get("shape") or ()),
+                "dtype": feature.get("dtype"),
+                "names": _names(feature.get("names")),
+            }
+            for name, feature in features.items()
+            if name not in _AUTOMATIC
+        ],
+    }
+
+
+def key_of(feature: str) -> str:
+    """The array that a feature becomes in a demonstration file."""
+    from imitate.data.formats.lerobot import obs_name
+
+    if feature.startswith("observation."):
+        return f"obs/{obs_name(feature)}"
+    return {"action": "actions", "next.reward": "rewards"}.get(feature, feature)
+
+
+def _names(names: Any) -> list[str]:
+    """Names of a feature's dimensions: a list, or lists in an object."""
+    if isinstance(names, dict):
+        names = [name for value in names.values() if isinstance(value, list) for name in value]
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def lay_out(report: Report) -> Iterator[str]:
+    """The report, for a person."""
+    yield from pairs(
+        [
+            ("folder", f"{report['path']} ({report['size_mb']:.1f} MB)"),
+            ("format", f"LeRobot {report['version']}"),
+            ("episodes", f"{report['demos']}, {report['steps']} frames"),
+            ("tasks", str(report["tasks"])),
+            ("robot", str(report["robot"] or "not said")),
+            ("control rate", f"{report['control_freq']} Hz"),
+        ]
+    )
+    yield ""
+    yield from table(
+        ("feature", "key", "one step", "type", "names"),
+        [
+            (
+                f["feature"],
+                f["key"],
+                shape_words(f["shape"]),
+                str(f["dtype"]),
+                ", ".join(f["names"]),
+            )
+            for f in report["features"]
+        ],
+    )
+    yield ""
+    low_dim = [_obs(f) for f in report["features"] if _obs(f) and not _is_image(f)]
+    images = [_obs(f) for f in report["features"] if _obs(f) and _is_image(f)]
+    keys = f" --set 'observation.modalities.obs.low_dim={json.dumps(low_dim)}'"
+    if images:
+        keys += f" --set 'observation.modalities.obs.rgb={json.dumps(images)}'"
+    yield f"to train       imitate train --config bc/bc --dataset {report['path']}{keys}"
+    yield f"to convert     imitate dataset convert {report['path']} NEW.hdf5"
+
+
+def _obs(feature: Report) -> str:
+    return str(feature["key"]).removeprefix("obs/") if feature["key"].startswith("obs/") else ""
+
+
+def _is_image(feature: Report) -> bool:
+    return feature["dtype"] in ("video", "image")

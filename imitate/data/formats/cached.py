@@ -1,0 +1,177 @@
+"""Datasets of other formats, read through a demonstration file that is made once and kept in the cache.
+
+A conversion is named by a fingerprint of what it was made from: names, sizes and times of change of all its files. So a
+changed dataset is converted anew, and a run that is resumed finds the conversion again, or makes an equal one. Images
+that the source compresses with loss (videos) are stored as JPEG, all others as they are. Above ``IMITATE_CACHE_GB``
+gigabytes (50 by default) the conversions that were not read for longest are removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tqdm import tqdm
+
+from imitate.data.cache import cache_folder, locked
+from imitate.data.formats import registry
+from imitate.data.formats.base import Format, Options
+from imitate.data.formats.convert import convert
+from imitate.errors import DatasetError, UserError
+from imitate.recognition import diagnosis
+
+_VERSION = 1
+"""To be raised when conversions give other files."""
+_LIMIT_GB = 50.0
+_logger = logging.getLogger(__name__)
+
+
+def as_demonstration_file(path: Path) -> Path:
+    """The HDF5 file to read in place of a file or folder of another format; made first if there is none.
+
+    Args:
+        path: what the user named; it is never changed.
+
+    Raises:
+        DatasetError: it is of no known format, or cannot be converted without more being said; the message says what
+            it is and what to do.
+    """
+    found = _format_of(path)
+    if found.needs_replay:
+        raise DatasetError(
+            f"{path}: holds simulator states without observations ({found.name}): make a file with observations by "
+            f"`imitate dataset convert {path} NEW.hdf5`"
+        )
+    name = f"{path.resolve().name}-{_fingerprint(path, found)}"
+    file = cache_folder("datasets") / f"{name}.hdf5"
+    if not file.is_file():
+        with _being_made(file):
+            if not file.is_file():  # another process has made it meanwhile
+                _convert(path, found, file)
+    with suppress(OSError):  # a cache that may only be read
+        os.utime(file, ns=(time.time_ns(), file.stat().st_mtime_ns))
+    return file
+
+
+def convertible_format(path: Path) -> str | None:
+    """Name of the format that :func:`as_demonstration_file` would read a path as; None: there is none."""
+    try:
+        return registry.detect(path).name
+    except DatasetError:
+        return None
+
+
+def _format_of(path: Path) -> Format:
+    try:
+        return registry.detect(path)
+    except DatasetError as error:
+        known = diagnosis(path)
+        if known is not None:
+            raise DatasetError(known) from error
+        kind = "a folder" if path.is_dir() else "not an HDF5 file"
+        raise DatasetError(
+            f"{path}: is {kind} and none of the formats {', '.join(registry.names())}: "
+            "name a demonstration file (.hdf5) or a dataset of one of these formats"
+        ) from error
+
+
+def _convert(path: Path, found: Format, file: Path) -> None:
+    with tqdm(desc=f"converting {path.name}", unit="demo", delay=2, disable=None) as bar:
+
+        def show(_: str, count: int | None) -> None:
+            bar.total = count
+            bar.update()
+
+        try:
+            report = convert(
+                path,
+                file,
+                from_format=found.name,
+                options=Options(images="as-source"),
+                on_demo=show,
+            )
+        except DatasetError as error:
+            if not str(error).startswith(str(file)):
+                raise
+            raise DatasetError(f"{error}; set IMITATE_CACHE to a folder with room") from error
+    _remove_unused(file)
+    _logger.warning(
+        "%s: a dataset of the format '%s', converted once into %s (%d demos, %d steps, %.1f MB)",
+        path,
+        found.name,
+        file,
+        report.demos,
+        report.steps,
+        file.stat().st_size / 1e6,
+    )
+
+
+def _fingerprint(path: Path, found: Format) -> str:
+    listed = sorted(_files(path)) if path.is_dir() else [("", *_state(path))]
+    described = json.dumps([_VERSION, found.name, listed])
+    return hashlib.sha256(described.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """Name, size and time of change of each file, without those that downloading leaves."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in (".cache", ".git")]
+        for name in names:
+            file = Path(parent, name)
+            with suppress(OSError):
+                yield file.relative_to(folder).as_posix(), *_state(file)
+
+
+def _state(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+@contextmanager
+def _being_made(file: Path) -> Iterator[None]:
+    """Hold the lock of a conversion, whose file is then made by this process alone."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = locked(_lock_of(file))
+    except OSError as error:
+        raise DatasetError(
+            f"{file}: cannot be written ({error.strerror}): set IMITATE_CACHE to a folder with room"
+        ) from error
+    with lock:
+        yield
+
+
+def _lock_of(file: Path) -> Path:
+    return file.with_suffix(".lock")
+
+
+def _remove_unused(made: Path) -> None:
+    """Remove conversions from the one that was not read for longest on, until the rest is within the limit."""
+    limit = _limit_bytes()
+    files = [file for file in made.parent.glob("*.hdf5") if file != made]
+    sizes = {file: file.stat() for file in files if file.is_file()}
+    total = made.stat().st_size + sum(status.st_size for status in sizes.values())
+    for file in sorted(sizes, key=lambda file: sizes[file].st_atime_ns):
+        if total <= limit:
+            return
+        with suppress(OSError), locked(_lock_of(file), wait=False):
+            file.unlink()
+            _lock_of(file).unlink()
+            total -= sizes[file].st_size
+
+
+def _limit_bytes() -> float:
+    text = os.environ.get("IMITATE_CACHE_GB", "").strip()
+    try:
+        limit = float(text) if text else _LIMIT_GB
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:
+        raise UserError(f"IMITATE_CACHE_GB is {text!r}: wanted a number of gigabytes, such as 50")
+    return limit * 1e9

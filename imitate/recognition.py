@@ -1,0 +1,309 @@
+"""Recognition of what other toolkits leave on a disk, by its contents and with the standard library alone.
+
+Commands use it where a path is not what they asked for, so that the error names what lies there and the next command.
+Nothing is unpickled or imported, and at most a megabyte of a file is read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_MOST_BYTES = 2**20
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_OWN_ENDINGS = (".hdf5", ".h5", ".pth", ".pt", ".ckpt", ".json", ".zarr", ".zip", ".npz", ".mp4")
+_COUNTERPARTS = {"act": "act/act", "diffusion": "diffusion_policy/diffusion_policy"}
+"""Types of LeRobot's policies that have a counterpart here, and its configuration."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Something that was recognised.
+
+    Attributes:
+        kind: 'lerobot-dataset', 'lerobot-policy', 'run', or another word that names it.
+        what: the same in words.
+        advice: what to do with it, with a command.
+    """
+
+    kind: str
+    what: str
+    advice: str
+
+
+def recognise(path: str | Path) -> Found | None:
+    """What lies at a path; None: nothing known, or nothing at all."""
+    place = Path(path).expanduser()
+    checks = _FOLDERS if place.is_dir() else _FILES if place.is_file() else ()
+    for check in checks:
+        with suppress(OSError, ValueError, zipfile.BadZipFile, KeyError, TypeError):
+            found = check(place)
+            if found is not None:
+                return found
+    return None
+
+
+def diagnosis(path: str | Path) -> str | None:
+    """One line about a path that is not what was asked for; None: nothing is known of it."""
+    found = recognise(path)
+    if found is not None:
+        return f"{path}: is {found.what}: {found.advice}"
+    return None if Path(path).expanduser().exists() else _hub_words(str(path))
+
+
+def _hub_words(text: str) -> str | None:
+    """About a name such as ``lerobot/act_aloha``, where no such path exists."""
+    if not _HUB_ID.fullmatch(text) or text.endswith(_OWN_ENDINGS):
+        return None
+    if Path(text).parent.is_dir():
+        return None
+    name = text.rpartition("/")[2]
+    return (
+        f"{text}: there is no such file or folder; names at the Hugging Face Hub are not fetched: download it first "
+        f"(hf download {text} --local-dir {name}; a dataset with --repo-type dataset) and name the folder"
+    )
+
+
+# ---- folders -------------------------------------------------------------------------------------
+
+
+def _lerobot_dataset(folder: Path) -> Found | None:
+    info = _json(folder / "meta" / "info.json")
+    if "codebase_version" not in info or "features" not in info:
+        return None
+    return Found(
+        "lerobot-dataset",
+        f"a dataset of LeRobot ({info['codebase_version']})",
+        f"train on it with `imitate train --config bc/bc --dataset {folder}`, or make a file of it with "
+        f"`imitate dataset convert {folder} {folder.resolve().name}.hdf5`",
+    )
+
+
+def _lerobot_policy(folder: Path) -> Found | None:
+    for place in (
+        folder,
+        folder / "pretrained_model",
+        folder / "checkpoints/last/pretrained_model",
+    ):
+        found = _policy_of(_json(place / "config.json"))
+        if found is not None:
+            return found
+    return None
+
+
+def _policy_of(config: dict[str, Any]) -> Found | None:
+    """A policy of LeRobot, by its config.json: ``type`` and features, or as it was in 2024."""
+    features = {"input_features", "output_features", "normalization_mapping"}
+    older = {"input_shapes", "input_normalization_modes"}
+    if "algo_name" in config or not (
+        "type" in config and features & set(config) or older <= set(config)
+    ):
+        return None
+    kind = str(config.get("type", "of 2024"))
+    config_name = _COUNTERPARTS.get(kind, "flow_policy/flow_policy")
+    return Found(
+        "lerobot-policy",
+        f"a policy of LeRobot ({kind})",
+        "its weights cannot be loaded here yet; train a policy on its dataset with "
+        f"`imitate train --config {config_name} --dataset FOLDER_OF_THE_DATASET`",
+    )
+
+
+def _robomimic_run(folder: Path) -> Found | None:
+    if not _is_tree(_json(folder / "config.json")) or (folder / "checkpoints").is_dir():
+        return None
+    if not (folder / "models").is_dir():
+        return None
+    return Found(
+        "robomimic-run",
+        "a run folder of robomimic",
+        f"its checkpoints are in {folder / 'models'}: `imitate info {folder / 'models'}/model_epoch_N.pth`; "
+        f"`imitate train --config {folder / 'config.json'}` trains with its configuration",
+    )
+
+
+def _run(folder: Path) -> Found | None:
+    if not _is_tree(_json(folder / "config.json")):
+        return None
+    return Found("run", "a run", f"look at it with `imitate info {folder}`")
+
+
+def _diffusion_policy_run(folder: Path) -> Found | None:
+    if not (folder / ".hydra" / "config.yaml").is_file():
+        return None
+    return Found(
+        "hydra-run",
+        "a run folder with a configuration of Hydra (Diffusion Policy and others write these)",
+        "it cannot be loaded here; train on its zarr dataset with "
+        "`imitate train --config diffusion_policy/diffusion_policy --dataset DATASET.zarr`",
+    )
+
+
+def _original_act(folder: Path) -> Found | None:
+    if not (folder / "dataset_stats.pkl").is_file() or not any(folder.glob("policy_*.ckpt")):
+        return None
+    return Found(
+        "act-run",
+        "a run folder of the original ACT",
+        "its weights cannot be loaded here; train on its episodes with "
+        "`imitate train --config act/act --dataset FOLDER_OF_THE_EPISODES`",
+    )
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def _in_lerobot_dataset(file: Path) -> Found | None:
+    for folder in list(file.resolve().parents)[:5]:
+        with suppress(OSError, ValueError):
+            found = _lerobot_dataset(folder)
+            if found is not None:
+                shown = _as_written(file, folder)
+                return Found(
+                    found.kind,
+                    f"a file of the LeRobot dataset {shown}",
+                    f"name the folder, such as `imitate info {shown}`",
+                )
+    return None
+
+
+def _as_written(file: Path, folder: Path) -> Path:
+    """A folder above a file, written as the file is."""
+    above = len(file.resolve().relative_to(folder).parts)
+    return Path(*file.parts[:-above]) if len(file.parts) > above else folder
+
+
+def _safetensors(file: Path) -> Found | None:
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        begins = stream.read(1)
+    if begins != b"{" or not 2 <= size <= file.stat().st_size - 8:
+        return None
+    found = _policy_of(_json(file.with_name("config.json")))
+    if found is not None:
+        return Found(found.kind, f"the file of weights of {found.what}", found.advice)
+    return Found(
+        "safetensors",
+        "a file of weights (safetensors)",
+        "it holds tensors and not which network they belong to; checkpoints of imitate and robomimic (.pth) are read",
+    )
+
+
+def _configuration(file: Path) -> Found | None:
+    if file.suffix != ".json":
+        return None
+    tree = _json(file)
+    found = _policy_of(tree)
+    if found is not None:
+        return Found(found.kind, f"the configuration of {found.what}", found.advice)
+    if not _is_tree(tree):
+        return None
+    return Found(
+        "configuration",
+        f"a configuration of the algorithm '{tree['algo_name']}'",
+        f"check it with `imitate config check {file}`, train with `imitate train --config {file}`",
+    )
+
+
+def _yaml(file: Path) -> Found | None:
+    if file.suffix not in (".yaml", ".yml"):
+        return None
+    owner = "Diffusion Policy" if b"diffusion_policy" in _begin(file) else "another toolkit"
+    return Found(
+        "yaml",
+        f"a YAML file, such as a configuration of {owner}",
+        "configurations here are JSON: begin with a ready one (`imitate config list`) and `--set KEY=VALUE`",
+    )
+
+
+def _stable_baselines(file: Path) -> Found | None:
+    if "_stable_baselines3_version" not in _names_in(file):
+        return None
+    return Found(
+        "stable-baselines3",
+        "a model of Stable-Baselines3",
+        "it cannot be loaded here; train one with `imitate train --config sac/sac_pendulum` or ppo/ppo_cartpole",
+    )
+
+
+def _diffusion_policy_checkpoint(file: Path) -> Found | None:
+    pickles = [name for name in _names_in(file) if name.endswith("/data.pkl")]
+    if not pickles:
+        return None
+    with zipfile.ZipFile(file) as archive, archive.open(pickles[0]) as stream:
+        text = stream.read(_MOST_BYTES)
+    if b"state_dicts" not in text or b"pickles" not in text:
+        return None
+    return Found(
+        "diffusion-policy-checkpoint",
+        "a checkpoint of Diffusion Policy",
+        "it holds Python objects and is not loaded here; train on its zarr dataset with "
+        "`imitate train --config diffusion_policy/diffusion_policy --dataset DATASET.zarr`",
+    )
+
+
+def _parquet(file: Path) -> Found | None:
+    if _begin(file, 4) != b"PAR1":
+        return None
+    return Found(
+        "parquet",
+        "a table (parquet)",
+        "of LeRobot's datasets name the folder, the one with meta/info.json",
+    )
+
+
+def _names_in(file: Path) -> list[str]:
+    if _begin(file, 4) != b"PK\x03\x04":
+        return []
+    with zipfile.ZipFile(file) as archive:
+        return archive.namelist()
+
+
+def _begin(file: Path, size: int = _MOST_BYTES) -> bytes:
+    with file.open("rb") as stream:
+        return stream.read(size)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file; {}: there is no such file, or it holds something else."""
+    if not file.is_file():
+        return {}
+    text = _begin(file, _MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        return {}
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def _is_tree(tree: dict[str, Any]) -> bool:
+    """Whether JSON is a configuration: robomimic's tree, or a part of it."""
+    return isinstance(tree.get("algo_name"), str)
+
+
+_Check = Callable[[Path], Found | None]
+_FOLDERS: tuple[_Check, ...] = (
+    _lerobot_dataset,
+    _lerobot_policy,
+    _robomimic_run,
+    _run,
+    _diffusion_policy_run,
+    _original_act,
+)
+_FILES: tuple[_Check, ...] = (
+    _in_lerobot_dataset,
+    _safetensors,
+    _configuration,
+    _yaml,
+    _stable_baselines,
+    _diffusion_policy_checkpoint,
+    _parquet,
+)

@@ -1,0 +1,222 @@
+"""Datasets of other formats, read through a conversion that is made once."""
+
+import logging
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from imitate.config import load_config
+from imitate.data import DatasetFile, DatasetWriter, Episode, SequenceDataset, build_datasets
+from imitate.data.cache import cache_folder
+from imitate.data.doctor.diagnosis import diagnose
+from imitate.data.formats import cached
+from imitate.data.formats.base import Options
+from imitate.data.formats.cached import as_demonstration_file
+from imitate.data.formats.convert import convert
+from imitate.errors import DatasetError, UserError
+
+LENGTH, DEMOS = 5, 3
+
+
+@pytest.fixture
+def demos(demo_file):
+    return demo_file(num_demos=DEMOS, length=LENGTH, image=True)
+
+
+@pytest.fixture
+def lerobot(demos, tmp_path):
+    folder = tmp_path / "lr"
+    convert(demos, folder, to_format="lerobot")
+    return folder
+
+
+@pytest.fixture
+def videos(tmp_path):
+    """A LeRobot dataset whose camera is a video, 64 x 64."""
+    ramp = np.broadcast_to(np.linspace(0, 250, 64)[None, :, None], (64, 64, 3)).astype(np.uint8)
+    with DatasetWriter(tmp_path / "film.hdf5", {"env_name": "arm", "type": 4}) as writer:
+        for _ in range(2):
+            writer.append_episode(
+                Episode(
+                    obs={
+                        "x": np.zeros((LENGTH, 2), np.float32),
+                        "top_image": np.stack([ramp] * LENGTH),
+                    },
+                    actions=np.zeros((LENGTH, 2)),
+                    rewards=np.zeros(LENGTH),
+                    terminals=np.zeros(LENGTH, bool),
+                    timeouts=np.arange(LENGTH) == LENGTH - 1,
+                )
+            )
+    folder = tmp_path / "film"
+    convert(tmp_path / "film.hdf5", folder, to_format="lerobot", options=Options(video="h264"))
+    return folder
+
+
+def conversions():
+    folder = cache_folder("datasets")
+    return sorted(folder.glob("*.hdf5")) if folder.exists() else []
+
+
+def test_converted_once_and_told_in_one_line(lerobot, caplog):
+    before = {f: f.stat().st_mtime_ns for f in lerobot.rglob("*")}
+    with caplog.at_level(logging.WARNING), DatasetFile(lerobot) as file:
+        assert file.demos() == ["demo_0", "demo_1", "demo_2"]
+        assert file.path == lerobot
+        assert file.hdf5_path.parent == cache_folder("datasets")
+    (made,) = conversions()
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        f"{lerobot}: a dataset of the format 'lerobot', converted once into {made} (3 demos, 15 steps, "
+    )
+    caplog.clear()
+    changed = made.stat().st_mtime_ns
+    with DatasetFile(lerobot) as file:
+        assert file.hdf5_path == made
+    assert made.stat().st_mtime_ns == changed
+    assert caplog.records == []
+    assert {f: f.stat().st_mtime_ns for f in lerobot.rglob("*")} == before
+
+
+@pytest.mark.parametrize(("name", "to"), [("d.zarr", None), ("m-v0", "minari"), ("l", "lerobot")])
+def test_every_format_that_needs_no_replay(demos, tmp_path, name, to):
+    source = tmp_path / name
+    convert(demos, source, to_format=to)
+    with DatasetFile(source) as file, DatasetFile(demos) as original:
+        assert file.demos() == original.demos()
+        np.testing.assert_allclose(
+            file.read("demo_1", "actions"), original.read("demo_1", "actions")
+        )
+
+
+def test_equal_values_and_windows(lerobot, demos):
+    keys = ["object", "agentview_image"]
+    ours = SequenceDataset(str(demos), keys, seq_length=2)[[0, 7, 14]]
+    theirs = SequenceDataset(str(lerobot), keys, seq_length=2)[[0, 7, 14]]
+    for key in keys:
+        np.testing.assert_array_equal(theirs["obs"][key], ours["obs"][key])
+    np.testing.assert_allclose(theirs["actions"], ours["actions"], rtol=1e-6)
+
+
+def test_a_changed_dataset_is_converted_anew(lerobot):
+    first = as_demonstration_file(lerobot)
+    (lerobot / ".cache").mkdir()
+    (lerobot / ".cache" / "download.lock").touch()
+    assert as_demonstration_file(lerobot) == first
+    table = next(lerobot.glob("data/*/*.parquet"))
+    os.utime(table, ns=(1, 1))
+    second = as_demonstration_file(lerobot)
+    assert second != first
+    assert conversions() == sorted([first, second])
+
+
+def test_equal_bytes_when_made_again(lerobot):
+    with DatasetFile(lerobot) as file:
+        first = file.fingerprint()
+    shutil.rmtree(cache_folder("datasets"))
+    with DatasetFile(lerobot) as file:
+        assert file.fingerprint() == first
+
+
+def test_videos_stay_small(videos):
+    with DatasetFile(videos) as file:
+        assert file.storage("demo_0", "obs/top_image") == "jpeg"
+        assert file.shape("demo_0", "obs/top_image") == (LENGTH, 64, 64, 3)
+        raw = file.read("demo_0", "obs/top_image").nbytes * 2
+        assert file.hdf5_path.stat().st_size < raw
+
+
+def test_images_without_loss_stay_exact(lerobot):
+    with DatasetFile(lerobot) as file:
+        assert file.storage("demo_0", "obs/agentview_image") == "raw"
+
+
+def test_the_configuration_keeps_the_folder(lerobot):
+    config = load_config(
+        {
+            "algo_name": "bc",
+            "train": {"data": str(lerobot)},
+            "observation": {"modalities": {"obs": {"low_dim": ["object"]}}},
+        }
+    )
+    train_set, _ = build_datasets(config)
+    assert len(train_set) == DEMOS * LENGTH
+    assert train_set.hdf5_path == str(lerobot)
+
+
+def test_the_doctor_names_the_folder(lerobot):
+    report = diagnose(lerobot)
+    assert (report.path, report.demos) == (lerobot, DEMOS)
+
+
+def test_unfinished_conversions_leave_nothing(lerobot, monkeypatch):
+    next(lerobot.glob("data/*/*.parquet")).unlink()
+    with pytest.raises(DatasetError, match="incomplete; download it again"):
+        DatasetFile(lerobot)
+    assert [f for f in cache_folder("datasets").iterdir() if f.suffix != ".lock"] == []
+
+
+def test_threads_that_come_together_convert_once(lerobot, monkeypatch):
+    made = []
+    original = cached.convert
+
+    def counted(*args, **kwargs):
+        made.append(args)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(cached, "convert", counted)
+    with ThreadPoolExecutor(4) as pool:
+        files = set(pool.map(as_demonstration_file, [lerobot] * 4))
+    assert (len(files), len(made)) == (1, 1)
+
+
+def test_the_cache_is_bounded_and_keeps_what_was_read_last(demos, tmp_path, monkeypatch):
+    folders = [tmp_path / f"{name}.zarr" for name in "abc"]
+    for folder in folders:
+        convert(demos, folder)
+    first, second = (as_demonstration_file(folder) for folder in folders[:2])
+    os.utime(first, ns=(2_000, first.stat().st_mtime_ns))
+    os.utime(second, ns=(1_000, second.stat().st_mtime_ns))
+    monkeypatch.setenv("IMITATE_CACHE_GB", str(2.5 * first.stat().st_size / 1e9))
+    third = as_demonstration_file(folders[2])
+    assert conversions() == sorted([first, third])
+    monkeypatch.setenv("IMITATE_CACHE_GB", "0")
+    assert as_demonstration_file(folders[1]) in conversions()
+    assert len(conversions()) == 1
+    monkeypatch.setenv("IMITATE_CACHE_GB", "much")
+    first.unlink(missing_ok=True)
+    with pytest.raises(UserError, match="IMITATE_CACHE_GB is 'much': wanted a number of gigabytes"):
+        as_demonstration_file(folders[0])
+
+
+def test_a_cache_that_cannot_be_written(lerobot, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DatasetError, match="set IMITATE_CACHE to a folder with room"):
+        DatasetFile(lerobot)
+
+
+def test_what_holds_states_alone_is_refused(tmp_path):
+    path = tmp_path / "raw.data"
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs.update({"env": "Lift", "env_info": "{}"})
+        demo = data.create_group("demo_0")
+        demo.attrs["model_file"] = "<mujoco/>"
+        demo["states"], demo["actions"] = np.zeros((3, 4)), np.zeros((3, 2))
+    with pytest.raises(DatasetError, match="states without observations.*imitate dataset convert"):
+        as_demonstration_file(path)
+
+
+def test_a_folder_of_nothing_known(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DatasetError, match="is a folder and none of the formats"):
+        DatasetFile(tmp_path / "empty")
+    Path(tmp_path / "note.txt").write_text("hello")
+    with pytest.raises(DatasetError, match="is not an HDF5 file and none of the formats"):
+        DatasetFile(tmp_path / "note.txt")

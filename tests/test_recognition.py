@@ -1,0 +1,199 @@
+"""What other toolkits leave on a disk is named, with the next command."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from imitate import policy_from_checkpoint
+from imitate.cli.main import app
+from imitate.errors import CheckpointError
+from imitate.recognition import diagnosis, recognise
+
+ACT = {"type": "act", "input_features": {}, "output_features": {}, "n_obs_steps": 1}
+OLD_ACT = {"input_shapes": {}, "output_shapes": {}, "input_normalization_modes": {}}
+TREE = {"algo_name": "bc", "experiment": {"name": "x"}, "train": {}, "algo": {}, "observation": {}}
+INFO = {"codebase_version": "v3.0", "features": {}, "fps": 10}
+
+
+def write(path, content=b""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+def safetensors(path):
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return write(path, len(header).to_bytes(8, "little") + header + bytes(4))
+
+
+def archive(path, members):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return path
+
+
+@pytest.fixture
+def world(tmp_path):
+    """One of each, by name."""
+    root = tmp_path
+    write(root / "lr/meta/info.json", INFO)
+    write(root / "lr/data/chunk-000/file-000.parquet", b"PAR1....")
+    write(root / "act/config.json", ACT)
+    safetensors(root / "act/model.safetensors")
+    write(root / "old/config.json", OLD_ACT)
+    write(root / "training/checkpoints/last/pretrained_model/config.json", {**ACT, "type": "pi0"})
+    safetensors(root / "alone/weights.safetensors")
+    write(root / "run/config.json", TREE)
+    (root / "run/checkpoints").mkdir()
+    write(root / "robomimic/config.json", TREE)
+    (root / "robomimic/models").mkdir()
+    write(root / "hydra/.hydra/config.yaml", b"name: x")
+    write(root / "task.yaml", b"_target_: diffusion_policy.workspace.x")
+    archive(root / "latest.ckpt", {"archive/data.pkl": b"cfg state_dicts pickles"})
+    archive(root / "ppo.zip", {"_stable_baselines3_version": "2.3.0", "policy.pth": b""})
+    write(root / "aloha/dataset_stats.pkl")
+    write(root / "aloha/policy_best.ckpt")
+    write(root / "bare.parquet", b"PAR1....")
+    return root
+
+
+KINDS = {
+    "lr": "lerobot-dataset",
+    "lr/meta/info.json": "lerobot-dataset",
+    "lr/data/chunk-000/file-000.parquet": "lerobot-dataset",
+    "act": "lerobot-policy",
+    "act/config.json": "lerobot-policy",
+    "act/model.safetensors": "lerobot-policy",
+    "old": "lerobot-policy",
+    "training": "lerobot-policy",
+    "alone/weights.safetensors": "safetensors",
+    "run": "run",
+    "run/config.json": "configuration",
+    "robomimic": "robomimic-run",
+    "hydra": "hydra-run",
+    "task.yaml": "yaml",
+    "latest.ckpt": "diffusion-policy-checkpoint",
+    "ppo.zip": "stable-baselines3",
+    "aloha": "act-run",
+    "bare.parquet": "parquet",
+}
+
+
+@pytest.mark.parametrize(("path", "kind"), KINDS.items())
+def test_kinds(world, path, kind):
+    found = recognise(world / path)
+    assert found is not None
+    assert found.kind == kind
+    assert "\n" not in (diagnosis(world / path) or "")
+
+
+def test_words(world, monkeypatch):
+    monkeypatch.chdir(world)
+    assert diagnosis("lr") == (
+        "lr: is a dataset of LeRobot (v3.0): train on it with `imitate train --config bc/bc --dataset lr`, "
+        "or make a file of it with `imitate dataset convert lr lr.hdf5`"
+    )
+    assert "name the folder, such as `imitate info lr`" in diagnosis("lr/meta/info.json")
+    assert diagnosis("act").startswith(
+        "act: is a policy of LeRobot (act): its weights cannot be loaded here yet; train a policy on its dataset "
+        "with `imitate train --config act/act "
+    )
+    assert "(pi0)" in diagnosis("training")
+    assert "flow_policy/flow_policy" in diagnosis("training")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b'{"a": 1}',
+        b'{"algo_name": 3}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"PK\x03\x04",
+    ],
+    ids=range(8),
+)
+@pytest.mark.parametrize("name", ["config.json", "meta/info.json", "model.safetensors", "a.ckpt"])
+def test_damaged_or_foreign_contents_are_nothing_known(tmp_path, name, content):
+    write(tmp_path / "thing" / name, content)
+    assert recognise(tmp_path / "thing") is None
+    assert recognise(tmp_path / "thing" / name) is None
+
+
+def test_names_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = diagnosis("lerobot/act_aloha")
+    assert "hf download lerobot/act_aloha --local-dir act_aloha" in words
+    Path("lerobot").mkdir()
+    for text in (
+        "lerobot/act_aloha",
+        "datasets/lift.hdf5",
+        "runs/best.pth",
+        "/etc/nothing",
+        "../a",
+        "a",
+    ):
+        assert diagnosis(text) is None
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("info act", "is a policy of LeRobot (act)"),
+        ("info lr/meta/info.json", "is a file of the LeRobot dataset lr"),
+        ("info act/model.safetensors", "is the file of weights of a policy of LeRobot (act)"),
+        ("info robomimic", "is a run folder of robomimic"),
+        ("info ppo.zip", "is a model of Stable-Baselines3"),
+        ("info latest.ckpt", "is a checkpoint of Diffusion Policy"),
+        ("info lerobot/pusht", "hf download lerobot/pusht"),
+        ("eval --agent act", "is a policy of LeRobot (act)"),
+        ("eval --agent act/model.safetensors", "of a policy of LeRobot (act)"),
+        ("eval --agent lr", "is a dataset of LeRobot (v3.0): train on it"),
+        ("eval --agent ppo.zip", "is a model of Stable-Baselines3"),
+        ("eval --agent lerobot/act_aloha", "hf download lerobot/act_aloha"),
+        ("train --config act/config.json", "is the configuration of a policy of LeRobot (act)"),
+        ("train --config task.yaml", "is a YAML file, such as a configuration of Diffusion Policy"),
+        ("train --resume act", "is a policy of LeRobot (act)"),
+        ("train --config bc/bc --dataset act", "is a policy of LeRobot (act)"),
+        ("train --config bc/bc --dataset lerobot/pusht", "hf download lerobot/pusht"),
+        ("dataset doctor act", "is a policy of LeRobot (act)"),
+        ("dataset doctor lr/meta/info.json", "is a file of the LeRobot dataset lr"),
+        ("config check task.yaml", "is a YAML file"),
+    ],
+)
+def test_commands_name_what_lies_there(world, monkeypatch, args, words):
+    monkeypatch.chdir(world)
+    done = CliRunner().invoke(app, args.split())
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_policy_from_checkpoint_names_what_lies_there(world):
+    with pytest.raises(CheckpointError, match=r"weights of a policy of LeRobot \(act\)"):
+        policy_from_checkpoint(ckpt_path=world / "act/model.safetensors")
+    with pytest.raises(CheckpointError, match="checkpoint of Diffusion Policy"):
+        policy_from_checkpoint(ckpt_path=world / "latest.ckpt")
+    torch.save({"a": 1}, world / "other.pth")
+    with pytest.raises(CheckpointError, match="not a checkpoint of this toolkit"):
+        policy_from_checkpoint(ckpt_path=world / "other.pth")
+
+
+def test_nothing_heavy_is_imported():
+    code = (
+        "import sys, imitate.recognition as r; r.recognise('.'); "
+        "assert not {'torch', 'h5py', 'numpy'} & set(sys.modules), 'heavy'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
