@@ -11,6 +11,10 @@ from imitate.train.console import duration
 from imitate.train.metrics import MetricsFile
 from imitate.train.run_folder import BEST_FIRST, RunFolder, to_json, write_text
 
+LOW_SUCCESS = 0.6
+SINGLE_STEP = ("BC", "BC_Gaussian", "BC_GMM", "BC_VAE")
+"""Algorithms without memory; most demonstrations of people ask for more."""
+
 
 def write_results(folder: RunFolder, results: Mapping[str, Any]) -> None:
     """Write results.json in one go."""
@@ -55,7 +59,7 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
     lines = [rule, *(f"{label:<{width}}  {value}" for label, value in rows), rule]
     if results["checkpoint"]:
         lines += ["deploy:", *(f"    {line}" for line in deploy_lines(results["checkpoint"]))]
-    return lines
+    return lines + _next_policy(results)
 
 
 def deploy_lines(checkpoint: str) -> list[str]:
@@ -64,6 +68,17 @@ def deploy_lines(checkpoint: str) -> list[str]:
         "from imitate import policy_from_checkpoint",
         f"policy, _ = policy_from_checkpoint(ckpt_path={checkpoint!r}); policy.start_episode()",
         "action = policy(obs)",
+    ]
+
+
+def _next_policy(results: Mapping[str, Any]) -> list[str]:
+    """Advice for a cloned policy that sees one step and seldom succeeds."""
+    final, algo = results.get("final"), results["algo"]
+    if algo not in SINGLE_STEP or not final or final["success_rate"] >= LOW_SUCCESS:
+        return []
+    return [
+        f"next: {algo} sees a single step and often fails where demonstrations wait or pause. On the same data try",
+        "    imitate train --config flow_policy/flow_policy, or vq_bet/vq_bet, bc/bc_rnn_gmm (docs/policies.md)",
     ]
 
 

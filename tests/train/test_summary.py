@@ -1,3 +1,5 @@
+import pytest
+
 from imitate.train.metrics import MetricsFile
 from imitate.train.run_folder import create_run_folder
 from imitate.train.summary import best_checkpoint, deploy_lines, draw_curves, summary_lines
@@ -32,6 +34,18 @@ def test_the_table_holds_the_outcome():
     assert "policy_from_checkpoint(ckpt_path='runs/lift/1/checkpoints/best.pth')" in text
     without = "\n".join(summary_lines({**RESULTS, "checkpoint": None}))
     assert "deploy" not in without
+
+
+@pytest.mark.parametrize(
+    ("algo", "success", "advised"),
+    [("BC", 0.2, True), ("BC_GMM", 0.59, True), ("BC", 0.6, False), ("BC_RNN_GMM", 0.2, False)],
+)
+def test_a_policy_of_single_steps_that_fails_is_told_what_to_try(algo, success, advised):
+    final = {**RESULTS["final"], "success_rate": success}
+    text = "\n".join(summary_lines({**RESULTS, "algo": algo, "final": final}))
+    assert ("--config flow_policy/flow_policy" in text) is advised
+    not_evaluated = "\n".join(summary_lines({**RESULTS, "algo": algo, "final": None}))
+    assert "next:" not in not_evaluated
 
 
 def test_the_lines_are_python():
