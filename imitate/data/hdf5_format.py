@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -263,21 +262,10 @@ class DatasetFile:
             return {name: _plain(group.attrs[name]) for name in wanted}
 
     def fingerprint(self) -> dict[str, Any]:
-        """What tells this file's content from another's: size, counts, and a SHA-256 of names, lengths and actions."""
-        digest = hashlib.sha256(str(self.file_attrs.get("env_args")).encode())
-        demos = self.demos()
-        steps = 0
-        for demo in demos:
-            actions = np.ascontiguousarray(self.read(demo, "actions"))
-            steps += len(actions)
-            digest.update(f"{demo} {actions.shape} {actions.dtype}".encode())
-            digest.update(actions.tobytes())
-        return {
-            "size_bytes": self.hdf5_path.stat().st_size,
-            "num_demos": len(demos),
-            "num_steps": steps,
-            "sha256": digest.hexdigest(),
-        }
+        """Digests that tell this file's content from another's: see :mod:`imitate.data.fingerprint`."""
+        from imitate.data import fingerprint
+
+        return fingerprint.fingerprint(self)
 
     # ---- access ----------------------------------------------------------------------------------
 

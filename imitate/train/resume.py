@@ -70,16 +70,39 @@ def last_state(folder: RunFolder) -> dict[str, Any] | None:
         raise
 
 
-def check_same_data(saved: Sequence[Any], present: Sequence[Any]) -> None:
+_NAMES = {
+    "content_sha256": "content_sha256: observations, rewards or other values",
+    "sha256": "sha256: actions, or names of demos",
+    "demos_sha256": "demos_sha256: which demos the filter key selects",
+}
+
+
+def check_same_data(saved: Sequence[Any], present: Sequence[Any]) -> list[str]:
     """Refuse to go on with other demonstrations under the same name.
+
+    Returns:
+        lines that say of which files only the actions were compared: the run was begun by an earlier version.
 
     Raises:
         CheckpointError: a file has changed since the run began.
     """
+    notes = []
     for before, now in zip(saved, present, strict=False):
-        changed = [key for key in before if before[key] != now.get(key)]
+        incomparable = {"size_bytes"}  # a filter key more is no other data
+        if before.get("content_version") != now.get("content_version"):
+            incomparable = {"content_version", "content_sha256"}
+            notes.append(
+                f"{now['path']}: its actions are those that the run began with; observations and rewards "
+                "were not noted by the version that began it"
+            )
+        changed = [
+            _NAMES.get(key, key)
+            for key in before
+            if key not in incomparable and before[key] != now.get(key)
+        ]
         if changed:
             raise CheckpointError(
                 f"{now['path']}: has changed since the run began ({', '.join(changed)}); "
                 "put the file of that time back, or start a new run"
             )
+    return notes

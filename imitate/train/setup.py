@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import itertools
+import json
 import subprocess
-from collections import Counter
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -188,14 +189,18 @@ def _normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
 
 def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
     """Each file with what was taken of it: filter key, number of demos, weight; rewards; commit and packages."""
-    taken = Counter(demo.source for demo in train_set.store.demos)
+    names: dict[int, list[str]] = {}
+    for demo in train_set.store.demos:
+        names.setdefault(demo.source, []).append(demo.name)
     sources = itertools.count()
     datasets = []
     for entry in config.train.data or ():
         with DatasetFile(entry.path) as file:
             chosen = entry.to_dict()
             del chosen["eval"], chosen["key"]
-            chosen["training_demos"] = taken[next(sources)] if entry.weight > 0 else 0
+            taken = names[next(sources)] if entry.weight > 0 else []
+            chosen["training_demos"] = len(taken)
+            chosen["demos_sha256"] = hashlib.sha256(json.dumps(taken).encode()).hexdigest()
             datasets.append({**chosen, **file.fingerprint()})
     return {
         "datasets": datasets,

@@ -11,8 +11,11 @@ import torch
 import imitate.train.checkpoints
 from imitate.algo.bc import BC
 from imitate.config import load_config
+from imitate.data.curate.masks import add_filter_key
+from imitate.data.curate.selection import Selection
+from imitate.data.curate.target import Target
 from imitate.errors import CheckpointError, ConfigError, DatasetError
-from imitate.policy.checkpoint import load_checkpoint
+from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
 from imitate.train.console import Console
 from imitate.train.errors import TrainingError
 from imitate.train.metrics import MetricsFile
@@ -183,6 +186,34 @@ def test_a_finished_run_can_be_extended_but_not_turned_into_another(run, demos):
         CheckpointError, match=r"demos.hdf5: has changed since the run began \(.*sha256"
     ):
         run(resume=first.run_dir)
+
+
+@pytest.mark.parametrize("key", ["obs/pos", "rewards"])
+def test_resume_with_other_observations_or_rewards_is_refused(run, demos, key):
+    first = run(train={"num_epochs": 1})
+    with h5py.File(demos, "r+") as file:
+        for demo in file["data"].values():
+            demo[key][...] = 1000
+    with pytest.raises(CheckpointError, match=r"has changed.*observations, rewards or other"):
+        run(resume=first.run_dir, overrides=["train.num_epochs=2"])
+
+
+def test_resume_of_a_run_that_noted_actions_only(run):
+    first = run(train={"num_epochs": 1})
+    ckpt = torch.load(first.run_dir / "checkpoints" / "last.pth", weights_only=True)
+    for dataset in ckpt["provenance"]["datasets"]:
+        for key in ("content_version", "content_sha256", "demos_sha256"):
+            del dataset[key]
+    save_checkpoint(ckpt, first.run_dir / "checkpoints" / "last.pth")
+    longer = run(resume=first.run_dir, overrides=["train.num_epochs=2"])
+    assert longer.results["epoch"] == 2
+    assert "observations and rewards were not noted" in run.said
+
+
+def test_resume_after_a_filter_key_was_added(run, demos):
+    first = run(train={"num_epochs": 1})
+    add_filter_key(demos, Target(None, demos), "few", Selection(first=2))
+    assert run(resume=first.run_dir, overrides=["train.num_epochs=2"]).results["epoch"] == 2
 
 
 def test_resume_without_a_folder_takes_the_newest(run, demos, tmp_path):
