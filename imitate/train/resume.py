@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from imitate.config import Config, load_config
@@ -77,21 +77,24 @@ _NAMES = {
 }
 
 
-def check_same_data(saved: Sequence[Any], present: Sequence[Any]) -> list[str]:
+def check_same_data(
+    saved: Sequence[Any], present: Sequence[Any], say: Callable[[str], None]
+) -> None:
     """Refuse to go on with other demonstrations under the same name.
 
-    Returns:
-        lines that say of which files only the actions were compared: the run was begun by an earlier version.
+    Args:
+        saved: the datasets' provenance in the run's checkpoint.
+        present: that of the files as they are.
+        say: told of which files only the actions are compared, because an earlier version began the run.
 
     Raises:
         CheckpointError: a file has changed since the run began.
     """
-    notes = []
     for before, now in zip(saved, present, strict=False):
         incomparable = {"size_bytes"}  # a filter key more is no other data
         if before.get("content_version") != now.get("content_version"):
             incomparable = {"content_version", "content_sha256"}
-            notes.append(
+            say(
                 f"{now['path']}: its actions are those that the run began with; observations and rewards "
                 "were not noted by the version that began it"
             )
@@ -105,4 +108,3 @@ def check_same_data(saved: Sequence[Any], present: Sequence[Any]) -> list[str]:
                 f"{now['path']}: has changed since the run began ({', '.join(changed)}); "
                 "put the file of that time back, or start a new run"
             )
-    return notes

@@ -127,10 +127,9 @@ def train(
             console.say("experiment.render: no window is opened; look at the videos instead")
         write_text(folder.config, config.to_json() + "\n")
         if ckpt is not None:
-            for line in check_same_data(
-                ckpt["provenance"]["datasets"], setup.provenance["datasets"]
-            ):
-                console.say(line)
+            check_same_data(
+                ckpt["provenance"]["datasets"], setup.provenance["datasets"], console.say
+            )
             console.say(
                 f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
             )
