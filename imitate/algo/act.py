@@ -24,9 +24,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info
+from imitate.algo.algo import Batch, Info
 from imitate.algo.chunk_policy import ChunkPolicy
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.factory import register
 from imitate.algo.sections import ChunkConfig, EMAConfig, OptimParams
 from imitate.algo.weights import sample_weight, step_weight
 from imitate.config import Section
@@ -97,12 +97,6 @@ class ACTConfig(Section):
                 f"{heads}"
             )
         return problems
-
-
-@register_algo_factory_func("act", section=ACTConfig)
-def algo_config_to_class(algo_config: ACTConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return ACT, {}
 
 
 class ChunkPosterior(nn.Module):
@@ -220,7 +214,8 @@ class ACTNetwork(nn.Module):
         return like.new_zeros(len(like), self.latent_dim)
 
 
-class ACT(ChunkPolicy):
+@register("act", ACTConfig)
+class ACT(ChunkPolicy[ACTConfig]):
     """Action chunking with transformers."""
 
     @property
@@ -230,7 +225,7 @@ class ACT(ChunkPolicy):
 
     def _create_networks(self) -> None:
         encoder = self._create_encoder(frames=1)
-        policy = ACTNetwork(encoder, self.algo_config, self.ac_dim, self.frame_stack)
+        policy = ACTNetwork(encoder, self.config, self.ac_dim, self.frame_stack)
         self.nets = nn.ModuleDict({"policy": policy})
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
@@ -242,7 +237,7 @@ class ACT(ChunkPolicy):
         error = (made.actions.float() - actions).abs().mean(-1)
         l1 = masked_mean(error, step_weight({**batch, "pad_mask": mask}))
         kl = masked_mean(made.kl, sample_weight(batch))
-        loss = l1 + self.algo_config.vae.kl_weight * kl
+        loss = l1 + self.config.vae.kl_weight * kl
         return loss, {"Loss": loss, "L1_Loss": l1, "KL_Loss": kl}
 
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What policies that predict chunks of actions share: windows, execution, the error on held-out demonstrations."""
+"""Base of policies that predict chunks of actions: windows, execution, the error on held-out demonstrations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.algo import Algo, Batch, ConfigT, Info, PolicyStep
 from imitate.algo.execution import ChunkExecution, Inputs
 from imitate.algo.policy_state import PolicyState
 from imitate.functional.losses import masked_mean
 
 
-class ChunkPolicy(Algo):
+class ChunkPolicy(Algo[ConfigT]):
     """A policy that sees the last ``train.frame_stack`` observations and predicts K actions.
 
     How many, and how they are executed, is in ``algo.chunk`` of the configuration, unless a subclass says otherwise. It
@@ -23,17 +23,17 @@ class ChunkPolicy(Algo):
     """
 
     aligned_with_oldest_frame: bool = False
-    """Whether predictions begin at the oldest observation (as Diffusion Policy's) rather than the newest."""
+    """True where predictions begin at the oldest observation (as Diffusion Policy's) rather than the newest."""
 
     @property
     def prediction_horizon(self) -> int:
         """Actions that the network predicts."""
-        return int(self.algo_config.chunk.size)
+        return int(self.config["chunk"].size)
 
     @property
     def execution(self) -> ChunkExecution:
         """How the actions from the newest observation on are executed."""
-        return cast(ChunkExecution, self.algo_config.chunk.execution)
+        return cast(ChunkExecution, self.config["chunk"].execution)
 
     @abstractmethod
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Conservative Q-learning: a soft actor-critic that may not overrate actions that nobody took.
+"""Conservative Q-learning: a soft actor-critic that may not overrate actions that nobody took; calibrated: ``cal_ql``.
 
 Kumar, Zhou, Tucker & Levine, "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020
 (arXiv:2006.04779), the form CQL(H), on Haarnoja et al., "Soft Actor-Critic Algorithms and Applications"
@@ -19,12 +19,24 @@ which published weights and thresholds were found, rather than the paper: the sq
 pi(s') are among the samples, and ``target_q_gap`` is for the sum of the samples rather than their mean, so that
 log 3N is in it. Departures from robomimic: log-densities are computed before the tanh, transitions of a timeout are
 bootstrapped, and the count of updates behind ``bc_start_steps`` is saved.
+
+Cal-QL: Nakamoto, Zhai, Singh et al., "Cal-QL: Calibrated Offline RL Pre-Training for Efficient Online Fine-Tuning",
+NeurIPS 2023 (arXiv:2303.05479). Values stay on the scale of returns, so that online fine-tuning does not begin with a
+drop. All is as above, except that the policy's actions are not pushed below V, the value of the policy that collected
+the data:
+
+    in the conservative term Q(s, a) of a ~ pi(s), pi(s') counts as max(Q(s, a), V(s))                -> CQL._counted
+    V(s_t) = the discounted rewards from t to the end of the demo                     -> imitate.functional.returns
+
+A demo that ends without a terminal goes on for ever with its last reward (``continue_truncated``): so does the
+published code with failed episodes of tasks whose only rewards are "done" and "not yet", and bootstrapping at timeouts
+means the same. Set it to false for dense rewards whose last one says little about later ones.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field
@@ -42,7 +54,8 @@ from imitate.algo.rl_sections import (
     optimizer,
 )
 from imitate.config import Section
-from imitate.functional.conservative import sampled_logsumexp, uniform_log_density
+from imitate.config.transitions import Returns
+from imitate.functional.conservative import calibrated, sampled_logsumexp, uniform_log_density
 from imitate.functional.losses import masked_mean
 from imitate.models.heads import Gaussian, TanhDistribution
 
@@ -103,6 +116,8 @@ class CQLConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``cql``."""
 
     tree_defaults = {"train": {"batch_size": 1024}}
+    calibrated: ClassVar[bool] = False
+    """Values of the policy's actions count as no less than the data's return (Cal-QL)."""
 
     optim_params: CQLOptimParams = Field(CQLOptimParams())
     actor: CQLActorConfig = Field(CQLActorConfig())
@@ -124,6 +139,43 @@ class CQLConfig(ActorCriticConfig):
         return problems
 
 
+class CalQLCriticConfig(CQLCriticConfig):
+    """The critics; the weight is fixed unless ``target_q_gap`` is given."""
+
+    cql_weight: float = Field(
+        5.0, gt=0, description="weight of the conservative term; where it is tuned, at the start"
+    )
+    target_q_gap: float | None = Field(
+        None, description="the weight is tuned until the gap is this; null or negative: it is fixed"
+    )
+
+
+class CalQLConfig(CQLConfig):
+    """Section ``algo`` of algorithm ``cal_ql``."""
+
+    calibrated: ClassVar[bool] = True
+
+    critic: CalQLCriticConfig = Field(CalQLCriticConfig())
+    continue_truncated: bool = Field(
+        True,
+        description="returns of demos without a terminal: the last reward for ever; false: nothing more",
+    )
+
+    def returns(self, config: Any) -> Returns:
+        """Discounted returns of the rewards that are learned from."""
+        return Returns(discount=self.discount, continue_truncated=self.continue_truncated)
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        problems = super().conflicts(config)
+        if self.infinite_horizon:
+            problems.append(
+                "algo.infinite_horizon is true, but the returns of cal_ql are of the rewards as they are: set it to "
+                "false"
+            )
+        return problems
+
+
 class Weight(nn.Module):
     """A learned positive number."""
 
@@ -136,9 +188,10 @@ class Weight(nn.Module):
         return self.log.exp().clamp(max=1e6)
 
 
+@register("cal_ql", CalQLConfig)
 @register("cql", CQLConfig)
 class CQL(ActorCritic[CQLConfig]):
-    """Conservative Q-learning."""
+    """Conservative Q-learning, and Cal-QL where the section is ``calibrated``."""
 
     def _create_networks(self) -> None:
         config = self.config
@@ -162,6 +215,13 @@ class CQL(ActorCritic[CQLConfig]):
             if name in self.nets:
                 params[name] = optimizer(params[like].learning_rate.initial)
         return params
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """The transition; calibrated, also the return (B,) from its step on."""
+        selected = super()._select_batch(batch)
+        if self.config.calibrated:
+            selected["returns"] = batch["returns"][:, self.frame_stack - 1]
+        return selected
 
     # ---- losses --------------------------------------------------------------------------------------------------
 
@@ -208,8 +268,15 @@ class CQL(ActorCritic[CQLConfig]):
         return actions, torch.cat([density, here_density, there_density], dim=1)
 
     def _counted(self, values: Tensor, batch: Batch) -> Tensor:
-        """(E, B, 3N) values of the sampled actions, as the conservative term counts them."""
-        return values
+        """(E, B, 3N) values of the sampled actions, as the conservative term counts them.
+
+        Calibrated, the policy's are at least the return; random actions' count as they are.
+        """
+        if not self.config.calibrated:
+            return values
+        number = self.config.critic.num_random_actions
+        of_policy = calibrated(values[..., number:], batch["returns"])
+        return torch.cat([values[..., :number], of_policy], dim=-1)
 
     def _gap(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(E, B) how far actions at large are rated above the data's; (E, B) values of the data's."""

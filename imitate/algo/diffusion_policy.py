@@ -24,11 +24,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info
+from imitate.algo.algo import Batch, Info
 from imitate.algo.chunk_policy import ChunkPolicy
 from imitate.algo.denoising import NetworkChoice, UNetConfig, network_problems
 from imitate.algo.execution import ChunkExecution
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.factory import register
 from imitate.algo.sections import EMAConfig, HorizonConfig, OptimParams
 from imitate.algo.weights import step_weight
 from imitate.config import Section
@@ -115,15 +115,8 @@ class DiffusionPolicyConfig(NetworkChoice):
         return problems + network_problems(self)
 
 
-@register_algo_factory_func("diffusion_policy", section=DiffusionPolicyConfig)
-def algo_config_to_class(
-    algo_config: DiffusionPolicyConfig,
-) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return DiffusionPolicy, {}
-
-
-class DiffusionPolicy(ChunkPolicy):
+@register("diffusion_policy", DiffusionPolicyConfig)
+class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
     """Chunks by denoising."""
 
     aligned_with_oldest_frame = True
@@ -136,23 +129,23 @@ class DiffusionPolicy(ChunkPolicy):
     @property
     def prediction_horizon(self) -> int:
         """Tp."""
-        return int(self.algo_config.horizon.prediction_horizon)
+        return self.config.horizon.prediction_horizon
 
     @property
     def execution(self) -> ChunkExecution:
-        """Ta of Tp."""
-        return cast(ChunkExecution, self.algo_config.horizon.execution)
+        """Execution of the first Ta of the Tp predicted actions."""
+        return self.config.horizon.execution
 
     @cached_property
     def schedule(self) -> NoiseSchedule:
         """The noise of each step."""
-        config = self.algo_config.sampler
+        config = self.config.sampler
         return noise_schedule(config.beta_schedule, config.num_train_timesteps).to(self.device)
 
     @cached_property
     def sampler(self) -> Sampler:
         """The steps back."""
-        config: SamplerConfig = self.algo_config.sampler
+        config: SamplerConfig = self.config.sampler
         ddim = config if isinstance(config, DDIMConfig) else None
         return make_sampler(
             "ddim" if ddim else "ddpm",
@@ -165,7 +158,7 @@ class DiffusionPolicy(ChunkPolicy):
         )
 
     def _create_networks(self) -> None:
-        policy = self.algo_config.make_denoiser(
+        policy = self.config.make_denoiser(
             self._create_encoder, self.ac_dim, self.prediction_horizon, self.frame_stack
         )
         self.nets = nn.ModuleDict({"policy": policy})
@@ -178,7 +171,7 @@ class DiffusionPolicy(ChunkPolicy):
         with self.autocast():
             condition = self.policy.condition(batch["obs"], batch["goal_obs"])
             predicted = self.policy(noisy, step, condition)
-        prediction = self.algo_config.sampler.prediction_type
+        prediction = self.config.sampler.prediction_type
         target = self.schedule.target(prediction, actions, noise, step)
         error = (predicted.float() - target).square().mean(-1)
         loss = masked_mean(error, step_weight(batch))

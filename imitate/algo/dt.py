@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.factory import register
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.sections import OptimParams
 from imitate.algo.weights import step_weight
@@ -115,12 +115,6 @@ class DTConfig(Section):
         return problems
 
 
-@register_algo_factory_func("dt", section=DTConfig)
-def algo_config_to_class(algo_config: DTConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return DT, {}
-
-
 class DecisionTransformer(nn.Module):
     """Sequences of returns, observations and actions to actions.
 
@@ -186,7 +180,8 @@ class DecisionTransformer(nn.Module):
         return cast(Tensor, features[:, 1::3])
 
 
-class DT(Algo):
+@register("dt", DTConfig)
+class DT(Algo[DTConfig]):
     """Decision Transformer.
 
     Attributes:
@@ -199,7 +194,7 @@ class DT(Algo):
         return cast(DecisionTransformer, self.active_nets["policy"])
 
     def _create_networks(self) -> None:
-        config: DTConfig = self.algo_config
+        config: DTConfig = self.config
         # Null outside of `imitate train`, which asks the data.
         self._scale = 1.0 if config.return_scale is None else config.return_scale
         self.target_return = self._scale if config.target_return is None else config.target_return
@@ -251,7 +246,7 @@ class DT(Algo):
         return {"Action_Error": masked_mean(error, batch["pad_mask"])}
 
     def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        length = self.algo_config.context_length
+        length = self.config.context_length
         return {
             "wanted": torch.full((batch_size,), self.target_return, device=self.device),
             "returns": torch.zeros(batch_size, length, device=self.device),
@@ -273,7 +268,7 @@ class DT(Algo):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep:
-        length, now = self.algo_config.context_length, state["step"]
+        length, now = self.config.context_length, state["step"]
         if self.frame_stack == 1:
             obs = {key: value.unsqueeze(1) for key, value in obs.items()}
         returns = torch.cat([state["returns"][:, 1:], state["wanted"].unsqueeze(1)], dim=1)

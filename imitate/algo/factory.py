@@ -85,7 +85,7 @@ def algo_factory(
     """
     if not isinstance(config, Config):
         config = load_config(dict(config))
-    if config.algo_name != algo_name:
+    if config.algo_name != registry.ALIASES.get(algo_name, algo_name):
         raise ConfigError(
             f"algo_name '{algo_name}' was asked for, but the configuration is for '{config.algo_name}'"
         )

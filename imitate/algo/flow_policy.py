@@ -19,11 +19,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info
+from imitate.algo.algo import Batch, Info
 from imitate.algo.chunk_policy import ChunkPolicy
 from imitate.algo.denoising import DenoisingMLPConfig, NetworkChoice, network_problems
 from imitate.algo.execution import ChunkExecution
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.factory import register
 from imitate.algo.sections import EMAConfig, HorizonConfig, OptimParams
 from imitate.algo.weights import step_weight
 from imitate.config import Section
@@ -67,13 +67,8 @@ class FlowPolicyConfig(NetworkChoice):
         return problems + network_problems(self)
 
 
-@register_algo_factory_func("flow_policy", section=FlowPolicyConfig)
-def algo_config_to_class(algo_config: FlowPolicyConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return FlowPolicy, {}
-
-
-class FlowPolicy(ChunkPolicy):
+@register("flow_policy", FlowPolicyConfig)
+class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
     """Chunks by flow matching."""
 
     aligned_with_oldest_frame = True
@@ -86,15 +81,15 @@ class FlowPolicy(ChunkPolicy):
     @property
     def prediction_horizon(self) -> int:
         """Tp."""
-        return int(self.algo_config.horizon.prediction_horizon)
+        return self.config.horizon.prediction_horizon
 
     @property
     def execution(self) -> ChunkExecution:
-        """Ta of Tp."""
-        return cast(ChunkExecution, self.algo_config.horizon.execution)
+        """Execution of the first Ta of the Tp predicted actions."""
+        return self.config.horizon.execution
 
     def _create_networks(self) -> None:
-        policy = self.algo_config.make_denoiser(
+        policy = self.config.make_denoiser(
             self._create_encoder, self.ac_dim, self.prediction_horizon, self.frame_stack
         )
         self.nets = nn.ModuleDict({"policy": policy})
@@ -102,7 +97,7 @@ class FlowPolicy(ChunkPolicy):
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         actions = batch["actions"]
         noise = torch.randn_like(actions)
-        density = self.algo_config.flow.time_density
+        density = self.config.flow.time_density
         time = draw_times(len(actions), density, device=actions.device)
         noisy, velocity = straight_path(noise, actions, time)
         with self.autocast():
@@ -113,7 +108,7 @@ class FlowPolicy(ChunkPolicy):
         return loss, {"Loss": loss}
 
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
-        policy, config = self.policy, self.algo_config.flow
+        policy, config = self.policy, self.config.flow
         condition = policy.condition(obs, goal)
         shape = (len(condition), self.prediction_horizon, self.ac_dim)
         noise = gaussian_noise(shape, condition, generator)

@@ -29,9 +29,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info
+from imitate.algo.algo import Batch, Info
 from imitate.algo.chunk_policy import ChunkPolicy
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.factory import register
 from imitate.algo.sections import ChunkConfig, EMAConfig, LayerDims
 from imitate.algo.weights import sample_weight, step_weight
 from imitate.config import OptimizerConfig, Section
@@ -146,12 +146,6 @@ class VQBeTConfig(Section):
         return problems
 
 
-@register_algo_factory_func("vq_bet", section=VQBeTConfig)
-def algo_config_to_class(algo_config: VQBeTConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return VQBeT, {}
-
-
 class CodePolicy(nn.Module):
     """From observations to codes and an offset.
 
@@ -226,7 +220,8 @@ class CodePolicy(nn.Module):
         return torch.cat([features, known.to(features.dtype)], dim=-1)
 
 
-class VQBeT(ChunkPolicy):
+@register("vq_bet", VQBeTConfig)
+class VQBeT(ChunkPolicy[VQBeTConfig]):
     """Vector-quantized behavior transformer."""
 
     @property
@@ -240,7 +235,7 @@ class VQBeT(ChunkPolicy):
         return cast(ChunkAutoencoder, self.nets["autoencoder"])
 
     def _create_networks(self) -> None:
-        config, vq = self.algo_config, self.algo_config.vq
+        config, vq = self.config, self.config.vq
         autoencoder = ChunkAutoencoder(
             self.ac_dim,
             self.prediction_horizon,
@@ -256,7 +251,7 @@ class VQBeT(ChunkPolicy):
 
     def _epochs_of(self, name: str) -> int:
         """Each network learns in its own stage."""
-        pretrain: int = self.algo_config.vq.pretrain_epochs
+        pretrain: int = self.config.vq.pretrain_epochs
         return pretrain if name == "autoencoder" else super()._epochs_of(name) - pretrain
 
     def _select_batch(self, batch: Batch) -> Batch:
@@ -267,7 +262,7 @@ class VQBeT(ChunkPolicy):
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
         """Stage 1 or stage 2, by the epoch; validation is of the policy in both, so that its losses compare."""
-        if validate or epoch > self.algo_config.vq.pretrain_epochs:
+        if validate or epoch > self.config.vq.pretrain_epochs:
             return super().train_on_batch(batch, epoch, validate)
         loss, info = self._autoencoder_loss(batch, learn=True)
         info["Autoencoder_Grad_Norms"] = self._gradient_step("autoencoder", loss)
@@ -282,7 +277,7 @@ class VQBeT(ChunkPolicy):
         error = (made - batch["actions"]).abs().mean(-1)
         reconstruction = masked_mean(error, step_weight(batch))
         commitment = quantized.commitment.mean()
-        loss = reconstruction + self.algo_config.vq.commitment_weight * commitment
+        loss = reconstruction + self.config.vq.commitment_weight * commitment
         return loss, {
             "Loss": loss,
             "Reconstruction_Loss": reconstruction,
@@ -290,7 +285,7 @@ class VQBeT(ChunkPolicy):
         }
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        config = self.algo_config
+        config = self.config
         with torch.no_grad():
             codes = self.autoencoder.encode(batch["actions"])
             missing = batch["actions"] - self.autoencoder.decode(codes)
@@ -320,7 +315,7 @@ class VQBeT(ChunkPolicy):
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
         policy = self.policy
         features = policy.features(obs, goal)
-        codes = policy.draw(features, self.algo_config.temperature, generator)
+        codes = policy.draw(features, self.config.temperature, generator)
         return self.autoencoder.decode(codes) + policy.offset_of(features, codes)
 
 

@@ -48,6 +48,11 @@ class AlgorithmEntry:
     """From the subtree ``algo`` to the class and its extra arguments."""
 
 
+ALIASES = {"residuil": "causal_bc"}
+"""Names of earlier versions, which configurations and checkpoints may still have, and today's names."""
+_FILES = {"cal_ql": "cql"}
+"""Algorithms that stand in the file of another one: variants of its paper's method."""
+
 _entries: dict[str, AlgorithmEntry] = {}
 
 
@@ -73,10 +78,11 @@ def register(
 
 
 def find(algo_name: str) -> AlgorithmEntry:
-    """The algorithm's entry.
+    """The algorithm's entry, by its name or one of its :data:`ALIASES`.
 
     On first use ``imitate.algo.<algo_name>`` is imported, or the entry point of that name.
     """
+    algo_name = ALIASES.get(algo_name, algo_name)
     module = None if algo_name in _entries else _import(algo_name)
     if algo_name in _entries:
         return _entries[algo_name]
@@ -106,7 +112,7 @@ def available() -> list[str]:
 
 def _import(algo_name: str) -> str | None:
     """Import the module that may register the algorithm; the module that an entry point of the name stands for."""
-    module = f"{PACKAGE}.{algo_name}"
+    module = f"{PACKAGE}.{_FILES.get(algo_name, algo_name)}"
     if re.fullmatch(r"[A-Za-z]\w*", algo_name) and find_spec(module) is not None:
         import_module(module)
         return None

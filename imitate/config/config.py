@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from imitate.config.algorithms import find, subtree_type
+from imitate.config.algorithms import ALIASES, find, subtree_type
 from imitate.config.experiment import ExperimentConfig
 from imitate.config.meta import MetaConfig
 from imitate.config.observation import ObservationConfig, Observations
@@ -63,7 +63,9 @@ class Config(Section):
     @classmethod
     def _lay_over_the_algorithms_defaults(cls, data: Any) -> Any:
         if isinstance(data, Mapping) and isinstance(data.get("algo_name"), str):
-            return merged(find(data["algo_name"]).section.tree_defaults, data)
+            given: str = data["algo_name"]
+            name = ALIASES.get(given, given)
+            return merged(find(name).section.tree_defaults, {**data, "algo_name": name})
         return data
 
     @model_validator(mode="after")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 SCHEMA = "schema"
+_RENAMED = {"residuil/residuil": "causal_bc/causal_bc"}
+"""Names of earlier versions and today's."""
 
 
 def folder() -> Path:
@@ -30,4 +32,5 @@ def bundled(name: str) -> Path | None:
     short = (
         name.replace("\\", "/").removeprefix("./").removeprefix("configs/").removesuffix(".json")
     )
+    short = _RENAMED.get(short, short)
     return folder() / f"{short}.json" if short in names() else None

@@ -4,7 +4,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from imitate.config import OpenSection, algorithms
+from imitate.config import OpenSection, algorithms, load_config
 from imitate.config.algorithms import available, find, register
 from imitate.errors import ConfigError
 
@@ -79,3 +79,15 @@ def test_importing_the_configuration_imports_no_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
+
+
+def test_names_of_earlier_versions_mean_todays_algorithms():
+    config = load_config({"algo_name": "residuil", "algo": {"instrument_lag": 1}})
+    assert config.algo_name == "causal_bc"
+    assert find("residuil") is find("causal_bc")
+    assert load_config("residuil/residuil").algo_name == "causal_bc"
+
+
+def test_variants_stand_in_their_method_s_file():
+    assert find("cal_ql").to_class.__module__ == "imitate.algo.cql"
+    assert {"cql", "cal_ql", "causal_bc"} <= set(available())

@@ -1,4 +1,4 @@
-"""ResiduIL, also called causal BC: imitation of an expert whose noise outlasts a step.
+"""Causal behavior cloning (ResiduIL): imitation of an expert whose noise lasts longer than a step.
 
 Swamy, Choudhury, Bagnell, Wu, "Causal Imitation Learning under Temporally Correlated Noise", ICML 2022
 (arXiv:2202.01312).
@@ -9,8 +9,8 @@ of it: what such a state foretells of the error a - pi(s) is the policy's own mi
 foretell errors, and the policy to leave none that can be foretold:
 
     min over pi, max over f:  E[ 2 (a_t - pi(s_t)) f(s_{t-k}) - f(s_{t-k})^2 ]
-    f:  -(2 (a - pi(s)) f - f^2) + norm_weight |f|, pi held                              -> ResiduIL._discriminator_loss
-    pi: 2 (a - pi(s)) f + bc_weight (a - pi(s))^2, f held                                -> ResiduIL._loss
+    f:  -(2 (a - pi(s)) f - f^2) + norm_weight |f|, pi held                              -> CausalBC._discriminator_loss
+    pi: 2 (a - pi(s)) f + bc_weight (a - pi(s))^2, f held                                -> CausalBC._loss
 
 The best f is E[ a - pi(s) | s_{t-k} ], so that the game's value is its mean square, 0 only where nothing is left. k is
 ``instrument_lag``: noise of two successive actions asks for 1, as in the paper; noise of k + 1 for k.
@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.factory import register
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.sections import EMAConfig, LayerDims
 from imitate.config import OptimizerConfig, Section
@@ -39,7 +39,7 @@ from imitate.models.heads import DeterministicHead
 from imitate.models.mlp import MLP
 
 
-class ResiduILOptimParams(Section):
+class CausalBCOptimParams(Section):
     """Optimizers by network."""
 
     policy: OptimizerConfig = Field(
@@ -50,12 +50,12 @@ class ResiduILOptimParams(Section):
     )
 
 
-class ResiduILConfig(Section):
-    """Section ``algo`` of algorithm ``residuil``."""
+class CausalBCConfig(Section):
+    """Section ``algo`` of algorithm ``causal_bc``."""
 
     tree_defaults = {"train": {"seq_length": 2}}
 
-    optim_params: ResiduILOptimParams = Field(ResiduILOptimParams())
+    optim_params: CausalBCOptimParams = Field(CausalBCOptimParams())
     actor_layer_dims: LayerDims = Field((256, 256), description="hidden layers of the policy")
     discriminator_layer_dims: LayerDims = Field(
         (256, 256), description="hidden layers of the discriminator"
@@ -80,12 +80,6 @@ class ResiduILConfig(Section):
         ]
 
 
-@register_algo_factory_func("residuil", section=ResiduILConfig)
-def algo_config_to_class(algo_config: ResiduILConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return ResiduIL, {}
-
-
 class Discriminator(nn.Module):
     """Foretells errors of actions from an earlier state."""
 
@@ -101,7 +95,8 @@ class Discriminator(nn.Module):
         return foretold
 
 
-class ResiduIL(Algo):
+@register("causal_bc", CausalBCConfig)
+class CausalBC(Algo[CausalBCConfig]):
     """Deterministic policy, whose errors no earlier state foretells."""
 
     @property
@@ -110,7 +105,7 @@ class ResiduIL(Algo):
         return cast(Actor, self.active_nets["policy"])
 
     def _create_networks(self) -> None:
-        config = self.algo_config
+        config = self.config
         encoder = self._create_encoder()
         mlp = MLP(encoder.output_dim, config.actor_layer_dims)
         head = DeterministicHead(mlp.output_dim, self.ac_dim)
@@ -128,7 +123,7 @@ class ResiduIL(Algo):
 
         ``weight`` (B,) is 0 where the demo ended in between.
         """
-        frames, lag = self.frame_stack, self.algo_config.instrument_lag
+        frames, lag = self.frame_stack, self.config.instrument_lag
         now = frames - 1 + lag
         weight, mask = batch.get("weight"), batch.get("pad_mask")
         real = torch.ones_like(batch["actions"][:, now, 0]) if mask is None else mask[:, now]
@@ -166,8 +161,8 @@ class ResiduIL(Algo):
         real = foretold * (weight > 0).unsqueeze(-1)
         # The norm's gradient at 0 is 0; a root's would be infinite.
         size = torch.linalg.vector_norm(real) / max(1.0, foretold.numel()) ** 0.5
-        loss = self.algo_config.norm_weight * size - value
-        return loss, {"Discriminator_Loss": loss, "Foretold_Error": value}
+        loss = self.config.norm_weight * size - value
+        return loss, {"Discriminator_Loss": loss, "Residual_Predictability": value}
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         with torch.no_grad():
@@ -175,7 +170,7 @@ class ResiduIL(Algo):
         error, weight = self._error(batch), batch["weight"]
         distance = masked_mean(error.square().mean(-1), weight)
         game = masked_mean((2.0 * error * foretold).mean(-1), weight)
-        loss = game + self.algo_config.bc_weight * distance
+        loss = game + self.config.bc_weight * distance
         return loss, {"Loss": loss, "BC_Distance": distance}
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:

@@ -1,4 +1,4 @@
-"""ResiduIL: both losses by hand, which step is the instrument, and an expert whose noise outlasts a step."""
+"""Causal BC: both losses by hand, which step is the instrument, and an expert whose noise outlasts a step."""
 
 import math
 
@@ -14,14 +14,14 @@ SLOPE, KEPT, PUSH = -0.6, 0.9, 0.5
 def make_algo(seed=0, **section):
     """Linear networks on one observation 's'."""
     tree = {
-        "algo_name": "residuil",
+        "algo_name": "causal_bc",
         "experiment": {"epoch_every_n_steps": 10},
         "train": {"seq_length": section.get("instrument_lag", 1) + 1},
         "algo": {"actor_layer_dims": [], "discriminator_layer_dims": [], **section},
         "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
     }
     torch.manual_seed(seed)
-    return algo_factory("residuil", load_config(tree), {"s": (1,)}, 1)
+    return algo_factory("causal_bc", load_config(tree), {"s": (1,)}, 1)
 
 
 def set_slopes(algo, policy, discriminator):
@@ -86,7 +86,7 @@ def test_losses_by_hand():
     game = sum(2 * e * f for e, f in zip(errors, foretold, strict=True)) / 2
     squares = sum(e * e for e in errors) / 2
     assert float(info["Loss"]) == pytest.approx(game + 0.05 * squares, rel=1e-5)
-    assert float(info["Foretold_Error"]) == pytest.approx(game - 2.5, rel=1e-5)
+    assert float(info["Residual_Predictability"]) == pytest.approx(game - 2.5, rel=1e-5)
     expected = 0.1 * math.sqrt(2.5) - (game - 2.5)
     assert float(info["Discriminator_Loss"]) == pytest.approx(expected, rel=1e-5)
     assert float(info["BC_Distance"]) == pytest.approx(squares, rel=1e-5)
@@ -110,13 +110,13 @@ def test_the_instrument_lies_as_many_steps_back_as_said():
 def test_stacked_frames_end_at_the_step():
     config = load_config(
         {
-            "algo_name": "residuil",
+            "algo_name": "causal_bc",
             "experiment": {"epoch_every_n_steps": 10},
             "train": {"frame_stack": 2},
             "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
         }
     )
-    algo = algo_factory("residuil", config, {"s": (1,)}, 1)
+    algo = algo_factory("causal_bc", config, {"s": (1,)}, 1)
     raw = {"obs": {"s": torch.arange(3.0).view(1, 3, 1)}, "actions": torch.zeros(1, 3, 1)}
     batch = algo.process_batch_for_training(raw)
     assert batch["obs"]["s"].flatten().tolist() == [1.0, 2.0]
@@ -133,7 +133,7 @@ def test_padding_is_not_learned_from():
     raw["pad_mask"] = torch.tensor([[True, True], [True, False]])
     with_padding = algo.train_on_batch(algo.process_batch_for_training(raw), 1, validate=True)
     without = algo.train_on_batch(algo.process_batch_for_training(alone), 1, validate=True)
-    for name in ("Loss", "BC_Distance", "Foretold_Error"):
+    for name in ("Loss", "BC_Distance", "Residual_Predictability"):
         torch.testing.assert_close(with_padding[name], without[name])
 
 
@@ -191,7 +191,7 @@ def test_noise_of_three_steps_needs_a_lag_of_two():
 
 def test_windows_of_another_length_are_refused():
     tree = {
-        "algo_name": "residuil",
+        "algo_name": "causal_bc",
         "train": {"seq_length": 4},
         "algo": {"instrument_lag": 2},
         "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
