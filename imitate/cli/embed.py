@@ -32,7 +32,7 @@ def embed(
     """Turn the instructions of demonstrations into a table of vectors, once.
 
     Name the table in `train.language_embeddings` and list `lang_emb` under `observation.modalities.obs.low_dim`.
-    Training and acting then need no text model. Needs `pip install 'imitate[language]'`.
+    Training and acting then need no text model. Needs `pip install 'transformers>=4.40'`.
     """
     if out.exists() and not overwrite:
         raise UserError(f"{out}: exists; choose another --out, or --overwrite")

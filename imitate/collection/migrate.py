@@ -22,6 +22,7 @@ from imitate.envs.migration import (
 )
 from imitate.envs.model_migration import migrate_model_xml
 from imitate.errors import DatasetError, EnvError
+from imitate.extras import install_command
 
 RECORDED_ENV_ARGS = "recorded_env_args"
 """Attribute of ``data``: the description as it was when the demonstrations were recorded."""
@@ -83,7 +84,7 @@ def migrate_file(
                 f"{source}: env_args['type'] is {old.get('type')!r}: only robosuite's (1) have versions to translate"
             )
         if version is None:
-            raise EnvError("robosuite is not installed; do: pip install 'imitate[robosuite]'")
+            raise EnvError(f"robosuite is not installed; do: {install_command('robosuite')}")
         new, changes = migrate_env_args(old)
         report = MigrationReport(str(target.path if target else source), version, changes)
         scenes = _scenes(file, report)

@@ -25,6 +25,7 @@ from gymnasium import spaces
 from imitate.envs.env import Array, Obs
 from imitate.envs.rendering import prepare_gl
 from imitate.errors import EnvError, nearest
+from imitate.extras import install_command
 
 ENV_TYPE = 2
 FLAT, IMAGE = "flat", "image"
@@ -83,7 +84,7 @@ class GymnasiumEnv:
             raise EnvError(f"{self.name}: {_first_line(error)}") from error
         except ImportError as error:
             extra = EXTRAS.get(module)
-            what = f"pip install 'imitate[{extra}]'" if extra else "install it, or correct the name"
+            what = install_command(extra) if extra else "install it, or correct the name"
             raise EnvError(f"{self.name}: cannot be imported ({error}); do: {what}") from error
         except gymnasium.error.Error as error:
             raise EnvError(

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from imitate.errors import EnvError
+from imitate.extras import install_command
 
 _NEW_SCENE = re.compile(r'name="robot\d+_\w*_center"')
 _PREFIXES = {
@@ -65,7 +66,7 @@ def migrate_model_xml(xml: str, assets: Path | None = None) -> tuple[str, Counte
 def _installed_assets() -> Path:
     spec = find_spec("robosuite")
     if spec is None or spec.origin is None:
-        raise EnvError("robosuite is not installed; do: pip install 'imitate[robosuite]'")
+        raise EnvError(f"robosuite is not installed; do: {install_command('robosuite')}")
     return Path(spec.origin).parent / "models" / "assets"
 
 

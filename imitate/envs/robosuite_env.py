@@ -31,6 +31,7 @@ from imitate.envs.model_migration import migrate_model_xml
 from imitate.envs.planned_path import planned_paths
 from imitate.envs.rendering import prepare_gl
 from imitate.errors import EnvError, nearest
+from imitate.extras import missing
 
 ENV_TYPE = 1
 DEFAULT_CAMERA = "agentview"
@@ -52,9 +53,8 @@ def import_robosuite() -> Any:
     try:
         module = importlib.import_module("robosuite")
     except ImportError as error:
-        raise EnvError(
-            f"robosuite cannot be imported ({error}); do: pip install 'imitate[robosuite]'"
-        ) from error
+        error.name = error.name or "robosuite"
+        raise EnvError(f"robosuite cannot be used: {missing('robosuite', error)}") from error
     finally:
         logger.disabled = was_disabled
     if gl_setting is None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.errors import ConfigError
+from imitate.extras import missing
 
 
 class TextEncoder(Protocol):
@@ -37,9 +38,8 @@ class TransformersText:
         try:
             import transformers
         except ImportError as error:
-            raise ConfigError(
-                f"encoder '{name}' needs the package transformers: pip install 'imitate[language]'"
-            ) from error
+            error.name = error.name or "transformers"
+            raise ConfigError(f"encoder '{name}': {missing('language', error)}") from error
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)
             self.is_clip = transformers.AutoConfig.from_pretrained(name).model_type == "clip"

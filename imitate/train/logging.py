@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from imitate.errors import ConfigError
+from imitate.extras import install_command
 from imitate.train.console import Console
 from imitate.train.metrics import MetricsFile
 from imitate.train.run_folder import RunFolder
@@ -69,6 +70,6 @@ def import_wandb() -> Any:
         return import_module("wandb")
     except ImportError:
         raise ConfigError(
-            "experiment.logging.log_wandb is true but wandb is not installed: pip install 'imitate[wandb]', "
+            f"experiment.logging.log_wandb is true but wandb is not installed: {install_command('wandb')}, "
             "or --set experiment.logging.log_wandb=false"
         ) from None

@@ -214,7 +214,7 @@ def test_frames_have_the_wanted_size():
 
 def test_a_missing_module_of_environments_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
-    with pytest.raises(EnvError, match=r"do: pip install 'imitate\[robotics\]'"):
+    with pytest.raises(EnvError, match=r"do: pip install 'gymnasium-robotics>=1.4.2,<1.5'"):
         GymnasiumEnv("gymnasium_robotics:FetchReach-v4")
     with pytest.raises(EnvError, match="no_such_module.*install it, or correct the name"):
         GymnasiumEnv("no_such_module:Thing-v0")

@@ -80,6 +80,7 @@ def test_a_model_that_cannot_be_had():
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
-        ConfigError, match=r"needs the package transformers: pip install 'imitate.language"
+        ConfigError,
+        match="package 'transformers' is not installed; do: pip install 'transformers>=4.40'",
     ):
         TransformersText("clip")

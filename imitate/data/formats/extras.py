@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from imitate.errors import DatasetError
+from imitate.extras import missing
 
 
 def extra(module: str, name: str) -> Any:
@@ -16,11 +17,12 @@ def extra(module: str, name: str) -> Any:
         name: the extra of this package that installs it.
 
     Raises:
-        DatasetError: it is not installed.
+        DatasetError: it is not installed, or does not fit another package.
     """
     try:
         return import_module(module)
     except ImportError as error:
+        error.name = error.name or module
         raise DatasetError(
-            f"this format needs the package '{module.partition('.')[0]}' ({error}): pip install 'imitate[{name}]'"
+            f"this format cannot be read or written: {missing(name, error)}"
         ) from error

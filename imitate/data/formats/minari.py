@@ -190,7 +190,7 @@ def _write(
     storages = extra("minari.dataset.minari_storage", "minari")
     buffers = extra("minari.data_collector", "minari")
     dataset_id = _dataset_id(Path(report.target))
-    folder = path / "data"
+    folder = path.absolute() / "data"  # minari joins relative paths twice
     folder.mkdir(parents=True)
     sidecar = SidecarWriter(folder / NAME, source)
     storage: Any = None

@@ -226,3 +226,11 @@ def test_a_name_that_minari_refuses_is_refused_first(datasets, tmp_path):
     with pytest.raises(DatasetError, match="named <name>-v<number>"):
         convert(tmp_path / "o.hdf5", tmp_path / "toy", to_format="minari")
     assert not (tmp_path / "toy").exists()
+
+
+def test_a_relative_path_may_be_written(demo_file, tmp_path, monkeypatch):
+    demos = demo_file(num_demos=1)
+    monkeypatch.chdir(tmp_path)
+    convert(demos, "here-v0", to_format="minari")
+    with DatasetFile("here-v0") as file:
+        assert file.demos() == ["demo_0"]

@@ -1,0 +1,68 @@
+"""Packages that only some features need, and the words for one that is missing or does not fit.
+
+The extras of ``pyproject.toml`` are repeated here, since a package that is run from a clone has no metadata to ask; a
+test compares the two. This package is on no index, so the advice names the packages themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+
+REQUIREMENTS: dict[str, tuple[str, ...]] = {
+    "robosuite": (
+        "robosuite>=1.5.2,<1.6",
+        "mujoco>=3.3,<3.10",
+        'numpy<2; python_version < "3.13"',
+        'opencv-python<4.12; python_version < "3.13"',
+    ),
+    "robotics": ("gymnasium-robotics>=1.4.2,<1.5", "mujoco>=3.3,<4"),
+    "wandb": ("wandb>=0.17",),
+    "language": ("transformers>=4.40",),
+    "zarr": ("zarr>=3",),
+    "minari": (
+        "minari[hdf5,arrow]>=0.5.3",
+        'pyarrow>=15,<23; python_version < "3.13"',
+    ),
+    "lerobot": (
+        'pyarrow>=15,<23; python_version < "3.13"',
+        'pyarrow>=15; python_version >= "3.13"',
+        "av>=12",
+    ),
+}
+"""Requirements by extra; the only markers are ``python_version < "3.13"`` and its opposite."""
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the packages of an extra into the Python that runs."""
+    wanted = [part for part in map(_for_this_python, REQUIREMENTS[extra]) if part]
+    return " ".join(["pip install", *(f"'{part}'" for part in wanted)])
+
+
+def missing(extra: str, error: ImportError) -> str:
+    """Words for a package that could not be imported: which, why, and the command that cures it.
+
+    Args:
+        extra: the extra that installs it.
+        error: what the import raised.
+    """
+    package = (error.name or str(error)).partition(".")[0]
+    cure = f"do: {install_command(extra)} (in a clone: pip install '.[{extra}]')"
+    if isinstance(error, ModuleNotFoundError):
+        return f"the package '{package}' is not installed; {cure}"
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"the package '{package}' is installed{_version(package)} but cannot be imported: {reason}; {cure}"
+
+
+def _version(package: str) -> str:
+    try:
+        return f" ({metadata.version(package)})"
+    except (metadata.PackageNotFoundError, ValueError):
+        return ""
+
+
+def _for_this_python(requirement: str) -> str:
+    """The requirement without its marker; '' where the marker excludes this Python."""
+    wanted, _, marker = requirement.partition(";")
+    old = sys.version_info < (3, 13)
+    return "" if marker and ("<" in marker) != old else wanted.strip()
