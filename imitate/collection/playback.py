@@ -79,9 +79,7 @@ def playback(
     with DatasetFile(path) as file:
         chosen = _choose(file, demos)
         env = None if by == "obs-images" else make_env(file.env_meta, obs_keys=[], render=True)
-        rate = (
-            float(file.env_meta.get("env_kwargs", {}).get("control_freq", DEFAULT_RATE_HZ)) / skip
-        )
+        rate = (file.control_freq or DEFAULT_RATE_HZ) / skip
         try:
             with _video(target, rate) as add_frame:
                 for demo in chosen:

@@ -29,11 +29,11 @@ def check_agreement(sources: Sequence[DataSource], keys: Sequence[str]) -> None:
     """
     with DatasetFile(sources[0].path) as first:
         first_demo = _first_demo(first, sources[0])
-        wanted, rate = _layout(first, first_demo, keys), _control_freq(first)
+        wanted, rate = _layout(first, first_demo, keys), first.control_freq
     for source in sources[1:]:
         with DatasetFile(source.path) as file:
             demo = _first_demo(file, source)
-            found, own_rate = _layout(file, demo, keys), _control_freq(file)
+            found, own_rate = _layout(file, demo, keys), file.control_freq
         differences = list(_differences(found, wanted))
         if differences:
             raise DatasetError(
@@ -88,13 +88,6 @@ def _step(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _kind(is_uint8: bool) -> str:
     return "uint8" if is_uint8 else "not uint8"
-
-
-def _control_freq(file: DatasetFile) -> float | None:
-    rate = file.file_attrs.get("control_freq")
-    if rate is None:
-        rate = (file.env_meta.get("env_kwargs") or {}).get("control_freq")
-    return float(rate) if isinstance(rate, int | float) else None
 
 
 def check_apart(train: Sequence[DataSource], valid: Sequence[DataSource]) -> None:

@@ -249,6 +249,17 @@ class DatasetFile:
         return meta
 
     @property
+    def control_freq(self) -> float | None:
+        """Actions per second at which the demos were recorded; None where the file does not say it."""
+        kwargs = self.env_meta.get("env_kwargs")
+        in_env = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
+        said = self.file_attrs.get("control_freq")
+        rate = in_env if said is None else said
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
+            return None
+        return float(rate)
+
+    @property
     def file_attrs(self) -> dict[str, Any]:
         """Attributes of the group ``data``."""
         with self.reading("data"):

@@ -86,6 +86,17 @@ def checkpoint_dict(
     }
 
 
+def control_freq_of(ckpt: Mapping[str, Any]) -> float | None:
+    """Actions per second at which a policy is to act: the rate of its data; None where nothing says it."""
+    rate = ckpt["shape_metadata"].get("control_freq")
+    if rate is None:
+        kwargs = ckpt["env_metadata"].get("env_kwargs")
+        rate = kwargs.get("control_freq") if isinstance(kwargs, Mapping) else None
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
+        return None
+    return float(rate)
+
+
 def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
     """Write to a temporary file beside ``path``, flush to the disk, rename.
 

@@ -13,7 +13,12 @@ from imitate.data.language import Instructions
 from imitate.errors import CheckpointError, UserError
 from imitate.models.packed_linear import pack_linears
 from imitate.models.precision import has_fast_bf16
-from imitate.policy.checkpoint import algo_from_checkpoint, converted, load_checkpoint
+from imitate.policy.checkpoint import (
+    algo_from_checkpoint,
+    control_freq_of,
+    converted,
+    load_checkpoint,
+)
 from imitate.policy.rollout_policy import RolloutPolicy
 
 _logger = logging.getLogger(__name__)
@@ -59,7 +64,13 @@ def policy_from_checkpoint(
             "take 'fp32'"
         )
     pack_linears(algo.active_nets, torch.bfloat16 if precision == "bf16" else torch.float32)
-    policy = RolloutPolicy(algo, shapes.get("action_low"), shapes.get("action_high"), instructions)
+    policy = RolloutPolicy(
+        algo,
+        shapes.get("action_low"),
+        shapes.get("action_high"),
+        instructions,
+        control_freq_of(ckpt),
+    )
     if verbose:
         _logger.info(
             "loaded %s (%s), trained for %s epochs, on %s",

@@ -33,6 +33,8 @@ class RolloutPolicy:
         algo: put in evaluation mode.
         action_low, action_high: (A,) limits that actions are clipped to; None does not clip.
         instructions: what a policy that is conditioned on language may be told.
+        control_freq: actions per second of the data that the policy learned from; None: not known. The caller keeps the
+            rate; this class only says it.
 
     Attributes:
         obs_keys: keys that an observation must have; ``lang_emb`` is not among them where there are ``instructions``:
@@ -48,8 +50,10 @@ class RolloutPolicy:
         action_low: ArrayLike | None = None,
         action_high: ArrayLike | None = None,
         instructions: Instructions | None = None,
+        control_freq: float | None = None,
     ) -> None:
         self.algo = algo
+        self.control_freq = control_freq
         self._low = np.asarray(-np.inf if action_low is None else action_low, dtype=np.float64)
         self._high = np.asarray(np.inf if action_high is None else action_high, dtype=np.float64)
         self.instructions = instructions

@@ -157,6 +157,7 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
             "action_dims": {"actions": env.action_dim},
             "action_low": env.low,
             "action_high": env.high,
+            "control_freq": (meta.get("env_kwargs") or {}).get("control_freq"),
         },
         provenance={"datasets": [], "packages": package_versions()},
         env=env,

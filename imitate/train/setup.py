@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +23,7 @@ from imitate.config.data_paths import located_file
 from imitate.config.from_data import action_normalization, rollout_horizon
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
+from imitate.data.store import DataSource
 from imitate.errors import ConfigError
 from imitate.models.preprocess import Preprocess
 from imitate.recognition import diagnosis
@@ -157,6 +159,7 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
             "action_dims": dict(action_dims),
             "action_low": action_low,
             "action_high": action_high,
+            "control_freq": _control_freq(train_set.sources),
         },
         provenance=_provenance(config, train_set),
     )
@@ -185,6 +188,16 @@ def _normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
         stats = train_set.statistics()["actions"][key]
         entries[key]["normalization"] = action_normalization(stats.min, stats.max)
     return {"train.action_config": entries} if chosen else {}
+
+
+def _control_freq(sources: Sequence[DataSource]) -> float | None:
+    """Actions per second of the data, by the first file that says it; files of different rates do not get this far."""
+    for source in sources:
+        with DatasetFile(source.path) as file:
+            rate = file.control_freq
+        if rate is not None:
+            return rate
+    return None
 
 
 def _provenance(config: Config, train_set: Any) -> dict[str, Any]:

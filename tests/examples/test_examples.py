@@ -170,9 +170,9 @@ def test_a_driver_that_fails_leaves_the_robot_at_rest():
     assert body.at_rest
 
 
-def test_ticks_that_are_late_again_and_again_end_the_episode():
+def test_steps_that_are_late_again_and_again_end_the_episode():
     body, limits = robot(), loop.Limits(late_in_a_row=3, watchdog_s=60.0)
-    with pytest.raises(loop.RobotError, match="3 ticks in a row were late"):
+    with pytest.raises(loop.RobotError, match="3 control steps in a row were late"):
         loop.run_episode(
             body, Policy([0.0, 0.0], seconds=0.02), rate_hz=200, steps=10, limits=limits
         )
@@ -199,10 +199,117 @@ def test_the_watchdog_stops_the_robot_while_the_driver_hangs():
                 stopped_while_hanging.set()
 
     body = Hanging({"object": (10,)}, 2)
-    with pytest.raises(loop.RobotError, match="no tick for 0.2 s"):
+    with pytest.raises(loop.RobotError, match=r"no control step for 0\.2 s, the watchdog fired"):
         loop.run_episode(
             body, Policy([0.0, 0.0]), rate_hz=50, steps=5, limits=loop.Limits(1000, 0.2)
         )
     assert stopped_while_hanging.is_set()
     assert len(body.sent) == 1
     assert body.at_rest
+
+
+def test_an_action_that_lands_after_the_watchdogs_stop_is_followed_by_another_stop():
+    class Blocking(loop.SimulatedRobot):
+        moves = False
+        stopped = threading.Event()
+
+        def send(self, action):
+            self.stopped.wait(20.0)
+            self.moves = True  # the driver delivers what it had
+            super().send(action)
+
+        def stop(self):
+            super().stop()
+            self.moves = False
+            self.stopped.set()
+
+    body = Blocking({"object": (10,)}, 2)
+    with pytest.raises(loop.RobotError, match="watchdog fired"):
+        loop.run_episode(
+            body, Policy([0.5, 0.5]), rate_hz=50, steps=5, limits=loop.Limits(1000, 0.2)
+        )
+    assert len(body.sent) == 1
+    assert not body.moves
+
+
+def test_nothing_is_sent_after_the_watchdog_has_fired():
+    body = robot()
+    watchdog = loop.Watchdog(body, 0.01)
+    with watchdog:
+        watchdog._thread.join(20.0)
+        with pytest.raises(loop.RobotError, match="watchdog fired"):
+            watchdog.send(np.zeros(2))
+    assert body.sent == []
+
+
+class Stubborn(loop.SimulatedRobot):
+    """Its driver raises in so many attempts to stop."""
+
+    failures = 0
+
+    def stop(self):
+        if self.failures > 0:
+            self.failures -= 1
+            raise OSError("bus error")
+        super().stop()
+
+
+def test_a_stop_that_raises_is_tried_again():
+    body = Stubborn({"object": (10,)}, 2)
+    body.failures = 2
+    loop.run_episode(body, Policy([0.5, 0.5]), rate_hz=100, steps=2, limits=PATIENT)
+    assert body.at_rest
+
+
+def test_a_robot_that_cannot_be_stopped_is_told_of_loudly():
+    body = Stubborn({"object": (10,)}, 2)
+    body.failures = 1000
+    with pytest.raises(loop.RobotError, match="bus error.*EMERGENCY STOP"):
+        loop.run_episode(body, Policy([0.5, 0.5]), rate_hz=100, steps=2, limits=PATIENT)
+
+
+def test_another_rate_than_the_demonstrations_is_refused_unless_wanted():
+    body, policy = robot(), Policy([0.0, 0.0])
+    policy.control_freq = 10.0
+    with pytest.raises(loop.RobotError, match="rate_hz is 20.*demonstrations at 10 Hz"):
+        loop.run_episode(body, policy, rate_hz=20, steps=2, limits=PATIENT)
+    assert body.sent == []
+    loop.run_episode(body, policy, rate_hz=100, steps=2, limits=PATIENT, any_rate=True)
+    assert len(body.sent) == 2
+
+
+@pytest.fixture
+def image_checkpoint(tmp_path):
+    shape = (3, 32, 32)
+    tree = {
+        "algo_name": "bc",
+        "algo": {"actor_layer_dims": [16]},
+        "observation": {
+            "modalities": {"obs": {"low_dim": ["joint_pos"], "rgb": ["camera_image"]}},
+            "encoder": {
+                "rgb": {"core_kwargs": {"backbone_class": "ShallowConv", "feature_dimension": 8}}
+            },
+        },
+    }
+    torch.manual_seed(0)
+    shapes = {"camera_image": shape, "joint_pos": (3,)}
+    algo = algo_factory("bc", load_config(tree), shapes, 3, "cpu")
+    path = tmp_path / "image.pth"
+    shape_metadata = {"action_low": [-1.0] * 3, "action_high": [1.0] * 3, "control_freq": 10.0}
+    save_checkpoint(checkpoint_dict(algo, env_metadata={}, shape_metadata=shape_metadata), path)
+    return path
+
+
+def test_the_stand_in_observes_what_an_image_policy_takes(image_checkpoint):
+    report = loop.main(str(image_checkpoint), steps=3)
+    assert len(report.latencies_ms) == 3
+    policy, _ = loop.policy_from_checkpoint(ckpt_path=image_checkpoint)
+    seen = loop.stand_in(policy).observe()
+    assert seen["camera_image"].shape == (32, 32, 3)
+    assert seen["camera_image"].dtype == np.uint8
+    assert seen["joint_pos"].shape == (3,)
+
+
+def test_the_rate_must_be_known(checkpoint):
+    with pytest.raises(loop.RobotError, match="--rate-hz"):
+        loop.main(str(checkpoint), steps=3)

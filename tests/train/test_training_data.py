@@ -6,6 +6,8 @@ import pytest
 
 from imitate.config import load_config
 from imitate.errors import EnvError
+from imitate.policy.checkpoint import control_freq_of
+from imitate.policy.loading import policy_from_checkpoint
 from imitate.train.setup import resolve
 from imitate.train.trainer import train
 
@@ -166,6 +168,16 @@ def test_rollouts_are_off_on_a_real_robot(start, tmp_path):
     assert "imitate dataset set-env" in note and "--env" in note
     config = json.loads((result.run_dir / "config.json").read_text())
     assert config["experiment"]["rollout"]["enabled"] is False
+
+
+def test_the_control_rate_of_a_robot_reaches_the_checkpoint(start, tmp_path):
+    robot = {"env_name": "my_arm", "type": 4, "env_kwargs": {}}
+    path = write_demos(tmp_path / "robot.hdf5", meta=robot)
+    with h5py.File(path, "r+") as file:
+        file["data"].attrs["control_freq"] = 10
+    result, _ = start(path)
+    policy, ckpt = policy_from_checkpoint(ckpt_path=result.checkpoint)
+    assert policy.control_freq == control_freq_of(ckpt) == 10.0
 
 
 def test_a_named_environment_stands_in_for_a_real_robot(tmp_path):

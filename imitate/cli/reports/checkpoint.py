@@ -9,7 +9,7 @@ from typing import Any
 
 from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
 from imitate.config import load_config
-from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
+from imitate.policy.checkpoint import algo_from_checkpoint, control_freq_of, load_checkpoint
 
 REASONS = {
     "best.pth": "the best by success rate",
@@ -39,6 +39,7 @@ def describe(path: Path) -> Report:
         "env_type": env.get("type"),
         "env_version": env.get("env_version"),
         "robots": env.get("env_kwargs", {}).get("robots"),
+        "control_freq": control_freq_of(ckpt),
         "obs_shapes": shapes["all_shapes"],
         "action_dim": shapes["ac_dim"],
         "action_low": shapes.get("action_low"),
@@ -75,6 +76,7 @@ def lay_out(report: Report) -> Iterator[str]:
             ("parameters", f"{report['parameters']:,}"),
             ("trained", f"epoch {report['epoch']}, {report['step']} updates{_reason(report)}"),
             ("environment", environment_words(report)),
+            ("control rate", _rate(report["control_freq"])),
             ("actions", f"{report['action_dim']}, {_limits(report)}"),
             ("normalizes", _normalization_words(report)),
             ("versions", ", ".join(f"{k} {v}" for k, v in report["versions"].items())),
@@ -107,6 +109,10 @@ def _reason(report: Report) -> str:
     """Why it was kept, where its file name is one of a run."""
     reason = REASONS.get(Path(report["path"]).name)
     return "" if reason is None else f" ({reason})"
+
+
+def _rate(control_freq: float | None) -> str:
+    return "not said" if control_freq is None else f"{control_freq:g} Hz"
 
 
 def _limits(report: Report) -> str:

@@ -16,7 +16,7 @@ def describe(path: Path) -> Report:
     with DatasetFile(path) as file:
         demos = file.demos()
         lengths = np.array([file.length(demo) for demo in demos], dtype=np.int64)
-        env, attrs = file.env_meta, file.file_attrs
+        env = file.env_meta
         return {
             "kind": "dataset",
             "path": str(path),
@@ -34,8 +34,7 @@ def describe(path: Path) -> Report:
             "env_type": env.get("type"),
             "env_version": env.get("env_version"),
             "robots": env.get("env_kwargs", {}).get("robots"),
-            "control_freq": attrs.get("control_freq")
-            or env.get("env_kwargs", {}).get("control_freq"),
+            "control_freq": file.control_freq,
             "success": _successes(file, demos),
             "actions": _action_range(file, demos),
             "filter_keys": {name: len(names) for name, names in file.filter_keys().items()},
@@ -102,7 +101,7 @@ def lay_out(report: Report) -> Iterator[str]:
         ("environment", environment_words(report)),
         (
             "control rate",
-            "not said" if not report["control_freq"] else f"{report['control_freq']} Hz",
+            "not said" if not report["control_freq"] else f"{report['control_freq']:g} Hz",
         ),
     ]
     masks = report["filter_keys"]
