@@ -64,9 +64,10 @@ def explain(
     json_: Annotated[bool, typer.Option("--json", help="A JSON list, for scripts.")] = False,
 ) -> None:
     """Say what each key of a file means here, and where robomimic does otherwise under the same key."""
+    config = load_config(file, set_ or ())
     found = [
         one
-        for one in explained(read_tree(file), load_config(file, set_ or ()))
+        for one in explained(read_tree(file, quiet=True), config)
         if one.robomimic or not differing
     ]
     if json_:

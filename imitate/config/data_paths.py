@@ -10,6 +10,18 @@ from imitate.errors import ConfigError
 from imitate.recognition import diagnosis
 
 
+class MissingFileError(ConfigError):
+    """A file that a configuration names is not there.
+
+    Attributes:
+        path: as the configuration names it.
+    """
+
+    def __init__(self, path: str, words: str) -> None:
+        super().__init__(words)
+        self.path = path
+
+
 def located_data(config: Config) -> tuple[DatasetConfig, ...]:
     """The entries of ``train.data`` with absolute paths.
 
@@ -17,7 +29,7 @@ def located_data(config: Config) -> tuple[DatasetConfig, ...]:
     formats, which may be folders, keep their own paths: :class:`imitate.data.DatasetFile` converts what it opens.
 
     Raises:
-        ConfigError: no data are named, or a file is in neither place.
+        ConfigError: no data are named, or a file is in neither place (:class:`MissingFileError`).
     """
     if not config.train.data:
         raise ConfigError(
@@ -49,6 +61,6 @@ def _locate(path: str, key: str, folder: Path | None) -> Path:
     if known is not None:
         raise ConfigError(f"{key}: {known}")
     places = " nor ".join(str(place) for place in dict.fromkeys(tried))
-    raise ConfigError(
-        f"{key}: no file {places}: correct the path, or collect or download the data first"
+    raise MissingFileError(
+        path, f"{key}: no file {places}: correct the path, or collect or download the data first"
     )

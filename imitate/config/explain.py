@@ -4,91 +4,164 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imitate.config.config import Config
 from imitate.config.schema import Key, keys
+from imitate.config.section import Section
 
-DIFFERENCES: tuple[tuple[str, str], ...] = (
-    ("algo.unet.*", "ignored: its U-Net has always 256, 512 and 1024 channels; heeded here"),
-    ("train.max_grad_norm", "heeded by BC only; here by every algorithm"),
-    (
+Applies = Callable[[Any, Config], bool]
+"""Whether a difference concerns a file: from the key's value and the whole configuration."""
+
+
+class Difference(NamedTuple):
+    """What robomimic does under keys (``*`` for any characters), and when that matters."""
+
+    pattern: str
+    words: str
+    applies: Applies = lambda value, config: True
+
+
+def _set(value: Any, config: Config) -> bool:
+    """The key has a value other than null, false, an empty list."""
+    return bool(value)
+
+
+def _unset(value: Any, config: Config) -> bool:
+    return not value
+
+
+def _rate_moves(value: Any, config: Config) -> bool:
+    return bool(value) and config.experiment.validate
+
+
+def _windows(value: Any, config: Config) -> bool:
+    return bool(value) and config.train.seq_length > 1
+
+
+def _several(value: Any, config: Config) -> bool:
+    return isinstance(value, int) and value > 1
+
+
+def _mended_randomizer(value: Any, config: Config) -> bool:
+    names = [value] if isinstance(value, str) else value or []
+    return bool({"GaussianNoiseRandomizer", "CropRandomizer"} & set(names))
+
+
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        "algo.unet.*",
+        "ignored: its U-Net has always 256, 512 and 1024 channels; heeded here",
+    ),
+    Difference(
+        "train.max_grad_norm",
+        "heeded by BC only; here by every algorithm",
+        lambda value, config: value is not None and config.algo_name != "bc",
+    ),
+    Difference(
         "*.vae.decoder.is_conditioned",
         "ignored: the decoder always sees the observation; heeded here",
+        _unset,
     ),
-    (
+    Difference(
         "algo.dd*m.prediction_type",
         "learns the noise whatever this says; here what it says is learned",
+        lambda value, config: value != "epsilon",
     ),
-    (
-        "*.learning_rate.*",
+    Difference(
+        "*.learning_rate.epoch_schedule",
         "its schedules also move during validation; here in training alone",
+        _rate_moves,
     ),
-    (
+    Difference(
+        "*.learning_rate.warmup_steps",
+        "its schedules also move during validation; here in training alone",
+        _rate_moves,
+    ),
+    Difference(
+        "*.learning_rate.scheduler_type",
+        "its schedules also move during validation; here in training alone",
+        lambda value, config: value == "cosine" and config.experiment.validate,
+    ),
+    Difference(
         "experiment.additional_envs",
         "only the last one was evaluated; here all are",
+        lambda value, config: bool(value) and len(value) > 1,
     ),
-    (
+    Difference(
         "experiment.validate",
         "the validation loss of stochastic policies was that of acting, with noise 1e-4; here it has the learned noise",
+        _set,
     ),
-    ("experiment.keep_all_videos", "ignored; heeded here"),
-    (
-        "experiment.rollout.*",
+    Difference("experiment.keep_all_videos", "ignored; heeded here", _set),
+    Difference(
+        "experiment.rollout.n",
         "episodes are not seeded there; here they are (experiment.rollout.seed)",
     ),
-    (
+    Difference(
         "train.hdf5_cache_mode",
         "'all' keeps every overlapping window in RAM; here data are never held twice, whatever this says",
+        lambda value, config: value == "all",
     ),
-    (
-        "train.action_config.*",
+    Difference(
+        "train.action_config.*.normalization",
         "validation data are normalized by their own statistics; here by those of the training data",
+        _rate_moves,
     ),
-    (
+    Difference(
         "train.hdf5_normalize_obs",
         "standard deviations are raised by 0.001; here not below 0.01. Imported policies keep their own",
+        _set,
     ),
-    ("train.pad_seq_length", "padded steps are learned from; here they are left out of the loss"),
-    (
+    Difference(
+        "train.pad_seq_length",
+        "padded steps are learned from; here they are left out of the loss",
+        _windows,
+    ),
+    Difference(
         "train.frame_stack",
         "networks without memory learn from the oldest frame only; here from all",
+        _several,
     ),
-    (
+    Difference(
         "algo.transformer.pred_future_acs",
         "acts on the oldest observation of the window; here on the newest (algo.transformer.causal true: as there)",
+        _set,
     ),
-    (
+    Difference(
         "algo.rnn.kwargs.bidirectional",
         "accepted; here refused, since a policy cannot see the future",
+        _set,
     ),
-    (
+    Difference(
         "algo.subgoal_update_interval",
         "the actor of hbc and iris sees no subgoal; here it does",
     ),
-    (
+    Difference(
         "algo.critic.distributional.*",
         "projects the target to two atoms; here to all of them",
     ),
-    (
+    Difference(
         "observation.encoder.*.obs_randomizer_class",
         "GaussianNoiseRandomizer adds uniform noise in [0, 1), crops never reach the last row and column; mended here",
+        _mended_randomizer,
     ),
-    (
+    Difference(
         "observation.encoder.*.core_kwargs.backbone_kwargs.pretrained",
         "pretrained trunks see colours in [0, 1]; here as they were trained, unless imagenet_normalization is false",
+        _set,
     ),
-    (
+    Difference(
         "observation.encoder.*.core_kwargs.backbone_kwargs.output_channel",
         "ignored by ShallowConv; heeded here",
     ),
-    (
+    Difference(
         "algo.ema.*",
         "the count of updates is not saved, so that resuming overwrites the average; saved here",
     ),
 )
-"""Keys, with ``*`` for any characters, and what robomimic does under them."""
+"""Keys under which robomimic does otherwise. One in a part that is switched off concerns nobody."""
 
 
 class Explanation(NamedTuple):
@@ -113,7 +186,7 @@ def explain(tree: Mapping[str, Any], config: Config) -> Iterator[Explanation]:
         *keys(type(config.observation), "observation"),
     ]
     for path, value in _leaves(tree, ()):
-        yield Explanation(path, value, _meaning(path, known), _difference(path))
+        yield Explanation(path, value, _meaning(path, known), _difference(path, value, config))
 
 
 def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -135,11 +208,31 @@ def _meaning(path: str, known: list[Key]) -> str:
     return "means nothing, dropped"
 
 
-def _difference(path: str) -> str:
-    for pattern, text in DIFFERENCES:
-        if re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), path):
-            return text
+def _difference(path: str, value: Any, config: Config) -> str:
+    """What robomimic does otherwise that concerns the file; empty for nothing."""
+    if _is_off(path, config):
+        return ""
+    for difference in DIFFERENCES:
+        pattern = re.escape(difference.pattern).replace(r"\*", ".*")
+        if re.fullmatch(pattern, path) and difference.applies(value, config):
+            return difference.words
     return ""
+
+
+def _is_off(path: str, config: Config) -> bool:
+    """Whether the key lies in a part that is not enabled, or in the encoder of a modality without observations."""
+    node: Any = config
+    names = path.split(".")
+    for name in names[:-1]:
+        if not isinstance(node, Section) or name not in node:
+            break
+        node = node[name]
+        if isinstance(node, Section) and node.get("enabled") is False:
+            return True
+    if names[0] != "observation" or "encoder" not in names[:-2]:
+        return False
+    seen = config.observation.modalities_of_all()
+    return names[names.index("encoder") + 1] not in {*seen, *seen.values()}
 
 
 def lines(explanations: Iterator[Explanation]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from imitate.config.config import Config
 from imitate.config.migration import migrate
 from imitate.config.overrides import parse_override, put
 from imitate.config.ready_configs import bundled, names
-from imitate.errors import ConfigError, nearest
+from imitate.errors import ConfigError
 from imitate.recognition import diagnosis, recognise
 
+MOST_NEAR = 3
+"""So many near names are told where a configuration is not found."""
 Source = str | os.PathLike[str] | Mapping[str, Any] | Config
 
 
@@ -32,17 +35,45 @@ def load_config(source: Source, overrides: Iterable[str] = ()) -> Config:
     """
     tree, label, folder = _read(source)
     tree = migrate(tree)
+    written, laid = deepcopy(tree), dict[str, str]()
     for text in overrides:
         algo_name = tree.get("algo_name")
-        path, value = parse_override(
-            text, Config, algo_name if isinstance(algo_name, str) else None
-        )
-        put(tree, path, value)
-    return Config.build(tree, label=label, folder=folder)
+        try:
+            path, value = parse_override(
+                text, Config, algo_name if isinstance(algo_name, str) else None
+            )
+            put(tree, path, value)
+        except ConfigError as error:
+            raise ConfigError(f"--set {text}: {error}") from None
+        laid[path] = text
+    try:
+        return Config.build(tree, folder=folder)
+    except ConfigError as error:
+        if laid and _is_good(written):
+            label = f"{label} with --set {' --set '.join(laid.values())}".strip()
+        lines = [_blamed(line, label, laid) for line in str(error).splitlines()]
+        raise ConfigError("\n".join(lines)) from None
 
 
-def read_tree(source: Source) -> dict[str, Any]:
-    """The tree as written, moved to today's keys but not checked."""
+def _is_good(tree: dict[str, Any]) -> bool:
+    try:
+        Config.build(tree)
+    except ConfigError:
+        return False
+    return True
+
+
+def _blamed(problem: str, label: str, laid: Mapping[str, str]) -> str:
+    """A problem with its source before it: the override of its key, by dotted key in ``laid``, else the file."""
+    key = problem.partition(" ")[0].rstrip(":,")
+    for path, text in reversed(list(laid.items())):
+        if f"{path}.".startswith(f"{key}.") or f"{key}.".startswith(f"{path}."):
+            return f"--set {text}: {problem}"
+    return f"{label}: {problem}" if label else problem
+
+
+def read_tree(source: Source, *, quiet: bool = False) -> dict[str, Any]:
+    """The tree as written, moved to today's keys but not checked; ``quiet``: dropped keys are not told."""
     tree, _, folder = _read(source)
     data = (tree.get("train") or {}).get("data")
     if folder is not None and isinstance(data, str) and not Path(data).expanduser().is_absolute():
@@ -50,7 +81,7 @@ def read_tree(source: Source) -> dict[str, Any]:
         beside = folder / data
         if beside.exists() and not Path(data).exists():
             tree["train"]["data"] = str(beside)
-    return migrate(tree)
+    return migrate(tree, quiet=quiet)
 
 
 def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
@@ -70,8 +101,7 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
                 raise ConfigError(known)
             what = "is a folder" if path.is_dir() else "there is no such file"
             raise ConfigError(
-                f"{path}: {what}, nor a bundled configuration of that name; "
-                f"{nearest(str(source), names())}"
+                f"{path}: {what}, nor a bundled configuration of that name; {_near(path)}"
             )
         path = found
     try:
@@ -82,6 +112,26 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
     if kind is not None and kind.kind != "configuration":
         raise ConfigError(f"{path}: is {kind.what}: {kind.advice}")
     return _parse(text, str(path)), str(path), path.resolve().parent
+
+
+def _near(path: Path) -> str:
+    """Words for the nearest file beside, and the nearest bundled names; or how to list these."""
+    beside = [] if path.is_dir() else sorted(path.parent.glob("*.json"))
+    files = get_close_matches(path.name, [one.name for one in beside], n=1)
+    bundled_names = names()
+    by_end: dict[str, list[str]] = {}
+    for name in bundled_names:
+        by_end.setdefault(name.rpartition("/")[2], []).append(name)
+    wanted = path.as_posix().removesuffix(".json")
+    found = [name for name in bundled_names if name.endswith(f"/{wanted}")]
+    found += get_close_matches(wanted, bundled_names, n=1)
+    for end in get_close_matches(wanted.rpartition("/")[2], by_end, n=1, cutoff=0.8):
+        found += [name for name in by_end[end] if name.startswith(f"{wanted.partition('/')[0]}/")]
+        found += by_end[end]
+    near = [*(str(path.parent / name) for name in files), *dict.fromkeys(found)][:MOST_NEAR]
+    if near:
+        return f"did you mean {' or '.join(repr(name) for name in near)}?"
+    return f"`imitate config list` prints the {len(bundled_names)} bundled names"
 
 
 def _parse(text: str, label: str) -> dict[str, Any]:

@@ -8,13 +8,11 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 STRAY_KEYS = {
-    "experiment.mse": "an empty object in robomimic's bc_transformer template that nothing reads",
-    "algo.optim_params.*.num_train_batches": "written into saved configurations by robomimic's "
-    "training script",
-    "algo.optim_params.*.num_epochs": "written into saved configurations by robomimic's "
-    "training script",
+    "experiment.mse": "not supported",
+    "algo.optim_params.*.num_train_batches": "written by robomimic's training script, means nothing",
+    "algo.optim_params.*.num_epochs": "written by robomimic's training script, means nothing",
 }
-"""Keys in robomimic's files that mean nothing: dropped with a warning. ``*`` is any one key."""
+"""Keys in robomimic's files that nothing here reads: dropped with a warning. ``*`` is any one key."""
 
 FLAT_ENCODER_KEYS = {
     "visual_core",
@@ -31,12 +29,18 @@ CORE_KEYS = ("feature_dimension", "pool_class", "pool_kwargs")
 """Keys that stood beside ``core_kwargs`` in 0.2, now inside."""
 
 
-def migrate(tree: dict[str, Any]) -> dict[str, Any]:
-    """A tree in today's form; ``tree`` is a private copy and may be changed."""
+def migrate(tree: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
+    """A tree in today's form.
+
+    Args:
+        tree: a private copy, which may be changed.
+        quiet: drop keys that mean nothing without a warning.
+    """
     tree.pop("$schema", None)
     for pattern, reason in STRAY_KEYS.items():
         for path in _drop(tree, pattern.split("."), ()):
-            logger.warning("%s: dropped, %s", path, reason)
+            if not quiet:
+                logger.warning("%s: %s: dropped", path, reason)
     _update_observation(tree.get("observation"))
     return tree
 

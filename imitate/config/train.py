@@ -279,8 +279,12 @@ class TrainConfig(Section):
 
     @field_validator("data", mode="before")
     @classmethod
-    def _path_is_a_list_of_one(cls, value: Any) -> Any:
-        return ({"path": value},) if isinstance(value, str) else value
+    def _paths_are_objects(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return ({"path": value},)
+        if isinstance(value, list | tuple):
+            return tuple({"path": one} if isinstance(one, str) else one for one in value)
+        return value
 
     @model_validator(mode="before")
     @classmethod

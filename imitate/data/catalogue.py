@@ -12,6 +12,7 @@ from urllib.parse import urljoin
 from imitate.errors import UserError, nearest
 
 VERSION = 1
+_ACTIONS = "`imitate dataset actions --to absolute --action-dict` makes it"
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,28 @@ def load_catalogue(path: Path | None = None, base_url: str | None = None) -> lis
             )
         )
     return files
+
+
+def download_advice(path: str) -> str | None:
+    """The commands that bring a file whose path ends as one of the catalogue does; None where none does.
+
+    Args:
+        path: such as ``datasets/lift/ph/low_dim_v15.hdf5``: the task, the kind of demonstrations, the name.
+    """
+    wanted = PurePosixPath(path.replace("\\", "/"))
+    beside = [file for file in load_catalogue() if file.place.parts[-3:-1] == wanted.parts[-3:-1]]
+    same = [file for file in beside if file.place.name == wanted.name]
+    if len(wanted.parts) < 3 or not beside:
+        return None
+    if same:
+        return (
+            f"`imitate dataset download {same[0].name}` brings it: then give "
+            f"--dataset {PurePosixPath('datasets') / same[0].place}"
+        )
+    from_images = wanted.name.startswith("image")
+    step = "`imitate dataset render` makes the images" if from_images else _ACTIONS
+    source = next((file for file in beside if file.name.endswith("/low_dim")), beside[0])
+    return f"`imitate dataset download {source.name}` brings its demonstrations, of which {step}"
 
 
 def chosen(files: Sequence[PublicFile], names: Sequence[str]) -> list[PublicFile]:

@@ -18,11 +18,12 @@ import torch
 
 from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
-from imitate.config import Config, located_data
-from imitate.config.data_paths import located_file
+from imitate.config import Config, DatasetConfig, located_data
+from imitate.config.data_paths import MissingFileError, located_file
 from imitate.config.from_data import action_normalization, rollout_horizon
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
+from imitate.data.catalogue import download_advice
 from imitate.data.store import DataSource
 from imitate.errors import ConfigError
 from imitate.models.preprocess import Preprocess
@@ -88,7 +89,7 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
     config = config.with_overrides(overrides) if overrides else config
     paths: dict[str, Any] = {}
     if config.train.data or not config.train.online.enabled:
-        located = located_data(config)
+        located = _data_of(config)
         paths["train.data"] = [with_filter_key(entry, config).to_dict() for entry in located]
     if config.train.language_embeddings is not None:
         paths["train.language_embeddings"] = str(located_file(config, "train.language_embeddings"))
@@ -96,6 +97,17 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
     check_trainable(config)
     _check_rollback(config)
     return config
+
+
+def _data_of(config: Config) -> tuple[DatasetConfig, ...]:
+    """The demonstration files; of a public one that is missing, the command that downloads it is told."""
+    try:
+        return located_data(config)
+    except MissingFileError as error:
+        advice = download_advice(error.path)
+        if advice is None:
+            raise
+        raise ConfigError(f"{str(error).rpartition(': ')[0]}: {advice}") from None
 
 
 def _check_rollback(config: Config) -> None:

@@ -79,6 +79,45 @@ def test_keys_prints_the_table(arguments, row):
     assert row in done.stdout
 
 
+def test_a_key_that_is_dropped_is_told_once(tmp_path, caplog):
+    file = tmp_path / "theirs.json"
+    file.write_text(json.dumps({"algo_name": "bc", "experiment": {"mse": {"a": 1}}}))
+    assert run("explain", str(file)).exit_code == 0
+    assert [r.getMessage() for r in caplog.records] == ["experiment.mse: not supported: dropped"]
+
+
+def differing(tmp_path, tree):
+    file = tmp_path / "theirs.json"
+    file.write_text(json.dumps(tree))
+    found = json.loads(run("explain", str(file), "--differing", "--json").stdout)
+    return {entry["path"] for entry in found}
+
+
+def test_only_differences_that_concern_the_file_are_told(tmp_path):
+    """All sections of a robomimic file, whose parts are switched off or hold nothing."""
+    tree = json.loads(run("show", "bc/bc").stdout)
+    tree["experiment"]["rollout"]["enabled"] = False
+    tree["algo"]["optim_params"]["policy"]["learning_rate"]["warmup_steps"] = 0
+    assert differing(tmp_path, tree) == set()
+    tree["experiment"]["rollout"]["enabled"] = True
+    tree["experiment"]["validate"] = True
+    tree["train"].update({"frame_stack": 3, "seq_length": 5, "hdf5_validation_filter_key": "valid"})
+    tree["algo"]["vae"].update({"enabled": True})
+    tree["algo"]["vae"]["decoder"]["is_conditioned"] = False
+    tree["observation"]["modalities"]["obs"]["rgb"] = ["camera_image"]
+    tree["observation"]["encoder"]["rgb"]["obs_randomizer_class"] = "CropRandomizer"
+    tree["observation"]["encoder"]["depth"]["obs_randomizer_class"] = "CropRandomizer"
+    assert differing(tmp_path, tree) == {
+        "experiment.rollout.n",
+        "experiment.validate",
+        "train.frame_stack",
+        "train.pad_seq_length",
+        "algo.vae.decoder.is_conditioned",
+        "algo.optim_params.policy.learning_rate.scheduler_type",
+        "observation.encoder.rgb.obs_randomizer_class",
+    }
+
+
 def test_explain_says_what_a_key_means_and_what_robomimic_does(tmp_path):
     file = tmp_path / "theirs.json"
     file.write_text(

@@ -60,6 +60,65 @@ def test_a_file_that_does_not_exist_and_a_folder(tmp_path):
     assert problem(tmp_path).startswith(f"{tmp_path}: is a folder, nor a bundled configuration")
 
 
+def test_a_misspelt_file_is_answered_with_the_file_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "own_robot.json").write_text(json.dumps(TOY))
+    assert problem(tmp_path / "own_robt.json").endswith(
+        f"did you mean '{tmp_path}/own_robot.json'?"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert problem("own_robt.json").endswith("did you mean 'own_robot.json'?")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("lift/bc", "did you mean 'robosuite/lift/bc' or"),
+        ("bc_rnn_gmm", "did you mean 'bc/bc_rnn_gmm' or"),
+        ("bc/bcc", "did you mean 'bc/bc' or"),
+        ("quite something else", "`imitate config list` prints the"),
+    ],
+)
+def test_a_name_is_answered_with_near_bundled_ones(name, near, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = problem(name)
+    assert near in text
+    assert len(text) < 300
+
+
+@pytest.mark.parametrize(
+    ("overrides", "start"),
+    [
+        (["trian.seed=2"], "--set trian.seed=2: trian: unknown key, did you mean 'train'?"),
+        (["train.seed=x"], '--set train.seed=x: train.seed: got "x", wanted an integer'),
+        (["train.seed=1", "train.seed=x"], "--set train.seed=x: train.seed: got"),
+        (["train"], "--set train: 'train': wanted key=value"),
+        (["train.data.4.weight=2"], "--set train.data.4.weight=2: train.data.4.weight: "),
+        (["algo.loss=sequence"], "FILE with --set algo.loss=sequence: train.seq_length: is 1, but"),
+        (
+            ["algo.loss=sequence", "train.seq_length=1"],
+            "--set train.seq_length=1: train.seq_length: is 1, but algo.loss is 'sequence'",
+        ),
+    ],
+)
+def test_an_override_is_blamed_for_its_own_error(overrides, start, tmp_path):
+    path = tmp_path / "good.json"
+    path.write_text(json.dumps({**TOY, "train": {"data": [{"path": "a"}]}}))
+    assert problem(path, *overrides).startswith(start.replace("FILE", str(path)))
+
+
+def test_the_file_is_blamed_where_the_override_is_good(tmp_path):
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({**TOY, "train": {"sed": 1}}))
+    assert problem(path, "train.batch_size=3").startswith(f"{path}: train.sed: unknown key")
+
+
+def test_data_may_be_a_list_of_paths():
+    config = load_config(TOY, ['train.data=["a.hdf5", "b.hdf5"]'])
+    assert [entry.path for entry in config.train.data] == ["a.hdf5", "b.hdf5"]
+    config = load_config({**TOY, "train": {"data": ["a", {"path": "b", "weight": 2.0}]}})
+    assert [(entry.path, entry.weight) for entry in config.train.data] == [("a", 1.0), ("b", 2.0)]
+
+
 def test_every_problem_has_its_line_and_the_file(tmp_path):
     path = tmp_path / "bad.json"
     path.write_text(

@@ -195,6 +195,7 @@ def test_stray_keys_are_dropped_with_a_warning(caplog):
         "algo.optim_params.policy.num_epochs",
     ]
     assert len(STRAY_KEYS) == 3
+    assert caplog.records[0].getMessage() == "experiment.mse: not supported: dropped"
 
 
 def test_the_transformer_template(caplog):
