@@ -107,7 +107,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "train.action_config.*.normalization",
         "validation data are normalized by their own statistics; here by those of the training data",
-        _rate_moves,
+        lambda value, config: value in ("min_max", "gaussian") and config.experiment.validate,
     ),
     Difference(
         "train.hdf5_normalize_obs",
