@@ -104,6 +104,15 @@ def command(
     updates: Annotated[
         int, typer.Option("--updates", min=1, help="With --fqe: of the values of each checkpoint.")
     ] = 5000,
+    step_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--step-timeout-s",
+            min=0.001,
+            help="Seconds after which a step, a reset or a picture counts as hung (making an environment: five times "
+            "as long). Its process is replaced; the second time the episode has failed.",
+        ),
+    ] = 60.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Measure the success rate of a checkpoint, or compare two on the same seeds.
@@ -153,6 +162,7 @@ def command(
                     video_skip=video_skip,
                     overlay=overlay,
                     on_episode=progress.add,
+                    step_timeout_s=step_timeout_s,
                 )
         except EvaluationError as error:
             typer.echo(f"error: {path}: {error}", err=True)

@@ -69,6 +69,11 @@ class RolloutConfig(Section):
         description="Worker processes for the episodes; 0: in the training process; null: one "
         "per CPU core.",
     )
+    step_timeout_s: PositiveFloat = Field(
+        60.0,
+        description="With workers: a step, reset or picture that takes longer counts as hung; its process is "
+        "replaced, and the episode is played once more. For making an environment five times as long.",
+    )
     background: bool = Field(
         True, description="Evaluate in a separate process while training goes on."
     )

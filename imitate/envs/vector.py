@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +17,22 @@ from imitate.envs.cameras import Size
 from imitate.envs.env import Array, Env, Obs
 from imitate.envs.make import make_env
 from imitate.errors import EnvError
+from imitate.processes import end_with_parent
 
 _WORKER_GONE = (EOFError, BrokenPipeError, ConnectionResetError)
+
+
+class HungCopiesError(EnvError):
+    """Copies of an environment that did not return from a call in time; all copies have been ended.
+
+    Attributes:
+        copies: their numbers.
+        reason: the call and the limit, in words.
+    """
+
+    def __init__(self, name: str, copies: Sequence[int], reason: str) -> None:
+        super().__init__(f"{name}: copies {list(copies)}: {reason}")
+        self.copies, self.reason = tuple(copies), reason
 
 
 class AsGymnasium(gymnasium.Env[Any, Array]):
@@ -61,25 +77,40 @@ class AsGymnasium(gymnasium.Env[Any, Array]):
 
 
 class VectorEnv(AsyncVectorEnv):
-    """gymnasium's AsyncVectorEnv that says so when a worker process has died."""
+    """gymnasium's AsyncVectorEnv that says so when a worker process has died, or hangs."""
 
-    def __init__(self, env_fns: Sequence[Any], name: str, **kwargs: Any) -> None:
-        self._name = name
+    def __init__(
+        self, env_fns: Sequence[Any], name: str, step_timeout_s: float | None = None, **kwargs: Any
+    ) -> None:
+        self._name, self._timeout_s = name, step_timeout_s
         super().__init__(env_fns, **kwargs)
 
     def reset(self, **kwargs: Any) -> Any:
         """Reset all copies, or those in ``options["reset_mask"]``."""
         try:
-            return super().reset(**kwargs)
+            self.reset_async(**kwargs)
+            return self.reset_wait(timeout=self._timeout_s)
         except _WORKER_GONE as error:
             raise self._gone() from error
+        except multiprocessing.TimeoutError as error:
+            raise self._hung("reset()") from error
 
     def step(self, actions: Any) -> Any:
         """Step all copies."""
         try:
-            return super().step(actions)
+            self.step_async(actions)
+            return self.step_wait(timeout=self._timeout_s)
         except _WORKER_GONE as error:
             raise self._gone() from error
+        except multiprocessing.TimeoutError as error:
+            raise self._hung("step()") from error
+
+    def _hung(self, call: str) -> HungCopiesError:
+        copies = [n for n, pipe in enumerate(self.parent_pipes) if not pipe.poll()]
+        self.close(terminate=True)
+        return HungCopiesError(
+            self._name, copies, f"{call} did not return within {self._timeout_s:g} s"
+        )
 
     def _gone(self) -> EnvError:
         dead = [index for index, process in enumerate(self.processes) if not process.is_alive()]
@@ -93,7 +124,7 @@ class VectorEnv(AsyncVectorEnv):
         """End the processes; without asking them when one of them is gone."""
         if terminate or not all(process.is_alive() for process in self.processes):
             for process in self.processes:
-                process.terminate()
+                process.kill()
                 process.join()
             for pipe in self.parent_pipes:
                 if pipe is not None:
@@ -113,6 +144,7 @@ def make_vector_env(
     max_episode_steps: int | None = None,
     autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
     context: str = "spawn",
+    step_timeout_s: float | None = None,
 ) -> VectorEnv:
     """``num_envs`` copies of an environment, each in its own process.
 
@@ -129,13 +161,16 @@ def make_vector_env(
         max_episode_steps: steps after which an episode is truncated.
         autoreset_mode: gymnasium's; with ``DISABLED`` finished copies wait for ``options={"reset_mask": mask}``.
         context: how processes start; ``spawn`` is safe beside threads and OpenGL.
+        step_timeout_s: a copy that takes longer for a step or a reset hangs; None: no limit.
 
     Raises:
         EnvError: from the constructor, ``reset`` and ``step``: the environment cannot be made, or a process died.
+        HungCopiesError: from ``reset`` and ``step``: some copies took longer than the limit.
     """
     make = functools.partial(
         _make_copy,
         env_meta,
+        os.getpid(),
         max_episode_steps=max_episode_steps,
         obs_keys=obs_keys,
         render=render,
@@ -145,14 +180,17 @@ def make_vector_env(
     return VectorEnv(
         [make] * num_envs,
         name=str(env_meta.get("env_name")),
+        step_timeout_s=step_timeout_s,
         context=context,
         autoreset_mode=autoreset_mode,
     )
 
 
 def _make_copy(
-    env_meta: dict[str, Any], max_episode_steps: int | None, **kwargs: Any
+    env_meta: dict[str, Any], parent: int, max_episode_steps: int | None, **kwargs: Any
 ) -> AsGymnasium:
+    if os.getpid() != parent:  # one copy is made beside the others, to read its spaces
+        end_with_parent()
     return AsGymnasium(make_env(env_meta, **kwargs), max_episode_steps)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from imitate.data.language import LANGUAGE_KEY
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
 from imitate.envs.make import can_be_made, is_real
+from imitate.envs.watched import watched
 from imitate.errors import EnvError, UserError
+from imitate.processes import Beat
 
 if TYPE_CHECKING:
     from imitate.train.setup import Setup
@@ -36,26 +39,28 @@ class EnvTrial:
     obs_shapes: dict[str, tuple[int, ...]]
     action_dim: int
 
-    def play(self) -> None:
-        """Make the environment, compare it with the data, take a step, close it.
+    def play(self, beat: Beat | None = None) -> None:
+        """Make the environment, compare it with the data, take a step, close it. ``beat`` is told which call begins.
 
         Raises:
             EnvError: it cannot be made, fails, or does not fit the data.
         """
         name = str(self.env_meta.get("env_name", "?"))
         try:
-            self._play(name)
+            self._play(name, beat)
         except UserError as error:
             raise EnvError(f"{error}; to train without rollouts: {NO_ROLLOUTS}") from error
-        except Exception as error:  # whatever an environment may raise
+        except (Exception, SystemExit) as error:  # whatever an environment may raise
             raise EnvError(
                 f"environment '{name}' fails ({type(error).__name__}: {error}); see what imitate check-env says of it; "
                 f"to train without rollouts: {NO_ROLLOUTS}"
             ) from error
 
-    def _play(self, name: str) -> None:
-        env = make_env(
-            self.env_meta, obs_keys=tuple(self.obs_shapes), camera_size=sizes_of(self.obs_shapes)
+    def _play(self, name: str, beat: Beat | None) -> None:
+        keys, sizes = tuple(self.obs_shapes), sizes_of(self.obs_shapes)
+        env = watched(
+            partial(make_env, self.env_meta, obs_keys=keys, camera_size=sizes),
+            beat,
         )
         try:
             obs, _ = env.reset(seed=0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import numpy as np
 
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
+from imitate.envs.watched import watched
 from imitate.errors import EnvError, NotFiniteError, UserError
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.processes import Beat
 from imitate.train.overlay import Overlay
 from imitate.train.seeding import preserved_rng, seed_everything, torch_threads
 
@@ -28,6 +31,7 @@ class EpisodePlan:
         video_episodes: episodes 0 .. video_episodes - 1 are rendered.
         video_skip: a frame every so many environment steps.
         overlay: draw what the policy plans and looks at onto the frames.
+        step_timeout_s: one call of the environment that takes longer ends its process; None: no limit.
     """
 
     horizon: int
@@ -39,6 +43,7 @@ class EpisodePlan:
     camera: str | None = "agentview"
     frame_size: int = 256
     overlay: bool = False
+    step_timeout_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Episode:
         success: at any step.
         success_at_end: at the last step; the same where episodes end at success.
         error: why it could not be played; it then counts as failed.
+        first_error: why a first try could not be played; the rest is what came of the second one.
     """
 
     index: int
@@ -70,10 +76,18 @@ class Episode:
     frames: int = 0
     error: str | None = None
     render_error: str | None = None
+    first_error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def told(error: BaseException) -> str:
+    """An error of a simulator or a policy in words."""
+    if isinstance(error, SystemExit):
+        return f"the environment or the policy called sys.exit({error.code!r})"
+    return f"{type(error).__name__}: {error}"
 
 
 def failed_episode(plan: EpisodePlan, index: int, error: str) -> Episode:
@@ -90,9 +104,14 @@ def failed_episode(plan: EpisodePlan, index: int, error: str) -> Episode:
 
 
 class EpisodeRunner:
-    """Plays episodes in this process; the environment and the policy are made once and kept."""
+    """Plays episodes in this process; the environment and the policy are made once and kept.
 
-    def __init__(self) -> None:
+    Args:
+        beat: told which call of the environment begins.
+    """
+
+    def __init__(self, beat: Beat | None = None) -> None:
+        self._beat = beat
         self._policy: RolloutPolicy | None = None
         self._policy_key: tuple[Any, ...] = ()
         self._envs: dict[bool, Any] = {}
@@ -118,10 +137,11 @@ class EpisodeRunner:
             UserError: policy and environment do not fit each other, or the environment cannot be made.
         """
         episode = self._try_to_play(env_meta, plan, index)
-        if episode.error is not None:
-            self.close()
-            episode = self._try_to_play(env_meta, plan, index)
-        return episode
+        if episode.error is None:
+            return episode
+        self.close()
+        again = self._try_to_play(env_meta, plan, index)
+        return again if again.error else replace(again, first_error=episode.error)
 
     def close(self) -> None:
         """Close the environments."""
@@ -139,8 +159,8 @@ class EpisodeRunner:
             return failed_episode(plan, index, str(error))
         except UserError:
             raise
-        except Exception as error:
-            return failed_episode(plan, index, f"{type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:
+            return failed_episode(plan, index, told(error))
 
     def _play(self, env_meta: dict[str, Any], plan: EpisodePlan, index: int) -> Episode:
         assert self._policy is not None
@@ -187,9 +207,10 @@ class EpisodeRunner:
         render = render and self._render_error is None
         if render not in self._envs:
             try:
-                self._envs[render] = make_env(
-                    env_meta, obs_keys=policy.obs_keys, render=render, camera_size=sizes
+                make = partial(
+                    make_env, env_meta, obs_keys=policy.obs_keys, render=render, camera_size=sizes
                 )
+                self._envs[render] = watched(make, self._beat)
             except Exception as error:
                 if not render:
                     raise

@@ -20,6 +20,7 @@ from imitate.errors import EnvError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.processes import STEP_TIMEOUT_S
 from imitate.train.environments import label
 from imitate.train.episode_pool import EpisodePool
 from imitate.train.episodes import (
@@ -64,6 +65,7 @@ def evaluate(
     overlay: bool = False,
     pool: EpisodePool | None = None,
     on_episode: OnEpisode | None = None,
+    step_timeout_s: float | None = None,
 ) -> EvalResult:
     """Measure a policy over `episodes` episodes; episode i starts from `seed + i`.
 
@@ -72,7 +74,7 @@ def evaluate(
         env_meta: env_args of the environment; None: the first one in the checkpoint. `lang` in it is what the policy
             is told, `key` the name under which the result is shown.
         horizon: longest episode; None: as in the checkpoint's configuration.
-        workers: processes; 1 plays in this process unless `pool` is given.
+        workers: processes; 1 plays in this process unless `pool` or `step_timeout_s` is given.
         mode: "processes" (a policy copy in each worker), "vector" (environments in lockstep, batched calls), or
             "auto": vector on a GPU and for large policies.
         device: where the policy runs; None: the CPU, or for policies with image encoders a GPU where there is one.
@@ -81,15 +83,22 @@ def evaluate(
         overlay: draw onto the video what the policy plans, and where its encoders look.
         pool: worker processes to use and keep.
         on_episode: called with each episode as it ends.
+        step_timeout_s: a call of the environment (step, reset, render) that takes longer, or making one that takes
+            five times as long, ends its process: the episode is tried once more and then counts as failed. None: 60 in
+            worker processes; no limit in this process, where nothing can end a simulator that hangs.
 
     Raises:
         UserError: the checkpoint, the environment or their match is wrong.
         EvaluationError: no episode could be played.
     """
     start = time.perf_counter()
-    subject = _subject(agent, env_meta, device)
+    subject = _subject(agent, env_meta, device, step_timeout_s)
     mode = _chosen(mode, subject)
     with ExitStack() as stack:
+        in_processes = step_timeout_s is not None or (mode == "processes" and workers > 1)
+        if pool is None and subject.policy is None and in_processes:
+            num = 1 if mode == "vector" else min(workers, episodes)
+            pool = stack.enter_context(EpisodePool(num))
         frame_dir = None
         if video is not None and mode == "processes":
             frame_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="imitate-frames-"))
@@ -101,9 +110,13 @@ def evaluate(
             video_episodes=video_episodes,
             video_skip=video_skip,
             overlay=overlay,
+            step_timeout_s=STEP_TIMEOUT_S if step_timeout_s is None else step_timeout_s,
         )
-        play = _play_vector if mode == "vector" else _play_processes
-        played = play(subject, plan, episodes, workers, pool, on_episode, give_up_after)
+        rest = (pool, on_episode, give_up_after)
+        if mode == "vector":
+            played = _play_vector(subject, plan, episodes, workers, *rest)
+        else:
+            played = _play_processes(subject, plan, episodes, *rest)
         if all(episode.error for episode in played):
             raise EvaluationError(f"no episode could be played: {played[0].error}")
         written = None
@@ -137,11 +150,19 @@ class _Subject:
 
 
 def _subject(
-    agent: str | Path | RolloutPolicy, env_meta: Mapping[str, Any] | None, device: str | None
+    agent: str | Path | RolloutPolicy,
+    env_meta: Mapping[str, Any] | None,
+    device: str | None,
+    step_timeout_s: float | None,
 ) -> _Subject:
     if isinstance(agent, RolloutPolicy):
         if env_meta is None:
             raise EnvError("a policy object needs env_meta, the env_args of its environment")
+        if step_timeout_s is not None:
+            raise EnvError(
+                "a policy object plays in this process, which cannot end a simulator that hangs: leave "
+                "step_timeout_s out, or give a checkpoint"
+            )
         weights = sum(weight.numel() for weight in agent.algo.nets.parameters())
         horizon = agent.algo.global_config.experiment.rollout.horizon or DEFAULT_HORIZON
         return _Subject(None, agent, fitted(env_meta), horizon, weights, str(agent.algo.device))
@@ -176,7 +197,7 @@ def _play_vector(
     meta, path = subject.env_meta, str(subject.path)
     if pool is not None and subject.policy is None:
         job = VectorJob(path, meta, plan, subject.device, episodes, workers, give_up_after)
-        return pool.run_vector(job)
+        return pool.run_vector(job, on_episode)
     policy = subject.policy
     if policy is None:
         policy, _ = policy_from_checkpoint(device=subject.device, ckpt_path=path)
@@ -187,17 +208,13 @@ def _play_processes(
     subject: _Subject,
     plan: EpisodePlan,
     episodes: int,
-    workers: int,
     pool: EpisodePool | None,
     on_episode: OnEpisode | None,
     give_up_after: int | None,
 ) -> list[Episode]:
     job = Job(str(subject.path), subject.env_meta, plan, subject.device)
-    if subject.policy is None and (pool is not None or workers > 1):
-        with ExitStack() as stack:
-            if pool is None:
-                pool = stack.enter_context(EpisodePool(min(workers, episodes)))
-            return pool.run(job, episodes, on_episode, give_up_after)
+    if subject.policy is None and pool is not None:
+        return pool.run(job, episodes, on_episode, give_up_after)
     runner = EpisodeRunner()
     if subject.policy is None:
         runner.load(job)
@@ -221,6 +238,12 @@ def _warnings(played: Sequence[Episode], *, wants_video: bool, mode: str) -> lis
         f"episode {episode.index} (seed {episode.seed}) could not be played and counts as failed: {episode.error}"
         for episode in played
         if episode.error
+    ]
+    warnings += [
+        f"episode {episode.index} (seed {episode.seed}) was played a second time, which counts; the first try: "
+        f"{episode.first_error}"
+        for episode in played
+        if episode.first_error
     ]
     render_errors = [episode.render_error for episode in played if episode.render_error]
     if render_errors:

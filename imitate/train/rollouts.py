@@ -18,8 +18,6 @@ from imitate.train.evaluation import default_workers, evaluate
 from imitate.train.run_folder import RunFolder
 
 VIDEO_EPISODES = 4
-ENV_LIMIT_S = 300.0
-"""Longest that an environment may take to open and make a step."""
 OnRecord = Callable[[Request, dict[str, float]], set[str]]
 
 
@@ -92,7 +90,7 @@ class Rollouts:
                 trial.play()
                 continue
             with suppress(EvaluationCancelledError):
-                self._pool.try_env(trial, ENV_LIMIT_S, stopped)
+                self._pool.try_env(trial, self._settings.step_timeout_s, stopped)
 
     def due(self, epoch: int) -> bool:
         """Whether this epoch is evaluated."""
@@ -157,6 +155,7 @@ class Rollouts:
                     video_episodes=VIDEO_EPISODES,
                     video_skip=self._experiment.video_skip,
                     pool=self._pool,
+                    step_timeout_s=settings.step_timeout_s if self._pool is not None else None,
                 )
             )
         return results

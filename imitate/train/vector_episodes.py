@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from imitate.envs.cameras import sizes_of
-from imitate.envs.vector import make_vector_env
+from imitate.envs.vector import HungCopiesError, make_vector_env
 from imitate.errors import EnvError, NotFiniteError
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.processes import MAKE, Beat, Lost
+from imitate.train.environments import label
+from imitate.train.episode_losses import Losses
 from imitate.train.episodes import (
     Episode,
     EpisodePlan,
@@ -48,7 +52,7 @@ class VectorJob:
     num_envs: int
     give_up_after: int | None = None
 
-    def play(self) -> list[Episode]:
+    def play(self, on_episode: Callable[[Episode], None], beat: Beat | None) -> list[Episode]:
         """Load the policy and play every episode."""
         policy, _ = policy_from_checkpoint(device=self.device, ckpt_path=self.checkpoint)
         return run_vector_episodes(
@@ -57,7 +61,9 @@ class VectorJob:
             self.plan,
             self.episodes,
             self.num_envs,
-            give_up_after=self.give_up_after,
+            on_episode,
+            self.give_up_after,
+            beat,
         )
 
 
@@ -69,28 +75,68 @@ def run_vector_episodes(
     num_envs: int,
     on_episode: Callable[[Episode], None] | None = None,
     give_up_after: int | None = None,
+    beat: Beat | None = None,
 ) -> list[Episode]:
     """Play episodes 0 .. episodes - 1; each environment takes the next one as soon as its own is over.
 
     A policy that samples draws for all environments at once, so its results depend on `num_envs`; the initial states
-    and a deterministic policy's results do not.
+    and a deterministic policy's results do not. Where environments take longer for a step than the plan's
+    `step_timeout_s`, all are made anew: their episodes are played once more, and the second time they have failed.
+
+    Raises:
+        EnvError: policy and environment do not fit each other, or the environment cannot be made.
+        EvaluationError: environments hang and no episode could be played.
     """
-    num_envs = min(num_envs, episodes)
+    results: dict[int, Episode] = {}
+    losses = Losses(label(env_meta), plan)
+
+    def ended(index: int, answer: Episode | Lost) -> bool:
+        episode = losses.episode(index, answer)
+        if episode is not None:
+            results[index] = episode
+            if on_episode is not None:
+                on_episode(episode)
+        return hopeless(results, give_up_after)
+
+    while len(results) < episodes and not hopeless(results, give_up_after):
+        left = [index for index in range(episodes) if index not in results]
+        lockstep = _Lockstep(policy, plan, left, num_envs, ended, env_meta.get("lang"))
+        try:
+            with _copies(policy, env_meta, plan, len(lockstep.slots), beat) as venv:
+                lockstep.run(venv)
+        except HungCopiesError as error:
+            hung = [lockstep.slots[copy].index for copy in error.copies]
+            for index in (index for index in hung if index >= 0):
+                losses.add(index, error.reason, results)
+                ended(index, Lost(error.reason, died=True))
+    return in_order(results, give_up_after)
+
+
+@contextmanager
+def _copies(
+    policy: RolloutPolicy,
+    env_meta: dict[str, Any],
+    plan: EpisodePlan,
+    num_envs: int,
+    beat: Beat | None,
+) -> Iterator[Any]:
+    """Environments that fit the policy, with the random numbers of an evaluation."""
+    tell = beat or (lambda call: None)
+    tell(MAKE)
     venv = make_vector_env(
         env_meta,
         num_envs,
         obs_keys=policy.obs_keys,
         camera_size=sizes_of(policy.algo.preprocess.raw_shapes),
         autoreset_mode=AutoresetMode.DISABLED,
+        step_timeout_s=plan.step_timeout_s,
     )
+    tell("")
     try:
         _check_fit(policy, env_meta, venv)
         with preserved_rng():
             seed_everything(plan.seed)
-            lockstep = _Lockstep(
-                policy, venv, plan, episodes, num_envs, on_episode, env_meta.get("lang")
-            )
-            return lockstep.run(give_up_after)
+            yield venv
     finally:
         venv.close()
 
@@ -99,31 +145,26 @@ class _Lockstep:
     def __init__(
         self,
         policy: RolloutPolicy,
-        venv: Any,
         plan: EpisodePlan,
-        episodes: int,
+        numbers: Sequence[int],
         num_envs: int,
-        on_episode: Callable[[Episode], None] | None,
+        ended: Callable[[int, Episode], bool],
         lang: str | None,
     ) -> None:
-        self.policy, self.venv, self.plan = policy, venv, plan
-        self.on_episode = on_episode
-        self.lang = lang
-        self.numbers = iter(range(episodes))
-        self.slots = [_Slot(next(self.numbers)) for _ in range(num_envs)]
-        self.results: dict[int, Episode] = {}
+        self.policy, self.plan, self.ended, self.lang = policy, plan, ended, lang
+        self.numbers = iter(numbers)
+        self.slots = [_Slot(next(self.numbers)) for _ in range(min(num_envs, len(numbers)))]
+        self.enough = False
 
-    def run(self, give_up_after: int | None) -> list[Episode]:
-        obs = self._reset(np.ones(len(self.slots), dtype=bool))
-        while any(slot.index >= 0 for slot in self.slots) and not hopeless(
-            self.results, give_up_after
-        ):
+    def run(self, venv: Any) -> None:
+        obs = self._reset(venv, np.ones(len(self.slots), dtype=bool))
+        while any(slot.index >= 0 for slot in self.slots) and not self.enough:
             try:
                 actions = self.policy(self._with_idle_filled(obs), batched_ob=True)
             except NotFiniteError as error:
-                obs = self._next_episodes(self._failed(error))
+                obs = self._next_episodes(venv, self._failed(error))
                 continue
-            obs, rewards, terminated, truncated, info = self.venv.step(actions)
+            obs, rewards, terminated, truncated, info = venv.step(actions)
             self.policy.observe(rewards)
             success = _successes(info, len(self.slots))
             if success.any():
@@ -140,8 +181,7 @@ class _Lockstep:
                 ]
             )
             if over.any():
-                obs = self._next_episodes(over)
-        return in_order(self.results, give_up_after)
+                obs = self._next_episodes(venv, over)
 
     def _with_idle_filled(self, obs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Show the policy, for environments that play no episode, what the first one that does gives."""
@@ -168,16 +208,18 @@ class _Lockstep:
                 self._record(failed_episode(self.plan, slot.index, str(error)))
         return bad
 
-    def _next_episodes(self, over: np.ndarray[Any, np.dtype[np.bool_]]) -> Mapping[str, Any]:
+    def _next_episodes(
+        self, venv: Any, over: np.ndarray[Any, np.dtype[np.bool_]]
+    ) -> Mapping[str, Any]:
         """Begin the next episodes in the masked environments; all environments' observations."""
         for i in np.flatnonzero(over):
             self.slots[i] = _Slot(next(self.numbers, -1))
-        return self._reset(over)
+        return self._reset(venv, over)
 
-    def _reset(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Mapping[str, Any]:
+    def _reset(self, venv: Any, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Mapping[str, Any]:
         """Start the episodes of the masked environments (those without one are reset too, and ignored)."""
         seeds = [self.plan.seed + max(slot.index, 0) for slot in self.slots]
-        obs, _ = self.venv.reset(seed=seeds, options={"reset_mask": mask})
+        obs, _ = venv.reset(seed=seeds, options={"reset_mask": mask})
         self.policy.start_episode(self.lang, mask=mask)
         return dict(obs)
 
@@ -196,9 +238,7 @@ class _Lockstep:
         return True
 
     def _record(self, episode: Episode) -> None:
-        self.results[episode.index] = episode
-        if self.on_episode is not None:
-            self.on_episode(episode)
+        self.enough = self.ended(episode.index, episode) or self.enough
 
 
 def _check_fit(policy: RolloutPolicy, env_meta: Mapping[str, Any], venv: Any) -> None:

@@ -1,0 +1,56 @@
+"""An environment that tells which of its calls is running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from imitate.envs.env import Env
+from imitate.processes import MAKE, Beat
+
+AnyEnv = TypeVar("AnyEnv", bound=Env)
+
+
+def watched(make: Callable[[], AnyEnv], beat: Beat | None) -> AnyEnv:
+    """Make an environment whose calls are told; without `beat` it is left as it is.
+
+    Args:
+        make: makes it, which is told too.
+        beat: see :data:`imitate.processes.Beat`.
+    """
+    if beat is None:
+        return make()
+    beat(MAKE)
+    try:
+        return cast(AnyEnv, _Watched(make(), beat))
+    finally:
+        beat("")
+
+
+class _Watched:
+    """Passes everything on; the calls that simulate or draw are told."""
+
+    def __init__(self, env: Env, beat: Beat) -> None:
+        self._watched, self._beat = env, beat
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._watched, name)
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self._told("reset()", self._watched.reset, **kwargs)
+
+    def step(self, action: Any) -> Any:
+        return self._told("step()", self._watched.step, action)
+
+    def reset_to(self, state: dict[str, Any]) -> Any:
+        return self._told("reset_to()", self._watched.reset_to, state)
+
+    def render(self, **kwargs: Any) -> Any:
+        return self._told("render()", self._watched.render, **kwargs)
+
+    def _told(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._beat(name)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._beat("")
