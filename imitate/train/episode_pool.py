@@ -63,7 +63,7 @@ class EpisodePool:
         for worker in self._workers:
             worker.connection.close()
         for worker in self._workers:
-            worker.stop(patience_s=3.0)
+            worker.stop(patience_s=15.0)
         self._workers.clear()
 
     def run(
