@@ -42,3 +42,9 @@ def cache_folder(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("IMITATE_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def trusted_modules(monkeypatch):
+    """The environments of tests/train/point_mass_env are trusted, and each test's own trust ends with it."""
+    monkeypatch.setenv("IMITATE_TRUST_MODULES", "goals,point_mass,tools")

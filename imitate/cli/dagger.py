@@ -171,8 +171,9 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
     """
     from imitate.data import DatasetFile
     from imitate.envs import make_env
-    from imitate.train.environments import laid_over, named_env
+    from imitate.train.environments import laid_over, named_env, trust_named
 
+    trust_named(config, env)
     own: dict[str, Any] = {}
     if dataset is not None:
         with DatasetFile(dataset) as file:

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import imitate
+from imitate.cli.trust import with_trust
 from imitate.errors import UserError, nearest
 
 USER_ERROR = 2
@@ -170,9 +171,9 @@ class _LazyVerb(TyperCommand):
         if isinstance(target, typer.Typer):
             holder.add_typer(target, name=self._name, epilog=epilog)
             group: Any = typer.main.get_group(holder)
-            return group.commands[self._name]
+            return with_trust(group.commands[self._name], self._name)
         holder.command(self._name, epilog=epilog)(target)
-        return typer.main.get_command(holder)
+        return with_trust(typer.main.get_command(holder), self._name)
 
 
 class _Verbs(TyperGroup):

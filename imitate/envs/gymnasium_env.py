@@ -24,20 +24,19 @@ from gymnasium import spaces
 
 from imitate.envs.env import Array, Obs
 from imitate.envs.rendering import prepare_gl
+from imitate.envs.trust import EXTRAS, check_trusted
 from imitate.errors import EnvError, nearest
 from imitate.extras import install_command
 
 ENV_TYPE = 2
 FLAT, IMAGE = "flat", "image"
-EXTRAS = {"gymnasium_robotics": "robotics"}
-"""Modules of environments that come with an extra of ours."""
 
 
 class GymnasiumEnv:
     """A gymnasium environment, made by its registered name.
 
     Args:
-        env_name: registered id, such as ``Pendulum-v1``; ``module:id`` imports the module first.
+        env_name: registered id, such as ``Pendulum-v1``; ``module:id`` imports the module first, if it is trusted.
         env_kwargs: arguments of ``gymnasium.make``.
         obs_keys: the observations to return; None returns all.
         render: whether ``render`` will be called.
@@ -71,6 +70,7 @@ class GymnasiumEnv:
         self._info: dict[str, Any] = {}
 
     def _make(self) -> Any:
+        check_trusted({"env_name": self.name})
         try:
             module, _, env_id = self.name.rpartition(":")
             if module:

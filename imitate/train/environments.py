@@ -17,6 +17,7 @@ from imitate.data import DatasetFile
 from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.envs.experts import EXPERTS
 from imitate.envs.migration import ROBOSUITE, fitted
+from imitate.envs.trust import check_trusted, trust_env
 from imitate.errors import ConfigError
 from imitate.recognition import recognise
 
@@ -37,13 +38,14 @@ def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]
 
     Raises:
         ConfigError: a file holds no env_args.
+        EnvError: a file names a module that is not trusted.
     """
     own, path = own or {}, Path(text).expanduser()
     if path.suffix in (".hdf5", ".h5") or (path.is_dir() and recognise(path) is not None):
         with DatasetFile(path) as file:
-            return file.env_meta
+            return _of_a_file(file.env_meta)
     if path.suffix == ".json":
-        return _env_args_in(path)
+        return _of_a_file(_env_args_in(path))
     kind = GYMNASIUM
     if not GYMNASIUM_ID.search(text) and own.get("type") != GYMNASIUM:
         kind = ROBOSUITE if own.get("type") == ROBOSUITE or text in EXPERTS else GYMNASIUM
@@ -85,6 +87,12 @@ def with_env(config: Config, text: str) -> Config:
     return config.with_overrides(changes)
 
 
+def _of_a_file(meta: dict[str, Any]) -> dict[str, Any]:
+    """The env_args, if their module is trusted: who names a file has not named the module in it."""
+    check_trusted(meta)
+    return meta
+
+
 def _env_args_in(path: Path) -> dict[str, Any]:
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
@@ -121,6 +129,15 @@ def environments(config: Config, tasks: Sequence[str] = ()) -> tuple[dict[str, A
     )
 
 
+def trust_named(config: Config, env: str | None = None) -> None:
+    """Trust the modules of the environments that ``--env`` and the configuration given to a training name."""
+    experiment, online = config.experiment, config.train.online.env
+    own = online if online is None or isinstance(online, str) else online.to_dict()
+    changes = experiment.env_meta_update_dict.to_dict()
+    for named in (env, own, changes, experiment.env, *(experiment.additional_envs or ())):
+        trust_env(named)
+
+
 def label(env_meta: Mapping[str, Any]) -> str:
     """The name under which an environment's numbers are shown."""
     return str(env_meta.get("key") or env_meta.get("env_name", "?"))
@@ -144,9 +161,11 @@ def _of_file(
                 instruction_of(file.attrs(demo, TASK_ATTRS), entry.lang) for demo in file.demos()
             }
             told = [task for task in tasks if task in found]
+    names = [experiment.env or meta.get("env_name"), *(experiment.additional_envs or ())]
     if experiment.rollout.enabled:
         meta = fitted(meta)
-    names = [experiment.env or meta.get("env_name"), *(experiment.additional_envs or ())]
+        for name in names:
+            check_trusted({"env_name": name})
     own = entry.key if len(names) == 1 else None
     return [
         (own or str(name), {**meta, "env_name": name, **lang})

@@ -16,6 +16,7 @@ import torch
 
 from imitate.config.experiment import DEFAULT_HORIZON
 from imitate.envs.migration import fitted
+from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.policy.loading import policy_from_checkpoint
@@ -165,12 +166,14 @@ def _subject(
             )
         weights = sum(weight.numel() for weight in agent.algo.nets.parameters())
         horizon = agent.algo.global_config.experiment.rollout.horizon or DEFAULT_HORIZON
+        check_trusted(env_meta)
         return _Subject(None, agent, fitted(env_meta), horizon, weights, str(agent.algo.device))
     path = find_checkpoint(agent)
     ckpt = load_checkpoint(path)
     meta = dict(env_meta if env_meta is not None else ckpt["env_metadata"])
     if not meta:
         raise EnvError(f"{path}: the checkpoint names no environment; say which with --env")
+    check_trusted(meta)
     horizon = int(json.loads(ckpt["config"])["experiment"]["rollout"]["horizon"])
     weights = sum(weight.numel() for weight in ckpt["model"]["nets"].values())
     if device is None:

@@ -16,6 +16,7 @@ from imitate.data import DatasetFile
 from imitate.envs import make_env
 from imitate.envs.env import Env
 from imitate.envs.migration import fitted
+from imitate.envs.trust import check_trusted
 from imitate.errors import ConfigError, EnvError
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
@@ -83,7 +84,9 @@ def practice_env_meta(config: Config) -> dict[str, Any]:
         raise ConfigError(
             "train.online.env: is null and there are no demonstrations: name an environment, such as 'Pendulum-v1'"
         )
-    return fitted(laid_over(meta, config.experiment.env_meta_update_dict.to_dict()))
+    meta = laid_over(meta, config.experiment.env_meta_update_dict.to_dict())
+    check_trusted(meta)
+    return fitted(meta)
 
 
 def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:

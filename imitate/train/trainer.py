@@ -18,7 +18,7 @@ from imitate.errors import ConfigError, UserError
 from imitate.train.console import Console
 from imitate.train.devices import choose_device
 from imitate.train.env_trial import trials, without_real_robots
-from imitate.train.environments import with_env
+from imitate.train.environments import trust_named, with_env
 from imitate.train.errors import TrainingError
 from imitate.train.evaluation import available_cores
 from imitate.train.interrupts import caught_signals
@@ -94,6 +94,7 @@ def train(
     if resume and env is not None:
         raise ConfigError("a resumed run keeps its environment: leave --env out")
     folder, config = _folder_and_config(config, dataset, output_dir, resume, overrides)
+    trust_named(config, env)
     config = config if env is None else with_env(config, env)
     if config.experiment.logging.log_wandb:
         import_wandb()

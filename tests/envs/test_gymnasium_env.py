@@ -7,6 +7,7 @@ from gymnasium import spaces
 
 from imitate.envs import Env
 from imitate.envs.gymnasium_env import GymnasiumEnv
+from imitate.envs.trust import trust
 from imitate.errors import EnvError
 
 
@@ -216,5 +217,6 @@ def test_a_missing_module_of_environments_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
     with pytest.raises(EnvError, match=r"do: pip install 'gymnasium-robotics>=1.4.2,<1.5'"):
         GymnasiumEnv("gymnasium_robotics:FetchReach-v4")
+    trust("no_such_module")
     with pytest.raises(EnvError, match="no_such_module.*install it, or correct the name"):
         GymnasiumEnv("no_such_module:Thing-v0")

@@ -1,0 +1,76 @@
+"""The option ``--trust`` of the commands that make environments, and trust in what ``--env`` names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+COMMANDS = frozenset(
+    {
+        "train",
+        "sweep",
+        "eval",
+        "dagger",
+        "check-env",
+        "dataset playback",
+        "dataset render",
+        "dataset convert",
+    }
+)
+"""Commands that may make an environment that a file names."""
+
+
+def with_trust(command: Any, path: str) -> Any:
+    """The command, or the group with its commands, with ``--trust`` where environments are made.
+
+    Args:
+        command: click's command; changed in place.
+        path: its name, with that of its group before it.
+    """
+    for name, inner in getattr(command, "commands", {}).items():
+        with_trust(inner, f"{path} {name}")
+    if path in COMMANDS:
+        for parameter in command.params:
+            if parameter.name == "env":
+                parameter.callback = _trust_env
+        command.params.append(_option())
+    return command
+
+
+def _option() -> Any:
+    """The option as click knows it, taken from a command that has no other."""
+    holder = typer.Typer(add_completion=False)
+
+    @holder.command()
+    def only(
+        trusted: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--trust",
+                metavar="MODULE",
+                expose_value=False,
+                is_eager=True,
+                callback=_trust,
+                help="Module that may be imported because a file names it (module:Id-v0); repeatable. "
+                "docs/environments.md",
+            ),
+        ] = None,
+    ) -> None: ...
+
+    command: Any = typer.main.get_command(holder)
+    return next(parameter for parameter in command.params if parameter.name == "trusted")
+
+
+def _trust(modules: list[str] | None) -> None:
+    from imitate.envs.trust import trust
+
+    trust(*(modules or ()))
+
+
+def _trust_env(ctx: Any, parameter: Any, env: str | None) -> str | None:
+    from imitate.envs.trust import trust_env
+
+    if env and ":" in env:
+        trust_env(env)
+    return env

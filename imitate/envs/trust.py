@@ -1,0 +1,100 @@
+"""Modules that may be imported because a file names them.
+
+The ``env_name`` of a demonstration file or a checkpoint may be ``module:Id-v0``, and importing a module runs its code.
+So that no file chooses what runs, it is imported only where it is imported already, comes with an extra of this
+package, or the user named it: on the command line, in the configuration of a training, in the environment variable
+``IMITATE_TRUST_MODULES`` (names with commas between), or in a file of their own (one name per line). A trusted module's
+submodules are trusted too.
+
+Trust given to a process is written into its environment variable, which the processes that it starts inherit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from imitate.errors import EnvError
+
+VARIABLE = "IMITATE_TRUST_MODULES"
+EXTRAS = {"gymnasium_robotics": "robotics"}
+"""Modules of environments that come with an extra of ours."""
+
+
+def trust(*names: str) -> None:
+    """Trust modules, or those of environments ``module:Id-v0``, in this process and in those that it starts."""
+    modules = {_module_of(name) if ":" in name else name.strip() for name in names}
+    known = _of_variable()
+    os.environ[VARIABLE] = ",".join(sorted(known | {module for module in modules if module}))
+
+
+def trust_env(env: str | Mapping[str, Any] | None) -> None:
+    """Trust the module of an environment that the user named: an id, or env_args; None: nothing was named."""
+    name = env.get("env_name") if isinstance(env, Mapping) else env
+    if isinstance(name, str) and _module_of(name):
+        trust(name)
+
+
+def check_trusted(env_meta: Mapping[str, Any]) -> None:
+    """Raise EnvError where env_args name a module that nobody trusts; passes trust on to processes started later."""
+    name = str(env_meta.get("env_name") or "")
+    module = _module_of(name)
+    if not module or module in _of_variable():
+        return
+    if module in sys.modules:
+        trust(module)
+        return
+    known = _of_variable() | _of_file(trust_file())
+    if any(module == one or module.startswith(f"{one}.") for one in known) or _is_ours(module):
+        return
+    raise EnvError(
+        f"{name}: a file names the module '{module}', and importing it would run its code; if you trust it, say so "
+        f"with --trust {module}, with {VARIABLE}={module}, or by a line '{module}' in {trust_file()}"
+    )
+
+
+def trust_file() -> Path:
+    """The user's list of trusted modules, one per line; it need not exist."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    folder = Path(base) if base else Path.home() / ".config"
+    return folder / "imitate" / "trusted_modules.txt"
+
+
+def _module_of(env_name: str) -> str:
+    return env_name.rpartition(":")[0].strip()
+
+
+def _of_variable() -> set[str]:
+    return _names(os.environ.get(VARIABLE, "").split(","))
+
+
+def _of_file(path: Path) -> set[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return set()
+    except (OSError, UnicodeDecodeError) as error:
+        raise EnvError(f"{path}: the list of trusted modules cannot be read ({error})") from error
+    return _names(line.partition("#")[0] for line in lines)
+
+
+def _names(words: Iterable[str]) -> set[str]:
+    return {word.strip() for word in words if word.strip()}
+
+
+def _is_ours(module: str) -> bool:
+    """Whether it is of this package or comes with an extra of it; a file of that name in the working folder is not."""
+    top = module.partition(".")[0]
+    if top == __name__.partition(".")[0]:
+        return True
+    if top not in EXTRAS:
+        return False
+    spec = find_spec(top)
+    if spec is None:
+        return True  # the import says which extra is missing
+    here = Path.cwd()
+    return spec.origin is not None and here not in list(Path(spec.origin).parents)[:2]

@@ -1,0 +1,200 @@
+"""No file chooses a module that is imported."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from imitate import algo_factory, load_config
+from imitate.data import DatasetWriter, Episode
+from imitate.envs import make_env
+from imitate.envs.trust import VARIABLE, check_trusted, trust, trust_env, trust_file
+from imitate.errors import EnvError
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from imitate.train.evaluation import evaluate
+
+EVIL = """
+import pathlib
+import gymnasium
+pathlib.Path(__file__).with_name("CANARY").write_text("this code ran")
+gymnasium.register("Evil-v0", entry_point="gymnasium.envs.classic_control:PendulumEnv")
+"""
+
+
+def meta(name="evilmod:Evil-v0"):
+    return {"env_name": name, "type": 2, "env_kwargs": {}}
+
+
+@pytest.fixture
+def nobody(monkeypatch, tmp_path):
+    """Nothing is trusted; the user's list would lie in the test's folder."""
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def place(tmp_path, nobody):
+    """A folder with a module that leaves a trace when it runs, and a checkpoint and a dataset that name it."""
+    folder = tmp_path / "place"
+    folder.mkdir()
+    (folder / "evilmod.py").write_text(EVIL)
+    tree = {
+        "algo_name": "bc",
+        "algo": {"actor_layer_dims": [4]},
+        "experiment": {"rollout": {"horizon": 2}},
+        "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
+    }
+    algo = algo_factory("bc", load_config(tree), {"flat": (3,)}, 1)
+    save_checkpoint(
+        checkpoint_dict(algo, env_metadata=meta(), shape_metadata={}), folder / "evil.pth"
+    )
+    steps = 5
+    with DatasetWriter(folder / "evil.hdf5", meta()) as writer:
+        writer.append_episode(
+            Episode(
+                obs={"flat": np.zeros((steps, 3), np.float32)},
+                actions=np.zeros((steps, 1)),
+                rewards=np.zeros(steps),
+                terminals=np.zeros(steps, bool),
+                timeouts=np.arange(steps) == steps - 1,
+            )
+        )
+    return folder
+
+
+def command(place, *words, **variables):
+    return subprocess.run(
+        [sys.executable, "-m", "imitate", *words],
+        cwd=place,  # which is on the path of modules
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+EVAL = ("eval", "--agent", "evil.pth", "--episodes", "2", "--workers", "2", "-q")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        EVAL,
+        ("dataset", "playback", "evil.hdf5", "--video", "x.mp4"),
+        (
+            *("train", "--config", "bc/bc", "--dataset", "evil.hdf5", "--set", "train.cuda=false"),
+            *("--set", 'observation.modalities.obs.low_dim=["flat"]'),
+        ),
+    ],
+    ids=["eval", "playback", "train"],
+)
+def test_a_module_that_a_file_names_is_not_imported(place, words):
+    done = command(place, *words)
+    assert not (place / "CANARY").exists()
+    assert done.returncode == 2, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "evilmod:Evil-v0: a file names the module 'evilmod'" in line
+    assert "--trust evilmod" in line
+    assert "Traceback" not in done.stderr
+
+
+def test_it_is_where_the_user_says_so_and_workers_know(place):
+    done = command(place, *EVAL, "--trust", "evilmod")
+    assert done.returncode == 0, done.stderr
+    assert (place / "CANARY").exists()
+
+
+def test_naming_it_on_the_command_line_is_saying_so(place):
+    done = command(place, "check-env", "evilmod:Evil-v0", "--steps", "2")
+    assert (place / "CANARY").exists(), done.stderr
+    (place / "CANARY").unlink()
+    done = command(place, "check-env", "evil.hdf5")
+    assert not (place / "CANARY").exists()
+    assert done.returncode == 2
+    assert "--trust evilmod" in done.stderr
+
+
+@pytest.mark.usefixtures("nobody")
+class TestTrust:
+    def refused(self, name):
+        with pytest.raises(EnvError, match=f"{name}: a file names the module"):
+            check_trusted(meta(name))
+
+    def test_variable_names_modules_and_their_submodules(self):
+        self.refused("one.sub:A-v0")
+        trust("one")
+        check_trusted(meta("one.sub:A-v0"))
+        self.refused("ones:A-v0")
+        self.refused("two:A-v0")
+        trust("two:B-v0")
+        check_trusted(meta("two:A-v0"))
+        assert os.environ[VARIABLE] == "one,two"
+
+    def test_the_users_file_names_modules(self):
+        trust_file().parent.mkdir(parents=True)
+        trust_file().write_text("# ours\none  # arms\n\n")
+        check_trusted(meta("one:A-v0"))
+        self.refused("ours:A-v0")
+        trust_file().write_bytes(b"\xff\xfe")
+        with pytest.raises(EnvError, match="list of trusted modules cannot be read"):
+            check_trusted(meta("one:A-v0"))
+
+    def test_what_is_imported_runs_nothing_and_workers_may_import_it_too(self):
+        check_trusted(meta("json:A-v0"))
+        assert os.environ[VARIABLE] == "json"
+
+    def test_names_without_a_module_need_no_trust(self):
+        check_trusted(meta("Pendulum-v1"))
+        check_trusted({"type": 1, "env_name": "Lift"})
+        check_trusted({})
+        trust_env(None)
+        trust_env({"env_kwargs": {}})
+        trust_env({"env_name": 3})
+        assert os.environ[VARIABLE] == ""
+
+    def test_modules_of_this_package_and_its_extras_come_with_trust(self, tmp_path, monkeypatch):
+        check_trusted(meta("imitate.envs.memory_tasks:Recall-v0"))
+        monkeypatch.delitem(sys.modules, "gymnasium_robotics", raising=False)
+        check_trusted(meta("gymnasium_robotics:FetchReach-v4"))
+        (tmp_path / "gymnasium_robotics.py").write_text("")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        self.refused("gymnasium_robotics:FetchReach-v4")
+
+    def test_python_callers_are_asked_too(self):
+        with pytest.raises(EnvError, match="--trust nobody_knows"):
+            make_env(meta("nobody_knows:A-v0"))
+
+
+def test_the_configuration_of_a_training_is_the_users(nobody):
+    from imitate.train.environments import trust_named
+
+    tree = {
+        "algo_name": "sac",
+        "experiment": {
+            "env": "one:A-v0",
+            "additional_envs": ["two.sub:A-v0", "Pendulum-v1"],
+            "env_meta_update_dict": {"env_name": "three:A-v0"},
+        },
+        "train": {"online": {"enabled": True, "env": {"env_name": "four:A-v0", "type": 2}}},
+    }
+    trust_named(load_config(json.dumps(tree)))
+    assert os.environ[VARIABLE] == "four,one,three,two.sub"
+
+
+def test_a_file_named_as_the_environment_chooses_no_module_either(place):
+    from imitate.train.environments import named_env
+
+    (place / "evil.json").write_text(json.dumps(meta()))
+    for name in ("evil.hdf5", "evil.json"):
+        with pytest.raises(EnvError, match="--trust evilmod"):
+            named_env(str(place / name))
+
+
+def test_an_evaluation_asks_before_it_starts_anything(place):
+    with pytest.raises(EnvError, match="--trust evilmod"):
+        evaluate(place / "evil.pth", episodes=1, horizon=1)
+    assert not (place / "CANARY").exists()
