@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from imitate.config.section import OpenSection, Section
 from imitate.errors import nearest
 
+AUTO = "auto"
+"""In place of keys: all those of the modality that the training data have."""
+
+
+def _auto_is_a_list(value: Any) -> Any:
+    return (AUTO,) if value == AUTO else value
+
+
+ObsKeys = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_auto_is_a_list, json_schema_input_type=tuple[str, ...] | Literal["auto"]),
+]
+
 
 class ModalityGroup(Section):
-    """Observation keys by modality; other modalities than these four may be named too."""
+    """Observation keys by modality; other modalities than these four may be named too.
+
+    ``"auto"`` stands for all keys of the modality that the training data have.
+    """
 
     model_config = ConfigDict(extra="allow")
 
-    low_dim: tuple[str, ...] = Field((), description="Vectors.")
-    rgb: tuple[str, ...] = Field((), description="Colour images, uint8, (H, W, 3).")
-    depth: tuple[str, ...] = Field((), description="Depth images, (H, W, 1).")
-    scan: tuple[str, ...] = Field((), description="Laser scans, (L, C).")
+    low_dim: ObsKeys = Field((), description="Vectors; auto: all of the data.")
+    rgb: ObsKeys = Field((), description="Colour images, uint8, (H, W, 3); auto: all of the data.")
+    depth: ObsKeys = Field((), description="Depth images, (H, W, 1); auto: all of the data.")
+    scan: ObsKeys = Field((), description="Laser scans, (L, C); auto: all of the data.")
 
     __pydantic_extra__: dict[str, tuple[str, ...]] = Field(init=False)
 
@@ -28,7 +44,7 @@ class ModalityGroup(Section):
         home: dict[str, str] = {}
         for modality, keys in self.items():
             for key in keys:
-                if key in home:
+                if key in home and key != AUTO:
                     raise ValueError(
                         f"observation '{key}' is listed under '{home[key]}' and under "
                         f"'{modality}': keep one"
@@ -57,12 +73,17 @@ class ModalitiesConfig(Section):
             for modality, keys in modalities.items():
                 for key in keys:
                     other, wanted = home.setdefault(key, (group, modality))
-                    if wanted != modality:
+                    if wanted != modality and key != AUTO:
                         raise ValueError(
                             f"observation '{key}' is '{wanted}' in '{other}' but '{modality}' "
                             f"in '{group}': keep one"
                         )
         return self
+
+
+def _auto_is_an_object(value: Any) -> Any:
+    every = {name: (AUTO,) for name in ModalityGroup.model_fields}
+    return {"obs": every} if value == AUTO else value
 
 
 class EncoderConfig(Section):
@@ -170,9 +191,12 @@ class PartedObservations(Observations):
 class ObservationConfig(Observations):
     """Which observations a policy sees and how they are encoded."""
 
-    modalities: ModalitiesConfig = Field(
-        ModalitiesConfig(), description="Observation keys by group and modality."
-    )
+    modalities: Annotated[
+        ModalitiesConfig,
+        BeforeValidator(
+            _auto_is_an_object, json_schema_input_type=ModalitiesConfig | Literal["auto"]
+        ),
+    ] = Field(ModalitiesConfig(), description="Observation keys by group and modality.")
     encoder: EncodersConfig = Field(EncodersConfig(), description="Networks by modality.")
 
     def unit_range_keys(self) -> set[str]:

@@ -23,7 +23,10 @@ def _data_problems(config: Config) -> list[str]:
     train = config.train
     problems = []
     if not config.observation.modality_of("obs"):
-        problems.append("observation.modalities.obs: lists no observation: name at least one")
+        problems.append(
+            "observation.modalities.obs: lists no observation: name at least one, or set observation.modalities to "
+            "'auto' for all of the data"
+        )
     if config.use_goals and train.goal_mode is None:
         problems.append(
             "train.goal_mode: is null, but observation.modalities.goal lists observations: "

@@ -29,6 +29,7 @@ from imitate.errors import ConfigError
 from imitate.models.preprocess import Preprocess
 from imitate.recognition import diagnosis
 from imitate.train.environments import environments
+from imitate.train.observations import with_observations
 from imitate.train.start import start_from
 from imitate.train.training_data import (
     TrainingData,
@@ -72,10 +73,10 @@ class Setup:
 
 
 def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path | None) -> Config:
-    """Lay the command line over a configuration and make data paths absolute.
+    """Lay the command line over a configuration, make data paths absolute, name observations that are ``auto``.
 
     Raises:
-        ConfigError: no data are named, or a file is not there.
+        ConfigError: no data are named, a file is not there, or lacks an observation.
     """
     overrides: dict[str, Any] = {}
     if output_dir is not None:
@@ -93,7 +94,7 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
         paths["train.data"] = [with_filter_key(entry, config).to_dict() for entry in located]
     if config.train.language_embeddings is not None:
         paths["train.language_embeddings"] = str(located_file(config, "train.language_embeddings"))
-    config = config.with_overrides(paths)
+    config = with_observations(config.with_overrides(paths))
     check_trainable(config)
     _check_rollback(config)
     return config

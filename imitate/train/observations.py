@@ -1,0 +1,89 @@
+"""The observations of a configuration, held against those of its demonstrations before anything is built."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from imitate.config import Config
+from imitate.config.observation import AUTO, ObservationConfig, Observations
+from imitate.data import DatasetFile
+from imitate.data.build import training_sources
+from imitate.data.language import LANGUAGE_KEY
+from imitate.data.observed import Observed, observed
+from imitate.errors import ConfigError, nearest
+
+
+def with_observations(config: Config) -> Config:
+    """The configuration with keys of the files in the place of ``"auto"``.
+
+    Args:
+        config: with located data, or without data.
+
+    Raises:
+        ConfigError: ``"auto"`` without data, or keys that no file has.
+        DatasetError: a file cannot be read.
+    """
+    lists = dict(_key_lists(config.observation, "observation"))
+    wants_auto = any(AUTO in keys for keys in lists.values())
+    if not config.train.data:
+        if wants_auto:
+            raise ConfigError(
+                "observation.modalities: 'auto' takes the observations of demonstrations, but there are none: list the "
+                "keys, or name a file in train.data or with --dataset"
+            )
+        return config
+    if config.train.online.enabled and not wants_auto:
+        return config  # the environment has them, and the demonstrations are read later
+    found = _observed(config)
+    values: dict[str, Any] = {}
+    for path, keys in lists.items():
+        if AUTO in keys:
+            rest = [key for key in keys if key != AUTO]
+            taken = {
+                key for other, taken in lists.items() if _same_group(path, other) for key in taken
+            }
+            own = [key for key in found.keys(path.rpartition(".")[2]) if key not in taken]
+            values[path] = [*rest, *own]
+    config = config.with_overrides(values) if values else config
+    _refuse_missing(config, found)
+    return config
+
+
+def _key_lists(section: Observations, path: str) -> Any:
+    """Pairs of dotted key and observations, for each group and modality of each part."""
+    if not isinstance(section, ObservationConfig):
+        for name, part in section.items():
+            if isinstance(part, Observations):
+                yield from _key_lists(part, f"{path}.{name}")
+        return
+    for group, modalities in section.modalities.items():
+        for modality, keys in modalities.items():
+            yield f"{path}.modalities.{group}.{modality}", keys
+
+
+def _same_group(path: str, other: str) -> bool:
+    return path.rpartition(".")[0] == other.rpartition(".")[0]
+
+
+def _observed(config: Config) -> Observed:
+    with ExitStack() as stack:
+        files = []
+        for source in training_sources(config):
+            file = stack.enter_context(DatasetFile(source.path))
+            files.append((file, file.demos(source.filter_key)[0]))
+        return observed(files)
+
+
+def _refuse_missing(config: Config, found: Observed) -> None:
+    wanted = set(config.all_obs_keys) - {LANGUAGE_KEY}
+    missing = sorted(wanted - found.shapes.keys())
+    if not missing:
+        return
+    paths = ", ".join(entry.path for entry in config.train.data or ())
+    near = [f"'{key}' ({nearest(key, found.shapes)})" for key in missing]
+    words = ", ".join(near if len(found.shapes) > len(missing) else map(repr, missing))
+    raise ConfigError(
+        f"observation.modalities: {paths}: the demos have no {words}; they have {found.words}: take them all with "
+        f"--set observation.modalities=auto, or write a configuration for the file with `imitate config init {paths}`"
+    )
