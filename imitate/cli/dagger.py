@@ -171,7 +171,7 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
     """
     from imitate.data import DatasetFile
     from imitate.envs import make_env
-    from imitate.train.environments import laid_over, named_env, trust_named
+    from imitate.train.environments import laid_over, named_env_of, trust_named
 
     trust_named(config, env)
     own: dict[str, Any] = {}
@@ -183,10 +183,8 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
         return own
     if env is None and "env_name" not in {**own, **update}:
         raise ConfigError("--env: name the environment, or give demonstrations that know theirs")
-    named = {} if env is None else named_env(env, own)
-    if env is not None:
-        update = {"env_kwargs": update.get("env_kwargs", {})}
-    made = make_env(laid_over(named or own, update), obs_keys=config.all_obs_keys)
+    meta = laid_over(own, update) if env is None else named_env_of(config, env, own)
+    made = make_env(meta, obs_keys=config.all_obs_keys)
     try:
         return made.serialize()
     finally:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from tqdm import tqdm
 
-from imitate.cli import actions, curate, doctor, migrate_env, report
+from imitate.cli import actions, curate, doctor, migrate_env, report, set_env
 from imitate.cli.convert import convert
 from imitate.cli.download import download
 from imitate.cli.embed import embed
@@ -25,6 +25,7 @@ curate.mount(app)
 doctor.mount(app)
 report.mount(app)
 migrate_env.mount(app)
+set_env.mount(app)
 actions.mount(app)
 
 
@@ -59,12 +60,21 @@ def playback(
         ),
     ] = None,
     by: Annotated[
-        Source,
+        Source | None,
         typer.Option(
             "--by",
-            help="states: as recorded; actions: played again, with the divergence; obs-images: as observed.",
+            help="states: as recorded; actions: played again, with the divergence; obs-images: as observed. By default "
+            "states, or obs-images where the file is of a real robot.",
         ),
-    ] = Source.states,
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            "--env",
+            help="Environment in place of the file's: a gymnasium name (module:Name-v0), a robosuite task, or a JSON "
+            "file of env_args.",
+        ),
+    ] = None,
     camera: Annotated[
         str | None,
         typer.Option("--camera", help="Camera; agentview or the first observed by default."),
@@ -73,18 +83,29 @@ def playback(
     skip: Annotated[int, typer.Option("--skip", min=1, help="One frame in so many steps.")] = 2,
 ) -> None:
     """Show demonstrations as a video."""
+    env_meta = None if env is None else _environment(file, env)
     with tqdm(desc="playback", unit="demo", delay=0.5) as bar:
         report = play(
             file,
             video,
             demos=_wanted(demos),
-            by=by.value,
+            by=None if by is None else by.value,
+            env_meta=env_meta,
             camera=camera,
             size=size,
             skip=skip,
             on_demo=lambda _: bar.update(),
         )
     typer.echo(_summary(report))
+
+
+def _environment(file: Path, env: str) -> dict[str, Any]:
+    from imitate.data import DatasetFile
+    from imitate.train.environments import named_env
+
+    with DatasetFile(file) as read:
+        own = read.env_meta
+    return named_env(env, own)
 
 
 def _wanted(demos: str | None) -> int | list[str] | None:

@@ -17,6 +17,7 @@ from imitate.data import DatasetFile
 from imitate.data.action_scale import recorded_scale
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
+from imitate.envs.make import is_real
 from imitate.errors import DatasetError, nearest
 
 SOURCES = ("states", "actions", "obs-images")
@@ -47,7 +48,8 @@ def playback(
     video: str | Path,
     *,
     demos: int | list[str] | None = None,
-    by: str = "states",
+    by: str | None = None,
+    env_meta: dict[str, Any] | None = None,
     camera: str | None = None,
     size: int = 256,
     skip: int = 2,
@@ -60,7 +62,8 @@ def playback(
         video: the mp4 to write.
         demos: how many of the first, or which; None is all.
         by: ``states`` sets the simulator to each recorded state, ``actions`` plays the actions from the first state,
-            ``obs-images`` shows the recorded images.
+            ``obs-images`` shows the recorded images. None: states, or images where the file is of a real robot.
+        env_meta: env_args of the environment; None: those of the file.
         camera: of the scene, or of the recorded images.
         size: side of a frame in pixels.
         skip: one frame in so many steps.
@@ -70,7 +73,7 @@ def playback(
         DatasetError: the file lacks what is to be played.
         EnvError: the environment cannot be made or drawn.
     """
-    if by not in SOURCES:
+    if by is not None and by not in SOURCES:
         raise DatasetError(f"playback by '{by}': {nearest(by, SOURCES)}")
     target = Path(video)
     if target.suffix != ".mp4":
@@ -78,7 +81,9 @@ def playback(
     report = PlaybackReport(video=str(target))
     with DatasetFile(path) as file:
         chosen = _choose(file, demos)
-        env = None if by == "obs-images" else make_env(file.env_meta, obs_keys=[], render=True)
+        meta = file.env_meta if env_meta is None else env_meta
+        by = by or ("obs-images" if is_real(meta) and _has_images(file, chosen) else "states")
+        env = None if by == "obs-images" else make_env(meta, obs_keys=[], render=True)
         rate = (file.control_freq or DEFAULT_RATE_HZ) / skip
         try:
             with _video(target, rate) as add_frame:
@@ -94,6 +99,10 @@ def playback(
             if env is not None:
                 env.close()
     return report
+
+
+def _has_images(file: DatasetFile, demos: list[str]) -> bool:
+    return any(key.endswith("_image") for demo in demos[:1] for key in file.obs_keys(demo))
 
 
 @contextmanager

@@ -61,6 +61,15 @@ def laid_over(own: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, An
     return merged(dict(own), dict(update))
 
 
+def named_env_of(config: Config, text: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """The env_args of ``--env``, with the changes of a configuration unless these name an environment themselves."""
+    update = config.experiment.env_meta_update_dict.to_dict()
+    named = named_env(text, own)
+    if "env_name" in update or "type" in update:
+        return named
+    return laid_over(named, update)
+
+
 def with_env(config: Config, text: str) -> Config:
     """The configuration of a training that is to be evaluated, or to act, in the environment ``--env``.
 
@@ -72,13 +81,9 @@ def with_env(config: Config, text: str) -> Config:
     if config.train.data:
         with DatasetFile(config.train.data[0].path) as file:
             own = file.env_meta
-    named = named_env(text, own)
-    update = config.experiment.env_meta_update_dict.to_dict()
-    named["env_kwargs"] = merged(
-        dict(named.get("env_kwargs") or {}), dict(update.get("env_kwargs") or {})
-    )
+    named = named_env_of(config, text, own)
     changes: dict[str, Any] = {
-        "experiment.env_meta_update_dict": {**update, **named},
+        "experiment.env_meta_update_dict": named,
         "experiment.env": None,
         "experiment.additional_envs": None,
     }

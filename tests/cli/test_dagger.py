@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from imitate.cli import dagger
 from imitate.cli.main import app
+from imitate.config import load_config
 from imitate.errors import ConfigError
 from imitate.online.supervision import Labels, TakesOver
 from tests.demo_files import make_demo_file
@@ -69,3 +70,29 @@ def test_a_null_horizon_follows_from_the_demonstrations(tmp_path):
         dagger._horizon(None)
     path = make_demo_file(tmp_path / "demos.hdf5", num_demos=2, length=(30, 40))
     assert dagger._horizon(path) == 80
+
+
+def test_the_configurations_environment_stands_in_for_a_real_robot(tmp_path):
+    robot = {"env_name": "my_arm", "type": 4, "env_kwargs": {"port": 1}}
+    path = make_demo_file(tmp_path / "demos.hdf5", num_demos=2, length=5, env_meta=robot)
+    config = load_config(
+        {
+            "algo_name": "bc",
+            "experiment": {"env_meta_update_dict": {"env_name": "Pendulum-v1", "type": 2}},
+            "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
+        }
+    )
+    meta = dagger._environment(None, path, config)
+    assert (meta["env_name"], meta["type"], meta["env_kwargs"]) == ("Pendulum-v1", 2, {})
+    assert dagger._environment("MountainCar-v0", path, config)["env_name"] == "MountainCar-v0"
+
+
+def test_a_real_robot_is_refused_before_anything_is_trained(tmp_path):
+    robot = {"env_name": "my_arm", "type": 4, "env_kwargs": {}}
+    path = make_demo_file(tmp_path / "demos.hdf5", num_demos=2, length=5, env_meta=robot)
+    out = tmp_path / "out"
+    args = ["dagger", "--config", "bc/bc", "--dataset", str(path), "--out", str(out)]
+    result = CliRunner().invoke(app, [*args, "--expert", "math:sqrt"])
+    assert result.exit_code == 2
+    assert "is 4, a real robot" in result.output and "set-env" in result.output
+    assert not out.exists()

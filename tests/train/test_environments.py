@@ -3,7 +3,14 @@
 import pytest
 
 from imitate import load_config
-from imitate.train.environments import environments, file_name, label
+from imitate.train.environments import (
+    environments,
+    file_name,
+    label,
+    laid_over,
+    named_env,
+    with_env,
+)
 
 META = {"env_name": "Toy", "type": 2, "env_kwargs": {}}
 
@@ -73,3 +80,37 @@ def test_an_older_simulators_environment_is_translated_once(demo_file, caplog):
     assert "imitate dataset migrate-env" in record.getMessage()
     quiet = {**tree, "experiment": {"rollout": {"enabled": False}}}
     assert environments(load_config(quiet)) == (old,)
+
+
+def test_the_named_environment_keeps_arguments_of_its_own_simulator_only():
+    robot = {"env_name": "arm", "type": 4, "env_kwargs": {"port": "/dev/arm"}}
+    lift = {"env_name": "Lift", "type": 1, "env_version": "1.5", "env_kwargs": {"robots": "Panda"}}
+    assert named_env("a.b:Reach-v0", robot) == {
+        "env_name": "a.b:Reach-v0",
+        "type": 2,
+        "env_kwargs": {},
+    }
+    assert named_env("Stack", lift) == {**lift, "env_name": "Stack"}
+    assert named_env("Lift", robot) == {"env_name": "Lift", "type": 1, "env_kwargs": {}}
+    assert named_env("Pendulum-v1", lift)["type"] == 2
+    assert laid_over(robot, {"env_name": "a:B-v0", "type": 2}) == {"env_name": "a:B-v0", "type": 2}
+    assert laid_over(lift, {"env_kwargs": {"horizon": 9}})["env_kwargs"] == {
+        "robots": "Panda",
+        "horizon": 9,
+    }
+    assert lift["env_kwargs"] == {"robots": "Panda"}
+
+
+def test_env_goes_before_the_updates_of_the_configuration_and_these_before_the_file(config):
+    updated = {"env_name": "CartPole-v1", "type": 2, "env_kwargs": {"sutton_barto_reward": True}}
+    named = config(({}, {}), rollout={"enabled": False}, env_meta_update_dict=updated)
+    assert environments(named) == (updated,)
+    (meta,) = environments(with_env(named, "Pendulum-v1"))
+    assert meta == {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
+
+
+def test_updates_that_name_no_environment_count_beside_env(config):
+    kwargs = {"env_kwargs": {"g": 9.0}}
+    named = config(({"a": 1}, {}), rollout={"enabled": False}, env_meta_update_dict=kwargs)
+    (meta,) = environments(with_env(named, "Pendulum-v1"))
+    assert meta == {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {"a": 1, "g": 9.0}}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,11 @@ import numpy as np
 from imitate.data.confined import ConfinedFile
 from imitate.data.curate.rewrite import put_mask
 from imitate.data.curate.selection import Selection, select, solved
-from imitate.data.curate.target import Target, check_is_hdf5
+from imitate.data.curate.small_change import Progress, change
+from imitate.data.curate.target import Target
 from imitate.data.hdf5_format import DatasetFile, natural_key
-from imitate.data.journal import changing
 from imitate.errors import DatasetError
 
-_MB = 10**6
-_PIECE_BYTES = 16 * 2**20
-Progress = Callable[[int, int], None]
 Masks = dict[str, list[str]]
 
 
@@ -138,28 +136,9 @@ def _check(file: DatasetFile, chosen: Mapping[str, Sequence[str]], overwrite: bo
 def _write(
     source: Path, target: Target, chosen: Mapping[str, Sequence[str]], on_mb: Progress
 ) -> None:
-    """Into a copy, byte for byte otherwise; or into the file itself, in one step that a kill cannot leave half done."""
-    if target.out is None:
-        check_is_hdf5(target.path)
-        with changing(target.path) as journaled, ConfinedFile(journaled, "r+") as file:
-            _put(file, chosen)
-        return
-    with DatasetFile(source) as read:
-        hdf5_path = read.hdf5_path
-    with target.writing() as part:
-        _copy(hdf5_path, part, on_mb)
-        with ConfinedFile(part, "r+") as new:
-            _put(new, chosen)
+    change(source, target, partial(_put, chosen=chosen), on_mb)
 
 
 def _put(file: ConfinedFile, chosen: Mapping[str, Sequence[str]]) -> None:
     for name, demos in chosen.items():
         put_mask(file, name, demos)
-
-
-def _copy(source: Path, part: Path, on_mb: Progress) -> None:
-    total = source.stat().st_size // _MB
-    with source.open("rb") as old, part.open("wb") as new:
-        while piece := old.read(_PIECE_BYTES):
-            new.write(piece)
-            on_mb(new.tell() // _MB, total)

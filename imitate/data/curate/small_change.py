@@ -1,0 +1,47 @@
+"""A change of a few bytes of a file: in place by a journaled write, or in a copy that is equal otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from imitate.data.confined import ConfinedFile
+from imitate.data.curate.target import Target, check_is_hdf5
+from imitate.data.hdf5_format import DatasetFile
+from imitate.data.journal import changing
+
+_MB = 10**6
+_PIECE_BYTES = 16 * 2**20
+Progress = Callable[[int, int], None]
+
+
+def change(
+    source: Path, target: Target, put: Callable[[ConfinedFile], None], on_mb: Progress
+) -> None:
+    """Into a copy, byte for byte otherwise; or into the file itself, in one step that a kill cannot leave half done.
+
+    Args:
+        source: the file.
+        target: where the change goes.
+        put: makes it.
+        on_mb: called with how many megabytes are copied, and how many there are.
+    """
+    if target.out is None:
+        check_is_hdf5(target.path)
+        with changing(target.path) as journaled, ConfinedFile(journaled, "r+") as file:
+            put(file)
+        return
+    with DatasetFile(source) as read:
+        hdf5_path = read.hdf5_path
+    with target.writing() as part:
+        _copy(hdf5_path, part, on_mb)
+        with ConfinedFile(part, "r+") as new:
+            put(new)
+
+
+def _copy(source: Path, part: Path, on_mb: Progress) -> None:
+    total = source.stat().st_size // _MB
+    with source.open("rb") as old, part.open("wb") as new:
+        while piece := old.read(_PIECE_BYTES):
+            new.write(piece)
+            on_mb(new.tell() // _MB, total)
