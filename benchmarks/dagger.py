@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.results import IMITATE, run
+from benchmarks.results import HORIZONS, IMITATE, run
 from imitate.data import DatasetFile
 
 METHODS: dict[str, tuple[str, ...]] = {
@@ -29,6 +29,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "hg_dagger": ("--episodes", "10", "--take-over", "expert"),
 }
 BEGIN = 5
+HORIZON = f"experiment.rollout.horizon={HORIZONS['lift']}"
 MORE = (5, 10, 15, 20, 30, 40, 60)
 """Demonstrations that bc is trained on."""
 
@@ -47,6 +48,7 @@ def cloned(seed: int, args: argparse.Namespace) -> Points:
             data = json.dumps([{"path": str(args.dataset), "demo_limit": count}])
             command = [*IMITATE, "train", "--config", args.config, "--output-dir", str(folder)]
             settings = (f"train.data={data}", f"train.seed={seed}", f"experiment.name=bc_{count}")
+            settings += (HORIZON,)
             run([*command, *_set(settings)], folder / "train.log")
             metrics = max(folder.glob("*/*/metrics.jsonl")).read_text().splitlines()
             rates = [json.loads(line).get("Rollout/Success_Rate") for line in metrics]
@@ -69,7 +71,8 @@ def practised(method: str, seed: int, args: argparse.Namespace) -> Points:
     command = [*IMITATE, "dagger", "--config", args.config, "--dataset", str(args.dataset)]
     command += ["--demos", str(BEGIN), "--rounds", str(args.rounds), "--seed", str(1000 * seed)]
     command += ["--out", str(folder / "run"), *METHODS[method]]
-    run([*command, *_set((f"train.seed={seed}",))], folder / "dagger.log")
+    settings = (f"train.seed={seed}", HORIZON)
+    run([*command, *_set(settings)], folder / "dagger.log")
     rounds = json.loads((folder / "run" / "progress.json").read_text())["rounds"]
     return [(done["labels"], done["success_rate"]) for done in rounds]
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import cell, row
+from benchmarks.results import HORIZONS, cell, row
 from imitate.functional.statistics import wilson_interval
 
 TASKS = ("lift", "pick_place_can")
@@ -51,7 +51,10 @@ def measure(task: str, method: str, seed: int, args: argparse.Namespace) -> dict
         {"task": task, "variant": method, "seed": seed},
         f"robosuite/{task}/{config}",
         [f"train.data={data}", f"train.seed={seed}", f"experiment.name={method}", *settings],
-        ["--episodes", str(args.episodes), "--workers", str(args.workers)],
+        [
+            *("--episodes", str(args.episodes), "--workers", str(args.workers)),
+            *("--horizon", str(HORIZONS[task])),
+        ],
     )
 
 

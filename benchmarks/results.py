@@ -29,6 +29,8 @@ VARIANTS = (
 )
 ON_STACK = ("hbc", "iris")
 """Further variants, which are ready for Stack only."""
+HORIZONS = {"lift": 150, "stack": 300, "pick_place_can": 400}
+"""Steps of an evaluation episode: constants, so that numbers of different demonstrations can be compared."""
 IMITATE = (str(Path(sys.executable).with_name("imitate")),)
 
 
@@ -91,6 +93,7 @@ def cell_of(
     settings = [f"train.seed={seed}", f"experiment.name={variant}"]
     settings += [] if epochs is None else [f"train.num_epochs={epochs}"]
     evaluation = ["--episodes", str(args.episodes), "--workers", str(args.workers)]
+    evaluation += ["--horizon", str(HORIZONS[task])]
     if args.video:
         evaluation += ["--video", str(folder / "episodes.mp4")]
     of = {"task": task, "variant": variant, "seed": seed}

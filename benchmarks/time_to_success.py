@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from benchmarks.bench import Bench
+from benchmarks.results import HORIZONS
 from benchmarks.row import Row
 
 SEEDS = (1, 2, 3)
@@ -77,6 +78,8 @@ def _cell(variant: str, seed: int, epochs: int, bench: Bench) -> dict[str, float
         trained["checkpoint"],
         "--episodes",
         str(STARTS),
+        "--horizon",
+        str(HORIZONS["lift"]),
         "--quiet",
     ]
     command += ["--workers", "2", "--seed", str(1000 * seed), "--json", str(target)]

@@ -192,15 +192,13 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
 
 
 def _horizon(dataset: Path | None) -> int:
-    """Steps of an episode where the configuration says null: as the demonstrations suggest."""
+    """Steps of an episode where the configuration says null: as the demonstrations suggest, if there are any."""
+    from imitate.config.experiment import DEFAULT_HORIZON
     from imitate.config.from_data import rollout_horizon
     from imitate.data import DatasetFile
 
     if dataset is None:
-        raise ConfigError(
-            "experiment.rollout.horizon: is null, which follows from demonstrations: give them with --dataset, or say "
-            "how long an episode lasts with --set experiment.rollout.horizon=400"
-        )
+        return DEFAULT_HORIZON
     with DatasetFile(dataset) as file:
         return rollout_horizon([file.length(demo) for demo in file.demos()])
 

@@ -60,8 +60,7 @@ def test_ready_configurations_have_the_settings_that_work(name):
     assert config.train.data[0].path == f"datasets/{task}/{data}.hdf5"
     assert optimizer.learning_rate.scheduler_type == "cosine"
     assert optimizer.learning_rate.warmup_steps > 0
-    horizons = {"lift": 150, "stack": 300, "pick_place_can": 400}
-    assert config.experiment.rollout.horizon == horizons[task]
+    assert config.experiment.rollout.horizon is None  # whatever file they are given
     if config.algo_name == "bc" and config.algo.rnn.enabled:
         assert config.train.seq_length == config.algo.rnn.horizon
 
