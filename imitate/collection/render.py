@@ -202,6 +202,10 @@ def _join(largest: dict[str, float], found: Mapping[str, float]) -> None:
 def _check_hope(file: DatasetFile, report: RenderReport, target: RenderedFile, count: int) -> None:
     if not target.done and len(report.lost) >= min(_HOPELESS, count):
         demo, reason = next(iter(report.lost.items()))
-        raise DatasetError(
-            f"{file.path}: none of {len(report.lost)} demos could be drawn; demo '{demo}': {reason}"
+        lost = len(report.lost)
+        tried = (
+            f"none of {count} demos"
+            if lost == count
+            else f"none of the first {lost} of {count} demos"
         )
+        raise DatasetError(f"{file.path}: {tried} could be drawn; demo '{demo}': {reason}")

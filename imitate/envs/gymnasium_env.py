@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium import spaces
 
 from imitate.envs.env import Array, Obs
-from imitate.envs.rendering import prepare_gl
+from imitate.envs.rendering import prepare_gl, telling_gl_faults
 from imitate.envs.trust import EXTRAS, check_trusted
 from imitate.errors import EnvError, nearest
 from imitate.extras import install_command
@@ -71,6 +71,10 @@ class GymnasiumEnv:
 
     def _make(self) -> Any:
         check_trusted({"env_name": self.name})
+        with telling_gl_faults():
+            return self._made()
+
+    def _made(self) -> Any:
         try:
             module, _, env_id = self.name.rpartition(":")
             if module:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import functools
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from imitate.errors import EnvError
+from imitate.errors import EnvError, UserError
 
 CANDIDATES = ("egl", "osmesa")
+_LIBRARIES = {"egl": ("EGL", "libEGL.so.1"), "osmesa": ("OSMesa", "libOSMesa.so.8")}
+_PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6"}
+_WITHOUT_LIBRARY = ("", "glfw", "glx", "wgl", "cgl", "enable", "on", "true", "1")
+_WITHOUT_DRAWING = ("disable", "disabled", "off", "false", "0")
 
 _PROBE = """
 import mujoco
@@ -47,14 +55,81 @@ def find_gl_backend() -> str | None:
     return next((backend for backend in CANDIDATES if _renders(backend)), None)
 
 
+def gl_fault() -> str | None:
+    """One line about a MUJOCO_GL that cannot work here; None: nothing is wrong with it.
+
+    MuJoCo loads the library of MUJOCO_GL as soon as it is imported, also where nothing is drawn, and fails with errors
+    that do not name the variable.
+    """
+    chosen = os.environ.get("MUJOCO_GL", "")
+    backend = chosen.lower().strip()
+    if not sys.platform.startswith("linux") or backend in _WITHOUT_LIBRARY + _WITHOUT_DRAWING:
+        return None
+    if backend in _LIBRARIES:
+        if _has_library(*_LIBRARIES[backend]):
+            return None
+        what = f"its library lib{_LIBRARIES[backend][0]} is not installed"
+        cure = f"apt-get install -y {_PACKAGES[backend]}"
+    else:
+        what, cure = "that is no way of drawing that MuJoCo knows", "set it to egl or osmesa"
+    with _without_choice():
+        other = find_gl_backend()
+    unset = "unset MUJOCO_GL" + (f" ({other} works here and is then chosen)" if other else "")
+    return f"MUJOCO_GL is '{chosen}', but {what}: {unset}, or {cure}"
+
+
+@contextmanager
+def telling_gl_faults() -> Iterator[None]:
+    """Around whatever imports MuJoCo or draws with it: turn its failure into one line, where MUJOCO_GL is the reason.
+
+    Raises:
+        EnvError: MUJOCO_GL cannot work here.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        fault = gl_fault()
+        if fault is None:
+            raise
+        raise EnvError(fault) from error
+
+
+def _has_library(name: str, file: str) -> bool:
+    for candidate in (ctypes.util.find_library(name), file):
+        with suppress(OSError):
+            if candidate is not None:
+                ctypes.CDLL(candidate)
+                return True
+    return False
+
+
+@contextmanager
+def _without_choice() -> Iterator[None]:
+    chosen = os.environ.pop("MUJOCO_GL", None)
+    try:
+        yield
+    finally:
+        if chosen is not None:
+            os.environ["MUJOCO_GL"] = chosen
+
+
 def prepare_gl() -> str:
     """Make sure that MuJoCo can draw off-screen in this process and its children.
 
     MUJOCO_GL is left alone where the user has set it.
 
     Raises:
-        EnvError: no OpenGL library draws here.
+        EnvError: no OpenGL library draws here, or not that of MUJOCO_GL.
     """
+    fault = gl_fault()
+    if fault is not None:
+        raise EnvError(fault)
+    if os.environ.get("MUJOCO_GL", "").lower().strip() in _WITHOUT_DRAWING:
+        raise EnvError(
+            f"MUJOCO_GL is '{os.environ['MUJOCO_GL']}', which switches drawing off: unset it to draw images"
+        )
     backend = os.environ.get("MUJOCO_GL") or find_gl_backend()
     if backend is None:
         raise EnvError(

@@ -29,7 +29,7 @@ from imitate.envs import cameras as views
 from imitate.envs.env import Array, Obs
 from imitate.envs.model_migration import migrate_model_xml
 from imitate.envs.planned_path import planned_paths
-from imitate.envs.rendering import prepare_gl
+from imitate.envs.rendering import prepare_gl, telling_gl_faults
 from imitate.errors import EnvError, nearest
 from imitate.extras import missing
 
@@ -45,13 +45,14 @@ def import_robosuite() -> Any:
     """Import robosuite without its start-up warnings and without the MUJOCO_GL that it sets on import.
 
     Raises:
-        EnvError: it is not installed.
+        EnvError: it is not installed, or MUJOCO_GL names a library that is not.
     """
     logger = logging.getLogger(_LOGGER)
     gl_setting = os.environ.get("MUJOCO_GL")
     was_disabled, logger.disabled = logger.disabled, True
     try:
-        module = importlib.import_module("robosuite")
+        with telling_gl_faults():
+            module = importlib.import_module("robosuite")
     except ImportError as error:
         error.name = error.name or "robosuite"
         raise EnvError(f"robosuite cannot be used: {missing('robosuite', error)}") from error

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from imitate.errors import EnvError
 
 def test_the_users_choice_is_left_alone(monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    monkeypatch.setattr(rendering, "_has_library", lambda name, file: True)
     monkeypatch.setattr(rendering, "find_gl_backend", lambda: pytest.fail("looked for another"))
     assert rendering.prepare_gl() == "osmesa"
     assert os.environ["MUJOCO_GL"] == "osmesa"
@@ -59,3 +61,89 @@ def test_importing_robosuite_leaves_the_variable_and_the_screen_alone():
         [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# ---- a MUJOCO_GL that cannot work ----------------------------------------------------------------
+
+
+@pytest.fixture
+def no_library(monkeypatch):
+    """A machine without OSMesa, where EGL draws."""
+    monkeypatch.setattr(rendering.sys, "platform", "linux")
+    monkeypatch.setattr(rendering, "_has_library", lambda name, file: name == "EGL")
+    monkeypatch.setattr(rendering, "find_gl_backend", lambda: "egl")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (
+            "osmesa",
+            "MUJOCO_GL is 'osmesa', but its library libOSMesa is not installed: unset MUJOCO_GL (egl works here and is "
+            "then chosen), or apt-get install -y libosmesa6",
+        ),
+        (
+            "emacs",
+            "MUJOCO_GL is 'emacs', but that is no way of drawing that MuJoCo knows: unset MUJOCO_GL (egl works here "
+            "and is then chosen), or set it to egl or osmesa",
+        ),
+        ("egl", None),
+        ("EGL", None),
+        ("glfw", None),
+        ("disable", None),
+        ("", None),
+    ],
+)
+def test_faults_of_the_choice(monkeypatch, no_library, value, words):
+    monkeypatch.setenv("MUJOCO_GL", value)
+    assert rendering.gl_fault() == words
+    assert os.environ["MUJOCO_GL"] == value
+    if words is not None:
+        with pytest.raises(EnvError) as raised:
+            rendering.prepare_gl()
+        assert str(raised.value) == words
+
+
+def test_drawing_that_is_switched_off(monkeypatch, no_library):
+    monkeypatch.setenv("MUJOCO_GL", "disable")
+    with pytest.raises(EnvError, match="switches drawing off: unset it"):
+        rendering.prepare_gl()
+
+
+def test_other_failures_stay_what_they_are(monkeypatch, no_library):
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    with pytest.raises(AttributeError, match="mine"), rendering.telling_gl_faults():
+        raise AttributeError("mine")
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    with pytest.raises(EnvError, match="libOSMesa is not installed"), rendering.telling_gl_faults():
+        raise AttributeError("'NoneType' object has no attribute 'glGetError'")
+    with pytest.raises(EnvError, match="mine"), rendering.telling_gl_faults():
+        raise EnvError("mine")
+
+
+@pytest.mark.robosuite
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (("collect", "--env", "Lift", "--num", "1", "--out", "out.hdf5"), 2),
+        (("dataset", "render", "{lift}", "--out", "out.hdf5"), 2),
+        (("check-env", "HalfCheetah-v5"), 1),
+    ],
+    ids=["collect", "render", "gymnasium"],
+)
+def test_commands_say_it_in_one_line(tmp_path, args, code):
+    """Without images too: MuJoCo wants the library when it is imported."""
+    lift = Path(__file__).parents[1] / "data" / "fixtures" / "robosuite_1.4.1_lift.hdf5"
+    environ = {**os.environ, "MUJOCO_GL": "neither"}
+    done = subprocess.run(
+        [sys.executable, "-m", "imitate", *(arg.format(lift=lift) for arg in args)],
+        env=environ,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    assert "MUJOCO_GL is 'neither', but that is no way of drawing" in done.stdout
+    assert "Traceback" not in done.stdout
