@@ -12,12 +12,11 @@ SMALL = {
 }
 
 
-def make(overrides=(), name="diffusion_policy", **train):
-    section = dict(SMALL) if name == "diffusion_policy" else {}
+def make(overrides=(), **train):
     config = load_config(
         {
-            "algo_name": name,
-            "algo": section,
+            "algo_name": "diffusion_policy",
+            "algo": SMALL,
             "train": train,
             "experiment": {"epoch_every_n_steps": 10},
             "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
@@ -25,7 +24,7 @@ def make(overrides=(), name="diffusion_policy", **train):
         overrides,
     )
     torch.manual_seed(0)
-    return algo_factory(name, config, {"state": (3,)}, 2)
+    return algo_factory("diffusion_policy", config, {"state": (3,)}, 2)
 
 
 def raw_batch(algo, size=4):
@@ -134,45 +133,6 @@ def test_the_sizes_of_the_network_are_heeded():
     small, large = make(), make(("algo.unet.down_dims=[32,64]",))
     count = [sum(p.numel() for p in algo.nets.parameters()) for algo in (small, large)]
     assert count[1] > 2 * count[0]
-
-
-def test_the_same_generator_gives_the_same_chunk():
-    algo = make(name="flow_policy")
-    algo.set_eval()
-    obs = {"state": torch.zeros(1, 3)}
-    first, second, third = (
-        algo.act(obs, algo.initial_state(1), generator=torch.Generator().manual_seed(seed)).action
-        for seed in (1, 1, 2)
-    )
-    assert torch.equal(first, second)
-    assert not torch.equal(first, third)
-
-
-def test_the_flow_of_a_constant_velocity():
-    """v = 0.5 for a time of 1 from the noise: noise + 0.5, whatever the number of steps."""
-    algo = make(("algo.flow.num_inference_steps=7",), name="flow_policy")
-    algo.set_eval()
-    algo.ema.module["policy"] = Answers(algo, 0.5)
-    obs = {"state": torch.zeros(1, 3)}
-    chunk = algo.act(obs, algo.initial_state(1), generator=torch.Generator().manual_seed(3)).extras[
-        "chunk"
-    ]
-    noise = torch.empty(1, 16, 2).normal_(generator=torch.Generator().manual_seed(3))
-    torch.testing.assert_close(chunk, noise[:, 1:] + 0.5)
-
-
-def test_the_flow_loss_is_the_square_of_the_way():
-    algo = make(name="flow_policy")
-    algo.set_train()
-    algo.nets["policy"] = Recorder(algo)
-    batch = raw_batch(algo)
-    batch["pad_mask"][:, 3:] = False
-    torch.manual_seed(2)
-    loss, _ = algo._loss(algo.process_batch_for_training(batch))
-    torch.manual_seed(2)
-    noise = torch.randn(4, 16, 2)
-    way = batch["actions"][:, :16] - noise
-    assert float(loss) == pytest.approx(float(way[:, :3].square().mean()), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import torch
 
 from imitate import load_config
 from imitate.algo.actor_critic import Update
+from imitate.algo.sac import algo_config_to_class
 from imitate.errors import ConfigError
 
 NOISELESS = {"actor": {"net": {"gaussian": {"min_std": 1e-6, "max_std": 1e-6}}}}
@@ -82,6 +83,108 @@ def test_the_target_entropy_is_minus_the_action_dimensions(worlds):
     assert worlds.make_algo("sac", action=3)._target_entropy == -3.0
 
 
+def test_the_temperature_s_loss_by_hand(sac):
+    """log(alpha) (entropy - target): log(0.5) (5 - 2), whose slope is 3."""
+    algo = sac(temperature={"initial": 0.5, "target_entropy": 2.0})
+    loss = algo._temperature_loss({"Entropy": torch.tensor(5.0)})
+    assert loss.item() == pytest.approx(3.0 * math.log(0.5))
+    loss.backward()
+    assert algo.nets["temperature"].log.grad.item() == pytest.approx(3.0)
+
+
+def test_a_target_entropy_that_is_set_is_heeded(worlds):
+    algo = worlds.make_algo("sac", {"temperature": {"target_entropy": -0.25}}, action=3)
+    assert algo._target_entropy.item() == -0.25
+    assert worlds.make_algo("sac", {"temperature": {"target_entropy": 0.0}})._target_entropy == 0
+
+
+def test_what_the_actor_s_loss_logs_by_hand(sac, worlds):
+    algo = sac(temperature={"initial": 0.5})
+    worlds.set_actor(algo.actor, slope=0.0)
+    worlds.set_critic(algo.nets["critic"], (3, 0, 0), (4, 0, 1))
+    batch = worlds.two_transitions(weight=torch.tensor([2000.0, 0.0]))
+    batch |= {
+        "obs": {key: x.repeat(1000, 1) for key, x in batch["obs"].items()},
+        "weight": batch["weight"].repeat(1000),
+    }
+    loss, info = algo._actor_loss(batch)
+    # Samples of a std of 1e-6: log-density 12.4 on average. State 1 alone counts, its least value is 3.
+    assert info["Entropy"].item() == pytest.approx(-density(0.0), abs=0.1)
+    assert loss.item() == pytest.approx(0.5 * density(0.0) - 3.0, abs=0.05)
+    assert info["Temperature"].item() == pytest.approx(0.5)
+
+
+def test_a_constant_temperature_is_no_network(sac, worlds):
+    algo = sac(temperature={"initial": 0.3, "tuned": False})
+    assert "temperature" not in algo.nets
+    for _ in range(2):
+        algo.train_on_batch(worlds.two_transitions(), 1)
+    assert algo._alpha.item() == pytest.approx(0.3)
+
+
+def changed_by(algo, worlds, epoch=1, **kwargs):
+    """Networks whose weights an update moved."""
+    before = {key: value.clone() for key, value in algo.nets.state_dict().items()}
+    algo.train_on_batch(worlds.two_transitions(), epoch, **kwargs)
+    after = algo.nets.state_dict()
+    return {
+        key.split(".")[0] for key, value in before.items() if not torch.equal(value, after[key])
+    }
+
+
+ALL = {"actor", "critic", "critic_target", "temperature"}
+
+
+def test_an_update_moves_everything_and_a_validation_nothing(sac, worlds):
+    assert changed_by(sac(), worlds) == ALL
+    assert changed_by(sac(), worlds, validate=True) == set()
+
+
+@pytest.mark.parametrize(
+    ("later", "moved"),
+    [("actor", {"critic", "critic_target"}), ("critic", {"actor", "temperature"})],
+)
+def test_the_temperature_learns_with_the_actor_and_targets_follow_with_the_critic(
+    sac, worlds, later, moved
+):
+    algo = sac(optim_params={later: {"start_epoch": 3}})
+    assert changed_by(algo, worlds) == moved
+    assert changed_by(algo, worlds, epoch=3) == ALL
+
+
+def test_the_gradient_of_the_temperature_is_not_clipped(worlds):
+    section = {"critic": {"max_gradient_norm": 0.5}, "actor": {"max_gradient_norm": 0.25}}
+    algo = worlds.make_algo("sac", section)
+    norms = [algo._max_grad_norm(name) for name in ("critic", "actor", "temperature")]
+    assert norms == [0.5, 0.25, None]
+
+
+def test_the_class_fits_the_kind_of_actions():
+    def chosen(**section):
+        tree = {"algo_name": "sac", "algo": section, "train": {"seq_length": 4}}
+        return algo_config_to_class(load_config(tree).algo)
+
+    memory = {"rnn": {"enabled": True}}
+    mixed = {"num_choices": 3, "num_continuous": 2}
+    names = [
+        chosen(**section)[0].__name__
+        for section in (
+            {},
+            memory,
+            {"num_continuous": 2},
+            {"num_choices": 3},
+            {"num_choices": 3, **memory},
+            mixed,
+            mixed | memory,
+        )
+    ]
+    assert names == [
+        *("SAC", "RecurrentSAC", "SAC", "DiscreteSAC"),
+        *("RecurrentDiscreteSAC", "MixedSAC", "RecurrentMixedSAC"),
+    ]
+    assert chosen()[1] == {}
+
+
 def test_targets_follow(sac, worlds):
     algo = sac(target_tau=0.25)
     worlds.set_critic(algo.nets["critic"], (1, 1), (1, 1))
@@ -95,6 +198,11 @@ def test_a_policy_without_tanh_is_refused():
         load_config(
             {"algo_name": "sac", "algo": {"actor": {"net": {"common": {"use_tanh": False}}}}}
         )
+
+
+def test_a_mixture_is_refused():
+    with pytest.raises(ConfigError, match="set type to 'gaussian'"):
+        load_config({"algo_name": "sac", "algo": {"actor": {"net": {"type": "gmm"}}}})
 
 
 def test_it_learns_the_better_action(worlds):

@@ -81,6 +81,10 @@ def test_time_densities_by_their_quantiles():
     assert quantile("logit_normal", 0.841345) == pytest.approx(1 / (1 + math.exp(-1)), abs=0.01)
     expected = 1 / (1 + math.exp(-0.5))
     assert quantile("logit_normal", 0.5, mean=0.5, std=2.0) == pytest.approx(expected, abs=0.01)
+    # A standard deviation above the mean: logit 0.5 + 2.
+    expected = 1 / (1 + math.exp(-2.5))
+    wide = quantile("logit_normal", 0.841345, mean=0.5, std=2.0)
+    assert wide == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.parametrize(
