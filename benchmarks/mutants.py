@@ -15,6 +15,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 Edit = Callable[[Any], None]
@@ -61,13 +62,24 @@ class Mutant:
         name: function and source before and after; the same as long as these lines stay as they are.
         lines: first and last line of the changed part.
         function: path of the function in whose body it lies, ("Class", "method"); empty outside of functions.
-        tree: the module's syntax tree with the fault.
+        source: the module's syntax tree, as it is.
+        number: place of the changed node in ``ast.walk(source)``.
+        edit: the change.
     """
 
     name: str
     lines: tuple[int, int]
     function: tuple[str, ...]
-    tree: ast.Module
+    source: ast.Module
+    number: int
+    edit: Edit
+
+    @property
+    def tree(self) -> ast.Module:
+        """A copy of the module's syntax tree with the fault."""
+        changed = copy.deepcopy(self.source)
+        self.edit(next(islice(ast.walk(changed), self.number, None)))
+        return ast.fix_missing_locations(changed)
 
 
 def mutants(source: str) -> list[Mutant]:
@@ -77,16 +89,15 @@ def mutants(source: str) -> list[Mutant]:
     made, names = [], Counter[str]()
     for place, node in _changeable(tree, Place()):
         for edit in _edits(node):
-            changed = copy.deepcopy(tree)
-            twin: Any = list(ast.walk(changed))[numbers[id(node)]]
-            edit(twin)
-            ast.fix_missing_locations(changed)
-            name = f"{'.'.join(place.names) or 'module'}: {_shown(node)} -> {_shown(twin)}"
+            changed = copy.deepcopy(node)
+            edit(changed)
+            name = f"{'.'.join(place.names) or 'module'}: {_shown(node)} -> {_shown(changed)}"
             names[name] += 1
             if names[name] > 1:
                 name += f" (number {names[name]})"
+            function = place.names if place.in_function else ()
             lines = (node.lineno, node.end_lineno)
-            made.append(Mutant(name, lines, place.names if place.in_function else (), changed))
+            made.append(Mutant(name, lines, function, tree, numbers[id(node)], edit))
     return sorted(made, key=lambda mutant: mutant.lines)
 
 

@@ -98,11 +98,12 @@ class Module:
 def main() -> int:
     """The command."""
     args = _arguments()
+    modules = list(_modules(args.modules))
     _import_packages()
     known = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.is_file() else {}
     wanted = _survivors(args.again) if args.again else None
     verdicts: list[Verdict] = []
-    for module in _modules(args.modules):
+    for module in modules:
         chosen = list(_chosen(module, wanted, args.sample, args.seed))
         verdicts += _try(module, chosen, known.get(module.name, {}), args.workers)
         if args.json:
