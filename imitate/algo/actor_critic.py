@@ -18,6 +18,15 @@ from typing_extensions import TypeVar
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.exploration import ActionNoise
 from imitate.algo.policy_state import PolicyState
+from imitate.algo.recurrence import to_stored
+from imitate.algo.recurrent_replay import (
+    ACTOR,
+    CRITICS,
+    RecurrentEncoder,
+    ReplayedMemory,
+    state_shapes,
+)
+from imitate.algo.reward_source import RewardSource
 from imitate.algo.rl_sections import (
     ActorConfig,
     ActorCriticConfig,
@@ -109,6 +118,9 @@ class ActorCritic(Algo[RLConfigT]):
     sample_errors: Tensor | None = None
     """(B,) how far the critics were from their target in the latest update, for prioritized replay."""
 
+    reward_source: RewardSource | None = None
+    """Slot: rewards in place of the environment's."""
+
     @property
     def actor(self) -> Actor:
         """The network that acts."""
@@ -118,7 +130,7 @@ class ActorCritic(Algo[RLConfigT]):
 
     def _create_actor(self, config: ActorConfig) -> Actor:
         """Encoder, hidden layers, head."""
-        encoder = self._create_encoder()
+        encoder = self._create_encoder() if self.memory is None else self.memory.reader(ACTOR)
         mlp = MLP(encoder.output_dim, config.layer_dims, dropout=config.dropout)
         return Actor(encoder, None, mlp, self._create_head(mlp.output_dim, config))
 
@@ -141,11 +153,18 @@ class ActorCritic(Algo[RLConfigT]):
         num_atoms: int = 0,
         num_choices: int = 0,
     ) -> CriticEnsemble:
-        """Critics of actions; with ``of_states`` a single value of states; with choices a value of each."""
+        """Critics of actions; with ``of_states`` a single value of states; with choices a value of each.
+
+        With a memory, the critics of actions own the recurrent encoder, so that their optimizer and targets are its.
+        """
         size = 1 if of_states else config.ensemble.n
         encoders = 1 if config.ensemble.shared_encoder else size
-        return CriticEnsemble(
-            [self._create_encoder() for _ in range(encoders)],
+        memory = self.memory
+        critic = CriticEnsemble(
+            [
+                self._create_encoder() if memory is None else memory.reader(CRITICS)
+                for _ in range(encoders)
+            ],
             0 if of_states else self.ac_dim - num_choices,
             config.layer_dims,
             size,
@@ -154,6 +173,10 @@ class ActorCritic(Algo[RLConfigT]):
             num_choices=num_choices,
             value_bounds=config.value_bounds,
         )
+        if memory is not None and not of_states:
+            critic.add_module("memory", memory.encoder(self._create_encoder()))
+            self.acting_nets = (*self.acting_nets, "critic")
+        return critic
 
     def _add_targets(self) -> None:
         """Copies of the networks that targets follow; to be called when these are there."""
@@ -163,10 +186,61 @@ class ActorCritic(Algo[RLConfigT]):
     def _critic(self, name: str) -> CriticEnsemble:
         return cast(CriticEnsemble, self.nets[name])
 
+    # ---- memory --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def memory(self) -> ReplayedMemory | None:
+        """The recurrent encoder's part in training, where the section has ``rnn`` (ReplayedMemoryConfig) enabled."""
+        rnn = self.config.get("rnn", None)
+        if rnn is None or not rnn.enabled:
+            return None
+        return ReplayedMemory(rnn, self.config.n_step, self.config.discount)
+
+    def recurrent(self, name: str) -> RecurrentEncoder:
+        """The recurrent encoder of the critics of this name."""
+        return cast(RecurrentEncoder, self.active_nets[name].get_submodule("memory"))
+
+    @property
+    def state_shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """Shapes of the recurrent state that is stored with each step."""
+        return None if self.memory is None else state_shapes(self.recurrent("critic"))
+
+    def _transitions(self, batch: Batch) -> Batch:
+        """The transitions that the losses see: the batch itself, or with a memory those of its sequences."""
+        if self.memory is None:
+            return batch
+        return self.memory.transitions(
+            batch, self.recurrent("critic"), self.recurrent("critic_target")
+        )
+
+    # ---- rewards -------------------------------------------------------------------------------------------------
+
+    def _add_slots(self) -> None:
+        make = getattr(self.config, "reward_source", None)
+        if make is None:
+            return
+        self.reward_source = source = make(self.config, self._create_encoder, self.ac_dim)
+        if any(True for _ in source.parameters()):
+            self.nets[source.network] = source
+
+    def _rewarded(self, batch: Batch, update: Update) -> Batch:
+        """The batch with the rewards of :attr:`reward_source`, after the source's own step."""
+        source = self.reward_source
+        if source is None:
+            return batch
+        loss = source.loss(batch)
+        if loss is not None:
+            update.step(source.network, loss)
+        rewards = source.rewards(batch)
+        update.info["Reward"] = rewards.mean()
+        return {**batch, "rewards": rewards}
+
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """The transition at the window's step."""
+        """The transition at the window's step; with a memory, sequences."""
+        if self.memory is not None:
+            return self.memory.select(batch, self.recurrent("critic"))
         frames, now = self.frame_stack, self.frame_stack - 1
         steps = slice(0, frames) if frames > 1 else 0
         if "discounts" not in batch:
@@ -181,6 +255,10 @@ class ActorCritic(Algo[RLConfigT]):
             "discounts": batch["discounts"],
             "weight": None if weight is None else weight[:, now],
         }
+        if self.reward_source is not None:
+            # Parts of a batch are numbered: 0 is the replay buffer. Without a number all are demonstrations.
+            part = batch.get("part", torch.ones_like(selected["discounts"]))
+            selected["expert"] = (part > 0).to(selected["discounts"])
         if "next_actions" in batch:
             selected["next_actions"] = batch["next_actions"]
         return selected
@@ -211,7 +289,7 @@ class ActorCritic(Algo[RLConfigT]):
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """The sum of all losses."""
         update = Update(self, epoch=1, learn=False)
-        self._update(batch, update)
+        self._update(self._rewarded(self._transitions(batch), update), update)
         return update.loss, update.info
 
     @abstractmethod
@@ -225,6 +303,7 @@ class ActorCritic(Algo[RLConfigT]):
         """
         update = Update(self, epoch, learn=not validate)
         with torch.set_grad_enabled(not validate):
+            batch = self._rewarded(self._transitions(batch), update)
             self._update(batch, update)
             if validate:
                 update.info |= self._validation_info(batch)
@@ -287,9 +366,12 @@ class ActorCritic(Algo[RLConfigT]):
             self.exploration.progress = progress
 
     def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        if self.exploration is None:
-            return {}
-        return self.exploration.initial_state(batch_size, self.ac_dim, self.device)
+        state: PolicyState = {}
+        if self.exploration is not None:
+            state |= self.exploration.initial_state(batch_size, self.ac_dim, self.device)
+        if self.memory is not None:
+            state["rnn"] = self.recurrent("critic").rnn.initial_state(batch_size)
+        return state
 
     def _act(
         self,
@@ -300,12 +382,17 @@ class ActorCritic(Algo[RLConfigT]):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep:
+        extras: dict[str, Tensor] = {}
+        if self.memory is not None:
+            extras = to_stored(state["rnn"]) if explore else {}
+            obs, after = self.recurrent("critic").step(obs, state["rnn"], goal)
+            state = {**state, "rnn": after}
         features, _ = self.actor(obs, goal)
         action = self.actor.head.act(features, explore, generator)
         if explore and self.exploration is not None:
             action, noise = self.exploration.add_to(action, state, generator)
             state = {**state, "noise": noise}
-        return PolicyStep(action, state, {})
+        return PolicyStep(action, state, extras)
 
 
 def _mean_actions(actor: Actor, obs: Batch, goal: Batch | None) -> Tensor:

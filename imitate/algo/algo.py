@@ -81,7 +81,7 @@ class Algo(ABC, Generic[ConfigT]):
     nets: nn.ModuleDict
     main_net: ClassVar[str] = "policy"
     """Name of the network that acts."""
-    acting_nets: ClassVar[tuple[str, ...]] = ()
+    acting_nets: tuple[str, ...] = ()
     """Names of further networks that acting needs."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -127,6 +127,7 @@ class Algo(ABC, Generic[ConfigT]):
             raise ConfigError(
                 f"{type(self).__name__}._create_networks() set no self.nets: set it to an nn.ModuleDict of networks"
             )
+        self._add_slots()
         self.nets = self.nets.float().to(self.device)
         if self._averages_weights:
             ema = algo_config["ema"]
@@ -149,6 +150,11 @@ class Algo(ABC, Generic[ConfigT]):
         return (self,)
 
     @property
+    def state_shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """Shapes of the recurrent state stored with each step, where the algorithm learns from replayed sequences."""
+        return None
+
+    @property
     def active_nets(self) -> nn.ModuleDict:
         """The networks in use: in evaluation mode, the averaged ones where there are such."""
         if self.ema is None or self.nets.training:
@@ -160,6 +166,9 @@ class Algo(ABC, Generic[ConfigT]):
     @abstractmethod
     def _create_networks(self) -> None:
         """Fill ``self.nets``."""
+
+    def _add_slots(self) -> None:  # noqa: B027 - a hook, empty by default
+        """Add the networks of the slots that the section fills, after :meth:`_create_networks`."""
 
     def _group_shapes(self, group: str) -> dict[str, tuple[int, ...]]:
         """Shapes of the keys of an observation group, in alphabetical order."""

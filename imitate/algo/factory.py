@@ -18,6 +18,7 @@ from imitate.errors import ConfigError
 USUAL_SHAPES = {"rgb": (3, 96, 96), "depth": (1, 96, 96), "scan": (1, 256)}
 ToClass = Callable[[Any], tuple[type[Algo], dict[str, Any]]]
 AlgoClass = TypeVar("AlgoClass", bound=Algo)
+SectionClass = TypeVar("SectionClass", bound=Section)
 
 
 def register_algo_factory_func(
@@ -56,6 +57,28 @@ def register(
         to_class.__module__ = algo_class.__module__
         registry.register(algo_name, section, to_class)
         return algo_class
+
+    return decorator
+
+
+def register_learner(
+    algo_name: str, *, learner: str
+) -> Callable[[type[SectionClass]], type[SectionClass]]:
+    """Register a section of its own for the class of another algorithm, whose slots the section fills.
+
+    Args:
+        algo_name: the name in the configuration; registering it twice raises ConfigError.
+        learner: name of the algorithm that learns.
+    """
+
+    def decorator(section: type[SectionClass]) -> type[SectionClass]:
+        def to_class(algo_config: Any) -> tuple[type[Algo], dict[str, Any]]:
+            found: tuple[type[Algo], dict[str, Any]] = registry.find(learner).to_class(algo_config)
+            return found
+
+        to_class.__module__ = section.__module__
+        registry.register(algo_name, section, to_class)
+        return section
 
     return decorator
 

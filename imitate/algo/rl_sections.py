@@ -168,6 +168,26 @@ class ActorCriticConfig(Section):
         return problems
 
 
+def needs_demonstrations(config: Any) -> list[str]:
+    """Conflicts of a training whose rewards tell demonstrations from replayed steps."""
+    online, section, problems = config.train.online, config.algo, []
+    if not online.enabled or not 0 < online.demo_ratio < 1:
+        problems.append(
+            f"train.online.demo_ratio: {config.algo_name} tells demonstrations from replayed steps: enable "
+            "train.online, with a share between 0 and 1, such as 0.5"
+        )
+    if section.n_step != 1:
+        problems.append(
+            f"algo.n_step is {section.n_step}, but {config.algo_name}'s rewards are of one step: set it to 1"
+        )
+    if section.rnn.enabled:
+        problems.append(
+            f"algo.rnn.enabled is true, but demonstrations, which {config.algo_name} needs, have no recurrent states: "
+            "set it to false"
+        )
+    return problems
+
+
 def wants_practice(config: Any) -> list[str]:
     """The conflict of an algorithm that learns by practice with a training without it, if that is what is asked for."""
     if config.train.online.enabled:

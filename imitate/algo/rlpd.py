@@ -1,35 +1,43 @@
-"""Reinforcement learning with prior data: SAC whose batches are half demonstrations, half practice.
+"""Reinforcement learning with prior data (RLPD): soft actor-critic whose batches are half demonstrations.
 
 Ball, Smith, Kostrikov, Levine, "Efficient Online Reinforcement Learning with Offline Data", ICML 2023
-(arXiv:2302.02948). All is as in :mod:`imitate.algo.sac`, except for
+(arXiv:2302.02948), on Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905). With targets
+Q', the discount g and a tanh-Gaussian policy pi:
 
-    batches: half from ``train.data``, half practice                  -> ``train.online.demo_ratio``
-    target = r + g (min over Z random critics of Q'_e(s', a') - alpha log pi(a' | s'))        -> RLPD._target
-    critics: 10, with layer normalization                             -> RLPDCriticConfig
-    actor:   alpha log pi(a | s) - mean over all e of Q_e(s, a)                               -> RLPD._actor_loss
-    20 updates of the critics per step, after the last of which the actor and alpha follow    -> RLPD._update
+    batches: half from ``train.data``, half from the replay buffer   -> ``train.online.demo_ratio``
+    target = r + g (min over Z random critics of Q'_e(s', a') - alpha log pi(a' | s')), a' ~ pi(s')   -> RLPD._target
+    critic: mean over the batch, sum over e, of (Q_e(s, a) - target)^2; 10, layer normalization   -> RLPD._critic_loss
+    actor:  alpha log pi(a | s) - mean over all e of Q_e(s, a), a ~ pi(s)   -> RLPD._actor_loss
+    alpha:  rises where the entropy is below its target, falls where it is above   -> RLPD._temperature_loss
+    20 updates of the critics per step, after the last of which the actor and alpha follow   -> RLPD._update
 
 Departures: the actor takes its turn at the first of each ``actor.update_freq`` updates rather than at the last; a
-layer is normalized after its ReLU, not before.
+layer is normalized after its ReLU, not before; as in ``sac``, errors are summed over the critics and not halved.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from imitate.algo.actor_critic import Update
-from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info
+from imitate.algo.entropy import (
+    SoftActorConfig,
+    SoftActorCriticConfig,
+    SoftCriticConfig,
+    Temperature,
+)
+from imitate.algo.factory import register
 from imitate.algo.rl_sections import EnsembleConfig
-from imitate.algo.sac import SAC, SACActorConfig, SACConfig, SACCriticConfig
 from imitate.functional.losses import masked_mean
+from imitate.models.heads import TanhDistribution
 
 
-class RLPDActorConfig(SACActorConfig):
+class RLPDActorConfig(SoftActorConfig):
     """A tanh-Gaussian policy that follows more slowly than its critics."""
 
     update_freq: int = Field(
@@ -39,7 +47,7 @@ class RLPDActorConfig(SACActorConfig):
     )
 
 
-class RLPDCriticConfig(SACCriticConfig):
+class RLPDCriticConfig(SoftCriticConfig):
     """Many critics, of which few are asked at a time."""
 
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
@@ -49,7 +57,7 @@ class RLPDCriticConfig(SACCriticConfig):
     )
 
 
-class RLPDConfig(SACConfig):
+class RLPDConfig(SoftActorCriticConfig):
     """Section ``algo`` of algorithm ``rlpd``."""
 
     tree_defaults = {
@@ -82,39 +90,73 @@ class RLPDConfig(SACConfig):
         return problems
 
 
-@register_algo_factory_func("rlpd", section=RLPDConfig)
-def algo_config_to_class(algo_config: RLPDConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return RLPD, {}
-
-
-class RLPD(SAC):
-    """SAC with many normalized critics."""
+@register("rlpd", RLPDConfig)
+class RLPD(ActorCritic[RLPDConfig]):
+    """A tanh-Gaussian actor and many normalized critics."""
 
     def _create_networks(self) -> None:
-        super()._create_networks()
+        config = self.config
         self.counters["critic_updates"] = 0
+        self.nets = nn.ModuleDict(
+            {
+                "actor": self._create_actor(config.actor),
+                "critic": self._create_critic(config.critic),
+            }
+        )
+        self._add_targets()
+        wanted = config.temperature.target_entropy
+        self._target_entropy = -float(self.ac_dim) if wanted is None else wanted
+        self._first_alpha = torch.tensor(config.temperature.initial, device=self.device)
+        if config.temperature.tuned:
+            self.nets["temperature"] = Temperature(self._first_alpha)
+
+    def _max_grad_norm(self, name: str) -> float | None:
+        return None if name == "temperature" else super()._max_grad_norm(name)
+
+    def _drawn(self, obs: Batch, goal: Batch | None) -> tuple[Tensor, Tensor]:
+        """One action (B, A) of the policy in each state, with gradient, and its log-density (B,)."""
+        features, _ = self.actor(obs, goal)
+        actions, log_prob = cast(TanhDistribution, self.actor.head(features)).draw(1)
+        return actions[:, 0], log_prob[:, 0]
+
+    @property
+    def _alpha(self) -> Tensor:
+        """The weight of the entropy, a constant for the other losses."""
+        if "temperature" not in self.nets:
+            return self._first_alpha
+        return cast(Temperature, self.nets["temperature"]).log.detach().exp()
 
     # ---- losses --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """(B,) what the critics are to say: the least of a random few."""
+        """TD target for the critics, (B,), without gradient: by the least of a random few."""
         actions, log_prob = self._drawn(batch["next_obs"], batch["goal_obs"])
         values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
-        asked = torch.randperm(len(values), device=values.device)[: self.algo_config.critic.subset]
+        asked = torch.randperm(len(values), device=values.device)[: self.config.critic.subset]
         following = values[asked].amin(0)
-        if self.algo_config.entropy_backup:
+        if self.config.entropy_backup:
             following = following - self._alpha * log_prob
         target: Tensor = batch["rewards"] + batch["discounts"] * following
         return target
 
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        target = self._target(batch)
+        values = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
+        loss = self._td_loss(values, target, batch["weight"])
+        return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
+
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         actions, log_prob = self._drawn(batch["obs"], batch["goal_obs"])
-        liked = self._critic("critic")(batch["obs"], actions, batch["goal_obs"]).mean(0)
-        loss = masked_mean(self._alpha * log_prob - liked, batch["weight"])
+        values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"]).mean(0)
+        loss = masked_mean(self._alpha * log_prob - values, batch["weight"])
         entropy = -masked_mean(log_prob.detach(), batch["weight"])
         return loss, {"Actor_Loss": loss, "Entropy": entropy, "Temperature": self._alpha}
+
+    def _temperature_loss(self, info: Info) -> Tensor:
+        """Loss of network ``temperature``, from the entropy that the actor's loss logged."""
+        log = cast(Temperature, self.nets["temperature"]).log
+        return log * (info["Entropy"] - self._target_entropy)
 
     # ---- update --------------------------------------------------------------------------------------------------
 

@@ -1,163 +1,69 @@
-"""Soft actor-critic: values that count the policy's entropy, and a policy that is as random as the task allows.
+"""Soft actor-critic (SAC): values that count the policy's entropy, and a policy as random as the task allows.
 
-Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905). With targets Q', discount g and a
-tanh-Gaussian policy pi:
+Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905), for continuous actions u;
+Christodoulou, "Soft Actor-Critic for Discrete Action Settings" (arXiv:1910.07207), for choices c; Delalleau, Peter,
+Alonso, Logut, "Discrete and Continuous Action Representation for Practical RL in Video Games" (arXiv:1912.11077), for a
+choice with numbers beside it, pi(c | s) pi(u | s, c). With targets Q' and the discount g:
 
-    target = r + g (min_e Q'_e(s', a') - alpha log pi(a' | s')), a' ~ pi(s'), r alone after a terminal  -> SAC._target
-    critic: mean over the batch, sum over e, of (Q_e(s, a) - target)^2                             -> SAC._critic_loss
-    actor:  alpha log pi(a | s) - min_e Q_e(s, a), a ~ pi(s)                                        -> SAC._actor_loss
-    alpha:  rises where the entropy is below ``target_entropy``, falls where it is above     -> SAC._temperature_loss
+    V(s) = min_e Q'_e(s, u) - alpha log pi(u | s), u ~ pi(s)                           -> SAC._of_numbers
+         = sum_c pi(c | s) (min_e Q'_e(s)[c] - alpha log pi(c | s))                    -> SAC._of_choices
+         = sum_c pi(c | s) (min_e Q'_e(s, u_c)[c] - alpha_u log pi(u_c | s, c) - alpha_c log pi(c | s)) -> SAC._of_both
+    target = r + g V(s'), r alone after a terminal                                     -> SAC._target
+    critic: mean over the batch, sum over e, of (Q_e(s, a) - target)^2                 -> SAC._critic_loss
+    actor:  -V(s), with Q for Q'                                                       -> SAC._actor_loss
+    alpha:  rises where the entropy is below its target, falls where it is above       -> SAC._temperature_loss
 
-The target entropy is -(action dimensions) by default, as in the paper. Departures: errors are summed over the critics
-and not halved; alpha is moved by its logarithm, as in the authors' code. Choices, alone and with numbers beside them:
-``sac_discrete.py``, ``sac_mixed.py``. With a memory: ``sac_recurrent.py``.
+Of numbers the target entropy is -(their count), as in the paper; of choices half of log(choices)
+(``temperature.choice_entropy``) rather than 0.98 of it, which leaves a policy of two choices all but a coin. Choices
+are always summed over rather than sampled. Departures: errors are summed over the critics and not halved; alpha is
+moved by its logarithm, as in the authors' code. With ``algo.rnn`` a recurrent encoder stands before all networks
+(:mod:`imitate.algo.recurrent_replay`).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.actor_critic import ActorCritic, Update
-from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.recurrence import ReplayedMemoryConfig
-from imitate.algo.rl_sections import (
-    ActorCriticConfig,
-    ActorNetConfig,
-    CriticConfig,
-    StagedOptimizerConfig,
-    StochasticActorConfig,
-    optimizer,
-)
-from imitate.algo.sections import LayerDims
-from imitate.config import Section
+from imitate.algo.algo import Batch, Info
+from imitate.algo.entropy import SACConfig, SoftActorConfig, Temperature
+from imitate.algo.factory import register
+from imitate.algo.rl_sections import ActorConfig
+from imitate.errors import ConfigError
 from imitate.functional.losses import masked_mean
-from imitate.models.heads import TanhDistribution
+from imitate.models.categorical import Categorical, CategoricalHead
+from imitate.models.heads import ActionDistribution, ActionHead, TanhDistribution
+from imitate.models.mixed import Mixed, MixedHead
 
 
-class SACOptimParams(Section):
-    """Optimizers by network."""
+class SoftValue(NamedTuple):
+    """Value of states under the policy, and its entropies there.
 
-    critic: StagedOptimizerConfig = Field(optimizer(3e-4))
-    actor: StagedOptimizerConfig = Field(optimizer(3e-4))
-    temperature: StagedOptimizerConfig = Field(optimizer(3e-4))
+    Attributes:
+        value: (B,) V(s), with gradient for the policy.
+        entropies: (B, K) without gradient, one for each temperature: of the numbers, then of the choice.
+    """
 
-
-class SACActorConfig(StochasticActorConfig):
-    """A tanh-Gaussian policy, with log standard deviations between -20 and 2."""
-
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
-    net: ActorNetConfig = Field(
-        ActorNetConfig.model_validate(
-            {
-                "common": {"std_activation": "exp", "use_tanh": True},
-                "gaussian": {
-                    "init_last_fc_weight": None,
-                    "min_std": math.exp(-20.0),
-                    "max_std": math.exp(2.0),
-                },
-            }
-        )
-    )
+    value: Tensor
+    entropies: Tensor
 
 
-class SACCriticConfig(CriticConfig):
-    """Critics of 256 by 256."""
-
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+Values = Callable[[Tensor | None], Tensor]
+"""From numbers (B, [C,] N), or None, to the believed values of the critics (B,) or (B, C)."""
 
 
-class TemperatureConfig(Section):
-    """The weight of the entropy, alpha."""
-
-    initial: float = Field(1.0, gt=0, description="where it begins")
-    tuned: bool = Field(True, description="whether it is learned")
-    target_entropy: float | None = Field(
-        None, description="entropy that it is tuned to; null: -(action dimensions)"
-    )
-    choice_entropy: float = Field(
-        0.5,
-        gt=0,
-        lt=1,
-        description="entropy of choices that it is tuned to, as a share of log(choices)",
-    )
-
-
-class SACConfig(ActorCriticConfig):
-    """What the sections of ``sac`` and of those built upon it have."""
-
-    tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
-
-    optim_params: SACOptimParams = Field(SACOptimParams())
-    actor: SACActorConfig = Field(SACActorConfig())
-    critic: SACCriticConfig = Field(SACCriticConfig())
-    temperature: TemperatureConfig = Field(TemperatureConfig())
-
-    def conflicts(self, config: Any) -> list[str]:
-        """Combinations that cannot be trained."""
-        problems = super().conflicts(config)
-        net = self.actor.net
-        if net.type != "gaussian" or not net.common.use_tanh:
-            problems.append(
-                f"algo.actor.net: the actor of {config.algo_name} learns through its samples: set type to 'gaussian' "
-                "and common.use_tanh to true"
-            )
-        return problems
-
-
-class SACOfAnyActionsConfig(SACConfig):
-    """Section ``algo`` of algorithm ``sac``."""
-
-    num_choices: int | None = Field(
-        None,
-        ge=0,
-        description="choices of a discrete action; 0: none; null: as the environment says, else none",
-    )
-    num_continuous: int | None = Field(
-        None,
-        ge=0,
-        description="continuous numbers of an action; null: as the environment says, else none beside choices",
-    )
-    rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
-
-    def conflicts(self, config: Any) -> list[str]:
-        """Combinations that cannot be trained."""
-        return [*super().conflicts(config), *self.rnn.problems(config)]
-
-
-@register_algo_factory_func("sac", section=SACOfAnyActionsConfig)
-def algo_config_to_class(algo_config: SACOfAnyActionsConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """By the kind of actions, with a memory or without."""
-    from imitate.algo import sac_recurrent
-    from imitate.algo.sac_discrete import DiscreteSAC
-    from imitate.algo.sac_mixed import MixedSAC
-
-    kinds: tuple[type[Algo], type[Algo]] = (SAC, sac_recurrent.RecurrentSAC)
-    if algo_config.num_choices and algo_config.num_continuous:
-        kinds = (MixedSAC, sac_recurrent.RecurrentMixedSAC)
-    elif algo_config.num_choices:
-        kinds = (DiscreteSAC, sac_recurrent.RecurrentDiscreteSAC)
-    return kinds[algo_config.rnn.enabled], {}
-
-
-class Temperature(nn.Module):
-    """Learned positive numbers, of the shape of ``initial``."""
-
-    def __init__(self, initial: Tensor) -> None:
-        super().__init__()
-        self.log = nn.Parameter(initial.log())
-
-
-class SAC(ActorCritic):
-    """Continuous actions."""
+@register("sac", SACConfig)
+class SAC(ActorCritic[SACConfig]):
+    """Actions are N numbers, one of C choices (one-hot), or [one-hot of C choices | N numbers]."""
 
     def _create_networks(self) -> None:
-        config = self.algo_config
+        config = self.config
+        self._check_actions()
         self.nets = nn.ModuleDict(
             {
                 "actor": self._create_actor(config.actor),
@@ -172,62 +78,145 @@ class SAC(ActorCritic):
 
     @property
     def _num_choices(self) -> int:
-        """The critics give a value for each of so many choices; 0: one."""
-        return 0
+        """C; 0: there is no choice."""
+        return self.config.num_choices or 0
+
+    @property
+    def _num_numbers(self) -> int:
+        """N."""
+        return (self.config.num_continuous or 0) if self._num_choices else self.ac_dim
+
+    def _check_actions(self) -> None:
+        if not self._num_choices or self._num_choices + self._num_numbers == self.ac_dim:
+            return
+        raise ConfigError(
+            f"algo.num_choices is {self._num_choices}, but actions have {self.ac_dim} numbers: set it to that, or "
+            "algo.num_continuous to what lies beside the choice"
+            if not self._num_numbers
+            else f"algo.num_choices {self._num_choices} and algo.num_continuous {self._num_numbers} do not sum to the "
+            f"{self.ac_dim} numbers of an action: correct them"
+        )
+
+    def _create_head(self, input_dim: int, config: ActorConfig) -> ActionHead:
+        if not self._num_choices:
+            return super()._create_head(input_dim, config)
+        if not self._num_numbers:
+            return CategoricalHead(input_dim, self.ac_dim)
+        net = cast(SoftActorConfig, config).net
+        settings = {**net.gaussian.to_dict(), **net.common.to_dict()}
+        return MixedHead(input_dim, self._num_choices, self._num_numbers, **settings)
 
     def _wanted_entropy(self) -> Tensor:
-        """Entropies that the temperatures are tuned to, as many as there are temperatures."""
-        wanted = self.algo_config.temperature.target_entropy
-        return torch.tensor(-float(self.ac_dim) if wanted is None else wanted)
+        """Target entropies, () or (2,): of the numbers, then of the choice."""
+        temperature = self.config.temperature
+        wanted = temperature.target_entropy
+        of_numbers = -float(self._num_numbers) if wanted is None else wanted
+        if not self._num_choices:
+            return torch.tensor(of_numbers)
+        of_choice = temperature.choice_entropy * math.log(self._num_choices)
+        return torch.tensor([of_numbers, of_choice] if self._num_numbers else of_choice)
 
     def _max_grad_norm(self, name: str) -> float | None:
         return None if name == "temperature" else super()._max_grad_norm(name)
 
-    # ---- losses --------------------------------------------------------------------------------------------------
+    # ---- soft values ---------------------------------------------------------------------------------------------
 
-    def _policy(self, obs: Batch, goal: Batch | None) -> TanhDistribution:
+    def _policy(self, obs: Batch, goal: Batch | None) -> ActionDistribution:
         """pi(. | s)."""
         features, _ = self.actor(obs, goal)
-        return cast(TanhDistribution, self.actor.head(features))
+        distribution: ActionDistribution = self.actor.head(features)
+        return distribution
 
-    def _drawn(self, obs: Batch, goal: Batch | None) -> tuple[Tensor, Tensor]:
-        """One action (B, A) of the policy in each state, with gradient, and its log-density (B,)."""
-        actions, log_prob = self._policy(obs, goal).draw(1)
-        return actions[:, 0], log_prob[:, 0]
+    def _soft_value(self, critic: str, obs: Batch, goal: Batch | None) -> SoftValue:
+        """V(s) by the critics of this name."""
+
+        def values(numbers: Tensor | None) -> Tensor:
+            each = self._critic(critic)(obs, numbers, goal)
+            if numbers is not None and self._num_choices:
+                each = each.diagonal(
+                    dim1=-2, dim2=-1
+                )  # (E, B, C): each choice with its own numbers
+            return self._ensemble_value(each)
+
+        policy = self._policy(obs, goal)
+        if isinstance(policy, Mixed):
+            return self._of_both(policy, values)
+        if isinstance(policy, Categorical):
+            return self._of_choices(policy, values)
+        return self._of_numbers(cast(TanhDistribution, policy), values)
+
+    def _of_numbers(self, policy: TanhDistribution, values: Values) -> SoftValue:
+        """By one action of the policy in each state."""
+        numbers, log_prob = (drawn[:, 0] for drawn in policy.draw(1))
+        return SoftValue(values(numbers) - self._alpha * log_prob, -log_prob.detach().unsqueeze(-1))
+
+    def _of_choices(self, policy: Categorical, values: Values) -> SoftValue:
+        """Summed over the choices."""
+        with torch.no_grad():
+            believed = values(None)
+        soft = believed - self._alpha * policy.logits
+        entropy = policy.entropy().detach().unsqueeze(-1)
+        return SoftValue((policy.probabilities * soft).sum(-1), entropy)
+
+    def _of_both(self, policy: Mixed, values: Values) -> SoftValue:
+        """Summed over the choices, with one sample of the numbers of each."""
+        numbers, log_prob = policy.numbers.draw(1)
+        log_prob = log_prob.squeeze(-1)
+        of_numbers, of_choice = self._alpha
+        probabilities, logits = policy.choice.probabilities, policy.choice.logits
+        soft = values(numbers.squeeze(-2)) - of_numbers * log_prob - of_choice * logits
+        with torch.no_grad():
+            entropy = -(probabilities * log_prob).sum(-1)
+            entropies = torch.stack([entropy, policy.choice.entropy()], dim=-1)
+        return SoftValue((probabilities * soft).sum(-1), entropies)
 
     @property
     def _alpha(self) -> Tensor:
-        """The weight of the entropy, a constant for the other losses."""
+        """Weights of the entropies, constants for the other losses."""
         if "temperature" not in self.nets:
             return self._first_alpha
         return cast(Temperature, self.nets["temperature"]).log.detach().exp()
 
+    # ---- losses --------------------------------------------------------------------------------------------------
+
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """(B,) what the critics are to say."""
-        actions, log_prob = self._drawn(batch["next_obs"], batch["goal_obs"])
-        values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
-        soft = self._ensemble_value(values) - self._alpha * log_prob
-        return cast(Tensor, batch["rewards"] + batch["discounts"] * soft)
+        """TD target for the critics, (B,), without gradient."""
+        soft = self._soft_value("critic_target", batch["next_obs"], batch["goal_obs"])
+        return cast(Tensor, batch["rewards"] + batch["discounts"] * soft.value)
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         target = self._target(batch)
-        values = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
+        values = self._taken_values(batch)
         loss = self._td_loss(values, target, batch["weight"])
         return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
 
+    def _taken_values(self, batch: Batch) -> Tensor:
+        """Values (E, B) of the batch's actions."""
+        critic, actions = self._critic("critic"), batch["actions"]
+        if not self._num_choices:
+            return critic(batch["obs"], actions, batch["goal_obs"])  # type: ignore[no-any-return]
+        chosen, numbers = actions.tensor_split([self._num_choices], dim=-1)
+        values = critic(batch["obs"], numbers if self._num_numbers else None, batch["goal_obs"])
+        return (values * chosen).sum(-1)  # type: ignore[no-any-return]
+
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        actions, log_prob = self._drawn(batch["obs"], batch["goal_obs"])
-        values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"])
-        liked = self._ensemble_value(values)
-        loss = masked_mean(self._alpha * log_prob - liked, batch["weight"])
-        entropy = -masked_mean(log_prob.detach(), batch["weight"])
-        return loss, {"Actor_Loss": loss, "Entropy": entropy, "Temperature": self._alpha}
+        soft = self._soft_value("critic", batch["obs"], batch["goal_obs"])
+        loss = -masked_mean(soft.value, batch["weight"])
+        names = ["Entropy", "Choice_Entropy"][: soft.entropies.shape[-1]]
+        means = [masked_mean(each, batch["weight"]) for each in soft.entropies.unbind(-1)]
+        alphas = self._alpha.reshape(-1).unbind()
+        info: Info = {"Actor_Loss": loss, **dict(zip(names, means, strict=True))}
+        for name, alpha in zip(names, alphas, strict=True):
+            info[name.replace("Entropy", "Temperature")] = alpha
+        return loss, info
 
     def _temperature_loss(self, info: Info) -> Tensor:
-        """From what the actor's loss said."""
+        """Loss of network ``temperature``, from the entropies that the actor's loss logged."""
         log = cast(Temperature, self.nets["temperature"]).log
-        return log * (info["Entropy"] - self._target_entropy)
+        names = ["Entropy", "Choice_Entropy"][: log.numel()]
+        entropies = torch.stack([info[name] for name in names]).reshape(log.shape)
+        return (log * (entropies - self._target_entropy)).sum()
 
     # ---- update --------------------------------------------------------------------------------------------------
 
@@ -239,3 +228,11 @@ class SAC(ActorCritic):
             self._gradient_step("temperature", self._temperature_loss(update.info))
         if update.learns("critic"):
             self._follow()
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """With choices alone: the fraction of states where the likeliest choice differs from the data's."""
+        if not self._num_choices or self._num_numbers:
+            return super()._validation_info(batch)
+        policy = cast(Categorical, self._policy(batch["obs"], batch["goal_obs"]))
+        best = policy.logits.argmax(-1)
+        return {"Action_Error": (best != batch["actions"].argmax(-1)).float().mean()}

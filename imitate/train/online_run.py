@@ -15,7 +15,6 @@ import torch
 from imitate.algo.actor_critic import ActorCritic
 from imitate.algo.adversarial import Adversarial
 from imitate.algo.on_policy import OnPolicy
-from imitate.algo.sac_recurrent import Remembering
 from imitate.config import Config
 from imitate.config.transitions import Transitions
 from imitate.data.build import training_sources
@@ -339,7 +338,7 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
     }
     if config.train.online.hindsight.enabled:
         settings["hindsight"] = make_hindsight(config, setup.make(), setup.env.stored_shapes)
-    if isinstance(setup.algo, Remembering):
+    if setup.algo.state_shapes is not None:
         return SequenceReplay(
             *shape,
             state_shapes=setup.algo.state_shapes,

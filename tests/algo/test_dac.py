@@ -32,8 +32,8 @@ def make_algo(**discriminator):
 
 
 def set_judge(algo, of_state, of_action, of_absorbing, bias=0.0):
-    algo.judge.last.weight.data = torch.tensor([[of_state, of_action, of_absorbing]])
-    algo.judge.last.bias.data = torch.tensor([bias])
+    algo.reward_source.last.weight.data = torch.tensor([[of_state, of_action, of_absorbing]])
+    algo.reward_source.last.bias.data = torch.tensor([bias])
 
 
 def batch(**changes):
@@ -55,16 +55,16 @@ def batch(**changes):
 def test_rewards_are_logits_and_after_a_terminal_those_of_the_absorbing_state_for_ever():
     algo = make_algo()
     set_judge(algo, 1.0, 2.0, -0.5, bias=0.1)
-    rewarded = algo._rewarded(algo.process_batch_for_training(batch()))
+    rewards = algo.reward_source.rewards(algo.process_batch_for_training(batch()))
     # States plus 2 x 0.5 plus 0.1; the absorbing state's logit is -0.4, 0.9 / 0.1 = 9 times. -7 counts nowhere.
     wanted = torch.tensor([2.1, 3.1 - 3.6, 4.1, 5.1 - 3.6])
-    torch.testing.assert_close(rewarded["rewards"], wanted)
+    torch.testing.assert_close(rewards, wanted)
 
 
 def test_the_discriminator_tells_demonstrations_from_practice_and_terminals_count_twice():
     algo = make_algo(gradient_penalty=0.0)
     set_judge(algo, 1.0, 0.0, -2.0, bias=-2.0)
-    loss, info = algo._judge_loss(algo.process_batch_for_training(batch()))
+    loss, info = algo.reward_source.loss(algo.process_batch_for_training(batch()))
 
     def softplus(x):
         return math.log1p(math.exp(x))
@@ -80,10 +80,12 @@ def test_the_gradient_penalty_is_of_the_slope():
     algo = make_algo(gradient_penalty=10.0)
     set_judge(algo, 3.0, 4.0, 0.0)
     prepared = algo.process_batch_for_training(batch())
-    with_penalty = algo._judge_loss(prepared)[0]
+    with_penalty = algo.reward_source.loss(prepared)[0]
     algo.algo_config.discriminator.__dict__["gradient_penalty"] = 0.0
     # The slope is 5 everywhere: 10 (5 - 1)^2.
-    assert (with_penalty - algo._judge_loss(prepared)[0]).item() == pytest.approx(160.0, abs=1e-3)
+    assert (with_penalty - algo.reward_source.loss(prepared)[0]).item() == pytest.approx(
+        160.0, abs=1e-3
+    )
 
 
 def test_critics_learn_the_opinion_that_the_discriminator_has_after_its_own_step():
@@ -92,10 +94,10 @@ def test_critics_learn_the_opinion_that_the_discriminator_has_after_its_own_step
     loss = algo._critic_loss
     algo._critic_loss = lambda batch: seen.append(batch["rewards"]) or loss(batch)
     prepared = algo.process_batch_for_training(batch())
-    before = algo._rewarded(prepared)["rewards"]
+    before = algo.reward_source.rewards(prepared)
     algo.set_train()
     algo.train_on_batch(prepared, 1)
-    assert torch.equal(seen[0], algo._rewarded(prepared)["rewards"])
+    assert torch.equal(seen[0], algo.reward_source.rewards(prepared))
     assert not torch.equal(seen[0], before)
     assert not seen[0].requires_grad
 

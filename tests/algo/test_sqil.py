@@ -39,9 +39,13 @@ def test_demonstrations_are_worth_1_practice_0_and_ends_last_for_ever():
     algo = make_algo()
     mixed = algo.process_batch_for_training(batch(part=torch.tensor([0, 0, 1, 1])))
     # After a terminal: 1 / (1 - 0.9) = 10 times the reward. The environment's -7 counts nowhere.
-    torch.testing.assert_close(mixed["rewards"], torch.tensor([0.0, 0.0, 1.0, 10.0]))
+    torch.testing.assert_close(
+        algo.reward_source.rewards(mixed), torch.tensor([0.0, 0.0, 1.0, 10.0])
+    )
     shown = algo.process_batch_for_training(batch())
-    torch.testing.assert_close(shown["rewards"], torch.tensor([1.0, 10.0, 1.0, 10.0]))
+    torch.testing.assert_close(
+        algo.reward_source.rewards(shown), torch.tensor([1.0, 10.0, 1.0, 10.0])
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from imitate import load_config
+from imitate.algo.entropy import SACConfig
 from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.sac import SAC, SACConfig
+from imitate.algo.sac import SAC
 from imitate.train.algo_check import check_algo
 from imitate.train.setup import resolve
 from imitate.train.update_check import follows

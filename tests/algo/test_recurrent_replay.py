@@ -5,9 +5,13 @@ import copy
 import numpy as np
 import pytest
 import torch
+from pydantic import Field
 
 from imitate import algo_factory, load_config
-from imitate.algo.recurrence import from_stored
+from imitate.algo.factory import register
+from imitate.algo.recurrence import ReplayedMemoryConfig, from_stored
+from imitate.algo.td3 import TD3, TD3Config
+from imitate.config import algorithms
 from imitate.config.readiness import check_trainable
 from imitate.errors import ConfigError
 from imitate.online.collector import LocalCollector
@@ -94,7 +98,7 @@ def practised(algo, steps=40, envs=2, capacity=200):
 
 def state_by_full_unroll(algo, memory, row):
     """From the beginning of the row's episode to the state before its step."""
-    net = algo._memory("critic")
+    net = algo.recurrent("critic")
     state = net.rnn.initial_state(1)
     for back in range(int(memory.number[row]), 0, -1):
         obs = torch.from_numpy(memory.vectors[memory.later(np.array([row]), -back), :3])
@@ -111,7 +115,7 @@ def test_burned_in_states_are_those_of_a_full_unroll(rnn_type, num_layers):
     raw = memory.at(rows)
     assert {0, 1, 2, 3} == set(raw["burn_in"].tolist())
     batch = algo.process_batch_for_training(raw)
-    net = algo._memory("critic")
+    net = algo.recurrent("critic")
     found = net.burned_in(batch["before"], batch["burn_in"], batch["memory"])
     for number, row in enumerate(rows):
         for name, expected in state_by_full_unroll(algo, memory, row).items():
@@ -122,13 +126,13 @@ def test_burned_in_states_are_those_of_a_full_unroll(rnn_type, num_layers):
 def test_burn_in_brings_old_states_up_to_date():
     algo = make()
     memory = practised(algo)
-    for weight in algo._memory("critic").parameters():
+    for weight in algo.recurrent("critic").parameters():
         weight.mul_(1.5)
     rows = np.flatnonzero(memory.live & (memory.number > 4))
     raw = memory.at(rows)
     raw["burn_in"][:] = 3
     batch = algo.process_batch_for_training(raw)
-    net = algo._memory("critic")
+    net = algo.recurrent("critic")
     found = net.burned_in(batch["before"], batch["burn_in"], batch["memory"])["h"]
     stale = torch.from_numpy(memory.states["memory/h"][rows])
     true = torch.cat([state_by_full_unroll(algo, memory, row)["h"] for row in rows])
@@ -152,7 +156,7 @@ def test_what_is_learned_from_by_hand():
             outputs = {}
             for name in ("critic", "critic_target"):
                 state = state_by_full_unroll(algo, memory, row)  # the same weights in both
-                outputs[name], _ = algo._memory(name)({"s": obs[None, 3:]}, state)
+                outputs[name], _ = algo.recurrent(name)({"s": obs[None, 3:]}, state)
             for step in range(int(count)):
                 known.append(outputs["critic"][0, step])
                 target.append(outputs["critic_target"][0, step + int(ahead[step])])
@@ -168,7 +172,7 @@ def test_targets_use_the_targets_memory_and_the_actor_its_own():
     algo = make()
     memory = practised(algo)
     with torch.no_grad():
-        for weight in algo._memory("critic_target").parameters():
+        for weight in algo.recurrent("critic_target").parameters():
             weight.zero_()
     seen = algo._transitions(algo.process_batch_for_training(memory.sample(8)))
     # Without weights a GRU halves its state in every step, and the stored one is not zero.
@@ -183,14 +187,14 @@ def test_targets_use_the_targets_memory_and_the_actor_its_own():
 def test_the_critics_teach_the_memory_and_the_actor_does_not():
     algo = make()
     memory = practised(algo)
-    before = copy.deepcopy(algo._memory("critic").state_dict())
+    before = copy.deepcopy(algo.recurrent("critic").state_dict())
     seen = algo._transitions(algo.process_batch_for_training(memory.sample(8)))
     algo._gradient_step("actor", algo._actor_loss(seen)[0])
-    assert all(torch.equal(before[k], v) for k, v in algo._memory("critic").state_dict().items())
+    assert all(torch.equal(before[k], v) for k, v in algo.recurrent("critic").state_dict().items())
     seen = algo._transitions(algo.process_batch_for_training(memory.sample(8)))
     algo._gradient_step("critic", algo._critic_loss(seen)[0])
     assert not any(
-        torch.equal(before[k], v) for k, v in algo._memory("critic").state_dict().items()
+        torch.equal(before[k], v) for k, v in algo.recurrent("critic").state_dict().items()
     )
 
 
@@ -199,7 +203,7 @@ def test_no_gradient_reaches_burned_in_observations():
     batch = algo.process_batch_for_training(practised(algo).sample(16))
     for part in ("before", "obs"):
         batch[part]["s"].requires_grad_()
-    algo._known("critic", batch).sum().backward()
+    algo.recurrent("critic").over(batch).sum().backward()
     assert batch["before"]["s"].grad is None
     assert (batch["obs"]["s"].grad != 0).any()
 
@@ -251,6 +255,40 @@ def test_what_does_not_go_together_is_refused(settings, words):
         make(**settings)
 
 
-def test_only_sac_itself_has_a_memory():
+def test_rewards_of_demonstrations_do_not_go_with_a_memory():
     with pytest.raises(ConfigError, match=r"algo.rnn"):
-        load_config({"algo_name": "rlpd", "algo": {"rnn": {"enabled": True}}})
+        load_config({"algo_name": "sqil", "algo": {"rnn": {"enabled": True}}})
+
+
+def test_an_algorithm_without_a_memory_gets_one_by_its_section():
+    """TD3's class with ``rnn`` in a section of its own: nothing else is written."""
+
+    class RecurrentTD3Config(TD3Config):
+        """Section of TD3 with a memory."""
+
+        rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
+
+    if "recurrent_td3" not in algorithms.available():
+        register("recurrent_td3", RecurrentTD3Config)(TD3)
+    tree = {
+        "algo_name": "recurrent_td3",
+        "experiment": {"epoch_every_n_steps": 10},
+        "train": {"batch_size": 4, "seq_length": 4, "online": {"enabled": True}},
+        "algo": {
+            "actor": {"layer_dims": [8], "update_freq": 1},
+            "critic": {"layer_dims": [8]},
+            "rnn": {"enabled": True, "hidden_dim": 8, "burn_in": 3},
+        },
+        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+    }
+    torch.manual_seed(0)
+    algo = algo_factory("recurrent_td3", load_config(tree), {"s": (3,)}, 2)
+    memory = practised(algo)
+    before = {name: p.detach().clone() for name, p in algo.nets.named_parameters()}
+    algo.set_train()
+    for _ in range(3):
+        info = algo.train_on_batch(algo.process_batch_for_training(memory.sample(8)), 1)
+    assert torch.isfinite(info["Loss"])
+    assert not any(torch.equal(before[name], p) for name, p in algo.nets.named_parameters())
+    first = algo.act({"s": torch.ones(1, 3)}, algo.initial_state(1))
+    assert not torch.equal(first.action, algo.act({"s": torch.ones(1, 3)}, first.state).action)

@@ -1,0 +1,119 @@
+"""Sections and the learned temperature of soft actor-critics, whose values count the policy's entropy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.recurrence import ReplayedMemoryConfig
+from imitate.algo.rl_sections import (
+    ActorCriticConfig,
+    ActorNetConfig,
+    CriticConfig,
+    StagedOptimizerConfig,
+    StochasticActorConfig,
+    optimizer,
+)
+from imitate.algo.sections import LayerDims
+from imitate.config import Section
+
+
+class SoftOptimParams(Section):
+    """Optimizers by network."""
+
+    critic: StagedOptimizerConfig = Field(optimizer(3e-4))
+    actor: StagedOptimizerConfig = Field(optimizer(3e-4))
+    temperature: StagedOptimizerConfig = Field(optimizer(3e-4))
+
+
+class SoftActorConfig(StochasticActorConfig):
+    """A tanh-Gaussian policy, with log standard deviations between -20 and 2."""
+
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    net: ActorNetConfig = Field(
+        ActorNetConfig.model_validate(
+            {
+                "common": {"std_activation": "exp", "use_tanh": True},
+                "gaussian": {
+                    "init_last_fc_weight": None,
+                    "min_std": math.exp(-20.0),
+                    "max_std": math.exp(2.0),
+                },
+            }
+        )
+    )
+
+
+class SoftCriticConfig(CriticConfig):
+    """Critics of 256 by 256."""
+
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+
+
+class TemperatureConfig(Section):
+    """The weight of the entropy, alpha."""
+
+    initial: float = Field(1.0, gt=0, description="initial value")
+    tuned: bool = Field(True, description="true: it is learned")
+    target_entropy: float | None = Field(
+        None, description="target policy entropy in nats; null: -(action dimensions)"
+    )
+    choice_entropy: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="target entropy of choices, as a share of log(choices)",
+    )
+
+
+class SoftActorCriticConfig(ActorCriticConfig):
+    """Sections of algorithms whose values count the policy's entropy; base of theirs."""
+
+    tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
+
+    optim_params: SoftOptimParams = Field(SoftOptimParams())
+    actor: SoftActorConfig = Field(SoftActorConfig())
+    critic: SoftCriticConfig = Field(SoftCriticConfig())
+    temperature: TemperatureConfig = Field(TemperatureConfig())
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        problems = super().conflicts(config)
+        net = self.actor.net
+        if net.type != "gaussian" or not net.common.use_tanh:
+            problems.append(
+                f"algo.actor.net: the actor of {config.algo_name} learns through its samples: set type to 'gaussian' "
+                "and common.use_tanh to true"
+            )
+        return problems
+
+
+class SACConfig(SoftActorCriticConfig):
+    """Section ``algo`` of algorithm ``sac``, and base of those of ``sqil`` and ``dac``."""
+
+    num_choices: int | None = Field(
+        None,
+        ge=0,
+        description="choices of a discrete action; 0: none; null: as the environment says, else none",
+    )
+    num_continuous: int | None = Field(
+        None,
+        ge=0,
+        description="continuous numbers of an action; null: as the environment says, else none beside choices",
+    )
+    rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        return [*super().conflicts(config), *self.rnn.problems(config)]
+
+
+class Temperature(nn.Module):
+    """Learned positive numbers, of the shape of ``initial``."""
+
+    def __init__(self, initial: Tensor) -> None:
+        super().__init__()
+        self.log = nn.Parameter(initial.log())
