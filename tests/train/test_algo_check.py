@@ -195,7 +195,7 @@ def test_all_hold():
 @pytest.mark.parametrize(
     ("fault", "contract", "words"),
     [
-        ("nan", "actions", "NaN"),
+        ("nan", "actions", "not finite"),
         ("squeezed", "actions", r"shape \(3,\)"),
         ("moody", "actions", "acting must change nothing"),
         ("nan_loss", "loss", "Extra is"),
