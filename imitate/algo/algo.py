@@ -254,8 +254,7 @@ class Algo(ABC, Generic[ConfigT]):
 
     def _epochs_of(self, name: str) -> int:
         """Epochs in which a network learns: so many does its learning-rate schedule have."""
-        epochs: int = self.global_config.train.num_epochs
-        return epochs
+        return self.global_config.train.num_epochs or 1  # null: built without data, to be looked at
 
     def _compile(self) -> None:
         """Compile the networks in place; on CUDA with graphs, which pay for small networks."""

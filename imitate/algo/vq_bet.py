@@ -126,7 +126,8 @@ class VQBeTConfig(Section):
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         problems = self.chunk.prediction_problems("algo.chunk", config.train.seq_length)
-        if config.train.num_epochs <= self.vq.pretrain_epochs:
+        epochs = config.train.num_epochs
+        if epochs is not None and epochs <= self.vq.pretrain_epochs:
             problems.append(
                 f"train.num_epochs is {config.train.num_epochs}, of which algo.vq.pretrain_epochs "
                 f"{self.vq.pretrain_epochs} leave none for the policy: raise the first or lower the second"

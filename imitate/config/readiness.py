@@ -48,11 +48,15 @@ def _data_problems(config: Config) -> list[str]:
         problems.append(
             "train.reward.normalization: 'running' is for rollouts in an environment: take 'std' or 'return_range'"
         )
-    if config.experiment.rollout.horizon is None and train.online.enabled:
-        problems.append(
-            "experiment.rollout.horizon: is null, which follows from demonstrations, but train.online.enabled is true: "
-            "write a number of environment steps"
-        )
+    from_demos = {
+        "experiment.rollout.horizon": config.experiment.rollout.horizon,
+        "train.num_epochs": train.num_epochs,
+    }
+    problems += [
+        f"{key}: is null, which follows from demonstrations, but train.online.enabled is true: write a number"
+        for key, value in from_demos.items()
+        if value is None and train.online.enabled
+    ]
     steps = config.experiment.epoch_every_n_steps
     if steps is not None and steps % train.gradient_accumulation:
         problems.append(

@@ -232,7 +232,11 @@ class TrainConfig(Section):
     )
     cuda: bool = Field(True, description="Use a GPU if there is one.")
     batch_size: PositiveInt = Field(100, description="Samples in a batch.")
-    num_epochs: PositiveInt = Field(2000, description="Epochs of training.")
+    num_epochs: PositiveInt | None = Field(
+        2000,
+        description="Epochs of training; null: so many that each sample is seen 20 times, and that "
+        "there are at least 1000 updates.",
+    )
     seed: int = Field(1, ge=0, lt=2**32, description="Seed of everything random in the training.")
     max_grad_norm: PositiveFloat | None = Field(
         None, description="Gradients are scaled down to this norm; null: never."

@@ -87,7 +87,7 @@ def small(config: Config) -> Config:
         value = operator.attrgetter(path)(config)
         if value is not None:
             values[path] = min(value, most)
-    values["train.num_epochs"] = max(2, config.train.num_epochs)
+    values["train.num_epochs"] = max(2, config.train.num_epochs or 2)
     # A sequence lies within a rollout, and a rollout within an epoch.
     rollout = min(config.train.online.collect_steps, max(MOST_COLLECTED, config.train.seq_length))
     values["train.online.collect_steps"] = rollout
@@ -289,7 +289,7 @@ class AlgoCheck:
         algo = self.setup.algo
         algo.set_train()
         watch = self._watch = Watch(algo)
-        for epoch in (1, self.config.train.num_epochs):
+        for epoch in (1, self.config.train.num_epochs or 1):
             update = self._updates(epoch)
             for _ in range(self._wanted_updates):
                 if not watch.update(update):

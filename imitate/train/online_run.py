@@ -169,7 +169,7 @@ class OnlineRun(Run):
         words = "" if mean is None else f"return {mean:.4g}, "
         self.console.words = f"epoch {epoch}, {words}".rstrip(", ")
         self.console.note(
-            f"epoch {epoch}/{self.config.train.num_epochs}: {words}{speed:.0f} env steps/s, {duration(left)} left"
+            f"epoch {epoch}/{self._num_epochs}: {words}{speed:.0f} env steps/s, {duration(left)} left"
         )
 
     # ---- checkpoints ------------------------------------------------------------------------------

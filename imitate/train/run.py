@@ -77,7 +77,8 @@ class Run:
             Validation(self.config, setup.valid_set, setup.device) if setup.valid_set else None
         )
         self._steps_per_epoch = int(self.config.experiment.epoch_every_n_steps or 1)
-        self._total_steps = self._steps_per_epoch * self.config.train.num_epochs
+        self._num_epochs = int(self.config.train.num_epochs or 1)
+        self._total_steps = self._steps_per_epoch * self._num_epochs
         if ckpt is not None:
             self._restore(ckpt)
             set_rng_state(ckpt["train_state"]["rng"])
@@ -99,7 +100,7 @@ class Run:
         if self.config.train.on_bad_loss == "rollback":
             self.checkpoints.write_last(self.state.step)
         self.console.start_bar(self._total_steps, self.state.step)
-        while self.state.epoch < self.config.train.num_epochs:
+        while self.state.epoch < self._num_epochs:
             (stop,) = self.ranks.any(self.history.stop_reason is not None)
             if stop:
                 return f"stopped early: {self.history.stop_reason}"
@@ -259,7 +260,7 @@ class Run:
     def _save_and_evaluate(self) -> None:
         checkpoints, epoch, step = self.checkpoints, self.state.epoch, self.state.step
         save = self.config.experiment.save
-        is_last = epoch == self.config.train.num_epochs
+        is_last = epoch == self._num_epochs
         best_valid = save.on_best_validation and "valid" in self._improved
         periodic = checkpoints.epoch_is_due(epoch)
         if save.enabled and (is_last or best_valid or periodic or checkpoints.last_is_due()):
@@ -293,7 +294,7 @@ class Run:
         words = "" if loss is None else f"loss {loss:.4g}{valid}, "
         self.console.words = f"epoch {epoch}, {words}".rstrip(", ")
         self.console.note(
-            f"epoch {epoch}/{self.config.train.num_epochs}: {words}{speed:.0f} steps/s, {duration(left)} left"
+            f"epoch {epoch}/{self._num_epochs}: {words}{speed:.0f} steps/s, {duration(left)} left"
         )
 
     # ---- checkpoints and ways back ----------------------------------------------------------------

@@ -20,7 +20,7 @@ from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
 from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.data_paths import MissingFileError, located_file
-from imitate.config.from_data import action_normalization, rollout_horizon
+from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
 from imitate.data.catalogue import download_advice
@@ -185,6 +185,9 @@ def _numbers_for_null(config: Config, train_set: Any, valid_set: Any) -> dict[st
     size = config.train.batch_size
     if config.experiment.epoch_every_n_steps is None:
         numbers["experiment.epoch_every_n_steps"] = max(1, len(train_set) // size)
+    if config.train.num_epochs is None:
+        steps = config.experiment.epoch_every_n_steps or numbers["experiment.epoch_every_n_steps"]
+        numbers["train.num_epochs"] = num_epochs(len(train_set), size, steps)
     if config.experiment.rollout.horizon is None:
         lengths = train_set.store.demo_end - train_set.store.demo_start
         numbers["experiment.rollout.horizon"] = rollout_horizon(lengths.tolist())

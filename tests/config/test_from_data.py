@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from imitate.config.from_data import action_normalization, rollout_horizon
+from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
 
 
 def test_the_horizon_is_twice_a_long_demo():
@@ -29,6 +29,15 @@ def test_one_very_long_demo_alone_does_not_set_the_horizon_but_fits_in():
 )
 def test_actions_that_do_not_fill_the_range_of_networks_are_normalized(low, high, wanted):
     assert action_normalization(low, high) == wanted
+
+
+def test_updates_follow_from_the_samples():
+    assert (
+        num_epochs(samples=38400, batch_size=256, epoch_steps=100) == 30
+    )  # 20 * 38400 / 256 = 3000 updates
+    assert num_epochs(samples=38401, batch_size=256, epoch_steps=100) == 31
+    assert num_epochs(samples=500, batch_size=256, epoch_steps=100) == 10  # 1000 updates at least
+    assert num_epochs(samples=500, batch_size=256, epoch_steps=1) == 1000
 
 
 def test_no_torch_is_needed():

@@ -106,6 +106,15 @@ def test_a_null_horizon_follows_from_the_demos_and_is_written_down(run):
     assert json.loads(ckpt["config"])["experiment"]["rollout"]["horizon"] == 30
 
 
+def test_null_epochs_follow_from_the_samples_and_are_written_down(run):
+    result = run(
+        experiment={"epoch_every_n_steps": 500}, train={"num_epochs": None, "batch_size": 4}
+    )
+    # 12 demos of 15 steps are 180 samples, 20 passes over them 900 batches of 4: less than 1000 updates.
+    assert result.results["step"] == 1000
+    assert load_config(result.run_dir / "config.json").train.num_epochs == 2
+
+
 @pytest.mark.parametrize(("scale", "wanted"), [(1.0, None), (0.2, "min_max"), (3.0, "min_max")])
 def test_automatic_action_normalization_follows_from_the_actions(run, demos, scale, wanted):
     with h5py.File(demos, "r+") as file:
