@@ -22,6 +22,7 @@ app = typer.Typer(
     help="Look at configurations, check them, write their JSON schema.", no_args_is_help=True
 )
 
+TOPIC_WIDTH = len("control rate")
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Another value, as in train.batch_size=256."),
@@ -43,6 +44,52 @@ def list_(
             f"no bundled configuration has '{part}' in its name; {nearest(part, names())}"
         )
     typer.echo("\n".join(chosen))
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="HDF5 file, or a dataset of another format.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The JSON to write; else it is printed.")
+    ] = None,
+    algo: Annotated[
+        str, typer.Option("--algo", help="bc, bc_rnn_gmm, flow_policy, act ...: a template.")
+    ] = "flow_policy",
+    images: Annotated[
+        str, typer.Option("--images", help="all, none, or keys: front_image,wrist_image.")
+    ] = "all",
+    forecast: Annotated[
+        bool,
+        typer.Option(
+            "--forecast/--no-forecast", help="Run the first updates; say how long it takes."
+        ),
+    ] = True,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
+) -> None:
+    """Write a configuration for a demonstration file, and say why it is so."""
+    from imitate.train.first_config import first_config
+    from imitate.train.forecast import forecast as time_of
+    from imitate.train.run_folder import write_text
+
+    if out is not None and out.exists() and not overwrite:
+        raise ConfigError(f"{out}: exists already: name another with --out, or say --overwrite")
+    made = first_config(file, algo, images)
+    check_trainable(load_config(made.tree))
+    for topic, words in made.reasons:
+        typer.echo(f"{topic:<{TOPIC_WIDTH}}  {words}", err=True)
+    if forecast:
+        words = time_of(made.tree)
+        typer.echo(f"{'time':<{TOPIC_WIDTH}}  {words}", err=True)
+    text = json.dumps(made.tree, indent=4) + "\n"
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        write_text(out, text)
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written: {error}; choose another --out") from None
+    typer.echo(f"{'written':<{TOPIC_WIDTH}}  {out}", err=True)
+    typer.echo(f"{'next':<{TOPIC_WIDTH}}  imitate train --config {out}", err=True)
 
 
 @app.command()

@@ -1,0 +1,313 @@
+"""A configuration for a demonstration file, with the reason of each choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from imitate.config.from_data import action_normalization
+from imitate.config.loading import read_tree
+from imitate.config.observation import ROBOT_STATE
+from imitate.config.ready_configs import names
+from imitate.data import DatasetFile
+from imitate.data.build import TRAIN_MASK, VALID_MASK
+from imitate.data.observed import Observed, observed
+from imitate.errors import ConfigError, nearest
+
+DEFAULT_ALGORITHM = "flow_policy"
+EPOCH_STEPS = 100
+PASSES = 40
+"""Updates are so many passes over the training steps, within the limits below."""
+LEAST_UPDATES, MOST_UPDATES = 2000, 20000
+FEW_STEPS = 2000
+"""Below so many training steps, batches are small."""
+SMALLEST_CROPPED = 48
+"""Images with a shorter side are too small to lose their borders."""
+CROP = 0.9
+ACTION_DEMOS = 50
+"""The range of actions is read from so many demos."""
+ENV_KINDS = {1: "robosuite", 2: "gymnasium"}
+
+
+@dataclass(frozen=True)
+class FirstConfig:
+    """A configuration tree, and a line for each choice: topic and words."""
+
+    tree: dict[str, Any]
+    reasons: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """The part of a file that a configuration depends on."""
+
+    path: Path
+    masks: frozenset[str]
+    demos: int
+    chosen: int
+    failures: int
+    steps: int
+    rate_hz: float | None
+    env_type: int | None
+    actions_low: float
+    actions_high: float
+    action_dim: int
+    found: Observed
+
+
+def first_config(
+    path: str | Path, algorithm: str = DEFAULT_ALGORITHM, images: str = "all"
+) -> FirstConfig:
+    """Write a configuration for a demonstration file.
+
+    Args:
+        path: the file, or a dataset of another format.
+        algorithm: the end of a template's name, such as ``bc_rnn_gmm`` for ``bc/bc_rnn_gmm``.
+        images: ``all``, ``none``, or keys of images, separated by commas.
+
+    Raises:
+        UserError: the file cannot be used, or there is no such algorithm or image.
+    """
+    templates = _templates(algorithm)
+    contents = _contents(Path(path))
+    cameras = _cameras(contents.found, images)
+    template = templates.get(f"{algorithm}_image", "") if cameras else ""
+    template = template or templates[algorithm]
+    vectors, vector_words = _vectors(contents, bool(cameras))
+    tree = read_tree(template)
+    if "modalities" not in tree.get("observation", {}):
+        raise ConfigError(
+            f"{template}: has several lists of observations: set its observation keys by hand, or take another --algo"
+        )
+    on_gpu = torch.cuda.is_available()
+    batch = _batch_size(tree, contents.steps, bool(cameras))
+    epochs = _epochs(contents.steps, batch)
+    plays, play_words = _rollouts(contents.env_type)
+    validates = VALID_MASK in contents.masks
+    _fill_experiment(tree["experiment"], contents, plays, validates, epochs)
+    train = tree["train"]
+    train.update({"data": str(path), "batch_size": batch, "num_epochs": epochs})
+    train.update({"hdf5_filter_key": TRAIN_MASK} if TRAIN_MASK in contents.masks else {})
+    train.update({"hdf5_validation_filter_key": VALID_MASK} if validates else {})
+    train.update({"precision": "auto"} if cameras else {})
+    modalities: dict[str, Any] = {"low_dim": vectors}
+    modalities.update({"rgb": cameras} if cameras else {})
+    tree["observation"] = {"modalities": {"obs": modalities}}
+    encoder, encoder_words = _encoder({key: contents.found.shapes[key] for key in cameras}, on_gpu)
+    tree["observation"].update({"encoder": encoder} if cameras else {})
+    passes = epochs * EPOCH_STEPS * batch / max(contents.steps, 1)
+    reasons = [
+        ("data", _data_words(contents, validates)),
+        ("algorithm", f"{template}; --algo takes another"),
+        ("vectors", vector_words),
+        ("images", _image_words(contents.found, cameras)),
+        ("encoder", encoder_words),
+        ("actions", _action_words(contents)),
+        ("control rate", _rate_words(contents.rate_hz)),
+        ("rollouts", play_words),
+        (
+            "updates",
+            f"{epochs * EPOCH_STEPS:,} of {batch} samples: {passes:.0f} passes over the training steps",
+        ),
+    ]
+    return FirstConfig(tree, tuple((topic, words) for topic, words in reasons if words))
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------
+
+
+def _contents(path: Path) -> _Contents:
+    with DatasetFile(path) as file:
+        masks = frozenset(file.filter_keys())
+        chosen = file.demos(TRAIN_MASK if TRAIN_MASK in masks else None)
+        lengths = [file.length(demo) for demo in chosen]
+        actions = np.concatenate([file.read(demo, "actions") for demo in chosen[:ACTION_DEMOS]])
+        success = [file.attrs(demo, ("success",)).get("success") for demo in chosen]
+        return _Contents(
+            path=path,
+            masks=masks,
+            demos=len(file.demos()),
+            chosen=len(chosen),
+            failures=sum(word is not None and not word for word in success),
+            steps=sum(lengths),
+            rate_hz=file.control_freq,
+            env_type=file.env_meta.get("type"),
+            actions_low=float(actions.min()),
+            actions_high=float(actions.max()),
+            action_dim=int(actions.shape[-1]),
+            found=observed([(file, chosen[0])]),
+        )
+
+
+def _data_words(contents: _Contents, validates: bool) -> str:
+    mask = f" (filter key '{TRAIN_MASK}')" if TRAIN_MASK in contents.masks else ""
+    words = f"{contents.chosen} of {contents.demos} demos{mask}, {contents.steps:,} steps"
+    if contents.failures:
+        words += (
+            f"; {contents.failures} of them failed: `imitate dataset filter {contents.path} good --success "
+            "--in-place`, then train.hdf5_filter_key good"
+        )
+    if validates:
+        return f"{words}; validated on the filter key '{VALID_MASK}'"
+    return f"{words}; no held-out demos (`imitate dataset split {contents.path} --in-place` makes some)"
+
+
+def _vectors(contents: _Contents, with_images: bool) -> tuple[list[str], str]:
+    """Keys of vectors: all; of robosuite's many those that robomimic takes, and no object's pose beside images."""
+    keys = contents.found.keys("low_dim")
+    usual = [key for key in ROBOT_STATE if not (with_images and key == "object")]
+    if contents.env_type == 1 and set(usual) <= set(keys):
+        left = [key for key in keys if key not in usual]
+        words = ", ".join(usual) + (
+            f"; robosuite's usual ones, without {', '.join(left)}" if left else ""
+        )
+        return usual, words
+    words = ", ".join(f"{key} {contents.found.shapes[key]}" for key in keys) or "none"
+    for key, reason in contents.found.left_out.items():
+        words += f"; {key} is left out: {reason}"
+    return keys, words
+
+
+def _cameras(found: Observed, images: str) -> list[str]:
+    keys = found.keys("rgb")
+    if images == "all":
+        return keys
+    chosen = [] if images == "none" else [key.strip() for key in images.split(",")]
+    for key in chosen:
+        if key not in keys:
+            raise ConfigError(f"--images: there are no colour images '{key}', {nearest(key, keys)}")
+    return chosen
+
+
+def _image_words(found: Observed, cameras: list[str]) -> str:
+    there = found.keys("rgb")
+    if not there:
+        return ""
+    if not cameras:
+        return f"none of {', '.join(there)} (--images none)"
+    rest = [key for key in there if key not in cameras]
+    words = ", ".join(f"{key} {found.shapes[key]}" for key in cameras)
+    return words + (f"; without {', '.join(rest)}" if rest else "; --images none leaves them out")
+
+
+def _action_words(contents: _Contents) -> str:
+    low, high = contents.actions_low, contents.actions_high
+    words = f"{contents.action_dim} numbers from {low:.3g} to {high:.3g}"
+    if action_normalization(low, high) == "min_max":
+        return (
+            f"{words}: scaled to [-1, 1] for the networks, and back (normalization auto: min_max)"
+        )
+    return f"{words}: taken as they are (normalization auto)"
+
+
+def _rate_words(rate_hz: float | None) -> str:
+    if rate_hz is None:
+        return "not in the file: the policy has to act at the rate of the recording"
+    return f"{rate_hz:g} Hz: the policy has to act at the same rate"
+
+
+# ---- choices -------------------------------------------------------------------------------------------------------
+
+
+def _templates(algorithm: str) -> dict[str, str]:
+    """The general configurations by the end of their names; ``algorithm`` is among them."""
+    general = {
+        name.rpartition("/")[2]: name
+        for name in names()
+        if not name.startswith(("robosuite/", "paper/"))
+    }
+    templates = {
+        end: name
+        for end, name in general.items()
+        if not read_tree(name)["train"].get("online", {}).get("enabled")
+    }
+    if algorithm not in templates:
+        raise ConfigError(
+            f"--algo: no algorithm '{algorithm}' for demonstrations, {nearest(algorithm, templates)}"
+        )
+    return templates
+
+
+def _fill_experiment(
+    section: dict[str, Any], contents: _Contents, plays: bool, validates: bool, epochs: int
+) -> None:
+    section["name"] = contents.path.stem
+    section["epoch_every_n_steps"] = EPOCH_STEPS
+    section["save"] = {"every_n_epochs": max(1, epochs // 4)}
+    if validates:
+        section["validate"] = True
+        section["save"]["on_best_validation"] = True
+    if not plays:
+        section["rollout"] = {"enabled": False}
+
+
+def _rollouts(env_type: int | None) -> tuple[bool, str]:
+    kind = ENV_KINDS.get(env_type or 0)
+    if kind is None:
+        return (
+            False,
+            f"off: an environment of type {env_type} is no simulator; compare checkpoints on the robot",
+        )
+    if find_spec(kind) is None:
+        return False, f"off: the package '{kind}' is not installed"
+    return True, f"on: {kind} measures the success rate while training goes on"
+
+
+def _batch_size(tree: dict[str, Any], steps: int, with_images: bool) -> int:
+    usual = int(tree["train"].get("batch_size", 256))
+    return min(usual, 64) if with_images or steps < FEW_STEPS else usual
+
+
+def _epochs(steps: int, batch: int) -> int:
+    updates = min(max(PASSES * steps / batch, LEAST_UPDATES), MOST_UPDATES)
+    return -(-int(updates) // EPOCH_STEPS)
+
+
+def _encoder(images: dict[str, tuple[int, ...]], on_gpu: bool) -> tuple[dict[str, Any], str]:
+    """Section ``observation.encoder``: one for all cameras, or one for each where their sizes differ."""
+    if not images:
+        return {}, ""
+    name = "ResNet18Conv" if on_gpu else "ShallowConv"
+    why = "a GPU is there" if on_gpu else "four convolutions, since there is no GPU"
+    sizes = {shape[:2] for shape in images.values()}
+    crops = ", ".join(f"{_side(h)} x {_side(w)} of {h} x {w}" for h, w in sorted(sizes))
+    cropped = (
+        f"random crops of {crops}"
+        if any(_side(min(size)) < min(size) for size in sizes)
+        else "too small to crop"
+    )
+    words = f"{name} ({why}); {cropped}"
+    if len(sizes) == 1:
+        return {"rgb": _encoder_of(sizes.pop(), name)}, words
+    return {key: _encoder_of(shape[:2], name) for key, shape in images.items()}, words
+
+
+def _side(length: int) -> int:
+    """Side of a crop, an even number."""
+    return length if length < SMALLEST_CROPPED else 2 * round(CROP * length / 2)
+
+
+def _encoder_of(size: Sequence[int], backbone: str) -> dict[str, Any]:
+    pool = {"num_kp": None, "temperature": 0.1} if backbone == "ShallowConv" else {"num_kp": 32}
+    encoder: dict[str, Any] = {
+        "core_class": "VisualCore",
+        "core_kwargs": {
+            "backbone_class": backbone,
+            "pool_class": "SpatialSoftmax",
+            "pool_kwargs": pool,
+            "feature_dimension": 64,
+        },
+    }
+    if min(size) >= SMALLEST_CROPPED:
+        encoder["obs_randomizer_class"] = "CropRandomizer"
+        encoder["obs_randomizer_kwargs"] = {
+            "crop_height": _side(size[0]),
+            "crop_width": _side(size[1]),
+        }
+    return encoder

@@ -1,0 +1,80 @@
+"""How long a training would take, from its first updates on a few demos."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from imitate.config import Config, load_config
+from imitate.data import DatasetFile, ShuffledBatches
+from imitate.data.build import training_sources
+from imitate.train.devices import choose_device
+from imitate.train.loading import make_loader
+from imitate.train.seeding import preserved_rng, torch_threads
+from imitate.train.setup import build, resolve
+
+DEMOS = 4
+MOST_BYTES = 1e9
+"""No trial where so many values of a few demos would have to be read."""
+UPDATES = 5
+MOST_S = 8.0
+FIRST_S = 20.0
+"""A second update is begun only if the first took less: that one warms up, and counts where it is the only one."""
+
+
+def forecast(tree: dict[str, Any]) -> str:
+    """Build the algorithm, run the first updates on a few demos, and say how long the whole training takes.
+
+    Args:
+        tree: a configuration with one data file; evaluation and validation are not counted.
+
+    Raises:
+        UserError: what is configured cannot be built from the data.
+    """
+    config = resolve(load_config(tree), None, None)
+    (source,) = training_sources(config)
+    with DatasetFile(source.path) as file:
+        demos = source.chosen(file)
+        steps = sum(sorted((file.length(demo) for demo in demos), reverse=True)[:DEMOS])
+        a_step = sum(
+            int(np.prod(file.shape(demos[0], f"obs/{key}")[1:])) for key in config.all_obs_keys
+        )
+    if steps * a_step > MOST_BYTES:
+        return "not tried: a few demos are more than a gigabyte already"
+    device, _ = choose_device(config.train)
+    small = config.with_overrides({"train.data.0.demo_limit": DEMOS, "experiment.validate": False})
+    with preserved_rng(), torch_threads(config.train.num_threads):
+        seconds = _update_seconds(small, device)
+    updates = config.train.num_epochs * (config.experiment.epoch_every_n_steps or 1)
+    total = seconds * updates
+    words = (
+        f"{total / 3600:.1f} hours"
+        if total > 5400
+        else f"{total / 60:.0f} minutes"
+        if total > 90
+        else f"{total:.0f} s"
+    )
+    return f"about {words} on {device} ({seconds:.2g} s for an update, by the first ones here; without rollouts)"
+
+
+def _update_seconds(config: Config, device: torch.device) -> float:
+    """Seconds of an update; the first one, which warms up, counts only where it is the only one."""
+    setup = build(config, device)
+    batches = ShuffledBatches(len(setup.train_set), config.train.batch_size, config.train.seed)
+    loader = iter(make_loader(setup.train_set, batches, 0, device))
+    algo = setup.algo
+    taken: list[float] = []
+    algo.set_train()
+    began = time.perf_counter()
+    while len(taken) <= UPDATES and time.perf_counter() - began < (
+        MOST_S if taken[1:] else FIRST_S
+    ):
+        start = time.perf_counter()
+        info = algo.train_on_batch(algo.process_batch_for_training(next(loader)), 1)
+        float(next(iter(info.values())))  # waits for the device
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:] or taken)

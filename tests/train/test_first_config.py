@@ -1,0 +1,182 @@
+"""Configurations made for a file: each choice follows from it, and the result trains."""
+
+import numpy as np
+import pytest
+
+from imitate.config import load_config
+from imitate.config.readiness import check_trainable
+from imitate.data import DatasetWriter
+from imitate.errors import ConfigError
+from imitate.train import first_config as module
+from imitate.train.first_config import first_config
+from imitate.train.forecast import forecast
+from tests.demo_files import make_demo_file
+
+
+def own(path, steps=6, demos=4, image=(64, 48), scale=1.5, masks=True, type_=4, second=None):
+    """Demonstrations of an arm of three joints, with a camera or two."""
+    random = np.random.default_rng(0)
+    with DatasetWriter(
+        path, {"env_name": "arm", "type": type_, "env_kwargs": {}}, control_freq=10
+    ) as writer:
+        for number in range(demos):
+            writer.start_episode()
+            for _ in range(steps):
+                obs = {"joint_pos": random.normal(size=3), "goal": random.normal(size=2)}
+                for key, size in (("front_image", image), ("wrist_image", second)):
+                    if size is not None:
+                        obs[key] = random.integers(0, 256, (*size, 3), dtype=np.uint8)
+                writer.append(obs=obs, action=scale * random.uniform(-1, 1, 3))
+            writer.finish_episode(success=number > 0)
+        if masks:
+            names = [f"demo_{number}" for number in range(demos)]
+            writer.add_filter_key("train", names[1:-1])
+            writer.add_filter_key("valid", names[-1:])
+    return path
+
+
+@pytest.fixture
+def path(tmp_path):
+    return own(tmp_path / "pick.hdf5")
+
+
+def reasons(made):
+    return dict(made.reasons)
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["bc", "bc_rnn_gmm", "flow_policy", "act", "diffusion_policy", "iql"]
+)
+def test_the_configuration_is_good(path, algorithm):
+    made = first_config(path, algorithm)
+    config = load_config(made.tree)
+    check_trainable(config)
+    assert config.experiment.name == "pick"
+    assert config.train.data[0].path == str(path)
+    assert config.observation.modality_of("obs") == {
+        "goal": "low_dim",
+        "joint_pos": "low_dim",
+        "front_image": "rgb",
+    }
+    assert not config.experiment.rollout.enabled
+    assert "$schema" not in made.tree
+
+
+def test_masks_of_the_file_are_used(path, tmp_path):
+    train = load_config(first_config(path).tree).train
+    assert (train.hdf5_filter_key, train.hdf5_validation_filter_key) == ("train", "valid")
+    assert reasons(first_config(path))["data"].startswith(
+        "2 of 4 demos (filter key 'train'), 12 steps; validated"
+    )
+    made = first_config(own(tmp_path / "plain.hdf5", masks=False))
+    config = load_config(made.tree)
+    assert config.train.hdf5_filter_key is None and not config.experiment.validate
+    assert not config.experiment.save.on_best_validation
+    assert (
+        "4 of 4 demos, 24 steps; 1 of them failed: `imitate dataset filter" in reasons(made)["data"]
+    )
+    assert "imitate dataset split" in reasons(made)["data"]
+
+
+def test_actions_beyond_their_range_are_scaled(path, tmp_path):
+    assert "scaled to [-1, 1]" in reasons(first_config(path))["actions"]
+    within = own(tmp_path / "within.hdf5", scale=1.0)
+    assert "taken as they are" in reasons(first_config(within))["actions"]
+    assert load_config(first_config(path).tree).train.action_config.actions.normalization == "auto"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "size", "backbone", "crop"),
+    [
+        (False, (64, 48), "ShallowConv", (58, 44)),
+        (True, (96, 96), "ResNet18Conv", (86, 86)),
+        (False, (32, 32), "ShallowConv", None),
+    ],
+)
+def test_the_encoder_fits_image_and_hardware(tmp_path, monkeypatch, gpu, size, backbone, crop):
+    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: gpu)
+    made = first_config(own(tmp_path / "a.hdf5", image=size))
+    section = load_config(made.tree).observation.encoder.rgb
+    assert section.core_kwargs.backbone_class == backbone
+    kwargs = section.obs_randomizer_kwargs
+    assert (crop is None) == (section.obs_randomizer_class is None)
+    if crop is not None:
+        assert (kwargs.crop_height, kwargs.crop_width) == crop
+    assert backbone in reasons(made)["encoder"]
+
+
+def test_cameras_of_two_sizes_have_two_encoders(tmp_path):
+    encoder = load_config(
+        first_config(own(tmp_path / "a.hdf5", second=(96, 96))).tree
+    ).observation.encoder
+    assert encoder["front_image"].obs_randomizer_kwargs.crop_height == 58
+    assert encoder["wrist_image"].obs_randomizer_kwargs.crop_height == 86
+
+
+def test_cameras_may_be_chosen(tmp_path):
+    path = own(tmp_path / "a.hdf5", second=(96, 96))
+    assert load_config(first_config(path, images="none").tree).observation.modalities.obs.rgb == ()
+    made = first_config(path, images="wrist_image")
+    assert load_config(made.tree).observation.modalities.obs.rgb == ("wrist_image",)
+    assert "without front_image" in reasons(made)["images"]
+    with pytest.raises(ConfigError, match="no colour images 'wrist', did you mean 'wrist_image'"):
+        first_config(path, images="wrist")
+
+
+def test_updates_grow_with_the_data(tmp_path, monkeypatch):
+    def updates(steps):
+        config = load_config(
+            first_config(own(tmp_path / f"{steps}.hdf5", steps=steps, image=None)).tree
+        )
+        return (
+            config.train.num_epochs * config.experiment.epoch_every_n_steps,
+            config.train.batch_size,
+        )
+
+    assert updates(6) == (module.LEAST_UPDATES, 64)
+    monkeypatch.setattr(module, "PASSES", 4000)
+    monkeypatch.setattr(module, "FEW_STEPS", 100)
+    assert updates(100) == (
+        3200,
+        256,
+    )  # 4000 passes over 200 steps in batches of 256: 3125, whole epochs
+    monkeypatch.setattr(module, "PASSES", 10**6)
+    assert updates(101)[0] == module.MOST_UPDATES
+
+
+def test_rollouts_where_there_is_a_simulator(tmp_path, monkeypatch):
+    path = own(tmp_path / "a.hdf5", type_=2, image=None)
+    assert load_config(first_config(path).tree).experiment.rollout.enabled
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    made = first_config(path)
+    assert not load_config(made.tree).experiment.rollout.enabled
+    assert "'gymnasium' is not installed" in reasons(made)["rollouts"]
+
+
+def test_robosuites_usual_observations(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda name: object())
+    usual = {"robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2, "object": 10}
+    path = make_demo_file(
+        tmp_path / "lift.hdf5", obs_dims={**usual, "robot0_joint_vel": 7}, image=True
+    )
+    made = first_config(path, images="none")
+    assert set(load_config(made.tree).observation.modalities.obs.low_dim) == set(usual)
+    assert "without robot0_joint_vel" in reasons(made)["vectors"]
+    assert "object" not in load_config(first_config(path).tree).observation.modalities.obs.low_dim
+
+
+def test_rate_and_unknown_algorithm(path):
+    assert reasons(first_config(path))["control rate"].startswith("10 Hz")
+    with pytest.raises(
+        ConfigError, match="--algo: no algorithm 'flow_polcy' .*did you mean 'flow_policy'"
+    ):
+        first_config(path, "flow_polcy")
+    with pytest.raises(ConfigError, match="hbc: has several lists of observations"):
+        first_config(path, "hbc")
+
+
+def test_the_forecast_runs_the_first_updates(path):
+    tree = first_config(path, "bc", images="none").tree
+    tree["train"]["device"] = "cpu"
+    words = forecast(tree)
+    assert words.startswith("about ") and "on cpu" in words and "s for an update" in words
