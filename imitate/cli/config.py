@@ -19,8 +19,16 @@ from imitate.config.schema import schema_text, table
 from imitate.errors import ConfigError, nearest
 
 app = typer.Typer(
-    help="Look at configurations, check them, write their JSON schema.", no_args_is_help=True
+    help="Write a configuration for a file, look at configurations, check them.",
+    no_args_is_help=True,
 )
+
+
+def _examples(*lines: str) -> str:
+    """The end of a command's help."""
+    # A backspace alone on a line keeps the lines after it from being filled into a paragraph.
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
 
 TOPIC_WIDTH = len("control rate")
 SetOption = Annotated[
@@ -29,12 +37,12 @@ SetOption = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", epilog=_examples("imitate config list", "imitate config list lift --json"))
 def list_(
     part: Annotated[str, typer.Argument(help="Only names with this in them, such as lift.")] = "",
     json_: Annotated[bool, typer.Option("--json", help="A JSON list, for scripts.")] = False,
 ) -> None:
-    """Names of the configurations that come with the package."""
+    """List the configurations that come with the package."""
     chosen = [name for name in names() if part in name]
     if json_:
         typer.echo(json.dumps(chosen))
@@ -46,7 +54,13 @@ def list_(
     typer.echo("\n".join(chosen))
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "imitate config init own.hdf5 --out my.json",
+        "imitate config init own.hdf5 --algo act --images front_image,wrist_image",
+        "imitate config init own.hdf5 --images none --no-forecast > my.json",
+    )
+)
 def init(
     file: Annotated[Path, typer.Argument(help="HDF5 file, or a dataset of another format.")],
     out: Annotated[
@@ -66,7 +80,11 @@ def init(
     ] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
 ) -> None:
-    """Write a configuration for a demonstration file, and say why it is so."""
+    """Write a configuration for a demonstration file.
+
+    Observations, images, filter keys, scaling of actions, encoder, batches, updates and rollouts follow from the file
+    and this machine; each choice is told with its reason, and the first updates tell how long a training takes.
+    """
     from imitate.train.first_config import first_config
     from imitate.train.forecast import forecast as time_of
     from imitate.train.run_folder import write_text
@@ -92,7 +110,12 @@ def init(
     typer.echo(f"{'next':<{TOPIC_WIDTH}}  imitate train --config {out}", err=True)
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "imitate config show robosuite/lift/bc --set train.batch_size=64",
+        "imitate config show my.json",
+    )
+)
 def show(
     file: Annotated[str, typer.Argument(help="JSON file, or name such as robosuite/lift/bc.")],
     set_: SetOption = None,
@@ -101,7 +124,11 @@ def show(
     typer.echo(load_config(file, set_ or ()).to_json())
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "imitate config explain theirs.json", "imitate config explain --differing theirs.json"
+    )
+)
 def explain(
     file: Annotated[str, typer.Argument(help="JSON file, ours or robomimic's.")],
     set_: SetOption = None,
@@ -110,7 +137,7 @@ def explain(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="A JSON list, for scripts.")] = False,
 ) -> None:
-    """Say what each key of a file means here, and where robomimic does otherwise under the same key."""
+    """Say what each key means, and what robomimic does otherwise."""
     config = load_config(file, set_ or ())
     found = [
         one
@@ -124,11 +151,13 @@ def explain(
         typer.echo(line)
 
 
-@app.command()
+@app.command(
+    epilog=_examples("imitate config check my.json", "imitate config check configs/bc/*.json")
+)
 def check(
     files: Annotated[list[str], typer.Argument(help="JSON files.")],
 ) -> None:
-    """Say what is wrong with configurations; exit with 2 if anything is."""
+    """Say what is wrong with configurations (exit code 2)."""
     from imitate.algo.factory import check_algorithm
 
     problems = []
@@ -149,13 +178,13 @@ def check(
         raise ConfigError("\n".join(problems))
 
 
-@app.command()
+@app.command(epilog=_examples("imitate config schema --out schemas"))
 def schema(
     out: Annotated[Path, typer.Option(help="Folder for <algo_name>.json.")] = Path(
         "configs/schema"
     ),
 ) -> None:
-    """Write the JSON schema of every algorithm's configuration, for editors."""
+    """Write JSON schemas of all configurations, for editors."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for algo_name in available():
@@ -166,7 +195,7 @@ def schema(
         raise ConfigError(f"{out}: cannot be written: {error}; choose another --out") from None
 
 
-@app.command()
+@app.command(epilog=_examples("imitate config keys", "imitate config keys bc"))
 def keys(
     algo_name: Annotated[
         str | None, typer.Argument(help="Show the algorithm's section; else the shared ones.")

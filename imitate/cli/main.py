@@ -146,8 +146,11 @@ VERBS = {
     "config": Verb(
         "config",
         "app",
-        "Show and check configurations, write their JSON schema.",
-        ("imitate config show robosuite/lift/bc --set train.batch_size=64",),
+        "Write, show and check configurations.",
+        (
+            "imitate config init own.hdf5 --out my.json",
+            "imitate config show robosuite/lift/bc --set train.batch_size=64",
+        ),
     ),
 }
 

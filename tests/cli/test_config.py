@@ -7,6 +7,7 @@ from imitate.cli.config import app
 from imitate.config import load_config
 from imitate.config.schema import schema_text
 from imitate.errors import ConfigError
+from tests.demo_files import make_demo_file
 
 
 def run(*arguments):
@@ -116,6 +117,48 @@ def test_only_differences_that_concern_the_file_are_told(tmp_path):
         "algo.optim_params.policy.learning_rate.scheduler_type",
         "observation.encoder.rgb.obs_randomizer_class",
     }
+
+
+VERBS = ("list", "init", "show", "explain", "check", "schema", "keys")
+
+
+def test_every_verb_has_examples_and_a_whole_summary():
+    from imitate.cli.main import app as whole
+
+    def help_of(*arguments):
+        done = CliRunner().invoke(whole, ["config", *arguments, "--help"], terminal_width=80)
+        assert done.exit_code == 0
+        assert "\\b" not in done.stdout and "\b" not in done.stdout
+        return done.stdout
+
+    overview = help_of().partition("Commands:")[2]
+    assert "..." not in overview
+    for verb in VERBS:
+        assert f"\n  {verb} " in overview
+        text = help_of(verb)
+        assert f"\n    imitate config {verb}" in text.partition("Examples:")[2]
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_init_writes_a_file_that_check_finds_good(tmp_path):
+    demos = make_demo_file(tmp_path / "own.hdf5", obs_dims={"joints": 3}, action_dim=3)
+    out = tmp_path / "my.json"
+    done = run("init", str(demos), "--algo", "bc", "--out", str(out))
+    assert done.exit_code == 0, done.output
+    assert done.stdout == ""
+    topics = [line.split()[0] for line in done.stderr.splitlines()]
+    assert {"data", "vectors", "actions", "updates", "time", "written", "next"} <= set(topics)
+    assert f"imitate train --config {out}" in done.stderr
+    assert run("check", str(out)).stdout == f"{out}: good\n"
+    again = run("init", str(demos), "--out", str(out))
+    assert "exists already: name another with --out, or say --overwrite" in str(again.exception)
+
+
+def test_init_prints_json_alone_to_the_pipe(tmp_path):
+    demos = make_demo_file(tmp_path / "own.hdf5", obs_dims={"joints": 3}, action_dim=3)
+    done = run("init", str(demos), "--no-forecast")
+    assert load_config(done.stdout).observation.modalities.obs.low_dim == ("joints",)
+    assert "time" not in [line.split()[0] for line in done.stderr.splitlines()]
 
 
 def test_explain_says_what_a_key_means_and_what_robomimic_does(tmp_path):
