@@ -100,7 +100,7 @@ def collect(
         env_meta = pool.call(describe, plan)
         control_freq = env_meta.get("env_kwargs", {}).get("control_freq")
         with DatasetWriter(
-            path, env_meta, overwrite=overwrite, control_freq=control_freq
+            path, env_meta, overwrite=overwrite, control_freq=control_freq, strict=False
         ) as writer:
             for demo in pool.in_order(plan, num):
                 name = writer.append_episode(_episode(demo))

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,9 +22,12 @@ from imitate.data.episode import Episode, arrays_of, attrs_of, stacked
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.image_codec import STORAGES, ImageStorage, storage_of, write_images
 from imitate.data.journal import JournaledFile, is_being_written, roll_back
+from imitate.data.step_forms import Form, StepForms, as_step, check_first
 from imitate.errors import ConfigError, DatasetError, nearest
 
 FORMAT_VERSION = 1
+_MEANT = ("success", "name", "attrs", "language", "task_id", "model_file", "num_samples")
+"""Arguments of :meth:`DatasetWriter.finish_episode`, and attributes that readers look for."""
 _log = logging.getLogger(__name__)
 
 
@@ -46,6 +50,9 @@ class DatasetWriter:
             loss, a tenth of the size or less, and the others as gzip.
         jpeg_quality: 1 to 100.
         keep_partial: keep what is finished when the context is left with an exception; False: leave nothing.
+        strict: refuse observations that readers would take for something else: with '/' in their name, or images that
+            are not uint8 (H, W, C), such as floats or channels first (those named 'depth' or 'segmentation' may be
+            any); and ``next_obs`` that does not fit ``obs``. False: for tools that copy what others recorded.
 
     Raises:
         ConfigError: an argument is none of those above.
@@ -63,6 +70,7 @@ class DatasetWriter:
         image_storage: ImageStorage = "raw",
         jpeg_quality: int = 95,
         keep_partial: bool = True,
+        strict: bool = True,
     ) -> None:
         self.path = Path(path).expanduser()
         self.partial = partial_of(self.path)
@@ -78,6 +86,7 @@ class DatasetWriter:
         self._image_storage: ImageStorage = image_storage
         self._jpeg_quality = jpeg_quality
         self._keep_partial = keep_partial
+        self._strict = strict
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._journal = JournaledFile(self.partial, keep=goes_on)
@@ -87,8 +96,9 @@ class DatasetWriter:
             ) from error
         self._file: h5py.File | None = ConfinedFile(self._journal, "r+" if goes_on else "w")
         self._names: list[str] = []
-        self._layout: dict[str, tuple[int, ...]] = {}
+        self._layout: dict[str, Form] = {}
         self._running: dict[str, list[Any]] | None = None
+        self._forms = StepForms({}, "", strict=strict)
         if goes_on:
             self._look_at_demos(self._file["data"])
             return
@@ -109,7 +119,9 @@ class DatasetWriter:
 
             def note(key: str, node: h5py.Dataset | h5py.Group) -> None:
                 if isinstance(node, h5py.Dataset):
-                    self._layout[key] = storage_of(node).frame or node.shape[1:]
+                    frame = storage_of(node).frame
+                    dtype = np.dtype(np.uint8) if frame else node.dtype
+                    self._layout[key] = Form(frame or node.shape[1:], dtype)
 
             first.visititems(note)
 
@@ -134,6 +146,9 @@ class DatasetWriter:
 
         Returns:
             the demo's name.
+
+        Raises:
+            DatasetError: as for :meth:`append`; or observations and ``next_obs`` that do not fit each other.
         """
         name = f"demo_{len(self._names)}" if name is None else name
         if name in self._names:
@@ -145,6 +160,8 @@ class DatasetWriter:
             )
         arrays, attrs = arrays_of(episode, where), attrs_of(episode, where)
         self._check_alike(arrays, where)
+        if self._strict and not self._layout:
+            self._check_first(arrays, where)
         with self._saved() as file:
             data = file["data"]
             group = data.create_group(name)
@@ -156,12 +173,33 @@ class DatasetWriter:
             group.attrs.update({"num_samples": length, **attrs})
             data.attrs["total"] = int(data.attrs["total"]) + length
         self._names.append(name)
-        self._layout = self._layout or {key: value.shape[1:] for key, value in arrays.items()}
+        self._layout = self._layout or {
+            key: Form(value.shape[1:], value.dtype) for key, value in arrays.items()
+        }
         return name
+
+    def _check_first(self, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
+        """The first episode has forms that others can have."""
+        for key, value in arrays.items():
+            place = f"{where}: '{key}'"
+            check_first(key, value.shape[1:], value.dtype, place, strict=True)
+        following = {key[5:]: value for key, value in arrays.items() if key.startswith("next_obs/")}
+        for key, value in following.items():
+            obs = arrays.get(key)
+            if obs is None or obs.shape != value.shape:
+                seen = "there is none" if obs is None else f"it has shape {obs.shape}"
+                raise DatasetError(
+                    f"{where}: 'next_{key}' has shape {value.shape}, but of '{key}' {seen}: give both alike"
+                )
+        for key in arrays:
+            if following and key.startswith("obs/") and key not in following:
+                raise DatasetError(
+                    f"{where}: 'next_{key}' is missing: give next_obs for all observations, or for none"
+                )
 
     def _check_alike(self, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
         """All episodes of a file have the same arrays."""
-        for key, step in self._layout.items():
+        for key, (step, dtype) in self._layout.items():
             if key not in arrays:
                 raise DatasetError(
                     f"{where}: '{key}' is missing, which demo '{self._names[0]}' has: give it in each episode"
@@ -170,6 +208,11 @@ class DatasetWriter:
                 raise DatasetError(
                     f"{where}: a step of '{key}' has shape {arrays[key].shape[1:]}, but {step} in demo "
                     f"'{self._names[0]}': give the same shape in each episode"
+                )
+            if arrays[key].dtype != dtype and np.uint8 in (arrays[key].dtype, dtype):
+                raise DatasetError(
+                    f"{where}: '{key}' is {arrays[key].dtype}, but {dtype} in demo '{self._names[0]}': "
+                    "give the same type in each episode"
                 )
         for key in arrays:
             if self._layout and key not in self._layout:
@@ -196,8 +239,25 @@ class DatasetWriter:
     # ---- step by step ----------------------------------------------------------------------------
 
     def start_episode(self) -> None:
-        """Begin an episode that :meth:`append` fills."""
+        """Begin an episode that :meth:`append` fills.
+
+        Raises:
+            DatasetError: another one has begun, and was neither finished nor discarded.
+        """
+        if self._running is not None:
+            steps = len(self._running.get("actions", ()))
+            raise DatasetError(
+                f"{self.path}: start_episode() while an episode of {steps} steps is running: "
+                "call finish_episode() or discard_episode() first"
+            )
+        if any(key.startswith("next_obs/") for key in self._layout):
+            raise DatasetError(
+                f"{self.path}: demo '{self._names[0]}' has next_obs, which is not taken step by step: "
+                "give whole episodes to append_episode(), or begin another file"
+            )
         self._running = {}
+        origin = self._names[0] if self._names else ""
+        self._forms = StepForms(self._layout, origin, strict=self._strict)
 
     def append(
         self,
@@ -220,6 +280,10 @@ class DatasetWriter:
             timeout: the clock ended with it.
             state: (S,) simulator state before the action.
             **steps: further values of this step, such as ``interventions``; each step needs the same ones.
+
+        Raises:
+            DatasetError: there is no running episode; or a value is no number, not finite, an image of another layout
+                or type, or has another name, shape or type than before. The step is not taken then.
         """
         if self._running is None:
             raise DatasetError(
@@ -235,16 +299,43 @@ class DatasetWriter:
         }
         if state is not None:
             values["states"] = state
-        for key, value in values.items():
-            self._running.setdefault(key, []).append(np.array(value))
+        where = f"{self.path}: step {len(self._running.get('actions', ()))}"
+        if "next_obs" in steps:
+            raise DatasetError(
+                f"{where}: next_obs is not taken step by step, as readers take the following observation: "
+                "leave it out, or give whole episodes to append_episode()"
+            )
+        arrays = {key: as_step(value, f"{where}: '{key}'") for key, value in values.items()}
+        self._forms.check(arrays, where)
+        for key, array in arrays.items():
+            self._running.setdefault(key, []).append(array)
 
     def finish_episode(
-        self, *, success: bool | None = None, name: str | None = None, **attrs: Any
+        self,
+        *,
+        success: bool | None = None,
+        name: str | None = None,
+        attrs: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> str:
         """Write the running episode; its last step counts as a timeout unless it is terminal.
 
         ``next_obs`` is not written: readers take the following observation.
+
+        Args:
+            success: whether the task was solved.
+            name: of the demo; by default ``demo_<number>``.
+            attrs: attributes of the demo under any name.
+            **more: the same, such as ``language="lift the cube"``, but no name that is nearly one of those that mean
+                something here (``success``, ``language``, ...), which would be a misspelt one.
+
+        Returns:
+            the demo's name.
+
+        Raises:
+            DatasetError: the episode has no step, or an attribute's name is nearly another one.
         """
+        _check_spelling(more, self.path)
         running, self._running = self._running, None
         if not running:
             raise DatasetError(
@@ -262,7 +353,7 @@ class DatasetWriter:
             terminals=arrays["terminals"],
             timeouts=arrays["timeouts"],
             states=arrays.get("states"),
-            attrs={**given, **attrs},
+            attrs={**given, **more, **(attrs or {})},
             steps={
                 key: value for key, value in arrays.items() if key not in known and "/" not in key
             },
@@ -340,6 +431,16 @@ class DatasetWriter:
             _log.warning("%d episodes are kept in %s", len(self._names), self.partial)
         else:
             self.partial.unlink()
+
+
+def _check_spelling(attrs: Iterable[str], path: Path) -> None:
+    for name in attrs:
+        close = get_close_matches(name.lower(), _MEANT, n=1, cutoff=0.8)
+        if close and name not in _MEANT:
+            raise DatasetError(
+                f"{path}: finish_episode({name}=...): did you mean '{close[0]}'? "
+                f"for an attribute of that name say attrs={{'{name}': ...}}"
+            )
 
 
 def partial_of(path: Path) -> Path:

@@ -163,7 +163,7 @@ def write_demonstrations(
 ) -> int:
     """Write all episodes of a memory to a demonstration file; their number."""
     count = 0
-    with DatasetWriter(path, env_meta, overwrite=overwrite) as writer:
+    with DatasetWriter(path, env_meta, overwrite=overwrite, strict=False) as writer:
         for episode in memory.episodes():
             writer.append_episode(episode)
             count += 1

@@ -300,7 +300,9 @@ class _Work:
                 writer.append_episode(_demonstration(file, demo, self._config.all_obs_keys))
 
     def _writer(self, *, append: bool) -> DatasetWriter:
-        return DatasetWriter(self._demos, self._env_meta, append=append, overwrite=not append)
+        return DatasetWriter(
+            self._demos, self._env_meta, append=append, overwrite=not append, strict=False
+        )
 
     def practise(
         self,

@@ -351,3 +351,176 @@ def test_a_killed_writer_is_gone_on_with(tmp_path):
         assert writer.num_episodes == 2
     with DatasetFile(path) as file:
         assert file.demos() == ["demo_0", "demo_1"]
+
+
+def running(path, **options):
+    """A writer with one step of a running episode."""
+    writer = DatasetWriter(path, META, **options)
+    writer.start_episode()
+    writer.append(**step())
+    return writer
+
+
+def step(obs=None, action=(0.1, 0.2), **more):
+    seen = {"x": np.zeros(3), "image": np.zeros((8, 6, 3), np.uint8)}
+    return {"obs": {**seen, **(obs or {})}, "action": action, **more}
+
+
+WRONG_STEPS = [
+    (step(action=[0.1]), ["'actions'", "(1,)", "(2,)"]),
+    (step(action=[np.nan, 0.0]), ["'actions'", "nan"]),
+    (step(action=["a", "b"]), ["'actions'", "not an array of numbers"]),
+    (step({"x": np.zeros(4)}), ["'obs/x'", "(4,)", "(3,)"]),
+    (step({"x": [0.0, np.inf, 0.0]}), ["'obs/x'", "inf"]),
+    (step({"x": [[1.0], [1.0, 2.0]]}), ["'obs/x'", "not an array of numbers"]),
+    (step({"x": None}), ["'obs/x'", "not an array of numbers"]),
+    (step({"image": np.zeros((8, 6, 3))}), ["'obs/image'", "float64", "uint8"]),
+    (step({"image": np.zeros((3, 8, 6), np.uint8)}), ["'obs/image'", "(3, 8, 6)", "(8, 6, 3)"]),
+    (step({"y": np.zeros(3)}), ["'obs/y'", "new", "obs/x"]),
+    ({**step(), "obs": {"x": np.zeros(3)}}, ["'obs/image'", "missing"]),
+    (step(interventions=True), ["'interventions'", "new"]),
+    (step(reward=[1.0, 2.0]), ["'rewards'", "(2,)", "one number"]),
+    (step(reward=np.nan), ["'rewards'", "nan"]),
+    (step(next_obs={"x": np.zeros(3)}), ["next_obs", "append_episode"]),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), WRONG_STEPS)
+def test_a_wrong_step_is_told_when_it_is_given(tmp_path, wrong, words):
+    with running(tmp_path / "a.hdf5") as writer:
+        with pytest.raises(DatasetError) as error:
+            writer.append(**wrong)
+        assert all(word in str(error.value) for word in [*words, "step 1", "a.hdf5"])
+        writer.append(**step())
+        writer.finish_episode()
+        writer.start_episode()
+        with pytest.raises(DatasetError) as error:
+            writer.append(**wrong)
+        assert all(word in str(error.value) for word in [*words, "step 0"])
+        writer.discard_episode()
+    with DatasetFile(tmp_path / "a.hdf5") as file:
+        assert file.length("demo_0") == 2, "the wrong step was not taken"
+
+
+WRONG_FIRST_STEPS = [
+    (step({"image": np.zeros((8, 6, 3), np.float32)}), ["float32", "uint8"]),
+    (step({"image": np.full((8, 6, 3), 200.0)}), ["float64", "uint8"]),
+    (step({"image": np.zeros((3, 96, 96), np.uint8)}), ["(3, 96, 96)", "(H, W, C)"]),
+    (step({"arm/pos": np.zeros(3)}), ["'obs/arm/pos'", "no '/'"]),
+    (step(**{"a/b": 1.0}), ["'a/b'", "no '/'"]),
+    (step(action=0.5), ["'actions'", "()", "(A,)"]),
+    (step(action=[[0.5, 0.5]]), ["'actions'", "(1, 2)", "(A,)"]),
+    (step(action=[]), ["'actions'", "(0,)", "(A,)"]),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), WRONG_FIRST_STEPS)
+def test_a_wrong_first_step_is_told(tmp_path, wrong, words):
+    writer = DatasetWriter(tmp_path / "a.hdf5", META)
+    writer.start_episode()
+    with pytest.raises(DatasetError) as error:
+        writer.append(**wrong)
+    assert all(word in str(error.value) for word in [*words, "step 0"])
+
+
+def test_what_was_discarded_binds_nobody(tmp_path):
+    with running(tmp_path / "a.hdf5") as writer:
+        writer.discard_episode()
+        writer.start_episode()
+        writer.append(obs={"x": np.zeros(5)}, action=[1.0, 2.0, 3.0])
+        writer.finish_episode()
+
+
+def test_types_that_mean_the_same_may_differ(tmp_path):
+    with DatasetWriter(tmp_path / "a.hdf5", META) as writer:
+        writer.start_episode()
+        writer.append(obs={"x": [0, 0]}, action=[0, 1], reward=0)
+        writer.append(
+            obs={"x": np.float32([0.5, 0])}, action=[0.5, 1], reward=np.float64(1), terminal=1
+        )
+        writer.finish_episode()
+    with DatasetFile(tmp_path / "a.hdf5") as file:
+        assert file.read("demo_0", "obs/x").tolist() == [[0, 0], [0.5, 0]]
+
+
+def test_depth_and_what_is_no_picture_may_be_floats(tmp_path):
+    seen = {"wrist_depth": np.zeros((8, 6, 1), np.float32), "touch": np.zeros((8, 6, 3))}
+    with DatasetWriter(tmp_path / "a.hdf5", META, strict=False) as writer:
+        writer.start_episode()
+        writer.append(obs=seen, action=[0.0])
+        writer.finish_episode()
+    del seen["touch"]
+    with DatasetWriter(tmp_path / "b.hdf5", META) as writer:
+        writer.start_episode()
+        writer.append(obs=seen, action=[0.0])
+        writer.finish_episode()
+
+
+def test_an_episode_is_begun_once(tmp_path):
+    with running(tmp_path / "a.hdf5") as writer:
+        with pytest.raises(DatasetError, match="episode of 1 steps is running.*discard_episode"):
+            writer.start_episode()
+        writer.finish_episode()
+        writer.start_episode()
+        writer.discard_episode()
+    with DatasetFile(tmp_path / "a.hdf5") as file:
+        assert file.demos() == ["demo_0"]
+
+
+@pytest.mark.parametrize("name", ["sucess", "succes", "Success", "languages", "task_ids"])
+def test_a_misspelt_attribute_is_told(tmp_path, name):
+    with running(tmp_path / "a.hdf5") as writer:
+        with pytest.raises(DatasetError, match=f"{name}=.*did you mean.*attrs=") as error:
+            writer.finish_episode(**{name: True})
+        assert "a.hdf5" in str(error.value)
+        writer.finish_episode(operator="ada", attrs={name: True})
+    with DatasetFile(tmp_path / "a.hdf5") as file:
+        attrs = file.attrs("demo_0")
+        assert attrs["operator"] == "ada"
+        assert attrs[name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"obs": {"x": np.zeros((3, 8, 6, 3))}}, ["'obs/x'", "float64", "uint8"]),
+        ({"obs": {"x": np.zeros((3, 3, 8, 6), np.uint8)}}, ["'obs/x'", "(H, W, C)"]),
+        ({"obs": {"a/b": np.zeros((3, 2))}}, ["'obs/a/b'", "no '/'"]),
+        ({"next_obs": {"y": np.zeros((3, 2))}}, ["'next_obs/y'", "'obs/y' there is none"]),
+        ({"next_obs": {"x": np.zeros((3, 5))}}, ["'next_obs/x'", "(3, 5)", "(3, 2)"]),
+        (
+            {
+                "obs": {"x": np.zeros((3, 2)), "y": np.zeros((3, 2))},
+                "next_obs": {"x": np.zeros((3, 2))},
+            },
+            ["'next_obs/y' is missing"],
+        ),
+    ],
+)
+def test_whole_episodes_are_checked_alike(tmp_path, changes, words):
+    with DatasetWriter(tmp_path / "a.hdf5", META) as writer:
+        with pytest.raises(DatasetError) as error:
+            writer.append_episode(episode(3, **changes))
+        assert all(word in str(error.value) for word in words)
+        writer.append_episode(episode(3))
+
+
+def test_a_later_episode_of_another_type_is_refused(tmp_path):
+    images = np.zeros((3, 8, 6, 3), np.uint8)
+    with DatasetWriter(tmp_path / "a.hdf5", META) as writer:
+        writer.append_episode(episode(3, obs={"image": images}))
+        with pytest.raises(
+            DatasetError, match="'obs/image' is float64, but uint8 in demo 'demo_0'"
+        ):
+            writer.append_episode(episode(3, obs={"image": images / 255.0}))
+
+
+def test_steps_are_not_appended_to_demos_with_next_obs(tmp_path):
+    path = tmp_path / "a.hdf5"
+    with DatasetWriter(path, META) as writer:
+        writer.append_episode(episode(3, next_obs={"x": np.zeros((3, 2))}))
+    with (
+        DatasetWriter(path, META, append=True) as writer,
+        pytest.raises(DatasetError, match=r"next_obs.*append_episode"),
+    ):
+        writer.start_episode()

@@ -274,6 +274,7 @@ def _write(
         control_freq=source.control_freq,
         image_storage=_image_storage(options, source),
         keep_partial=False,
+        strict=False,
     ) as writer:
 
         def append(demo: Demo) -> None:

@@ -13,7 +13,9 @@ STEPS = 80
 
 
 def write(path, episodes):
-    with DatasetWriter(path, {"env_name": "x", "type": 4, "env_kwargs": {}}) as writer:
+    with DatasetWriter(
+        path, {"env_name": "x", "type": 4, "env_kwargs": {}}, strict=False
+    ) as writer:
         for actions, obs in episodes:
             length = len(actions)
             writer.append_episode(
