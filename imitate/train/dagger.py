@@ -149,6 +149,8 @@ def dagger(
             f"train.sample_weight.kind: '{config.train.sample_weight.kind}'; where not all steps are labelled, the "
             "weights say which: leave it out, or label each step"
         )
+    if config.experiment.rollout.horizon is None:  # from the data it would grow from round to round
+        config = config.with_overrides({"experiment.rollout.horizon": plan.horizon})
     work = _Work(config, plan, Path(folder), env_meta, init, labels_all, quiet, stream)
     work.try_environment()
     progress = work.begun(dataset)

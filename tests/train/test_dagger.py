@@ -12,6 +12,7 @@ from imitate import load_config
 from imitate.data import DatasetFile, build_datasets
 from imitate.errors import ConfigError
 from imitate.online.supervision import Labels, TakesOver, Vigilant
+from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.dagger import DaggerPlan, dagger
 
 from .conftest import config_dict, env_meta, write_demos, write_expert
@@ -63,6 +64,15 @@ def finished(tmp_path_factory, importable_env):
     longer = config(train={"num_epochs": 12})
     progress = dagger(longer, PLAN, labelled, env_meta(), folder / "out", dataset=demos)
     return demos, folder / "out", progress
+
+
+def test_a_null_horizon_is_that_of_the_plan_in_every_round(tmp_path, importable_env):
+    demos = write_demos(tmp_path / "demos.hdf5")
+    plan = DaggerPlan(rounds=0, horizon=47)
+    open_ = config(experiment={"rollout": {"horizon": None}}, train={"num_epochs": 1})
+    progress = dagger(open_, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
+    trained = json.loads(load_checkpoint(progress.rounds[0].checkpoint)["config"])
+    assert trained["experiment"]["rollout"]["horizon"] == 47
 
 
 def test_all_data_lie_in_one_file(finished):
