@@ -95,6 +95,7 @@ def playback(
             size=size,
             skip=skip,
             on_demo=lambda _: bar.update(),
+            on_count=bar.reset,
         )
     typer.echo(_summary(report))
 

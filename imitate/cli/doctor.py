@@ -11,7 +11,7 @@ import typer
 
 from imitate.cli.curate import File, InPlace, Out, Overwrite, names_of, progress, target_of
 from imitate.data.doctor.diagnosis import diagnose
-from imitate.data.doctor.finding import Finding, Place, Report
+from imitate.data.doctor.finding import Finding, Place, Report, counted
 from imitate.data.doctor.repair import fix as fix_file
 from imitate.errors import UserError
 
@@ -64,7 +64,7 @@ def _lines(report: Report, repaired: list[Finding], seconds: float) -> Iterator[
     for finding in repaired:
         yield f"repaired {finding.code}: {finding.what}"
     size = report.read_bytes / 1e6
-    yield f"{report.path}: {report.demos} demos, {report.steps} steps, {size:.0f} MB read in {seconds:.1f} s"
+    yield f"{report.path}: {counted(report.demos)}, {report.steps} steps, {size:.0f} MB read in {seconds:.1f} s"
     for finding in report.findings:
         yield f"{finding.level.value:<8} {finding.code}: {finding.what}"
         if finding.places:

@@ -19,6 +19,6 @@ def finish(
 
     Whole episodes are kept; the one that was running is lost. FILE.partial becomes FILE.
     """
+    count = finish_partial(partial)
     file = partial.with_suffix("") if partial.suffix == ".partial" else partial
-    count = finish_partial(file)
-    typer.echo(f"{file}: {count} episodes")
+    typer.echo(f"{file}: {count} {'episode' if count == 1 else 'episodes'}")

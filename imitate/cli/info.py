@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.data.journal import unfinished_words
 from imitate.errors import UserError
 from imitate.recognition import diagnosis, recognise
 
@@ -73,7 +74,8 @@ def _is_dataset(path: Path) -> bool:
 
 def _unknown(path: Path) -> str:
     if not path.exists():
-        return f"{path}: there is no such file or folder"
+        left = unfinished_words(path)
+        return f"{path}: there is no such file or folder" + (f"; {left}" if left else "")
     if path.is_dir():
         return (
             f"{path}: is neither a run nor a dataset of a known format: "

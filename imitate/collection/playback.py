@@ -54,6 +54,7 @@ def playback(
     size: int = 256,
     skip: int = 2,
     on_demo: Callable[[str], None] | None = None,
+    on_count: Callable[[int], None] | None = None,
 ) -> PlaybackReport:
     """Write a video of demonstrations; frames are written as they come.
 
@@ -68,6 +69,7 @@ def playback(
         size: side of a frame in pixels.
         skip: one frame in so many steps.
         on_demo: called with each demo's name when it is done.
+        on_count: called first with how many demos there are.
 
     Raises:
         DatasetError: the file lacks what is to be played.
@@ -81,6 +83,8 @@ def playback(
     report = PlaybackReport(video=str(target))
     with DatasetFile(path) as file:
         chosen = _choose(file, demos)
+        if on_count is not None:
+            on_count(len(chosen))
         meta = file.env_meta if env_meta is None else env_meta
         by = by or ("obs-images" if is_real(meta) and _has_images(file, chosen) else "states")
         env = None if by == "obs-images" else make_env(meta, obs_keys=[], render=True)

@@ -26,8 +26,7 @@ from imitate.data.curate.rewrite import (
 )
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.image_codec import ImageStorage, write_images
-from imitate.data.journal import JournaledFile, is_being_written
-from imitate.data.writer import partial_of
+from imitate.data.journal import JournaledFile, is_being_written, partial_of
 from imitate.errors import DatasetError
 
 SETTINGS = "rendered"

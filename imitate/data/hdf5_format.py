@@ -26,7 +26,7 @@ from typing_extensions import Self
 
 from imitate.data.confined import ConfinedFile, arrays_below
 from imitate.data.image_codec import DamagedFrameError, decode_jpegs, storage_of
-from imitate.data.journal import is_being_written, take_up
+from imitate.data.journal import is_being_written, take_up, unfinished_words
 from imitate.errors import DatasetError, nearest
 from imitate.recognition import diagnosis
 
@@ -349,6 +349,9 @@ def _converted(path: Path) -> Path:
         DatasetError: there is nothing, or nothing that can be converted.
     """
     if not path.exists():
+        left = unfinished_words(path)
+        if left:
+            raise DatasetError(f"{path}: there is no such file; {left}")
         raise DatasetError(
             diagnosis(path)
             or f"{path}: there is no such file: correct the path, or collect or download the data first"

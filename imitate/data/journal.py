@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import struct
 import zlib
 from collections.abc import Iterator
@@ -22,6 +23,24 @@ _SIZE = (
 def journal_of(path: Path) -> Path:
     """Where the journal of a file lies."""
     return path.with_name(path.name + ".journal")
+
+
+def partial_of(path: Path) -> Path:
+    """Where the data of an unfinished file lie."""
+    return path.with_name(path.name + ".partial")
+
+
+def unfinished_words(path: Path) -> str:
+    """Words about what a recording left of a file that is not there; empty where it left nothing."""
+    partial = partial_of(path)
+    if not partial.is_file():
+        return ""
+    if is_being_written(partial):
+        return f"it is being recorded, and lies in {partial.name} until then"
+    return (
+        f"an interrupted recording left {partial.name}: make the file of it with "
+        f"{shlex.join(['imitate', 'dataset', 'finish', str(path)])}"
+    )
 
 
 class JournaledFile:

@@ -21,7 +21,7 @@ from imitate.data.confined import ConfinedFile, check_below
 from imitate.data.episode import Episode, arrays_of, attrs_of, stacked
 from imitate.data.hdf5_format import DatasetFile
 from imitate.data.image_codec import STORAGES, ImageStorage, storage_of, write_images
-from imitate.data.journal import JournaledFile, is_being_written, roll_back
+from imitate.data.journal import JournaledFile, is_being_written, partial_of, roll_back
 from imitate.data.step_forms import Form, StepForms, as_step, check_first
 from imitate.errors import ConfigError, DatasetError, nearest
 
@@ -443,16 +443,11 @@ def _check_spelling(attrs: Iterable[str], path: Path) -> None:
             )
 
 
-def partial_of(path: Path) -> Path:
-    """Where the data of an unfinished file lie."""
-    return path.with_name(path.name + ".partial")
-
-
 def finish_partial(path: str | Path) -> int:
     """Make the file of an interrupted :class:`DatasetWriter` from its partial file.
 
     Args:
-        path: the file that was to be written, without ``.partial``.
+        path: the file that was to be written; with or without ``.partial``.
 
     Returns:
         the number of episodes in it.
@@ -461,7 +456,10 @@ def finish_partial(path: str | Path) -> int:
         DatasetError: there is no partial file, it is still being written or holds no episode, or ``path`` exists.
     """
     path = Path(path).expanduser()
+    path = path.with_suffix("") if path.suffix == ".partial" else path
     partial = partial_of(path)
+    if path.exists() and not partial.exists():
+        raise DatasetError(f"{path}: is finished already: there is no {partial.name} beside it")
     if path.exists():
         raise DatasetError(f"{path}: exists already: rename or remove it first")
     if is_being_written(partial):

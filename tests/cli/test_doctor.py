@@ -293,7 +293,6 @@ FAULTS = [
     (float_images, "image_range", "warning"),
     (blank, "blank_images", "warning"),
     (opengl, "upside_down", "warning"),
-    (short, "short_demos", "warning"),
     (unknown, "mask_unknown", "error"),
     (overlapping, "mask_overlap", "error"),
     (empty_mask, "mask_empty", "warning"),
@@ -318,6 +317,20 @@ def damage(path, fault):
         if fault is not wrong_total:
             lengths = [len(demo["actions"]) for demo in data.values() if "actions" in demo]
             data.attrs["total"] = sum(lengths)
+
+
+def test_short_demos_are_looked_at_and_not_deleted(clean):
+    damage(clean, short)
+    report = report_of(clean)
+    assert codes(report) == {"short_demos": "warning"}
+    (finding,) = report["findings"]
+    assert finding["repair"] is None
+    assert "1 demo is very short" in finding["what"]
+    assert "imitate dataset playback" in finding["advice"]
+    words = shlex.split(finding["advice"].rpartition("others: ")[2])
+    assert run(*words[1:]).exit_code == 0
+    with h5py.File(clean) as file:
+        assert len(file["mask/usual"]) == len(file["data"]) - 1
 
 
 def test_a_clean_file_has_no_finding(clean):
@@ -436,7 +449,7 @@ def test_text(clean):
     done = run("dataset", "doctor", clean)
     assert done.exit_code == 3
     lines = done.stdout.splitlines()
-    assert lines[1] == "error    nan: 1 demos have NaN or inf in 'obs/force'"
+    assert lines[1] == "error    nan: 1 demo has NaN or inf in 'obs/force'"
     assert lines[2] == "         where:  demo_2 obs/force steps 7"
     fixed = clean.with_name("demos_fixed.hdf5")
     assert (

@@ -10,7 +10,9 @@ import time
 import h5py
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from imitate.cli.main import app
 from imitate.data import DatasetFile, DatasetWriter, Episode, finish_partial
 from imitate.errors import DatasetError
 
@@ -524,3 +526,21 @@ def test_steps_are_not_appended_to_demos_with_next_obs(tmp_path):
         pytest.raises(DatasetError, match=r"next_obs.*append_episode"),
     ):
         writer.start_episode()
+
+
+def test_what_lies_under_another_name_is_named(tmp_path):
+    path = tmp_path / "a b.hdf5"
+    writer = DatasetWriter(path, META)
+    writer.append_episode(episode())
+    with pytest.raises(DatasetError, match="is being recorded.*a b.hdf5.partial"):
+        DatasetFile(path)
+    writer._abandon()
+    with pytest.raises(DatasetError, match="imitate dataset finish .*a b.hdf5'"):
+        DatasetFile(path)
+    done = CliRunner().invoke(app, ["info", str(path)])
+    assert done.exit_code == 2
+    assert "a b.hdf5.partial" in done.stderr and "imitate dataset finish" in done.stderr
+    assert CliRunner().invoke(app, ["dataset", "finish", str(path)]).output.endswith("1 episode\n")
+    for name in (path, writer.partial):
+        done = CliRunner().invoke(app, ["dataset", "finish", str(name)])
+        assert done.exit_code == 2 and "is finished already" in done.stderr

@@ -11,7 +11,7 @@ import numpy as np
 from imitate.data.doctor.actions import Clipping
 from imitate.data.doctor.alignment import NextObs, States
 from imitate.data.doctor.duplicates import Duplicates
-from imitate.data.doctor.finding import Finding, Level, Place, Remedy, Report
+from imitate.data.doctor.finding import Finding, Level, Place, Remedy, Report, counted
 from imitate.data.doctor.images import Images
 from imitate.data.doctor.lag import Lag
 from imitate.data.doctor.layout import DemoLayout, Layout, layout_of
@@ -124,7 +124,7 @@ def _unreadable(survey: Survey, layout: Layout) -> Iterator[Finding]:
     yield Finding(
         "unreadable",
         Level.error,
-        f"{len(places)} stretches of {len(demos)} demos cannot be read: {survey.unreadable[places[0]]}",
+        f"{len(places)} stretches of {counted(len(demos))} cannot be read: {survey.unreadable[places[0]]}",
         [Place(place.demo, place.key, place.steps) for place in places],
         Remedy(drop_keys=keys) if all_demos else Remedy(drop_demos=demos),
     )

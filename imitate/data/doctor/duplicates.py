@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from imitate.data.doctor.finding import Finding, Level, Place, Remedy
+from imitate.data.doctor.finding import Finding, Level, Place, Remedy, counted
 from imitate.data.doctor.survey import Piece
 
 
@@ -44,7 +44,7 @@ class Duplicates:
             yield Finding(
                 "duplicate",
                 Level.warning,
-                f"{len(again)} demos repeat others: {pairs}{' ...' if len(again) > 3 else ''}",
+                f"{counted(len(again), 'repeats repeat')} others: {pairs}{' ...' if len(again) > 3 else ''}",
                 [Place(demo) for demo in again],
                 Remedy(drop_demos=list(again)),
             )

@@ -152,6 +152,13 @@ class Report:
         }
 
 
+def counted(count: int, verbs: str = "") -> str:
+    """``1 demo`` or ``3 demos``, with the verb that belongs to it: ``counted(1, "has have")`` is ``1 demo has``."""
+    one, _, many = verbs.partition(" ")
+    words = ("demo", one) if count == 1 else ("demos", many)
+    return " ".join(filter(None, (str(count), *words)))
+
+
 def runs_of(steps: Sequence[int] | Any) -> Runs:
     """Sorted step numbers as stretches."""
     runs: list[tuple[int, int]] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from imitate.data.doctor.finding import Finding, Level, Place, Remedy, runs_of
+from imitate.data.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
 from imitate.data.doctor.layout import Layout
 from imitate.data.doctor.orientation import flip
 from imitate.data.doctor.survey import Array, Piece
@@ -58,7 +58,7 @@ class Images:
             yield Finding(
                 "blank_images",
                 Level.warning,
-                f"{len(demos)} demos have frames of one colour in '{key}'",
+                f"{counted(len(demos), 'has have')} frames of one colour in '{key}'",
                 places,
                 Remedy(drop_demos=demos),
             )

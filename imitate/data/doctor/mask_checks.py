@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from imitate.data.doctor.finding import Finding, Level, Remedy
+from imitate.data.doctor.finding import Finding, Level, Remedy, counted
 from imitate.data.doctor.layout import Layout
 from imitate.data.doctor.structure import reason
 from imitate.errors import DatasetError
@@ -25,7 +25,7 @@ def check_masks(layout: Layout) -> Iterator[Finding]:
         kept = [demo for demo in dict.fromkeys(demos) if demo in known]
         strange = sorted(set(demos) - known)
         if strange:
-            what = f"filter key '{key}' names {len(strange)} demos that are not in the file: {_some(strange)}"
+            what = f"filter key '{key}' names {counted(len(strange))} that the file does not have: {_some(strange)}"
             yield Finding("mask_unknown", Level.error, what, remedy=Remedy(masks={key: kept}))
         elif not demos:
             what = f"filter key '{key}' is empty"
@@ -50,7 +50,7 @@ def _overlaps(masks: dict[str, list[str]]) -> Iterator[Finding]:
             yield Finding(
                 "mask_overlap",
                 Level.error,
-                f"filter keys '{partner}' and '{key}' share {len(both)} demos: {_some(both)}",
+                f"filter keys '{partner}' and '{key}' share {counted(len(both))}: {_some(both)}",
                 remedy=Remedy(masks={partner: rest}),
             )
 

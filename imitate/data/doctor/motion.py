@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from imitate.data.curate.rewrite import Rows
-from imitate.data.doctor.finding import Finding, Level, Place, Remedy, Runs, runs_of
+from imitate.data.doctor.finding import Finding, Level, Place, Remedy, Runs, counted, runs_of
 from imitate.data.doctor.layout import Layout
 from imitate.data.doctor.survey import Array, Piece
 from imitate.errors import DatasetError
@@ -163,7 +163,7 @@ class Jumps:
             yield Finding(
                 "jump",
                 Level.warning,
-                f"the robot jumps in {len(found)} demos, {_JUMP:.0f} times farther than in a large step elsewhere",
+                f"the robot jumps in {counted(len(found))}, {_JUMP:.0f} times farther than in a large step elsewhere",
                 [Place(demo, "obs", runs_of(sorted(set(steps)))) for demo, steps in found.items()],
                 Remedy(drop_demos=list(found)),
             )
@@ -204,7 +204,7 @@ class Clock:
         yield Finding(
             "clock",
             Level.warning,
-            f"time does not run evenly in {len(demos)} demos, by '{self._key}': steps were lost or came twice",
+            f"time does not run evenly in {counted(len(demos))}, by '{self._key}': steps were lost or came twice",
             self._places,
             Remedy(drop_demos=demos),
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from imitate.data.doctor.finding import Finding, Level, Place, Remedy, runs_of
+from imitate.data.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
 from imitate.data.doctor.survey import Array, Piece
 from imitate.data.faults import ACTION_LIMIT
 
@@ -93,7 +93,7 @@ class Ranges:
             yield Finding(
                 "nan",
                 Level.error,
-                f"{len(demos)} demos have NaN or inf in {named}",
+                f"{counted(len(demos), 'has have')} NaN or inf in {named}",
                 self._not_finite,
                 Remedy(drop_demos=demos),
             )
@@ -108,7 +108,7 @@ class Ranges:
         yield Finding(
             "action_range",
             Level.warning,
-            f"actions of {demos} demos leave [-1, 1] in {100 * share:.1f} % of the steps: {low:.4g} to {high:.4g}",
+            f"actions of {counted(demos)} leave [-1, 1] in {100 * share:.1f} % of the steps: {low:.4g} to {high:.4g}",
             self._beyond,
             Remedy(values={"actions": lambda values: np.clip(values, -1, 1)}) if rare else None,
             "" if rare else "train with --set train.action_config.actions.normalization=min_max",

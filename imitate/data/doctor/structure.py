@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
@@ -10,7 +11,7 @@ import numpy as np
 
 from imitate.data.action_scale import NO_ATTRIBUTES, recorded_scale
 from imitate.data.curate.rewrite import Rows
-from imitate.data.doctor.finding import Finding, Level, Place, Remedy
+from imitate.data.doctor.finding import Finding, Level, Place, Remedy, counted
 from imitate.data.doctor.layout import DemoLayout, Layout
 from imitate.errors import DatasetError
 
@@ -32,7 +33,7 @@ def check_demos(layout: Layout) -> Iterator[Finding]:
         yield Finding(
             "no_actions",
             Level.error,
-            f"{len(without)} demos have no 'actions'",
+            f"{counted(len(without), 'has have')} no 'actions'",
             [Place(name, "actions") for name in without],
             Remedy(drop_demos=without),
         )
@@ -41,7 +42,7 @@ def check_demos(layout: Layout) -> Iterator[Finding]:
         yield Finding(
             "empty_demo",
             Level.error,
-            f"{len(empty)} demos have no step",
+            f"{counted(len(empty), 'has have')} no step",
             [Place(name) for name in empty],
             Remedy(drop_demos=empty),
         )
@@ -95,7 +96,8 @@ def check_counts(layout: Layout) -> Iterator[Finding]:
         yield Finding(
             "num_samples",
             Level.error if any(said is not None for _, said in wrong) else Level.warning,
-            f"attribute 'num_samples' of {len(wrong)} demos is wrong: {said} for {demo.length} steps in '{demo.name}'",
+            f"attribute 'num_samples' of {counted(len(wrong))} is wrong: {said} for {demo.length} steps in "
+            f"'{demo.name}'",
             [Place(demo.name) for demo, _ in wrong],
             Remedy(),
         )
@@ -118,7 +120,7 @@ def check_keys(layout: Layout) -> Iterator[Finding]:
         yield Finding(
             "missing_key",
             Level.error,
-            f"'{key}' is in {len(having)} demos and not in {len(lacking)}",
+            f"'{key}' is in {counted(len(having))} and not in {len(lacking)}",
             [Place(name, key) for name in (lacking if few else having)],
             remedy,
         )
@@ -166,7 +168,7 @@ def check_lengths(layout: Layout) -> Iterator[Finding]:
     yield Finding(
         "lengths",
         Level.error,
-        f"arrays of {len(rows)} demos differ in length: {worst}",
+        f"arrays of {counted(len(rows))} differ in length: {worst}",
         places,
         Remedy(rows={n: r for n, r in rows.items() if n not in lost}, drop_demos=lost),
     )
@@ -223,16 +225,38 @@ def check_length_outliers(layout: Layout) -> Iterator[Finding]:
             found["long" if value > median + np.log(_LONG) else kind].append(demo)
     for kind, level in (("short", Level.warning), ("long", Level.info)):
         if found[kind]:
-            lengths = sorted(demo.length for demo in found[kind])
+            lengths = {demo.length for demo in found[kind]}
+            span = " - ".join(map(str, sorted({min(lengths), max(lengths)})))
             names = [demo.name for demo in found[kind]]
+            failed = sum(_fails(layout, name) for name in names)
             yield Finding(
                 f"{kind}_demos",
                 level,
-                f"{len(names)} demos are very {kind}: {lengths[0]} - {lengths[-1]} steps, the median is "
-                f"{np.exp(median):.0f}",
+                f"{counted(len(names), 'is are')} very {kind}: {span} steps, the median is {np.exp(median):.0f}"
+                + (f"; {failed} failed" if failed else ""),
                 [Place(name) for name in names],
-                Remedy(drop_demos=names),
+                advice=_look_at(layout, names, kind),
             )
+
+
+def _fails(layout: Layout, demo: str) -> bool:
+    try:
+        success = layout.file.attrs(demo, ["success"]).get("success")
+    except DatasetError:
+        return False
+    return success is not None and np.ndim(success) == 0 and not success
+
+
+def _look_at(layout: Layout, demos: list[str], kind: str) -> str:
+    """Commands that show some demos, and that name the others: a program cannot know whether these are wrong."""
+    file = str(layout.file.path)
+    usual = [demo.length for demo in layout.demos if demo.length and demo.name not in demos]
+    limit = f"--min-length {min(usual)}" if kind == "short" else f"--max-length {max(usual)}"
+    play = (
+        f"imitate dataset playback {shlex.quote(file)} --demos {shlex.quote(','.join(demos[:4]))}"
+    )
+    keep = f"imitate dataset filter {shlex.quote(file)} usual {limit} --in-place"
+    return f"look at them: {play} --video look.mp4; to train on the others: {keep}"
 
 
 CHECKS = (

@@ -178,7 +178,19 @@ def test_a_demo_of_many_times_the_usual_length_is_information(tmp_path):
     report = diagnose(write(tmp_path / "a.hdf5", pairs))
     (finding,) = [finding for finding in report.findings if "demos" in finding.code]
     assert (finding.code, finding.level.value, finding.demos) == ("long_demos", "info", ["demo_6"])
-    assert finding.what == "1 demos are very long: 90 - 90 steps, the median is 20"
+    assert finding.what == "1 demo is very long: 90 steps, the median is 20"
+    assert finding.remedy is None
+    assert "--max-length 22" in finding.advice
+
+
+def test_long_demos_that_failed_are_said_to_have_failed(tmp_path):
+    random = np.random.default_rng(0)
+    path = tmp_path / "a.hdf5"
+    write(path, [(smooth(random, n), {"x": smooth(random, n)}) for n in (20,) * 5 + (90, 80)])
+    with h5py.File(path, "r+") as file:
+        file["data/demo_5"].attrs["success"] = False
+    (finding,) = [f for f in diagnose(path).findings if f.code == "long_demos"]
+    assert finding.what == "2 demos are very long: 80 - 90 steps, the median is 20; 1 failed"
 
 
 def test_depth_and_segmentation_are_no_colours(tmp_path):

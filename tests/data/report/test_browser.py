@@ -126,7 +126,7 @@ def test_it_loads_without_a_complaint_and_asks_for_nothing(browse, page):
     words = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", dom))
     assert re.search(r"4 demos 50 steps", words)
     assert "5 to 20 steps, median 12.5, mean 12.5" in words
-    assert "nan 1 demos have NaN or inf in 'obs/object'" in words
+    assert "nan 1 demo has NaN or inf in 'obs/object'" in words
     assert "4 of 4 demos solved their task (100 %)" in words.replace("\u00a0", " ").replace(
         "&nbsp;", " "
     )
