@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from imitate.config import Config, load_config
+from imitate.config.from_data import num_epochs
 from imitate.data import DatasetFile, ShuffledBatches
 from imitate.data.build import training_sources
 from imitate.train.devices import choose_device
@@ -39,17 +40,21 @@ def forecast(tree: dict[str, Any]) -> str:
     (source,) = training_sources(config)
     with DatasetFile(source.path) as file:
         demos = source.chosen(file)
-        steps = sum(sorted((file.length(demo) for demo in demos), reverse=True)[:DEMOS])
+        lengths = sorted((file.length(demo) for demo in demos), reverse=True)
         a_step = sum(
             int(np.prod(file.shape(demos[0], f"obs/{key}")[1:])) for key in config.all_obs_keys
         )
-    if steps * a_step > MOST_BYTES:
+    if sum(lengths[:DEMOS]) * a_step > MOST_BYTES:
         return "not tried: a few demos are more than a gigabyte already"
     device, _ = choose_device(config.train)
     small = config.with_overrides({"train.data.0.demo_limit": DEMOS, "experiment.validate": False})
     with preserved_rng(), torch_threads(config.train.num_threads):
         seconds = _update_seconds(small, device)
-    updates = config.train.num_epochs * (config.experiment.epoch_every_n_steps or 1)
+    epoch_steps = config.experiment.epoch_every_n_steps or 1
+    epochs = config.train.num_epochs or num_epochs(
+        sum(lengths), config.train.batch_size, epoch_steps
+    )
+    updates = epochs * epoch_steps
     total = seconds * updates
     words = (
         f"{total / 3600:.1f} hours"
