@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from imitate.cli.curate import File, InPlace, Out, Overwrite, progress, target_of
 from imitate.cli.reports.replay import told
-from imitate.collection.actions import ActionOptions, ActionsReport, convert_actions
 from imitate.errors import UserError
+
+if TYPE_CHECKING:
+    from imitate.collection.actions import ActionsReport
 
 
 class Kind(str, Enum):
@@ -38,7 +40,7 @@ class PosesFrom(str, Enum):
 
 
 def mount(app: typer.Typer) -> None:
-    """Give the verb to ``imitate dataset``."""
+    """Add the command to ``imitate dataset``."""
     app.command("actions")(actions)
 
 
@@ -99,6 +101,11 @@ def actions(
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Write relative actions as absolute ones or back, and rotations in another form."""
+    from imitate.collection.actions import (  # only now: they import torch
+        ActionOptions,
+        convert_actions,
+    )
+
     target = target_of(file, out, in_place, overwrite)
     metres_radians = _pair("--scale", scale) if scale else None
     options = ActionOptions(

@@ -39,7 +39,7 @@ def command(
     environment   opens, and passes what imitate check-env tries
     observations  those of the configuration are there
     networks      can be built for them
-    steps         (practice) some episodes are collected, at random and by the policy
+    steps         (online RL) some episodes are collected, at random and by the policy
     actions       shape, finite; the same state and random numbers give the same action
     loss          updates run, every number that they log is finite
     gradients     one comes to each trainable weight, and is finite
@@ -47,14 +47,14 @@ def command(
     targets       target networks move, by following alone
     checkpoint    is saved, loads as a policy, acts the same
     training      an epoch of the run itself, cut by a signal
-    resume        goes on from there
+    resume        from there
     evaluation    two episodes of the saved policy
 
     Where files alone are learned from and experiment.rollout.enabled is false, no environment is opened.
     What is built upon something broken is not tried (-). Networks stay as configured; batches, episodes, memories and
     epochs are made small, and nothing is left behind.
 
-    Exit codes: 0 all contracts hold; 1 one does not; 2 the configuration itself must be mended.
+    Exit codes: 0 all contracts hold; 1 one does not; 2 invalid configuration.
     """
     from imitate.config import load_config
     from imitate.train.algo_check import check_algo

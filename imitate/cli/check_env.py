@@ -1,4 +1,4 @@
-"""``imitate check-env``: whether an environment is fit for practice and evaluation."""
+"""``imitate check-env``: a check of an environment for online RL and evaluation."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.cli.help_texts import examples
 from imitate.config.algorithms import available, find
 from imitate.config.config import Config
 from imitate.config.explain import explain as explained
@@ -24,12 +25,6 @@ app = typer.Typer(
 )
 
 
-def _examples(*lines: str) -> str:
-    """The end of a command's help."""
-    # A backspace alone on a line keeps the lines after it from being filled into a paragraph.
-    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
-
-
 TOPIC_WIDTH = len("control rate")
 SetOption = Annotated[
     list[str] | None,
@@ -37,7 +32,7 @@ SetOption = Annotated[
 ]
 
 
-@app.command("list", epilog=_examples("imitate config list", "imitate config list lift --json"))
+@app.command("list", epilog=examples("imitate config list", "imitate config list lift --json"))
 def list_(
     part: Annotated[str, typer.Argument(help="Only names with this in them, such as lift.")] = "",
     json_: Annotated[bool, typer.Option("--json", help="A JSON list, for scripts.")] = False,
@@ -55,7 +50,7 @@ def list_(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "imitate config init own.hdf5 --out my.json",
         "imitate config init own.hdf5 --algo act --images front_image,wrist_image",
         "imitate config init own.hdf5 --images none --no-forecast > my.json",
@@ -111,7 +106,7 @@ def init(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "imitate config show robosuite/lift/bc --set train.batch_size=64",
         "imitate config show my.json",
     )
@@ -125,7 +120,7 @@ def show(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "imitate config explain theirs.json", "imitate config explain --differing theirs.json"
     )
 )
@@ -152,7 +147,7 @@ def explain(
 
 
 @app.command(
-    epilog=_examples("imitate config check my.json", "imitate config check configs/bc/*.json")
+    epilog=examples("imitate config check my.json", "imitate config check configs/bc/*.json")
 )
 def check(
     files: Annotated[list[str], typer.Argument(help="JSON files.")],
@@ -178,7 +173,7 @@ def check(
         raise ConfigError("\n".join(problems))
 
 
-@app.command(epilog=_examples("imitate config schema --out schemas"))
+@app.command(epilog=examples("imitate config schema --out schemas"))
 def schema(
     out: Annotated[Path, typer.Option(help="Folder for <algo_name>.json.")] = Path(
         "configs/schema"
@@ -195,7 +190,7 @@ def schema(
         raise ConfigError(f"{out}: cannot be written: {error}; choose another --out") from None
 
 
-@app.command(epilog=_examples("imitate config keys", "imitate config keys bc"))
+@app.command(epilog=examples("imitate config keys", "imitate config keys bc"))
 def keys(
     algo_name: Annotated[
         str | None, typer.Argument(help="Show the algorithm's section; else the shared ones.")

@@ -25,7 +25,7 @@ def command(
     """Write a checkpoint in another toolkit's layout.
 
     The policy in it acts as this one does, but for one thing: robomimic does not clip actions to their limits. What
-    robomimic has nothing for is refused by name. Optimizers are not written for robomimic: there, go on with
+    robomimic has nothing for is refused by name. Optimizers are not written for robomimic: resume there with
     experiment.ckpt_path.
     """
     from imitate.policy.checkpoint import load_checkpoint, save_checkpoint

@@ -13,7 +13,7 @@ import typer
 from tqdm import tqdm
 
 from imitate.cli.reports.layout import table
-from imitate.data.curate import edits, normalize
+from imitate.data.curate import edits
 from imitate.data.curate.masks import add_filter_key, failures_among
 from imitate.data.curate.masks import split as split_file
 from imitate.data.curate.merge import merge as merge_files
@@ -64,7 +64,7 @@ class ActionMode(str, Enum):
 
 
 def mount(app: typer.Typer) -> None:
-    """Give the verbs of this file to ``imitate dataset``."""
+    """Add the commands of this file to ``imitate dataset``."""
     app.command("split")(split)
     app.command("filter")(filter_)
     app.command("subset")(subset)
@@ -278,6 +278,8 @@ def normalize_actions(
     The file records offset and scale. To train, leave the actions as they are and set
     train.action_config.actions.normalization: the policy then undoes it by itself.
     """
+    from imitate.data.curate import normalize  # only now: it imports torch
+
     target = target_of(file, out, in_place, overwrite)
     with progress("normalize-actions") as on_demo:
         if undo:

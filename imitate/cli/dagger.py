@@ -1,4 +1,4 @@
-"""``imitate dagger``: a policy practises, an expert or a person corrects it, it learns from that."""
+"""``imitate dagger``: rollouts of a policy are corrected by an expert or a person, and it learns from that."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def command(
         typer.Option(
             "--init",
             metavar="CKPT",
-            help="Policy to begin with. Each round then goes on with the weights of the last.",
+            help="Policy to begin with. Each round then starts from the weights of the last.",
         ),
     ] = None,
     env: Annotated[
@@ -45,7 +45,9 @@ def command(
             "of the demonstrations' own.",
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of practice.")] = 5,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Rounds of rollouts and training.")
+    ] = 5,
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes of a round.")] = 10,
     demos: Annotated[
         int | None, typer.Option("--demos", min=1, help="Take so many demonstrations only.")
@@ -97,7 +99,7 @@ def command(
 
     All data lie in OUT/demos.hdf5, with `labelled`, `interventions`, `policy_actions`, `executed_actions` and `round`
     per step; each round trains on all of them. Episodes last experiment.rollout.horizon steps. The same command again
-    goes on where it was interrupted, with more --rounds too. Exit codes: as of train.
+    resumes where it was interrupted, with more --rounds too. Exit codes: as of train.
     """
     from imitate.config import load_config
     from imitate.train.dagger import DaggerPlan, dagger
@@ -146,12 +148,12 @@ def command(
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
-            typer.echo(f"interrupted; the same command goes on with {out}", err=True)
+            typer.echo(f"interrupted; the same command resumes {out}", err=True)
             raise typer.Exit(INTERRUPTED) from None
     if json_:
         typer.echo(json.dumps([vars(over) for over in progress.rounds], indent=2))
     if progress.exit_code:
-        typer.echo(f"training was cut; the same command goes on with {out}", err=True)
+        typer.echo(f"training was cut; the same command resumes {out}", err=True)
         raise typer.Exit(progress.exit_code)
 
 

@@ -19,7 +19,7 @@ _MAX_PLACES = 4
 
 
 def mount(app: typer.Typer) -> None:
-    """Give the verb to ``imitate dataset``."""
+    """Add the command to ``imitate dataset``."""
     app.command("doctor")(doctor)
 
 

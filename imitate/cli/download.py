@@ -43,7 +43,7 @@ def download(
 ) -> None:
     """Download public demonstrations of robomimic and MimicGen.
 
-    What an interrupted download left is kept as FILE.part; the same command goes on from there. Sizes and checksums are
+    What an interrupted download left is kept as FILE.part; the same command resumes it. Sizes and checksums are
     compared with the catalogue, where it knows them.
     """
     catalogue = load_catalogue(base_url=url)

@@ -12,7 +12,6 @@ import typer
 from imitate.data import DatasetFile
 from imitate.data.language import instruction_of
 from imitate.errors import DatasetError, UserError
-from imitate.models.language import TransformersText
 
 
 def embed(
@@ -34,6 +33,8 @@ def embed(
     Name the table in `train.language_embeddings` and list `lang_emb` under `observation.modalities.obs.low_dim`.
     Training and acting then need no text model. Needs `pip install 'transformers>=4.40'`.
     """
+    from imitate.models.language import TransformersText  # only now: it imports torch
+
     if out.exists() and not overwrite:
         raise UserError(f"{out}: exists; choose another --out, or --overwrite")
     texts = sorted({*_instructions(files), *(text or ())})

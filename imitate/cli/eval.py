@@ -56,7 +56,7 @@ def command(
     ] = None,
     lang: Annotated[
         str | None,
-        typer.Option("--lang", help="What a policy is told that is conditioned on language."),
+        typer.Option("--lang", help="Instruction for a policy that is conditioned on language."),
     ] = None,
     mode: Annotated[
         Mode,
@@ -78,7 +78,7 @@ def command(
         bool,
         typer.Option(
             "--overlay",
-            help="Draw onto the video the hand's way under the planned actions, and where a spatial softmax looks.",
+            help="Draw onto the video: the end-effector path of the planned actions, keypoints of a spatial softmax.",
         ),
     ] = False,
     json_: Annotated[
@@ -121,7 +121,7 @@ def command(
     evaluation on demonstrations with rewards. How far to trust it:
     docs/offline_rl.md.
 
-    Exit codes: 0 done; 1 an episode could not be played; 2 something in the input must be mended.
+    Exit codes: 0 done; 1 an episode could not be played; 2 invalid input.
     """
     _refuse_mixture(agent, fqe=fqe, video=video, overlay=overlay, for_fqe=(data, discount))
     if fqe:

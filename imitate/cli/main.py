@@ -1,7 +1,7 @@
-"""The ``imitate`` command: its verbs, each imported only when it is used.
+"""The ``imitate`` command: its commands, each imported only when it is used.
 
-Exit codes: 0 done, 1 a fault of the program (with its traceback), 2 something the user can mend (one line that says
-what), 130 interrupted.
+Exit codes: 0 done, 1 a fault of the program (with its traceback), 2 invalid input (one line that says what to do),
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import imitate
+from imitate.cli.help_texts import complete, examples
 from imitate.cli.trust import with_trust
 from imitate.errors import UserError, nearest
 
@@ -30,17 +31,17 @@ The whole way, with a ready configuration:
   imitate train --config robosuite/lift/bc
   imitate eval --agent runs/lift_bc/<time>/checkpoints/best.pth --episodes 50
 
-`imitate VERB --help` explains one verb.
+`imitate COMMAND --help` explains one command, with examples.
 """
 
 
 @dataclass(frozen=True)
 class Verb:
-    """Where a verb lives and what it does.
+    """Where a command lives and what it does.
 
     Args:
         module: module of ``imitate.cli``.
-        attribute: its function, or its ``typer.Typer`` where the verb has verbs of its own.
+        attribute: its function, or its ``typer.Typer`` where it has sub-commands.
         summary: the line that ``imitate --help`` shows.
         examples: command lines that its own help ends with.
     """
@@ -70,7 +71,7 @@ VERBS = {
     "dagger": Verb(
         "dagger",
         "command",
-        "Train in rounds, corrected by an expert or by a person.",
+        "Interactive imitation learning: DAgger, HG-DAgger.",
         (
             "imitate dagger --config robosuite/lift/bc --dataset demos.hdf5 --demos 5 --out runs/dagger",
             "imitate dagger --config robosuite/lift/bc --dataset demos.hdf5 --take-over my_robot:hand --out runs/hg",
@@ -98,7 +99,7 @@ VERBS = {
     "eval": Verb(
         "eval",
         "command",
-        "Measure the success rate of a checkpoint, or compare two.",
+        "Measure the success rate of one checkpoint or two.",
         (
             "imitate eval --agent best.pth --episodes 50 --workers 2 --video episodes.mp4",
             "imitate eval --agent first.pth --agent second.pth --episodes 100",
@@ -107,13 +108,13 @@ VERBS = {
     "check-env": Verb(
         "check_env",
         "command",
-        "Try whether an environment is fit for practice and evaluation.",
+        "Check an environment for online RL and evaluation.",
         ("imitate check-env Pendulum-v1", "imitate check-env datasets/lift/scripted.hdf5"),
     ),
     "check-algo": Verb(
         "check_algo",
         "command",
-        "Try whether environment, policy and trainer of a configuration work together.",
+        "Check environment, policy and trainer in a small run.",
         (
             "imitate check-algo sac/sac_pendulum",
             "imitate check-algo bc/bc_rnn_gmm --dataset demos.hdf5 --json",
@@ -122,13 +123,13 @@ VERBS = {
     "info": Verb(
         "info",
         "command",
-        "Show what an HDF5 file, a checkpoint or a run holds.",
+        "Show what a dataset, a checkpoint or a run holds.",
         ("imitate info datasets/lift/scripted.hdf5", "imitate info runs/lift_bc/<time> --json"),
     ),
     "dataset": Verb(
         "dataset",
         "app",
-        "Examine, split, merge, convert and play back demonstration files.",
+        "Examine, edit, convert and play back demonstrations.",
         (
             "imitate dataset doctor datasets/lift/scripted.hdf5",
             "imitate dataset playback datasets/lift/scripted.hdf5 --demos 5 --video demos.mp4",
@@ -137,7 +138,7 @@ VERBS = {
     "convert-checkpoint": Verb(
         "convert_checkpoint",
         "command",
-        "Write a checkpoint for robomimic, or one of robomimic as ours.",
+        "Convert checkpoints from and to robomimic.",
         (
             "imitate convert-checkpoint best.pth for_robomimic.pth --to robomimic-0.5",
             "imitate convert-checkpoint robomimic.pth ours.pth --to imitate",
@@ -146,7 +147,7 @@ VERBS = {
     "config": Verb(
         "config",
         "app",
-        "Write, show and check configurations.",
+        "Write, show, check and explain configurations.",
         (
             "imitate config init own.hdf5 --out my.json",
             "imitate config show robosuite/lift/bc --set train.batch_size=64",
@@ -156,10 +157,10 @@ VERBS = {
 
 
 class _LazyVerb(TyperCommand):
-    """Stands in the list of verbs; imports the real one when it is called."""
+    """Stands in the list of commands; imports the real one when it is called."""
 
     def __init__(self, name: str, verb: Verb) -> None:
-        super().__init__(name=name, help=verb.summary)
+        super().__init__(name=name, help=verb.summary, short_help=verb.summary)
         self._name, self._verb = name, verb
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
@@ -168,36 +169,38 @@ class _LazyVerb(TyperCommand):
 
     def _load(self) -> Any:
         target = getattr(import_module(f"imitate.cli.{self._verb.module}"), self._verb.attribute)
-        # A backspace alone on a line keeps the lines after it from being filled into a paragraph.
-        epilog = "\n".join(("\b", "Examples:", *(f"  {line}" for line in self._verb.examples)))
+        epilog = examples(*self._verb.examples)
         holder = typer.Typer(rich_markup_mode=None, add_completion=False)
         if isinstance(target, typer.Typer):
             holder.add_typer(target, name=self._name, epilog=epilog)
             group: Any = typer.main.get_group(holder)
-            return with_trust(group.commands[self._name], self._name)
-        holder.command(self._name, epilog=epilog)(target)
-        return with_trust(typer.main.get_command(holder), self._name)
+            command = group.commands[self._name]
+        else:
+            holder.command(self._name, epilog=epilog)(target)
+            command = typer.main.get_command(holder)
+        complete(command, self._name)
+        return with_trust(command, self._name)
 
 
 class _Verbs(TyperGroup):
-    """The top level: finds verbs by name, and turns a :class:`UserError` into one line and exit code 2."""
+    """The top level: finds commands by name, and turns a :class:`UserError` into one line and exit code 2."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names of the verbs, in the order of the work."""
+        """Names of the commands, in the order of the work."""
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The verb of that name, not yet imported."""
+        """The command of that name, not yet imported."""
         return _LazyVerb(cmd_name, VERBS[cmd_name]) if cmd_name in VERBS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The verb that the arguments begin with."""
+        """The command that the arguments begin with."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            raise UserError(f"there is no verb '{args[0]}'; {nearest(args[0], VERBS)}")
+            raise UserError(f"there is no command '{args[0]}'; {nearest(args[0], VERBS)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb."""
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except UserError as error:
@@ -233,7 +236,7 @@ def top(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """What stands before the verb."""
+    """Take the options that stand before the command."""
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from imitate.collection.migrate import RECORDED_ENV_ARGS, MigrationReport, migra
 
 
 def mount(app: typer.Typer) -> None:
-    """Give the verb to ``imitate dataset``."""
+    """Add the command to ``imitate dataset``."""
     app.command("migrate-env")(migrate_env)
 
 

@@ -91,7 +91,7 @@ def render(
         ),
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")
+        bool, typer.Option("--resume", help="Resume where an interrupted run stopped.")
     ] = False,
     overwrite: Overwrite = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -125,7 +125,7 @@ def render(
             )
         except KeyboardInterrupt:
             bar.close()
-            typer.echo(f"stopped; go on with --resume; {out} was not written", err=True)
+            typer.echo(f"stopped; resume with --resume; {out} was not written", err=True)
             raise typer.Exit(INTERRUPTED) from None
     typer.echo(json.dumps(asdict(report)) if json_ else _as_text(report))
     if report.lost:

@@ -15,7 +15,7 @@ from imitate.data.report.page import write_report
 
 
 def mount(app: typer.Typer) -> None:
-    """Give the verb to ``imitate dataset``."""
+    """Add the command to ``imitate dataset``."""
     app.command("report")(report)
 
 

@@ -103,7 +103,7 @@ def sweep(
         typer.echo("\n".join(table(*table_rows(work.axes, result.runs))))
         _print_settings(result, statistic)
         if result.interrupted:
-            typer.echo("interrupted; the same command goes on")
+            typer.echo("interrupted; the same command resumes")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 

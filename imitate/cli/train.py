@@ -16,7 +16,7 @@ INTERRUPTED = 130
 def command(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="RUN", help="With --resume: the run folder to go on with."),
+        typer.Argument(metavar="RUN", help="With --resume: the run folder to resume."),
     ] = None,
     config: Annotated[
         str | None,
@@ -48,9 +48,7 @@ def command(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Go on with RUN, or with the newest run of the configuration's name."
-        ),
+        typer.Option("--resume", help="Resume RUN, or the newest run of the configuration's name."),
     ] = False,
     set_: Annotated[
         list[str] | None,
@@ -67,15 +65,15 @@ def command(
         bool, typer.Option("--json", help="Print results.json instead of the table.")
     ] = False,
 ) -> None:
-    """Train a policy on demonstrations, or by practice in an environment (train.online).
+    """Train a policy on demonstrations, or by online RL in an environment (train.online).
 
     The run lies in OUTPUT_DIR/NAME/TIME: config.json, metrics.jsonl, results.json, learning_curve.png, checkpoints,
-    videos, TensorBoard files. Exit codes: 0 done; 1 training or an evaluation failed; 2 something in the input must
-    be mended; 130 or 143 interrupted, with a checkpoint to resume from.
+    videos, TensorBoard files. Exit codes: 0 done; 1 training or an evaluation failed; 2 invalid
+    input; 130 or 143 interrupted, with a checkpoint to resume from.
     """
     if run is not None and not resume:
         raise ConfigError(
-            f"{run}: to go on with a run, write --resume {run}; configurations take --config"
+            f"{run}: to resume a run, write --resume {run}; configurations take --config"
         )
     overrides = list(set_ or ())
     if init is not None:

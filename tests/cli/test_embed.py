@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from imitate.cli import embed
 from imitate.cli.main import app
 from imitate.data.language import Instructions
+from imitate.models import language
 from tests.demo_files import make_demo_file
 
 
@@ -23,7 +23,7 @@ class Lengths:
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(embed, "TransformersText", Lengths)
+    monkeypatch.setattr(language, "TransformersText", Lengths)
     path = make_demo_file(tmp_path / "told.hdf5", num_demos=3, length=4)
     with h5py.File(path, "a") as demos:
         for demo, said in zip(demos["data"].values(), ("stack", "lift it", "stack"), strict=True):

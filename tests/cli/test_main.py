@@ -91,7 +91,7 @@ def test_help_is_quick():
 def test_an_unknown_verb_is_answered_with_the_nearest():
     done = run("trian")
     assert done.returncode == 2
-    assert done.stderr == "error: there is no verb 'trian'; did you mean 'train'?\n"
+    assert done.stderr == "error: there is no command 'trian'; did you mean 'train'?\n"
 
 
 def test_wrong_usage_exits_with_2():

@@ -1,0 +1,101 @@
+"""Help that is whole: examples below each sub-command, summaries that are not cut, tables as they were written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "dataset split": (
+        "imitate dataset split demos.hdf5 --in-place --ratio 0.1",
+        "imitate dataset split demos.hdf5 --out split.hdf5 --filter-key success",
+    ),
+    "dataset filter": (
+        "imitate dataset filter demos.hdf5 short --max-length 200 --success --in-place",
+        "imitate dataset filter demos.hdf5 twenty --first 20 --seed 1 --out filtered.hdf5",
+    ),
+    "dataset subset": ("imitate dataset subset demos.hdf5 --first 50 --success --out fifty.hdf5",),
+    "dataset merge": (
+        "imitate dataset merge monday.hdf5 tuesday.hdf5 --out week.hdf5",
+        "imitate dataset merge own.hdf5 LEROBOT_FOLDER --out both.hdf5 --common-keys --any-env",
+    ),
+    "dataset delete": (
+        "imitate dataset delete demos.hdf5 --demos demo_3,demo_7 --out kept.hdf5",
+        "imitate dataset delete demos.hdf5 --keys next_obs --out smaller.hdf5",
+    ),
+    "dataset rename-key": (
+        "imitate dataset rename-key demos.hdf5 obs/object obs/object_state --out renamed.hdf5",
+    ),
+    "dataset stats": (
+        "imitate dataset stats demos.hdf5 --keys actions,obs/object",
+        "imitate dataset stats demos.hdf5 --filter-key train --json",
+    ),
+    "dataset normalize-actions": (
+        "imitate dataset normalize-actions demos.hdf5 --out scaled.hdf5",
+        "imitate dataset normalize-actions scaled.hdf5 --undo --out commands.hdf5",
+    ),
+    "dataset doctor": (
+        "imitate dataset doctor demos.hdf5",
+        "imitate dataset doctor demos.hdf5 --fix --only nan,duplicate --out repaired.hdf5",
+    ),
+    "dataset report": ("imitate dataset report demos.hdf5 --out demos.html --open",),
+    "dataset migrate-env": (
+        "imitate dataset migrate-env old.hdf5 --dry-run",
+        "imitate dataset migrate-env old.hdf5 --out migrated.hdf5 --check 3",
+    ),
+    "dataset set-env": ("imitate dataset set-env own.hdf5 --env myarm.envs:Reach-v0 --in-place",),
+    "dataset actions": (
+        "imitate dataset actions demos.hdf5 --to absolute --out absolute.hdf5 --check 3",
+        "imitate dataset actions demos.hdf5 --action-dict --out with_rotations.hdf5",
+    ),
+    "dataset convert": (
+        "imitate dataset convert LEROBOT_FOLDER demos.hdf5 --images as-source",
+        "imitate dataset convert demos.hdf5 LEROBOT_FOLDER --to lerobot --video h264",
+        "imitate dataset convert --formats",
+    ),
+    "dataset download": (
+        "imitate dataset download --list",
+        "imitate dataset download robomimic/lift/ph/low_dim --out datasets",
+    ),
+    "dataset embed": ("imitate dataset embed demos.hdf5 --out instructions.npz",),
+    "dataset finish": ("imitate dataset finish demos.hdf5.partial",),
+    "dataset render": (
+        "imitate dataset render demos.hdf5 --out images.hdf5 --cameras agentview --size 84 --workers 2",
+    ),
+    "dataset playback": (
+        "imitate dataset playback demos.hdf5 --demos 5 --video demos.mp4",
+        "imitate dataset playback own.hdf5 --by obs-images --video demos.mp4",
+    ),
+}
+"""Command lines by the words of the sub-command, for those that do not bring their own."""
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help.
+
+    A backspace alone on a line keeps the lines after it from being filled into a paragraph.
+    """
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
+def complete(command: Any, name: str) -> None:
+    """Give a click command, and what is below it, its examples and a summary that lists show whole.
+
+    Docstrings write the backspace that keeps a table's lines apart as two characters.
+
+    Args:
+        command: the click command; changed.
+        name: its words, such as 'dataset split'.
+    """
+    if command.help:
+        command.help = command.help.replace("\\b\n", "\b\n")
+        command.short_help = command.short_help or _summary(command.help)
+    if name in EXAMPLES and not command.epilog:
+        command.epilog = examples(*EXAMPLES[name])
+    for below, child in getattr(command, "commands", {}).items():
+        complete(child, f"{name} {below}")
+
+
+def _summary(text: str) -> str:
+    """The first sentence."""
+    paragraph = " ".join(text.strip().split("\n\n")[0].split())
+    return paragraph.partition(". ")[0].rstrip(".") + "."

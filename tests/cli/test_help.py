@@ -1,0 +1,120 @@
+"""Help of every command: whole, with an example, in the field's words, and quick."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from imitate.cli.main import VERBS, app
+
+PRIVATE = re.compile(
+    r"\b(practi[cs]\w*|mend(ed|ing|s)?|gone on|goes on|going on with|go on with|aloud|verbs?|lived through)\b",
+    re.IGNORECASE,
+)
+WIDTH = 80
+
+
+def commands():
+    """Words of every command and sub-command."""
+    top = typer.main.get_command(app)
+    for name in VERBS:
+        yield (name,)
+        loaded = top.get_command(None, name)._load()
+        yield from ((name, below) for below in getattr(loaded, "commands", {}))
+
+
+def help_of(*words):
+    done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": str(WIDTH)})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+COMMANDS = list(commands())
+
+
+def test_there_are_many():
+    assert len(COMMANDS) > 30
+    assert ("dataset", "convert") in COMMANDS
+    assert ("config", "check") in COMMANDS
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_an_example_that_is_of_the_command(words):
+    text = help_of(*words)
+    _, found, examples = text.partition("Examples:\n")
+    assert found, "no examples: add them to imitate/cli/help_texts.py"
+    lines = [line.strip() for line in examples.splitlines() if line.strip()]
+    assert lines
+    wanted = f"imitate {' '.join(words)}"
+    assert [line for line in lines if line != wanted and not line.startswith(f"{wanted} ")] == []
+
+
+@pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)
+def test_whole_and_in_ordinary_words(words):
+    text = help_of(*words)
+    assert "\\b" not in text
+    assert "\b" not in text
+    assert "…" not in text
+    lines = [line for line in text.splitlines() if not line.startswith("Usage:")]
+    assert [line for line in lines if line.endswith("...")] == []
+    found = PRIVATE.search(text)
+    assert found is None, f"'{found[0]}' in the help of {words}"
+
+
+@pytest.mark.parametrize("words", [(), ("dataset",), ("config",)], ids=" ".join)
+def test_summaries_in_lists_are_whole_sentences(words):
+    _, _, listed = help_of(*words).partition("Commands:\n")
+    listed = listed.partition("Examples:")[0]
+    entries = re.split(r"\n(?=  \S)", listed.rstrip())
+    for entry in entries:
+        assert entry.rstrip().endswith("."), entry
+        assert all(len(line) <= WIDTH for line in entry.splitlines())
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_summaries_of_the_top_level_fit_one_line(name):
+    assert len(VERBS[name].summary) <= WIDTH - 2 - 6 - max(map(len, VERBS))
+
+
+def test_tables_in_help_keep_their_lines():
+    lines = help_of("check-algo").splitlines()
+    assert "  observations  those of the configuration are there" in lines
+    assert "  weights       those with a gradient move" in lines
+
+
+QUICK = [
+    *(
+        f"{' '.join(words)} --help"
+        for words in (("dataset",), ("dataset", "convert"), ("dataset", "actions"))
+    ),
+    "--help",
+    "train --help",
+    "eval --help",
+    "collect --help",
+    "config --help",
+    "dataset convert --formats",
+    "dataset stats {demos}",
+    "dataset filter {demos} first --first 1 --out {demos}.new",
+    "info {demos}",
+]
+
+
+def test_torch_is_not_imported_where_nothing_is_computed(demo_file):
+    """Each import of torch costs a second or two before the first line."""
+    program = """
+import sys
+from typer.testing import CliRunner
+from imitate.cli.main import app
+for line in sys.argv[1:]:
+    done = CliRunner().invoke(app, line.split())
+    assert done.exit_code == 0, (line, done.output, done.exception)
+    assert "torch" not in sys.modules, line
+"""
+    lines = [line.format(demos=demo_file()) for line in QUICK]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *lines], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
