@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from imitate.config.from_data import action_normalization
+from imitate.config.from_data import action_normalization, num_epochs
 from imitate.config.loading import read_tree
 from imitate.config.observation import ROBOT_STATE
-from imitate.config.ready_configs import names
+from imitate.config.ready_configs import folder, names
 from imitate.data import DatasetFile
 from imitate.data.build import TRAIN_MASK, VALID_MASK
 from imitate.data.observed import Observed, observed
@@ -22,9 +22,6 @@ from imitate.errors import ConfigError, nearest
 
 DEFAULT_ALGORITHM = "flow_policy"
 EPOCH_STEPS = 100
-PASSES = 40
-"""Updates are so many passes over the training steps, within the limits below."""
-LEAST_UPDATES, MOST_UPDATES = 2000, 20000
 FEW_STEPS = 2000
 """Below so many training steps, batches are small."""
 SMALLEST_CROPPED = 48
@@ -32,6 +29,8 @@ SMALLEST_CROPPED = 48
 CROP = 0.9
 ACTION_DEMOS = 50
 """The range of actions is read from so many demos."""
+OTHERS = ("robosuite/", "paper/")
+"""Configurations of one task each; the others are general."""
 ENV_KINDS = {1: "robosuite", 2: "gymnasium"}
 
 
@@ -87,12 +86,14 @@ def first_config(
         )
     on_gpu = torch.cuda.is_available()
     batch = _batch_size(tree, contents.steps, bool(cameras))
-    epochs = _epochs(contents.steps, batch)
+    from_data = num_epochs(contents.steps, batch, EPOCH_STEPS)
+    usual = tree["train"].get("num_epochs")
+    epochs = from_data if usual is None else max(usual, from_data)
     plays, play_words = _rollouts(contents.env_type)
     validates = VALID_MASK in contents.masks
     _fill_experiment(tree["experiment"], contents, plays, validates, epochs)
     train = tree["train"]
-    train.update({"data": str(path), "batch_size": batch, "num_epochs": epochs})
+    train.update({"data": str(path), "batch_size": batch, "num_epochs": usual and epochs})
     train.update({"hdf5_filter_key": TRAIN_MASK} if TRAIN_MASK in contents.masks else {})
     train.update({"hdf5_validation_filter_key": VALID_MASK} if validates else {})
     train.update({"precision": "auto"} if cameras else {})
@@ -113,7 +114,7 @@ def first_config(
         ("rollouts", play_words),
         (
             "updates",
-            f"{epochs * EPOCH_STEPS:,} of {batch} samples: {passes:.0f} passes over the training steps",
+            f"{epochs * EPOCH_STEPS:,} of {batch} samples, {passes:.0f} passes over the training steps",
         ),
     ]
     return FirstConfig(tree, tuple((topic, words) for topic, words in reasons if words))
@@ -215,18 +216,17 @@ def _rate_words(rate_hz: float | None) -> str:
 # ---- choices -------------------------------------------------------------------------------------------------------
 
 
+def _is_online(tree: dict[str, Any]) -> bool:
+    return bool(tree["train"].get("online", {}).get("enabled"))
+
+
 def _templates(algorithm: str) -> dict[str, str]:
     """The general configurations by the end of their names; ``algorithm`` is among them."""
-    general = {
-        name.rpartition("/")[2]: name
-        for name in names()
-        if not name.startswith(("robosuite/", "paper/"))
-    }
-    templates = {
-        end: name
-        for end, name in general.items()
-        if not read_tree(name)["train"].get("online", {}).get("enabled")
-    }
+    templates: dict[str, str] = {}
+    for name in names():
+        path = folder() / f"{name}.json"
+        if not name.startswith(OTHERS) and not _is_online(read_tree(path)):
+            templates[path.stem] = name
     if algorithm not in templates:
         raise ConfigError(
             f"--algo: no algorithm '{algorithm}' for demonstrations, {nearest(algorithm, templates)}"
@@ -262,11 +262,6 @@ def _rollouts(env_type: int | None) -> tuple[bool, str]:
 def _batch_size(tree: dict[str, Any], steps: int, with_images: bool) -> int:
     usual = int(tree["train"].get("batch_size", 256))
     return min(usual, 64) if with_images or steps < FEW_STEPS else usual
-
-
-def _epochs(steps: int, batch: int) -> int:
-    updates = min(max(PASSES * steps / batch, LEAST_UPDATES), MOST_UPDATES)
-    return -(-int(updates) // EPOCH_STEPS)
 
 
 def _encoder(images: dict[str, tuple[int, ...]], on_gpu: bool) -> tuple[dict[str, Any], str]:

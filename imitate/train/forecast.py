@@ -13,6 +13,7 @@ from imitate.config import Config, load_config
 from imitate.config.from_data import num_epochs
 from imitate.data import DatasetFile, ShuffledBatches
 from imitate.data.build import training_sources
+from imitate.train.console import duration
 from imitate.train.devices import choose_device
 from imitate.train.loading import make_loader
 from imitate.train.seeding import preserved_rng, torch_threads
@@ -50,20 +51,18 @@ def forecast(tree: dict[str, Any]) -> str:
     small = config.with_overrides({"train.data.0.demo_limit": DEMOS, "experiment.validate": False})
     with preserved_rng(), torch_threads(config.train.num_threads):
         seconds = _update_seconds(small, device)
-    epoch_steps = config.experiment.epoch_every_n_steps or 1
-    epochs = config.train.num_epochs or num_epochs(
-        sum(lengths), config.train.batch_size, epoch_steps
-    )
-    updates = epochs * epoch_steps
-    total = seconds * updates
-    words = (
-        f"{total / 3600:.1f} hours"
-        if total > 5400
-        else f"{total / 60:.0f} minutes"
-        if total > 90
-        else f"{total:.0f} s"
-    )
-    return f"about {words} on {device} ({seconds:.2g} s for an update, by the first ones here; without rollouts)"
+    total = seconds * _updates(config, sum(lengths))
+    by = f"{seconds:.2g} s for an update, by the first ones here; without rollouts"
+    return f"about {duration(total)} on {device} ({by})"
+
+
+def _updates(config: Config, samples: int) -> int:
+    """Updates of the whole training."""
+    size = config.train.batch_size
+    a_pass = max(1, samples // size)
+    an_epoch = config.experiment.epoch_every_n_steps or a_pass
+    epochs = config.train.num_epochs or num_epochs(samples, size, an_epoch)
+    return int(epochs * an_epoch)
 
 
 def _update_seconds(config: Config, device: torch.device) -> float:

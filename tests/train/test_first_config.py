@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from imitate.config import load_config
+from imitate.config.from_data import num_epochs
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetWriter
 from imitate.errors import ConfigError
@@ -123,25 +124,22 @@ def test_cameras_may_be_chosen(tmp_path):
         first_config(path, images="wrist")
 
 
-def test_updates_grow_with_the_data(tmp_path, monkeypatch):
-    def updates(steps):
-        config = load_config(
-            first_config(own(tmp_path / f"{steps}.hdf5", steps=steps, image=None)).tree
-        )
-        return (
-            config.train.num_epochs * config.experiment.epoch_every_n_steps,
-            config.train.batch_size,
-        )
+def test_updates_follow_from_the_data(tmp_path):
+    """Null where the template leaves them to the data; else at least what the template has."""
+    path = own(tmp_path / "a.hdf5", image=None)
+    made = first_config(path)
+    train = load_config(made.tree).train
+    assert (train.num_epochs, train.batch_size) == (None, 64)
+    epochs = num_epochs(12, 64, module.EPOCH_STEPS)
+    assert reasons(made)["updates"].startswith(f"{100 * epochs:,} of 64 samples, ")
+    assert made.tree["experiment"]["save"]["every_n_epochs"] == epochs // 4
+    assert load_config(first_config(path, "bc").tree).train.num_epochs == 40
 
-    assert updates(6) == (module.LEAST_UPDATES, 64)
-    monkeypatch.setattr(module, "PASSES", 4000)
-    monkeypatch.setattr(module, "FEW_STEPS", 100)
-    assert updates(100) == (
-        3200,
-        256,
-    )  # 4000 passes over 200 steps in batches of 256: 3125, whole epochs
-    monkeypatch.setattr(module, "PASSES", 10**6)
-    assert updates(101)[0] == module.MOST_UPDATES
+
+def test_many_steps_have_more_updates_than_the_template(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "num_epochs", lambda samples, batch, steps: samples * batch)
+    made = first_config(own(tmp_path / "a.hdf5", image=None), "bc")
+    assert made.tree["train"]["num_epochs"] == 12 * 64
 
 
 def test_rollouts_where_there_is_a_simulator(tmp_path, monkeypatch):
