@@ -118,6 +118,22 @@ def test_train_without_a_simulator_and_deploy_at_the_rate(own, tmp_path):
     assert np.linalg.norm(robot.goal - robot.position) < 0.5 * before
 
 
+@pytest.mark.parametrize("images", ["none", "camera_image"])
+def test_config_init_makes_a_configuration_that_trains(own, tmp_path, images):
+    path = tmp_path / "my.json"
+    made = imitate("config", "init", own, "--algo", "bc", "--images", images, "--out", path)
+    assert made.exit_code == 0, made.output
+    assert "10 Hz" in made.stderr and "about" in made.stderr
+    few = ["experiment.epoch_every_n_steps=2", "train.batch_size=4", "train.device=cpu"]
+    few += ["experiment.validation_epoch_every_n_steps=1", "experiment.logging.log_tb=false"]
+    config = load_config(path, [*few, "train.num_epochs=1", "train.num_threads=1"])
+    result = train(config, output_dir=tmp_path, quiet=True)
+    assert result.status == "finished"
+    policy, _ = policy_from_checkpoint(ckpt_path=result.checkpoint, device="cpu")
+    policy.start_episode()
+    assert policy(example.PointRobot(seed=0).reset()).shape == (2,)
+
+
 def test_a_second_session_is_a_second_file(own, tmp_path):
     """A finished file is never written to again; the next session's is trained on beside it, or merged."""
     later = tmp_path / "later.hdf5"
