@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from tqdm import tqdm
 
+from imitate.cli.progress import Progress
 from imitate.collection.collect import CollectionReport, collect
 from imitate.collection.demonstrate import Plan
 from imitate.envs.experts import QUALITIES, Habits, find_expert
@@ -109,13 +109,12 @@ def command(
         habits=Habits() if human_like else None,
     )
     recorded = 0
-    with tqdm(total=num, unit="demo", desc=env, disable=None) as bar:
+    with Progress(num, "demo", f"collect {env}") as bar:
 
         def advance(report: CollectionReport) -> None:
             nonlocal recorded
             recorded = report.demos
-            bar.update()
-            bar.set_postfix(success=f"{100 * report.success_rate:.1f}%", refresh=False)
+            bar.advance(words=f"{100 * report.success_rate:.1f} % of the attempts succeed")
 
         try:
             report = collect(

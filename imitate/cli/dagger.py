@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from tqdm import tqdm
 
+from imitate.cli.progress import Progress
 from imitate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -120,11 +120,10 @@ def command(
         demos=demos,
         label_every=label_every,
     )
-    with tqdm(total=rounds * episodes, unit="episode", disable=None) as bar:
+    with Progress(rounds * episodes, "episode", "dagger") as bar:
 
         def advance(number: int, done: int) -> None:
-            bar.set_description(f"round {number}", refresh=False)
-            bar.update((number - 1) * episodes + done - bar.n)
+            bar.reach((number - 1) * episodes + done, words=f"round {number}")
 
         def tell(over: Round) -> None:
             if not json_:

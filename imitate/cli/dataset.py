@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tqdm import tqdm
 
 from imitate.cli import actions, curate, doctor, migrate_env, report, set_env
 from imitate.cli.convert import convert
 from imitate.cli.download import download
 from imitate.cli.embed import embed
 from imitate.cli.finish import finish
+from imitate.cli.progress import Progress
 from imitate.cli.render import render
 from imitate.collection.playback import PlaybackReport
 from imitate.collection.playback import playback as play
@@ -84,7 +84,7 @@ def playback(
 ) -> None:
     """Show demonstrations as a video."""
     env_meta = None if env is None else _environment(file, env)
-    with tqdm(desc="playback", unit="demo", delay=0.5) as bar:
+    with Progress(None, "demo", "playback") as bar:
         report = play(
             file,
             video,
@@ -94,8 +94,8 @@ def playback(
             camera=camera,
             size=size,
             skip=skip,
-            on_demo=lambda _: bar.update(),
-            on_count=bar.reset,
+            on_demo=lambda _: bar.advance(),
+            on_count=lambda count: bar.reach(0, total=count),
         )
     typer.echo(_summary(report))
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from imitate.cli.progress import Progress
 from imitate.errors import ConfigError
 
 if TYPE_CHECKING:
     from imitate.functional.statistics import PairedComparison
+    from imitate.train.episodes import Episode
     from imitate.train.eval_result import EvalResult
 
 FAILED = 1
@@ -147,7 +149,7 @@ def command(
     places = [(path, meta) for path in paths for meta in _environments(path, env, lang)]
     for number, (path, env_meta) in enumerate(places):
         try:
-            with _Progress(episodes, quiet=quiet) as progress:
+            with Progress(episodes, "episode", "eval", quiet=quiet) as progress:
                 result = evaluate(
                     path,
                     env_meta,
@@ -161,7 +163,7 @@ def command(
                     video_episodes=video_episodes,
                     video_skip=video_skip,
                     overlay=overlay,
-                    on_episode=progress.add,
+                    on_episode=_Successes(progress).add,
                     step_timeout_s=step_timeout_s,
                 )
         except EvaluationError as error:
@@ -268,26 +270,16 @@ def comparison_lines(comparison: PairedComparison | None) -> list[str]:
     ]
 
 
-class _Progress:
-    """A bar of episodes with the successes so far, where a terminal can show one."""
+class _Successes:
+    """Counts episodes and successes for the progress of an evaluation."""
 
-    def __init__(self, total: int, *, quiet: bool) -> None:
-        from tqdm import tqdm
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._successes = progress, 0
 
-        # disable=None: no bar where stderr is no terminal.
-        self._bar = tqdm(total=total, unit="episode", disable=True if quiet else None)
-        self._successes = 0
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bar.close()
-
-    def add(self, episode: Any) -> None:
+    def add(self, episode: Episode) -> None:
+        """One more episode has ended."""
         self._successes += episode.success
-        self._bar.set_postfix_str(f"{self._successes} succeed", refresh=False)
-        self._bar.update()
+        self._progress.advance(words=f"{self._successes} succeed")
 
 
 def _environments(path: Path, env: str | None, lang: str | None) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from tqdm import tqdm
 
 from imitate.cli.curate import FilterKey, First, Names, Overwrite, names_of
+from imitate.cli.progress import Progress
 from imitate.collection.render import RenderReport
 from imitate.collection.render import render as draw
 from imitate.data.curate.selection import Selection
@@ -102,10 +102,10 @@ def render(
     """
     kind = segmentation.value if segmentation else None
     views = _cameras(names_of(cameras) or [], size, depth, kind)
-    with tqdm(unit="step", desc="render", disable=None) as bar:
+    with Progress(None, "step", "render") as bar:
 
         def start(steps: int) -> None:
-            bar.reset(total=steps)
+            bar.reach(0, total=steps)
 
         try:
             report = draw(
@@ -121,7 +121,7 @@ def render(
                 resume=resume,
                 overwrite=overwrite,
                 on_start=start,
-                on_demo=lambda _, steps: bar.update(steps),
+                on_demo=lambda _, steps: bar.advance(steps),
             )
         except KeyboardInterrupt:
             bar.close()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+HEARTBEAT_S = 30.0
+"""Longest silence where there is no bar."""
+
 
 class Console:
-    """Lines for people. On a terminal a bar shows the whole run; elsewhere there is a line per epoch.
+    """Lines for people, one per epoch. On a terminal a bar shows the whole run; elsewhere no silence is long.
 
     Attributes:
         words: what the bar says beside its progress.
@@ -24,6 +28,7 @@ class Console:
         self.words = ""
         self._bar: Any = None
         self._shown = 0.0
+        self._spoken = time.monotonic()
 
     @property
     def interactive(self) -> bool:
@@ -39,18 +44,18 @@ class Console:
             return
         if self._bar is not None:
             self._bar.clear()
+        self._spoken = time.monotonic()
         self.stream.write(text + "\n")
         self.stream.flush()
         if self._bar is not None:
             self._bar.refresh()
 
-    def note(self, text: str) -> None:
-        """One line about what a bar shows anyway: printed where there is none, always logged."""
-        if not self.interactive:
-            self.say(text)
-        elif self.log is not None:
-            with self.log.open("a", encoding="utf-8") as handle:
-                handle.write(text + "\n")
+    def pulse(self, words: Callable[[], str]) -> None:
+        """A line about something that goes on, where there is no bar and the last line is half a minute old."""
+        if self.quiet or self.interactive:
+            return
+        if time.monotonic() - self._spoken >= HEARTBEAT_S:
+            self.say(words())
 
     def start_bar(self, total: int, done: int) -> None:
         """Begin the bar of the whole run, in update steps."""
@@ -89,3 +94,8 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def rate(per_second: float) -> str:
+    """A number of things per second, with two digits at least: 0.21, 3.5, 1234."""
+    return f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.2g}"

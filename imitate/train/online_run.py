@@ -30,7 +30,7 @@ from imitate.online.replay import ReplayBuffer
 from imitate.online.sequences import SequenceReplay
 from imitate.online.workers import Blueprint, ProcessCollector
 from imitate.policy.checkpoint import save_checkpoint
-from imitate.train.console import Console, duration
+from imitate.train.console import Console, duration, rate
 from imitate.train.errors import TrainingError
 from imitate.train.goals import goals_alike, make_hindsight
 from imitate.train.interrupts import Interrupt
@@ -50,6 +50,7 @@ class OnlineRun(Run):
     """
 
     setup: OnlineSetup
+    _unit = "env steps"
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class OnlineRun(Run):
             bad = self._iteration(epoch)
             if bad is not None:
                 return bad
-            self.console.advance(min(state.step, self._total_steps))
+            self._progressed()
         bad = self._guard.check()
         if bad is None and not weights_are_finite(self.algo.nets):
             bad = BadLoss(state.step, math.nan, "weights that are not finite", None)
@@ -162,14 +163,18 @@ class OnlineRun(Run):
                 numbers["Metrics/Staleness"] = float(self.collector.staleness)
         return super()._record(kind, epoch, step, numbers)
 
+    def _how_it_goes(self) -> str:
+        """Updates so far."""
+        return f"{self.learner.updates} updates, "
+
     def _say_epoch(self, epoch: int, numbers: Mapping[str, float]) -> None:
         speed = numbers["Timing/Steps_Per_s"]
         left = max(self._total_steps - self.state.step, 0) / max(speed, 1e-9)
         mean = numbers.get("Metrics/AverageReturn")
         words = "" if mean is None else f"return {mean:.4g}, "
         self.console.words = f"epoch {epoch}, {words}".rstrip(", ")
-        self.console.note(
-            f"epoch {epoch}/{self._num_epochs}: {words}{speed:.0f} env steps/s, {duration(left)} left"
+        self.console.say(
+            f"epoch {epoch}/{self._num_epochs}: {words}{rate(speed)} env steps/s, {duration(left)} left"
         )
 
     # ---- checkpoints ------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from imitate.train.console import Console, duration
 from imitate.train.env_trial import EnvTrial
 from imitate.train.environments import file_name, label
 from imitate.train.episode_pool import EpisodePool, EvaluationCancelledError
+from imitate.train.episodes import Episode
 from imitate.train.eval_result import EvalResult
 from imitate.train.evaluation import default_workers, evaluate
 from imitate.train.run_folder import RunFolder
@@ -61,6 +62,7 @@ class Rollouts:
         if self._pool is not None and self._background and wanted is None:
             self._pool.limit = self.shared_workers
         self._queue = BackgroundEvaluations(self._evaluate)
+        self._playing, self._played = 0, 0
 
     @property
     def shared_workers(self) -> int:
@@ -111,6 +113,17 @@ class Rollouts:
                 f"and epoch {epoch} is newer"
             )
 
+    def pulse_words(self) -> str:
+        """How far the evaluation under way is."""
+        total = self._settings.n * len(self._env_metas)
+        return f"evaluating epoch {self._playing}: {self._played}/{total} episodes"
+
+    def _count(self, episode: Episode) -> None:
+        """Called with each episode; in a thread of its own where evaluations are in the background."""
+        self._played += 1
+        if not self._background:
+            self._console.pulse(self.pulse_words)
+
     def collect(self, timeout_s: float = 0.0) -> None:
         """File what has ended."""
         outcome = self._queue.collect(timeout_s)
@@ -139,6 +152,7 @@ class Rollouts:
         settings = self._settings
         wants_video = self._experiment.render_video
         results = []
+        self._playing, self._played = request.epoch, 0
         for number, env_meta in enumerate(self._env_metas):
             name = f"epoch_{request.epoch}" + (f"_{file_name(label(env_meta))}" if number else "")
             results.append(
@@ -155,6 +169,7 @@ class Rollouts:
                     video_episodes=VIDEO_EPISODES,
                     video_skip=self._experiment.video_skip,
                     pool=self._pool,
+                    on_episode=self._count,
                     step_timeout_s=settings.step_timeout_s if self._pool is not None else None,
                 )
             )

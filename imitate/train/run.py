@@ -13,7 +13,7 @@ from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
 from imitate.train.background import Request
 from imitate.train.checkpoints import Checkpoints
-from imitate.train.console import Console, duration
+from imitate.train.console import Console, duration, rate
 from imitate.train.env_trial import simulated
 from imitate.train.errors import TrainingError
 from imitate.train.interrupts import Interrupt
@@ -33,6 +33,7 @@ from imitate.train.run_folder import RunFolder
 from imitate.train.seeding import rng_state, set_rng_state
 from imitate.train.setup import Setup
 from imitate.train.state import History, TrainState
+from imitate.train.time_left import Forecast, images_on_cpu
 from imitate.train.validation import Validation
 
 MAX_ROLLBACKS = 3
@@ -42,10 +43,14 @@ ALONE = Ranks()
 class Run:
     """One run in its folder.
 
+    A step is an update here, and a step of the environment in online training.
+
     Args:
         ckpt: the checkpoint to go on from; None begins.
         ranks: the processes that train together.
     """
+
+    _unit = "updates"
 
     def __init__(
         self,
@@ -69,6 +74,10 @@ class Run:
             console,
             self._record_rollout,
         )
+        self._steps_per_epoch = int(self.config.experiment.epoch_every_n_steps or 1)
+        self._num_epochs = int(self.config.train.num_epochs or 1)
+        self._total_steps = self._steps_per_epoch * self._num_epochs
+        self._forecast = Forecast(self._total_steps, self._unit, images_on_cpu=images_on_cpu(setup))
         self._stopping = False
         self._means = EpochMeans()
         self._guard = LossGuard(setup.device)
@@ -76,9 +85,6 @@ class Run:
         self._validation = (
             Validation(self.config, setup.valid_set, setup.device) if setup.valid_set else None
         )
-        self._steps_per_epoch = int(self.config.experiment.epoch_every_n_steps or 1)
-        self._num_epochs = int(self.config.train.num_epochs or 1)
-        self._total_steps = self._steps_per_epoch * self._num_epochs
         if ckpt is not None:
             self._restore(ckpt)
             set_rng_state(ckpt["train_state"]["rng"])
@@ -129,6 +135,7 @@ class Run:
             self.console.say(f"waiting for the evaluation of epoch {epochs}")
         while self.rollouts.pending and self.interrupt.signal is None:
             self.rollouts.collect(timeout_s=0.2)
+            self.console.pulse(self.rollouts.pulse_words)
 
     def rollout_entry(self, epoch: int) -> dict[str, Any] | None:
         """An evaluation of this run for results.json; None where the epoch has none."""
@@ -201,11 +208,34 @@ class Run:
             if bad is not None:
                 continue
             state.step += 1
-            self.console.advance(state.step)
+            self._progressed()
         bad = guard.check()
         if bad is None and not weights_are_finite(algo.nets):
             bad = BadLoss(state.step - 1, float("nan"), "weights that are not finite", None)
         return self._agree(bad)
+
+    def _progressed(self) -> None:
+        """Show how far the run is, now and then in a line, once with a forecast."""
+        step = self.state.step
+        self.console.advance(min(step, self._total_steps))
+        self.console.pulse(self._pulse_words)
+        line = self._forecast.line(step)
+        if line is not None:
+            self.console.say(line)
+
+    def _pulse_words(self) -> str:
+        state, done = self.state, max(self.state.step - self._epoch_first, 1)
+        speed = done / max(time.perf_counter() - self._epoch_began, 1e-9)
+        left = max(self._total_steps - state.step, 0) / max(speed, 1e-9)
+        return (
+            f"epoch {state.epoch + 1}/{self._num_epochs}, step {state.step}/{self._total_steps}: "
+            f"{self._how_it_goes()}{rate(speed)} {self._unit}/s, {duration(left)} left"
+        )
+
+    def _how_it_goes(self) -> str:
+        """The mean loss of the epoch so far."""
+        loss = self.algo.log_info(self._means.means()).get("Loss")
+        return "" if loss is None else f"loss {loss:.4g}, "
 
     def _agree(self, bad: BadLoss | None) -> BadLoss | None:
         """Tell the other ranks of a signal and of a bad loss, and hear of theirs."""
@@ -252,7 +282,9 @@ class Run:
         state.epoch = epoch
         if self._validation is not None:
             began = time.perf_counter()
-            numbers |= self._validation.run(self.algo, epoch)
+            numbers |= self._validation.run(
+                self.algo, epoch, lambda: self.console.pulse(lambda: f"epoch {epoch}: validating")
+            )
             numbers["Timing/Validation_s"] = round(time.perf_counter() - began, 4)
         self._improved = self._record("epoch", epoch, state.step, numbers)
         self._say_epoch(epoch, numbers)
@@ -293,8 +325,8 @@ class Run:
         loss = numbers.get("Train/Loss")
         words = "" if loss is None else f"loss {loss:.4g}{valid}, "
         self.console.words = f"epoch {epoch}, {words}".rstrip(", ")
-        self.console.note(
-            f"epoch {epoch}/{self._num_epochs}: {words}{speed:.0f} steps/s, {duration(left)} left"
+        self.console.say(
+            f"epoch {epoch}/{self._num_epochs}: {words}{rate(speed)} steps/s, {duration(left)} left"
         )
 
     # ---- checkpoints and ways back ----------------------------------------------------------------

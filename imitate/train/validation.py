@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +29,10 @@ class Validation:
         self._valid_set = valid_set
         self._device = device
 
-    def run(self, algo: Algo, epoch: int) -> dict[str, float]:
-        """`Valid/...` numbers of the algorithm as it is now."""
+    def run(
+        self, algo: Algo, epoch: int, on_batch: Callable[[], None] = lambda: None
+    ) -> dict[str, float]:
+        """`Valid/...` numbers of the algorithm as it is now; ``on_batch`` is called after each batch."""
         config = self._config
         batches = ShuffledBatches(len(self._valid_set), config.train.batch_size, config.train.seed)
         loader = iter(make_loader(self._valid_set, batches, 0, self._device))
@@ -45,6 +47,7 @@ class Validation:
                 means.add(algo.train_on_batch(batch, epoch, validate=True))
                 if number == 0:
                     error = action_error(algo, raw, config.train.frame_stack)
+                on_batch()
         algo.set_train()
         log = algo.log_info(means.means())
         numbers = {f"Valid/{key}": value for key, value in log.items() if "Optimizer/" not in key}

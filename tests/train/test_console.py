@@ -24,18 +24,18 @@ def test_without_a_terminal_there_are_lines(tmp_path):
     console.start_bar(10, 0)
     console.advance(5)
     console.say("hello")
-    console.note("epoch 1")
+    console.say("epoch 1")
     console.close_bar()
     assert stream.getvalue() == log.read_text() == "hello\nepoch 1\n"
 
 
-def test_on_a_terminal_a_bar_takes_the_place_of_the_epochs(tmp_path):
+def test_on_a_terminal_lines_stay_above_a_bar(tmp_path):
     stream, log = Terminal(), tmp_path / "log.txt"
     console = Console(stream, log=log)
     console.start_bar(10, 2)
     console.words = "epoch 1, loss 0.5"
     console.advance(5)
-    console.note("epoch 1")
+    console.say("epoch 1")
     console.say("hello")
     console.advance(10)  # too soon to be drawn
     console.close_bar()
@@ -43,7 +43,7 @@ def test_on_a_terminal_a_bar_takes_the_place_of_the_epochs(tmp_path):
     assert "10/10" in stream.getvalue()
     assert "loss 0.5" in stream.getvalue()
     assert "hello\n" in stream.getvalue()
-    assert "epoch 1\n" not in stream.getvalue()
+    assert "epoch 1\n" in stream.getvalue()
     assert log.read_text() == "epoch 1\nhello\n"
 
 
@@ -54,3 +54,29 @@ def test_quiet_says_errors_only():
     console.say("hello")
     console.say("error", always=True)
     assert stream.getvalue() == "error\n"
+
+
+def test_no_silence_is_long_where_there_is_no_bar(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("imitate.train.console.time.monotonic", lambda: now[0])
+    stream = io.StringIO()
+    console = Console(stream)
+    console.pulse(lambda: "too soon")
+    now[0] += 31
+    console.pulse(lambda: "step 3")
+    console.pulse(lambda: "too soon again")
+    now[0] += 29
+    console.say("epoch 1")
+    now[0] += 29
+    console.pulse(lambda: "the epoch was told 29 s ago")
+    assert stream.getvalue() == "step 3\nepoch 1\n"
+
+
+def test_a_terminal_has_its_bar_instead(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("imitate.train.console.time.monotonic", lambda: now[0])
+    stream = Terminal()
+    console = Console(stream)
+    now[0] += 100
+    console.pulse(lambda: "step 3")
+    assert stream.getvalue() == ""

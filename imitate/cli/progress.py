@@ -1,0 +1,106 @@
+"""Progress of a command: a bar where stderr is a terminal, else a line every half minute."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any, TextIO
+
+import typer
+from typing_extensions import Self
+
+from imitate.train.console import HEARTBEAT_S, duration
+
+
+class Progress:
+    """A bar, or lines such as ``eval: 12/50 episodes, 9 succeed, 1 min 40 s left``; a context manager.
+
+    Args:
+        total: how much there is to do; None: not known.
+        unit: what is counted, in the singular.
+        what: stands at the line's beginning.
+        quiet: show nothing.
+        stream: stderr by default.
+        every_s: seconds between lines.
+    """
+
+    def __init__(
+        self,
+        total: float | None,
+        unit: str,
+        what: str,
+        *,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        every_s: float = HEARTBEAT_S,
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._total, self._unit, self._what, self._every_s = total, unit, what, every_s
+        self._done, self._words, self._began = 0.0, "", time.monotonic()
+        self._bar: Any = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._quiet = quiet
+
+    def __enter__(self) -> Self:
+        if self._quiet:
+            return self
+        if self._stream.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=self._total, unit=self._unit, desc=self._what, file=self._stream)
+        else:
+            self._thread = threading.Thread(target=self._beat, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the bar, or the lines."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def advance(self, count: float = 1, words: str = "") -> None:
+        """So much more is done; ``words`` say how it goes."""
+        self.reach(self._done + count, words=words)
+
+    def reach(self, done: float, total: float | None = None, words: str = "") -> None:
+        """So much is done, of ``total`` where that is now known."""
+        self._done, self._words = done, words
+        self._total = self._total if total is None else total
+        if self._bar is not None:
+            self._bar.total = self._total
+            self._bar.set_postfix_str(words, refresh=False)
+            self._bar.update(done - self._bar.n)
+
+    def write(self, line: str) -> None:
+        """A line that stays, for standard output."""
+        if self._bar is not None:
+            self._bar.write(line)
+        else:
+            typer.echo(line)
+
+    def line(self) -> str:
+        """How far it is, in words."""
+        of = "" if self._total is None else f"/{self._total:g}"
+        parts = [f"{self._what}: {self._done:g}{of} {self._unit}s", self._words]
+        passed = time.monotonic() - self._began
+        if self._total is not None and self._done > 0:
+            left = passed * (self._total - self._done) / self._done
+            parts.append(f"about {duration(left)} left")
+        else:
+            parts.append(f"for {duration(passed)}")
+        return ", ".join(part for part in parts if part)
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._every_s):
+            self._stream.write(self.line() + "\n")
+            self._stream.flush()
