@@ -77,7 +77,7 @@ class Update:
 
     def learns(self, name: str) -> bool:
         """True if a network learns now: in training, from its optimizer's first epoch to its last."""
-        section = self._algo.config["optim_params"][name]
+        section = self._algo.config["optim_params"].get(name, {})
         begins, ends = section.get("start_epoch", -1), section.get("end_epoch", -1)
         return self.learn and bool(self.epoch >= begins and (ends == -1 or self.epoch < ends))
 
@@ -216,6 +216,7 @@ class ActorCritic(Algo[RLConfigT]):
     # ---- rewards -------------------------------------------------------------------------------------------------
 
     def _add_slots(self) -> None:
+        super()._add_slots()
         make = getattr(self.config, "reward_source", None)
         if make is None:
             return
@@ -224,16 +225,27 @@ class ActorCritic(Algo[RLConfigT]):
             self.nets[source.network] = source
 
     def _rewarded(self, batch: Batch, update: Update) -> Batch:
-        """The batch with the rewards of :attr:`reward_source`, after the source's own step."""
+        """The batch with the rewards of :attr:`reward_source` and of auxiliaries, after their own steps."""
         source = self.reward_source
-        if source is None:
-            return batch
-        loss = source.loss(batch)
-        if loss is not None:
-            update.step(source.network, loss)
-        rewards = source.rewards(batch)
-        update.info["Reward"] = rewards.mean()
-        return {**batch, "rewards": rewards}
+        if source is not None:
+            loss = source.loss(batch)
+            if loss is not None:
+                update.step(source.network, loss)
+            batch = {**batch, "rewards": source.rewards(batch)}
+            update.info["Reward"] = batch["rewards"].mean()
+        for name, auxiliary in self.auxiliaries.items():
+            value, info = auxiliary.loss(batch)
+            named = {f"{name}/{key}": number for key, number in info.items()}
+            update.step(name, (auxiliary.config.loss * value, named))
+            bonus = auxiliary.reward(batch) if auxiliary.config.reward > 0 else None
+            if bonus is not None:
+                update.info[f"{name}/Reward"] = bonus.mean()
+                batch = {**batch, "rewards": batch["rewards"] + auxiliary.config.reward * bonus}
+        return batch
+
+    def _follow_auxiliaries(self, batch: Batch) -> None:
+        for auxiliary in self.auxiliaries.values():
+            auxiliary.follow(batch)
 
     # ---- training ------------------------------------------------------------------------------------------------
 
@@ -307,6 +319,8 @@ class ActorCritic(Algo[RLConfigT]):
             self._update(batch, update)
             if validate:
                 update.info |= self._validation_info(batch)
+            else:
+                self._follow_auxiliaries(batch)
         info = {**update.info, "Loss": update.loss}
         return {name: value.detach() for name, value in info.items()}
 
@@ -316,6 +330,8 @@ class ActorCritic(Algo[RLConfigT]):
         return {"Action_Error": (self.actor.head.act(features) - batch["actions"]).abs().mean()}
 
     def _max_grad_norm(self, name: str) -> float | None:
+        if name in self.auxiliaries:
+            return super()._max_grad_norm(name)
         section = self.config["actor" if name == "actor" else "critic"]
         own: float | None = section.get("max_gradient_norm", None)
         return super()._max_grad_norm(name) if own is None else own

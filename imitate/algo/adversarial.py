@@ -6,7 +6,7 @@ arXiv:1809.02925). With the logit l = log D / (1 - D), D the probability that it
 
     discriminator: mean of softplus(-l) over the expert's steps and of softplus(l) over the policy's; each terminal
                    counts as one more step, in the absorbing state                         -> Adversarial._judge_loss
-    reward:        r(l) at each step, and at a terminal also g / (1 - g) r(l_absorbing)      -> Adversarial.rewards
+    reward:        r(l) at each step, and at a terminal also g / (1 - g) r(l_absorbing)      -> rollout_rewards
 
 The policy learns from these rewards as in ``ppo``. Batches have, beside those of ``on_policy.py``: ``executed`` (B, A),
 the actions as the environment took them, ``next_obs``, ``terminals`` (B,), and under ``expert`` the same of the
@@ -25,16 +25,13 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from imitate.algo.algo import Batch, Info
-from imitate.algo.on_policy import OnPolicyOptimParams, select_rows
+from imitate.algo.on_policy import OnPolicyOptimParams, by_parts, select_rows
 from imitate.algo.ppo import PPO, PPOConfig
 from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer
 from imitate.algo.sections import LayerDims
 from imitate.config import Section
 from imitate.functional.losses import masked_mean
 from imitate.models.discriminator import Judge
-
-_CHUNK = 4096
-"""So many transitions at a time are judged."""
 
 
 class AdversarialOptimParams(OnPolicyOptimParams):
@@ -88,7 +85,7 @@ class Adversarial(PPO):
 
     @property
     def expert_passes(self) -> int:
-        """The discriminator learns in so many passes over a rollout."""
+        """Passes over a rollout in which the discriminator learns."""
         passes: int = self.algo_config.discriminator.passes
         return passes
 
@@ -111,18 +108,16 @@ class Adversarial(PPO):
         """r(l)."""
 
     @torch.no_grad()
-    def rewards(self, rollout: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """(T, N) what the discriminator says of a raw rollout, see :meth:`OnPolicy.prepare_rollout`."""
+    def rollout_rewards(self, rollout: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """(T, N) the discriminator's rewards of a raw rollout, see :meth:`OnPolicy.prepare_rollout`."""
         batch = self._transitions(rollout)
-        count = len(batch["executed"])
-        parts = [
-            self._logits(select_rows(batch, slice(i, i + _CHUNK))) for i in range(0, count, _CHUNK)
-        ]
+        logits = by_parts(batch, self._logits)
+        assert logits is not None
         discount = self.algo_config.discount
         # Beyond a discount of 0.999 the absorbing state would be all that counts.
         horizon = discount / max(1.0 - discount, 1e-3)
         after = horizon * self._reward(self._absorbing_logit())
-        reward = self._reward(torch.cat(parts)) + after * batch["terminals"]
+        reward = self._reward(logits) + after * batch["terminals"]
         opinions: np.ndarray[Any, np.dtype[np.float32]] = reward.float().cpu().numpy()
         return opinions.reshape(rollout["terminals"].shape)
 
@@ -134,23 +129,6 @@ class Adversarial(PPO):
         transitions = self._transitions(rollout)
         kept = torch.from_numpy(np.flatnonzero(rollout["mask"].reshape(-1))).to(self.device)
         return {**select_rows(transitions, kept), **batch}
-
-    def _transitions(self, rollout: Batch) -> Batch:
-        """All steps of a raw rollout, (T N, ...)."""
-        obs = {k: v.reshape(-1, *v.shape[2:]) for k, v in rollout["obs"].items()}
-        lanes = rollout["terminals"].shape[1]
-        after = {key: np.concatenate([x[lanes:], x[:lanes]]) for key, x in obs.items()}
-        for key, value in rollout["end_obs"].items():
-            after[key][rollout["end_rows"]] = value
-        actions = torch.from_numpy(rollout["actions"].reshape(len(rollout["mask"].ravel()), -1))
-        terminals = torch.from_numpy(rollout["terminals"].reshape(-1).astype(np.float32))
-        keys = tuple(self.obs_shapes)
-        return {
-            "obs": self.preprocess.prepare_obs(obs, keys),
-            "next_obs": self.preprocess.prepare_obs(after, keys),
-            "executed": self.preprocess.normalize_actions(actions.float().to(self.device)),
-            "terminals": terminals.to(self.device),
-        }
 
     def _select_batch(self, batch: Batch) -> Batch:
         """Of demonstrations the transitions; of a minibatch these beside it, as if an expert had practised."""

@@ -32,6 +32,8 @@ from typing_extensions import TypeVar
 from imitate.algo.execution import ChunkExecution
 from imitate.algo.overrides import with_validation
 from imitate.algo.policy_state import PolicyState, no_frames, where_state, with_frame
+from imitate.auxiliary.auxiliary import Auxiliary
+from imitate.auxiliary.auxiliary import built as auxiliaries_of
 from imitate.config import Config, Section
 from imitate.errors import ConfigError
 from imitate.models.actor import GroupEncoder
@@ -167,8 +169,20 @@ class Algo(ABC, Generic[ConfigT]):
     def _create_networks(self) -> None:
         """Fill ``self.nets``."""
 
-    def _add_slots(self) -> None:  # noqa: B027 - a hook, empty by default
+    def _add_slots(self) -> None:
         """Add the networks of the slots that the section fills, after :meth:`_create_networks`."""
+        configs = self.config.get("auxiliary", None)
+        if configs:
+            self.nets.update(auxiliaries_of(configs, self._create_obs_encoder, self.ac_dim))
+
+    @property
+    def auxiliaries(self) -> dict[str, Auxiliary]:
+        """Auxiliary losses and rewards by the names of their networks."""
+        return {name: net for name, net in self.nets.items() if isinstance(net, Auxiliary)}
+
+    def _create_obs_encoder(self) -> GroupEncoder:
+        """A new encoder of the ``train.frame_stack`` last observations, without goals."""
+        return GroupEncoder(self._encoder_of("obs"), None, self.frame_stack)
 
     def _group_shapes(self, group: str) -> dict[str, tuple[int, ...]]:
         """Shapes of the keys of an observation group, in alphabetical order."""
@@ -250,7 +264,8 @@ class Algo(ABC, Generic[ConfigT]):
     def _optim_params(self) -> dict[str, Any]:
         """Optimizer sections of the networks that there are."""
         section = self.config.get("optim_params", {})
-        return {name: section[name] for name in section if name in self.nets}
+        own = {name: section[name] for name in section if name in self.nets}
+        return {**own, **{name: net.config.optimizer for name, net in self.auxiliaries.items()}}
 
     def _epochs_of(self, name: str) -> int:
         """Epochs in which a network learns: so many does its learning-rate schedule have."""

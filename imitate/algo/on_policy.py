@@ -13,7 +13,7 @@ A subclass has the loss of one minibatch (:meth:`Algo._loss`). Batches that it s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -26,6 +26,7 @@ from imitate.algo.policy_state import PolicyState
 from imitate.algo.recurrence import MemoryConfig
 from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer, wants_practice
 from imitate.algo.sections import LayerDims
+from imitate.auxiliary.auxiliary import AuxiliariesConfig
 from imitate.config import Section
 from imitate.functional.advantages import generalized_advantages
 from imitate.models.actor import GroupEncoder, Obs
@@ -34,7 +35,7 @@ from imitate.models.heads import Gaussian, GaussianHead
 from imitate.models.mlp import MLP, FullPrecisionLinear
 
 CHUNK = 4096
-"""So many states at a time are valued."""
+"""Number of states that are evaluated at a time."""
 _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 
 StochasticPolicy = Gaussian | Categorical
@@ -81,11 +82,19 @@ class OnPolicyConfig(Section):
     normalize_advantages: bool = Field(
         True, description="advantages of a minibatch get mean 0 and standard deviation 1"
     )
+    auxiliary: AuxiliariesConfig = Field(
+        AuxiliariesConfig(), description="auxiliary losses and intrinsic rewards by name"
+    )
 
     def conflicts(self, config: Any) -> list[str]:
         """Combinations that cannot be trained."""
         online = config.train.online
         problems = self.rnn.problems(config) + wants_practice(config)
+        if self.rnn.enabled and self.auxiliary:
+            problems.append(
+                "algo.auxiliary learns from shuffled steps, but algo.rnn.enabled makes minibatches of sequences: set "
+                "one of them off"
+            )
         if self.rnn.enabled and not self.may_remember:
             problems.append(
                 f"algo.rnn.enabled is true, but {config.algo_name} has no recurrent form: ppo and a2c have one"
@@ -180,6 +189,43 @@ class OnPolicy(Algo):
 
     # ---- rollouts ------------------------------------------------------------------------------------------------
 
+    @property
+    def expert_passes(self) -> int:
+        """Passes over a rollout, the first ones, whose minibatches have demonstrations under ``expert``."""
+        return 0
+
+    @torch.no_grad()
+    def rollout_rewards(self, rollout: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """(T, N) rewards of a raw rollout, see :meth:`prepare_rollout`: the environment's and those of auxiliaries."""
+        rewards: np.ndarray[Any, np.dtype[np.float32]] = rollout["rewards"]
+        giving = {name: aux for name, aux in self.auxiliaries.items() if aux.config.reward > 0}
+        if not giving:
+            return rewards
+        batch = self._transitions(rollout)
+        for auxiliary in giving.values():
+            bonus = by_parts(batch, auxiliary.reward)
+            if bonus is not None:
+                bonus = auxiliary.config.reward * bonus
+                rewards = rewards + bonus.float().cpu().numpy().reshape(rewards.shape)
+        return rewards
+
+    def _transitions(self, rollout: Batch) -> Batch:
+        """All steps of a raw rollout, (T N, ...): obs, next_obs, terminals and ``executed``, the actions as taken."""
+        obs = {k: v.reshape(-1, *v.shape[2:]) for k, v in rollout["obs"].items()}
+        lanes = rollout["terminals"].shape[1]
+        after = {key: np.concatenate([x[lanes:], x[:lanes]]) for key, x in obs.items()}
+        for key, value in rollout["end_obs"].items():
+            after[key][rollout["end_rows"]] = value
+        actions = torch.from_numpy(rollout["actions"].reshape(len(rollout["mask"].ravel()), -1))
+        terminals = torch.from_numpy(rollout["terminals"].reshape(-1).astype(np.float32))
+        keys = tuple(self.obs_shapes)
+        return {
+            "obs": self.preprocess.prepare_obs(obs, keys),
+            "next_obs": self.preprocess.prepare_obs(after, keys),
+            "executed": self.preprocess.normalize_actions(actions.float().to(self.device)),
+            "terminals": terminals.to(self.device),
+        }
+
     @torch.no_grad()
     def prepare_rollout(self, rollout: Batch) -> Batch:
         """Everything that minibatches are cut from.
@@ -224,6 +270,8 @@ class OnPolicy(Algo):
         }
         batch["obs"] = prepared
         mask = rollout["mask"].reshape(-1)
+        if self.auxiliaries:
+            batch["next_obs"] = self._transitions(rollout)["next_obs"]
         if not mask.all():
             kept = torch.from_numpy(np.flatnonzero(mask)).to(self.device)
             batch = select_rows(batch, kept)
@@ -250,10 +298,25 @@ class OnPolicy(Algo):
 
     def _select_batch(self, batch: Batch) -> Batch:
         """The first step of each window, for batches that come from a dataset."""
+        groups = ("obs", "next_obs") if self.auxiliaries else ("obs",)
         return {
-            "obs": {key: value[:, 0] for key, value in batch["obs"].items()},
+            **{
+                group: {key: value[:, 0] for key, value in batch[group].items()} for group in groups
+            },
             **{name: batch[name][:, 0] for name in self._OF_STEPS},
         }
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """One update of policy and value, then of each auxiliary."""
+        info = super().train_on_batch(batch, epoch, validate)
+        for name, auxiliary in self.auxiliaries.items():
+            with torch.set_grad_enabled(not validate):
+                loss, said = auxiliary.loss(batch)
+            if not validate:
+                self._gradient_step(name, auxiliary.config.loss * loss)
+                auxiliary.follow(batch)
+            info |= {f"{name}/{key}": value.detach() for key, value in said.items()}
+        return info
 
     def _decide(self, batch: Batch) -> tuple[StochasticPolicy, Tensor]:
         """What policy and value (B,) now say in a minibatch's states."""
@@ -267,7 +330,7 @@ class OnPolicy(Algo):
         return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
     def leaves_rollout(self, info: Info) -> bool:
-        """Whether an update was to be the last one on its rollout."""
+        """True where an update is to be the last one on its rollout."""
         return False
 
     # ---- test time -----------------------------------------------------------------------------------------------
@@ -292,6 +355,14 @@ class OnPolicy(Algo):
             return policy.mean, {}
         action = policy.sample(generator)
         return action, {"policy_action": action, "log_prob": policy.log_prob(action)}
+
+
+def by_parts(batch: Batch, function: Callable[[Batch], Tensor | None]) -> Tensor | None:
+    """The function's result (B,) for a batch, of :data:`CHUNK` rows at a time; None where it is None."""
+    count = len(batch["executed"])
+    parts = [function(select_rows(batch, slice(i, i + CHUNK))) for i in range(0, count, CHUNK)]
+    found = [part for part in parts if part is not None]
+    return torch.cat(found) if found else None
 
 
 def select_rows(batch: Batch, rows: Tensor | slice) -> Batch:

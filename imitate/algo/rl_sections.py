@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from imitate.algo.sections import LayerDims
+from imitate.auxiliary.auxiliary import AuxiliariesConfig
 from imitate.config import OptimizerConfig, Section
 from imitate.config.transitions import Transitions
 
@@ -134,6 +135,9 @@ class ActorCriticConfig(Section):
     infinite_horizon: bool = Field(
         False, description="a reward at a terminal counts 1 / (1 - discount) times"
     )
+    auxiliary: AuxiliariesConfig = Field(
+        AuxiliariesConfig(), description="auxiliary losses and intrinsic rewards by name"
+    )
 
     def transitions(self, config: Any) -> Transitions:
         """Rewards, terminals and what follows."""
@@ -164,6 +168,21 @@ class ActorCriticConfig(Section):
         if train.precision == "bf16":
             problems.append(
                 f"train.precision is 'bf16', too coarse for the values of {config.algo_name}: set it to 'fp32'"
+            )
+        return problems + self._auxiliary_conflicts(config)
+
+    def _auxiliary_conflicts(self, config: Any) -> list[str]:
+        """Settings that do not go with ``auxiliary``."""
+        problems = []
+        if self.n_step > 1 and any(entry.reward > 0 for entry in self.auxiliary.values()):
+            problems.append(
+                f"algo.n_step is {self.n_step}, but rewards of algo.auxiliary are of one step: set it to 1"
+            )
+        rnn = self.get("rnn", None)
+        if self.auxiliary and rnn is not None and rnn.enabled:
+            problems.append(
+                "algo.auxiliary sees observations, but with algo.rnn.enabled batches hold recurrent features: set one "
+                "of them off"
             )
         return problems
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.adversarial import Adversarial
 from imitate.algo.algo import Algo, Info
 from imitate.algo.on_policy import OnPolicy
 from imitate.online.normalization import ObsNormalizer, RewardScaler
@@ -201,8 +200,7 @@ class RolloutLearner:
             return
         self._waiting.clear()
         rollout = stacked(steps)
-        if isinstance(self.algo, Adversarial):
-            rollout["rewards"] = self.algo.rewards(rollout)
+        rollout["rewards"] = self.algo.rollout_rewards(rollout)
         rollout["rewards"] = self._reward_scaler(
             rollout["rewards"], rollout["terminals"] | rollout["timeouts"], lanes
         )
@@ -217,7 +215,7 @@ class RolloutLearner:
         for number in range(algo.algo_config.rollout_epochs):
             for minibatch in algo.minibatches(batch, self._batch_size):
                 self.updates += 1
-                if isinstance(algo, Adversarial) and number < algo.expert_passes:
+                if number < algo.expert_passes:
                     minibatch["expert"] = self._demonstrated(len(minibatch["log_prob"]))
                 info = algo.train_on_batch(minibatch, epoch)
                 yield info

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.adversarial import Adversarial
 from imitate.algo.on_policy import OnPolicy
 from imitate.config import Config
 from imitate.config.transitions import Transitions
@@ -270,7 +269,7 @@ def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
                 running,
             ),
             obs_normalizer=normalizer,
-            demos=expert_steps(setup) if isinstance(algo, Adversarial) else None,
+            demos=expert_steps(setup) if algo.expert_passes else None,
         )
     memory = make_memory(setup)
     source: Source = memory

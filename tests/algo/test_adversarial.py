@@ -74,7 +74,7 @@ def test_rewards_count_the_time_after_the_end(name, monkeypatch):
     logits = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.0, 0.0])
     monkeypatch.setattr(algo, "_logits", lambda batch: logits)
     monkeypatch.setattr(algo, "_absorbing_logit", lambda: torch.tensor(3.0))
-    rewards = algo.rewards(rollout())
+    rewards = algo.rollout_rewards(rollout())
 
     def r(logit):
         return logit if name == "airl" else math.log(1 + math.exp(logit))
@@ -91,7 +91,7 @@ def test_neither_to_live_on_nor_to_end_is_better_for_its_own_sake(name, logit, m
     algo = make_algo(name)
     monkeypatch.setattr(algo, "_logits", lambda batch: torch.full((6,), logit))
     monkeypatch.setattr(algo, "_absorbing_logit", lambda: torch.tensor(logit))
-    rewards = algo.rewards(rollout())
+    rewards = algo.rollout_rewards(rollout())
     for_ever = rewards[0, 0] / (1 - 0.5)
     assert rewards[0, 0] + 0.5 * rewards[1, 0] == pytest.approx(for_ever)  # ends at its second step
 

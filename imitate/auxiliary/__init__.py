@@ -1,0 +1,1 @@
+"""Auxiliary losses and intrinsic rewards that a section adds to an algorithm, one file each."""
