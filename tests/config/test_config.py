@@ -26,6 +26,7 @@ def test_defaults_of_the_shared_sections():
         "background": True,
         "seed": 100000,
         "give_up_after": None,
+        "step_timeout_s": 60.0,
     }
     assert config.train.output_dir == "runs"
     assert config.train.batch_size == 100
