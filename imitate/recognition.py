@@ -18,8 +18,8 @@ from typing import Any
 _MOST_BYTES = 2**20
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _OWN_ENDINGS = (".hdf5", ".h5", ".pth", ".pt", ".ckpt", ".json", ".zarr", ".zip", ".npz", ".mp4")
-_COUNTERPARTS = {"act": "act/act", "diffusion": "diffusion_policy/diffusion_policy"}
-"""Types of LeRobot's policies that have a counterpart here, and its configuration."""
+_COUNTERPARTS = {"act": "act", "diffusion": "diffusion_policy"}
+"""Types of LeRobot's policies that have a counterpart here, and its name."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def _lerobot_dataset(folder: Path) -> Found | None:
     return Found(
         "lerobot-dataset",
         f"a dataset of LeRobot ({info['codebase_version']})",
-        f"train on it with `imitate train --config bc/bc --dataset {folder}`, or make a file of it with "
-        f"`imitate dataset convert {folder} {folder.resolve().name}.hdf5`",
+        f"train on it with `imitate config init {folder} --out my.json` and `imitate train --config my.json`, or make "
+        f"a file of it with `imitate dataset convert {folder} {folder.resolve().name}.hdf5`",
     )
 
 
@@ -106,12 +106,12 @@ def _policy_of(config: dict[str, Any]) -> Found | None:
     ):
         return None
     kind = str(config.get("type", "of 2024"))
-    config_name = _COUNTERPARTS.get(kind, "flow_policy/flow_policy")
+    algo = _COUNTERPARTS.get(kind, "flow_policy")
     return Found(
         "lerobot-policy",
         f"a policy of LeRobot ({kind})",
         "its weights cannot be loaded here yet; train a policy on its dataset with "
-        f"`imitate train --config {config_name} --dataset FOLDER_OF_THE_DATASET`",
+        f"`imitate config init DATASET_FOLDER --algo {algo} --out my.json` and `imitate train --config my.json`",
     )
 
 
@@ -141,7 +141,7 @@ def _diffusion_policy_run(folder: Path) -> Found | None:
         "hydra-run",
         "a run folder with a configuration of Hydra (Diffusion Policy and others write these)",
         "it cannot be loaded here; train on its zarr dataset with "
-        "`imitate train --config diffusion_policy/diffusion_policy --dataset DATASET.zarr`",
+        "`imitate config init DATASET.zarr --algo diffusion_policy --out my.json` and `imitate train --config my.json`",
     )
 
 
@@ -152,7 +152,7 @@ def _original_act(folder: Path) -> Found | None:
         "act-run",
         "a run folder of the original ACT",
         "its weights cannot be loaded here; train on its episodes with "
-        "`imitate train --config act/act --dataset FOLDER_OF_THE_EPISODES`",
+        "`imitate config init FOLDER_OF_EPISODES --algo act --out my.json` and `imitate train --config my.json`",
     )
 
 
@@ -244,7 +244,7 @@ def _diffusion_policy_checkpoint(file: Path) -> Found | None:
         "diffusion-policy-checkpoint",
         "a checkpoint of Diffusion Policy",
         "it holds Python objects and is not loaded here; train on its zarr dataset with "
-        "`imitate train --config diffusion_policy/diffusion_policy --dataset DATASET.zarr`",
+        "`imitate config init DATASET.zarr --algo diffusion_policy --out my.json` and `imitate train --config my.json`",
     )
 
 

@@ -98,16 +98,16 @@ def test_kinds(world, path, kind):
 def test_words(world, monkeypatch):
     monkeypatch.chdir(world)
     assert diagnosis("lr") == (
-        "lr: is a dataset of LeRobot (v3.0): train on it with `imitate train --config bc/bc --dataset lr`, "
-        "or make a file of it with `imitate dataset convert lr lr.hdf5`"
+        "lr: is a dataset of LeRobot (v3.0): train on it with `imitate config init lr --out my.json` and "
+        "`imitate train --config my.json`, or make a file of it with `imitate dataset convert lr lr.hdf5`"
     )
     assert "name the folder, such as `imitate info lr`" in diagnosis("lr/meta/info.json")
     assert diagnosis("act").startswith(
         "act: is a policy of LeRobot (act): its weights cannot be loaded here yet; train a policy on its dataset "
-        "with `imitate train --config act/act "
+        "with `imitate config init DATASET_FOLDER --algo act --out my.json` and "
     )
     assert "(pi0)" in diagnosis("training")
-    assert "flow_policy/flow_policy" in diagnosis("training")
+    assert "--algo flow_policy" in diagnosis("training")
 
 
 @pytest.mark.parametrize(

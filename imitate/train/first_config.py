@@ -156,7 +156,10 @@ def _data_words(contents: _Contents, validates: bool) -> str:
         )
     if validates:
         return f"{words}; validated on the filter key '{VALID_MASK}'"
-    return f"{words}; no held-out demos (`imitate dataset split {contents.path} --in-place` makes some)"
+    where = "--in-place" if contents.path.suffix in (".hdf5", ".h5") else "--out NEW.hdf5"
+    return (
+        f"{words}; no held-out demos (`imitate dataset split {contents.path} {where}` makes some)"
+    )
 
 
 def _vectors(contents: _Contents, with_images: bool) -> tuple[list[str], str]:

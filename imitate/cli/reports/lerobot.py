@@ -89,18 +89,5 @@ def lay_out(report: Report) -> Iterator[str]:
         ],
     )
     yield ""
-    low_dim = [_obs(f) for f in report["features"] if _obs(f) and not _is_image(f)]
-    images = [_obs(f) for f in report["features"] if _obs(f) and _is_image(f)]
-    keys = f" --set 'observation.modalities.obs.low_dim={json.dumps(low_dim)}'"
-    if images:
-        keys += f" --set 'observation.modalities.obs.rgb={json.dumps(images)}'"
-    yield f"to train       imitate train --config bc/bc --dataset {report['path']}{keys}"
+    yield f"to train       imitate config init {report['path']} --out my.json; imitate train --config my.json"
     yield f"to convert     imitate dataset convert {report['path']} NEW.hdf5"
-
-
-def _obs(feature: Report) -> str:
-    return str(feature["key"]).removeprefix("obs/") if feature["key"].startswith("obs/") else ""
-
-
-def _is_image(feature: Report) -> bool:
-    return feature["dtype"] in ("video", "image")
