@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,10 +79,10 @@ def data_of(checkpoint: Path) -> Path:
     Raises:
         ConfigError: they are not there, or are several files.
     """
-    from imitate.policy.checkpoint import load_checkpoint
+    from imitate.policy.checkpoint import config_of, load_checkpoint
 
-    entries = json.loads(load_checkpoint(checkpoint)["config"])["train"]["data"] or []
-    paths = [Path(entry["path"]) for entry in entries]
+    entries = config_of(load_checkpoint(checkpoint)).train.data or ()
+    paths = [Path(entry.path) for entry in entries]
     if len(paths) != 1 or not paths[0].exists():
         named = ", ".join(map(str, paths)) or "none"
         raise ConfigError(

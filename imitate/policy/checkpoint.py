@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,10 +33,13 @@ import torch
 import imitate
 from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
-from imitate.config import load_config
-from imitate.errors import CheckpointError
+from imitate.config import Config, load_config
+from imitate.errors import CheckpointError, UserError
 from imitate.models.preprocess import Preprocess
+from imitate.policy.allocation import AllocationLimit
+from imitate.policy.archive import check_archive, damage, first_line, is_archive
 from imitate.policy.robomimic.reading import is_robomimic, read
+from imitate.policy.structure import check_structure, check_weights, stored_numbers
 from imitate.recognition import diagnosis
 
 FORMAT_VERSION = 1
@@ -127,9 +129,11 @@ def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
 def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
     """Read a checkpoint, also one of robomimic, which becomes one of ours; nothing in it is executed.
 
+    Its checksums are verified before, the types of its parts after.
+
     Raises:
-        CheckpointError: no such file, cut short, not a checkpoint, of a newer format, or with objects other than
-            tensors, numbers, strings, lists and dicts.
+        CheckpointError: no such file, cut short, damaged, not a checkpoint, of a newer format, or with objects other
+            than tensors, numbers, strings, lists and dicts, or other ones of these than a checkpoint has.
     """
     path = Path(path)
     if not path.is_file():
@@ -141,11 +145,12 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
             "take another checkpoint of the run"
         )
     try:
+        check_archive(path)
         ckpt = _read_known(path, map_location)
-    except (RuntimeError, EOFError, KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
-        raise CheckpointError(
-            f"{path}: damaged ({str(error).splitlines()[0]}); take another checkpoint of the run"
-        ) from error
+    except UserError:
+        raise
+    except Exception as error:  # of torch's unpickler any kind may come
+        raise damage(path, first_line(error)) from error
     if is_robomimic(ckpt):
         return converted(ckpt, path)
     _check_format(ckpt, path)
@@ -163,14 +168,6 @@ def _read_known(path: Path, map_location: str | torch.device) -> Any:
         raise CheckpointError(known) from error
 
 
-def is_archive(path: Path) -> bool:
-    """Whether a file is what `torch.save` writes, a zip archive with an intact end."""
-    try:
-        return zipfile.is_zipfile(path)
-    except zipfile.BadZipFile:  # some damage of the end, of which zipfile says more than asked
-        return False
-
-
 def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict[str, Any]:
     """The checkpoint, or where it is robomimic's what becomes of it.
 
@@ -184,22 +181,57 @@ def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict
 
     try:
         return from_robomimic(ckpt)
-    except CheckpointError as error:
+    except UserError as error:
         raise CheckpointError(f"{source}: a checkpoint of robomimic; {error}") from error
+    except Exception as error:  # its parts may be of any type
+        raise CheckpointError(
+            f"{source}: a checkpoint of robomimic, with parts that it should not have ({first_line(error)})"
+        ) from error
 
 
 def algo_from_checkpoint(
-    ckpt: Mapping[str, Any], device: str | torch.device = "cpu", load_optimizers: bool = False
+    ckpt: Mapping[str, Any],
+    device: str | torch.device = "cpu",
+    load_optimizers: bool = False,
+    source: str | Path = "ckpt_dict",
 ) -> Algo:
     """Build the algorithm of a checkpoint and load its weights.
 
+    Args:
+        ckpt: from :func:`load_checkpoint` or :func:`checkpoint_dict`.
+        device: where it is to be.
+        load_optimizers: what training goes on with, too.
+        source: the file, for messages.
+
     Raises:
-        CheckpointError: weights and configuration do not fit each other.
+        CheckpointError: a part of it has another type than it should, a weight is not finite, weights and configuration
+            do not fit each other, or the configuration asks for larger networks than there are weights.
     """
+    try:
+        check_structure(ckpt)
+        check_weights(ckpt["model"], ckpt["preprocess"])
+        algo = _built(ckpt, device)
+        _fill(algo, ckpt["model"], load_optimizers)
+    except UserError as error:
+        raise CheckpointError(f"{source}: {error}") from error
+    except Exception as error:  # in a file of right types numbers may still mean nothing
+        raise CheckpointError(
+            f"{source}: no algorithm can be made of the checkpoint ({first_line(error)})"
+        ) from error
+    return algo
+
+
+def config_of(ckpt: Mapping[str, Any]) -> Config:
+    """The configuration of a checkpoint. Raises ConfigError where it is none."""
+    return load_config(json.loads(ckpt["config"]))
+
+
+def _built(ckpt: Mapping[str, Any], device: str | torch.device) -> Algo:
+    """The algorithm with fresh weights."""
     shapes = {key: tuple(shape) for key, shape in ckpt["shape_metadata"]["all_shapes"].items()}
-    config = load_config(json.loads(ckpt["config"]))
+    config = config_of(ckpt)
     # Fresh weights are drawn only to be replaced; the caller's random numbers stay as they were.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), AllocationLimit(stored_numbers(ckpt["model"])):
         algo = algo_factory(
             ckpt["algo_name"],
             config,
@@ -208,14 +240,20 @@ def algo_from_checkpoint(
             device,
             load_pretrained=False,
         )
-    algo.preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(algo.device)
-    try:
-        algo.deserialize(ckpt["model"], load_optimizers=load_optimizers)
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"the checkpoint's weights do not fit its configuration: {str(error).splitlines()[-1].strip()}"
-        ) from error
+        algo.preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(algo.device)
     return algo
+
+
+def _fill(algo: Algo, model: Mapping[str, Any], load_optimizers: bool) -> None:
+    try:
+        algo.deserialize(model, load_optimizers=load_optimizers)
+    except UserError:
+        raise
+    except Exception as error:
+        words = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+        raise CheckpointError(
+            f"the checkpoint's weights do not fit its configuration: {words}"
+        ) from error
 
 
 def _check_format(ckpt: Any, path: Path) -> None:
@@ -223,14 +261,23 @@ def _check_format(ckpt: Any, path: Path) -> None:
         raise CheckpointError(
             f"{path}: not a checkpoint of this toolkit (it has no 'format_version')"
         )
-    if ckpt["format_version"] > FORMAT_VERSION:
+    if type(ckpt["format_version"]) is int and ckpt["format_version"] > FORMAT_VERSION:
         raise CheckpointError(
             f"{path}: written in format {ckpt['format_version']} by imitate "
-            f"{ckpt.get('versions', {}).get('imitate')}; this version reads up to {FORMAT_VERSION}: upgrade imitate"
+            f"{_writer(ckpt)}; this version reads up to {FORMAT_VERSION}: upgrade imitate"
         )
     missing = [part for part in _PARTS if part not in ckpt]
     if missing:
         raise CheckpointError(f"{path}: the checkpoint lacks {', '.join(missing)}")
+    try:
+        check_structure(ckpt)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _writer(ckpt: Mapping[str, Any]) -> str:
+    versions = ckpt.get("versions")
+    return str(versions.get("imitate")) if isinstance(versions, Mapping) else "an unknown version"
 
 
 def _plain(value: Any) -> Any:

@@ -9,16 +9,19 @@ from typing import Any, Literal
 
 import torch
 
+from imitate.algo.algo import Algo
 from imitate.data.language import Instructions
 from imitate.errors import CheckpointError, UserError
 from imitate.models.packed_linear import pack_linears
 from imitate.models.precision import has_fast_bf16
+from imitate.policy.archive import first_line
 from imitate.policy.checkpoint import (
     algo_from_checkpoint,
     control_freq_of,
     converted,
     load_checkpoint,
 )
+from imitate.policy.finite import refuse_not_finite
 from imitate.policy.rollout_policy import RolloutPolicy
 
 _logger = logging.getLogger(__name__)
@@ -53,10 +56,10 @@ def policy_from_checkpoint(
     ckpt = converted(ckpt_dict) if ckpt_dict is not None else load_checkpoint(str(ckpt_path))
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    algo = algo_from_checkpoint(ckpt, device)
-    shapes = ckpt["shape_metadata"]
-    saved = ckpt.get("language")
-    instructions = Instructions.from_dict(saved) if saved else None
+    source = "ckpt_dict" if ckpt_path is None else ckpt_path
+    algo = algo_from_checkpoint(ckpt, device, source=source)
+    instructions = _instructions(ckpt.get("language"), source)
+    low, high = _limits(ckpt["shape_metadata"], algo, source)
     algo.set_eval()
     if precision == "bf16" and not (algo.device.type == "cpu" and has_fast_bf16(algo.device)):
         raise UserError(
@@ -64,13 +67,7 @@ def policy_from_checkpoint(
             "take 'fp32'"
         )
     pack_linears(algo.active_nets, torch.bfloat16 if precision == "bf16" else torch.float32)
-    policy = RolloutPolicy(
-        algo,
-        shapes.get("action_low"),
-        shapes.get("action_high"),
-        instructions,
-        control_freq_of(ckpt),
-    )
+    policy = RolloutPolicy(algo, low, high, instructions, control_freq_of(ckpt))
     if verbose:
         _logger.info(
             "loaded %s (%s), trained for %s epochs, on %s",
@@ -80,3 +77,33 @@ def policy_from_checkpoint(
             algo.device,
         )
     return policy, ckpt
+
+
+def _instructions(saved: Mapping[str, Any] | None, source: str | Path) -> Instructions | None:
+    """What the policy may be told."""
+    if not saved:
+        return None
+    try:
+        table = Instructions.from_dict(saved)
+        if table.vectors.shape != (len(table.names), table.size) or not table.names:
+            raise ValueError(f"{len(table.names)} names, vectors {table.vectors.shape}")
+        refuse_not_finite("embeddings", table.vectors)
+    except Exception as error:
+        raise CheckpointError(
+            f"{source}: 'language' of the checkpoint is no table of instructions ({first_line(error)})"
+        ) from error
+    return table
+
+
+def _limits(
+    shapes: Mapping[str, Any], algo: Algo, source: str | Path
+) -> tuple[list[float] | None, list[float] | None]:
+    """Lowest and highest action, as many numbers as the robot takes."""
+    low, high = shapes.get("action_low"), shapes.get("action_high")
+    wanted = algo.preprocess.actions.sent_dim
+    for name, limit in (("action_low", low), ("action_high", high)):
+        if limit is not None and len(limit) != wanted:
+            raise CheckpointError(
+                f"{source}: '{name}' of the checkpoint has {len(limit)} numbers; its actions have {wanted}"
+            )
+    return low, high

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -18,7 +17,7 @@ from imitate.config.experiment import DEFAULT_HORIZON
 from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError
-from imitate.policy.checkpoint import load_checkpoint
+from imitate.policy.checkpoint import config_of, load_checkpoint
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.processes import STEP_TIMEOUT_S
@@ -174,7 +173,7 @@ def _subject(
     if not meta:
         raise EnvError(f"{path}: the checkpoint names no environment; say which with --env")
     check_trusted(meta)
-    horizon = int(json.loads(ckpt["config"])["experiment"]["rollout"]["horizon"])
+    horizon = config_of(ckpt).experiment.rollout.horizon or DEFAULT_HORIZON
     weights = sum(weight.numel() for weight in ckpt["model"]["nets"].values())
     if device is None:
         device = "cuda" if weights > GPU_POLICY and torch.cuda.is_available() else "cpu"

@@ -1,11 +1,14 @@
 """Checkpoints: what is refused, and what survives."""
 
+import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import time
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,9 @@ from imitate import algo_factory, load_config, policy_from_checkpoint
 from imitate.errors import CheckpointError
 from imitate.policy import checkpoint as checkpoints
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
+from tests.policy import fuzz
+
+SMALL = Path(__file__).with_name("fixtures") / "small.pth"
 
 
 def make_checkpoint(seed=0, **shape_metadata):
@@ -66,18 +72,152 @@ def test_a_checkpoint_cut_short_is_refused(file, keep):
         load_checkpoint(file)
 
 
-def test_flipped_bytes_never_crash(file):
-    data = bytearray(file.read_bytes())
+def test_flipped_bytes_are_refused_or_change_nothing(tmp_path):
+    """Of a file that stays as it is; python -m tests.policy.fuzz tries others."""
+    file = tmp_path / "model.pth"
+    data = SMALL.read_bytes()
+    whole = load_checkpoint(SMALL)["model"]["nets"]
     rng = np.random.default_rng(0)
-    for _ in range(60):
+    refused = 0
+    for count in (1, 20) * 30:
         broken = bytearray(data)
-        for position in rng.integers(len(data), size=20):
+        for position in rng.integers(len(data), size=count):
             broken[position] ^= 0xFF
         file.write_bytes(broken)
         try:
-            load_checkpoint(file)
+            nets = load_checkpoint(file)["model"]["nets"]
         except CheckpointError as error:
-            assert "model.pth" in str(error)
+            refused += 1
+            assert "model.pth" in str(error) and len(str(error).splitlines()) == 1
+        else:  # the flips hit what lies between the entries
+            assert all(torch.equal(nets[name], value) for name, value in whole.items())
+    assert refused >= 45
+
+
+def test_every_entry_is_guarded_by_its_checksum(tmp_path):
+    file = tmp_path / "model.pth"
+    with zipfile.ZipFile(SMALL) as archive:
+        for entry in archive.infolist():
+            content = archive.read(entry)
+            data = SMALL.read_bytes()
+            place = data.index(content, entry.header_offset + 30 + len(entry.filename))
+            file.write_bytes(data[:place] + bytes([content[0] ^ 1]) + data[place + 1 :])
+            with pytest.raises(CheckpointError, match=r"damaged \(the checksum of .* is wrong\)"):
+                load_checkpoint(file)
+
+
+def test_any_error_of_the_unpickler_is_one_line(file, monkeypatch):
+    for error in (IndexError(), MemoryError(), LookupError("two\nlines"), RecursionError("deep")):
+
+        def fail(*args, error=error):
+            raise error
+
+        monkeypatch.setattr(checkpoints, "read", fail)
+        with pytest.raises(CheckpointError, match=f"damaged .{type(error).__name__}") as caught:
+            load_checkpoint(file)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_compressed_archive_is_refused_before_it_is_unpacked(file):
+    bomb = file.with_name("bomb.pth")
+    with zipfile.ZipFile(file) as small, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as large:
+        for entry in small.infolist():
+            content = bytes(1 << 25) if entry.filename.endswith("data/0") else small.read(entry)
+            large.writestr(entry.filename, content)
+    assert bomb.stat().st_size < 100_000
+    with pytest.raises(CheckpointError, match=r"unpack to 33,\d+,\d+ bytes"):
+        load_checkpoint(bomb)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"actor_layer_dims": [16]', '"actor_layer_dims": [30000, 30000]'),
+        ('"actor_layer_dims": [16]', '"actor_layer_dims": [1000000000000]'),
+    ],
+)
+def test_networks_larger_than_the_weights_are_refused_before_they_are_made(old, new):
+    ckpt = make_checkpoint()
+    text = json.dumps(json.loads(ckpt["config"]))
+    assert old in text
+    ckpt["config"] = text.replace(old, new)
+    with pytest.raises(CheckpointError, match=r"asks for networks with a tensor of [\d,]+ numbers"):
+        policy_from_checkpoint(ckpt_dict=ckpt, device="cpu")
+
+
+def test_weights_that_repeat_few_numbers_are_refused():
+    ckpt = make_checkpoint()
+    nets = ckpt["model"]["nets"]
+    name, weight = next((n, w) for n, w in nets.items() if w.dim() == 2)
+    ckpt["model"] = {"nets": {**nets, name: torch.zeros(1).expand(weight.shape)}}
+    with pytest.raises(CheckpointError, match=f"'nets.{name}' of shape .* repeats 4 stored bytes"):
+        policy_from_checkpoint(ckpt_dict=ckpt, device="cpu")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, value):
+    ckpt = make_checkpoint()
+    name = "policy.mlp.layers.0.weight"
+    ckpt["model"]["nets"][name][3, 1] = value
+    save_checkpoint(ckpt, tmp_path / "nan.pth")
+    with pytest.raises(
+        CheckpointError, match=rf"nan\.pth: 1 of 48 numbers of 'nets\.{name}' are not finite"
+    ):
+        policy_from_checkpoint("cpu", tmp_path / "nan.pth")
+    ckpt = make_checkpoint()
+    ckpt["preprocess"]["obs"]["state"]["scale"][1] = value
+    with pytest.raises(CheckpointError, match="'preprocess.obs.state.scale' are not finite"):
+        policy_from_checkpoint("cpu", ckpt_dict=ckpt)
+
+
+def test_large_finite_weights_are_taken():
+    ckpt = make_checkpoint()
+    ckpt["model"]["nets"]["policy.mlp.layers.0.weight"][:] = 3e38
+    policy_from_checkpoint("cpu", ckpt_dict=ckpt)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("shape_metadata", "ac_dim"), "7", "'shape_metadata.ac_dim' of the checkpoint"),
+        (("shape_metadata", "all_shapes", "state"), [0], "'shape_metadata.all_shapes.state"),
+        (("shape_metadata", "action_low"), [float("nan")] * 2, "'shape_metadata.action_low.0'"),
+        (
+            ("shape_metadata", "action_low"),
+            [0.0],
+            "'action_low' .* has 1 numbers; its actions have 2",
+        ),
+        (("model",), [], "'model' of the checkpoint"),
+        (("model", "nets"), {"a": 1}, "'model.nets.a' of the checkpoint"),
+        (("preprocess", "obs", "state", "modality"), 3, "'preprocess.obs.state.modality'"),
+        (("config",), "[1]", "'config' of the checkpoint: .*is no JSON object"),
+        (("config",), '{"algo_name"', "'config' of the checkpoint"),
+        (("config",), "[" * 100_000, "'config' of the checkpoint"),
+        (("format_version",), "1", "'format_version' of the checkpoint"),
+        (("env_metadata", "env_kwargs"), 3, "'env_metadata.env_kwargs'"),
+        (("algo_name",), "bcc", "bcc"),
+    ],
+)
+def test_parts_of_another_type_are_named(tmp_path, path, value, words):
+    file = tmp_path / "x.pth"
+    save_checkpoint(fuzz.swapped(make_checkpoint(), path, value), file)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        policy_from_checkpoint("cpu", file)
+    assert str(caught.value).startswith(str(file))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["bc", "flow_policy"])
+def test_swapped_values_are_used_or_refused(tmp_path, name):
+    """A fixed part of what python -m tests.policy.fuzz tries."""
+    file, ckpt = tmp_path / "x.pth", fuzz.plain_checkpoint(name)
+    save_checkpoint(ckpt, file)
+    assert fuzz.use(file) is None
+    refused = 0
+    for _, swapped in list(fuzz.all_swaps(ckpt))[::179]:
+        save_checkpoint(swapped, file)
+        refused += fuzz.use(file) is not None
+    assert refused >= 10
 
 
 def test_an_end_that_names_other_disks_is_damage(file):

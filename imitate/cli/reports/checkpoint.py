@@ -22,7 +22,7 @@ REASONS = {
 def describe(path: Path) -> Report:
     """What was trained, on what, how far, and with which settings other than the defaults."""
     ckpt = load_checkpoint(path)
-    algo = algo_from_checkpoint(ckpt)
+    algo = algo_from_checkpoint(ckpt, source=path)
     defaults = load_config({"algo_name": ckpt["algo_name"]}).to_dict()
     shapes, env, state = ckpt["shape_metadata"], ckpt["env_metadata"], ckpt.get("train_state", {})
     return {

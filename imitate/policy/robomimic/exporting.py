@@ -45,7 +45,7 @@ def to_robomimic(ckpt: Mapping[str, Any], target: str) -> dict[str, Any]:
     if target not in RELEASES:
         raise CheckpointError(f"--to {target}: unknown; {nearest(target, RELEASES)}")
     release = RELEASES[target]
-    algo = algo_from_checkpoint(ckpt)
+    algo = algo_from_checkpoint(ckpt, source="the checkpoint")
     algo.set_eval()
     check_exportable(algo, release)
     old = release == "0.3"

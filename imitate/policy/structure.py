@@ -1,0 +1,178 @@
+"""The types of what a checkpoint holds, checked before anything is done with it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import torch
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+)
+
+from imitate.errors import CheckpointError
+
+
+def _no_nan(value: float) -> float:
+    if math.isnan(value):
+        raise ValueError("is NaN")
+    return value
+
+
+def _is_object(text: str) -> str:
+    try:
+        tree = json.loads(text)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    if not isinstance(tree, dict):
+        raise ValueError("is no JSON object")
+    return text
+
+
+Number = Annotated[float, AfterValidator(_no_nan)]
+Limits = Annotated[list[Number], Field(min_length=1)]
+Shape = list[PositiveInt] | tuple[PositiveInt, ...]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, arbitrary_types_allowed=True)
+
+
+class _EnvArgs(_Part):
+    env_name: str | None = None
+    type: int | None = None
+    env_kwargs: dict[str, Any] | None = None
+    env_version: str | None = None
+
+
+class _Shapes(_Part):
+    all_shapes: dict[str, Shape]
+    ac_dim: PositiveInt
+    raw_shapes: dict[str, Shape] | None = None
+    action_dims: dict[str, PositiveInt] | None = None
+    action_low: Limits | None = None
+    action_high: Limits | None = None
+
+
+class _Model(_Part):
+    nets: dict[str, torch.Tensor]
+
+
+class _Normalized(_Part):
+    offset: torch.Tensor
+    scale: torch.Tensor
+
+
+class _Obs(_Normalized):
+    raw_shape: Shape
+    modality: str
+
+
+class _Action(_Normalized):
+    dim: PositiveInt
+    rotation: str | None = None
+
+
+class _Preprocess(_Part):
+    obs: dict[str, _Obs]
+    actions: dict[str, _Action]
+    obs_clip: Number | None = None
+
+
+class _Language(_Part):
+    instructions: list[str] = []
+
+
+class _Dataset(_Part):
+    path: str | None = None
+    weight: Number = 1.0
+
+
+class _Provenance(_Part):
+    datasets: list[_Dataset] = []
+
+
+class _TrainState(_Part):
+    epoch: NonNegativeInt | None = None
+    step: NonNegativeInt | None = None
+    cpu_s: Number | None = None
+
+
+class _Checkpoint(_Part):
+    format_version: int
+    algo_name: str
+    config: Annotated[str, AfterValidator(_is_object)]
+    env_metadata: _EnvArgs
+    environments: list[_EnvArgs] | None = None
+    language: _Language | None = None
+    shape_metadata: _Shapes
+    model: _Model
+    preprocess: _Preprocess
+    train_state: _TrainState = _TrainState()
+    provenance: _Provenance = _Provenance()
+    versions: dict[str, Any] = {}
+
+
+def check_structure(ckpt: Mapping[str, Any]) -> None:
+    """Raise CheckpointError, one line, where a part of a checkpoint is of another type than :mod:`.checkpoint` says."""
+    try:
+        _Checkpoint.model_validate(dict(ckpt))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CheckpointError(f"'{where}' of the checkpoint: {first['msg']}") from error
+
+
+def check_weights(model: Mapping[str, Any], preprocess: Mapping[str, Any]) -> None:
+    """Raise CheckpointError, naming the tensor, where a weight or a statistic is NaN or infinite."""
+    averages = {key: model[key] for key in ("ema", "emas") if key in model}
+    for name, tensor in _tensors({"nets": model["nets"], **averages, "preprocess": preprocess}):
+        # A sum in float64 is finite where every number is, and many times as fast as looking at each.
+        if not tensor.is_floating_point() or math.isfinite(tensor.sum(dtype=torch.float64)):
+            continue
+        count = int((~torch.isfinite(tensor)).sum())
+        if count > 0:
+            raise CheckpointError(
+                f"{count} of {tensor.numel()} numbers of '{name}' are not finite; take a checkpoint of before the "
+                "training diverged"
+            )
+
+
+def stored_numbers(model: Mapping[str, Any]) -> int:
+    """Numbers in the tensors of a checkpoint's model, each storage counted once.
+
+    Raises:
+        CheckpointError: a tensor is larger than what is stored for it, as one that repeats a few numbers is.
+    """
+    count, seen = 0, set()
+    for name, tensor in _tensors(model):
+        storage = tensor.untyped_storage()
+        if tensor.numel() * tensor.element_size() > storage.nbytes():
+            raise CheckpointError(
+                f"'{name}' of shape {tuple(tensor.shape)} repeats {storage.nbytes()} stored bytes"
+            )
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            count += tensor.numel()
+    return count
+
+
+def _tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of nested dicts with their dotted names; a dict that is there several times counts once."""
+    waiting: list[tuple[str, Any]] = [("", tree)]
+    seen = set()
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, Mapping) and id(value) not in seen:
+            seen.add(id(value))
+            waiting += [(f"{name}.{key}" if name else str(key), x) for key, x in value.items()]

@@ -1,0 +1,169 @@
+"""Damaged and senseless checkpoints: each is used, or refused in one line that names the file.
+
+    python -m tests.policy.fuzz --seconds 60 --seed 0
+
+The tests run a fixed part of it; the command explores at random and prints whatever ends in another way.
+"""
+
+import argparse
+import copy
+import json
+import random
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from imitate import algo_factory, load_config, policy_from_checkpoint
+from imitate.cli.reports import checkpoint as report
+from imitate.errors import UserError
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+
+SWAPS = (
+    None,
+    -1,
+    2**62,
+    0.5,
+    float("nan"),
+    "x",
+    [],
+    ["x"],
+    {},
+    {"x": None},
+    True,
+    torch.tensor([[0.5]]),
+)
+GONE = object()
+
+
+def plain_checkpoint(algo="bc"):
+    """A small checkpoint, the same at each call."""
+    sections = {
+        "bc": {"actor_layer_dims": [8], "rnn": {"enabled": True, "hidden_dim": 4, "num_layers": 1}},
+        "flow_policy": {"horizon": {"observation_horizon": 1, "prediction_horizon": 8}},
+    }
+    torch.manual_seed(0)
+    tree = {
+        "algo_name": algo,
+        "algo": sections[algo],
+        "experiment": {"epoch_every_n_steps": 10},
+        "train": {"seq_length": 10, "frame_stack": 1},
+        "observation": {"modalities": {"obs": {"low_dim": ["pos", "vel"]}}},
+    }
+    made = algo_factory(algo, load_config(tree), {"pos": (3,), "vel": (2,)}, 2, "cpu")
+    return checkpoint_dict(
+        made,
+        env_metadata={"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {"g": 9.8}},
+        shape_metadata={"action_low": [-1.0, -1.0], "action_high": [1.0, 1.0]},
+        train_state={"epoch": 3, "step": 30, "cpu_s": 1.5},
+        provenance={"datasets": [{"path": "x.hdf5", "num_demos": 3, "weight": 1.0}]},
+        language={"instructions": ["lift"], "embeddings": [[1.0]]},
+    )
+
+
+def paths_in(tree, start=()):
+    """The place of every value in nested dicts and lists; of a list, of its first value."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield (*start, key)
+            yield from paths_in(value, (*start, key))
+    elif isinstance(tree, list) and tree:
+        yield (*start, 0)
+        yield from paths_in(tree[0], (*start, 0))
+
+
+def swapped(tree, path, value):
+    """A copy of the tree with another value there, or without it."""
+    *way, last = path
+    made = copy.copy(tree)
+    at = made
+    for key in way:
+        at[key] = copy.copy(at[key])
+        at = at[key]
+    if value is GONE:
+        del at[last]
+    else:
+        at[last] = value
+    return made
+
+
+def all_swaps(ckpt):
+    """(words, checkpoint) with each value of the checkpoint and of its configuration swapped for each other kind."""
+    for value in (*SWAPS, GONE):
+        for path in paths_in(ckpt):
+            yield f"{path} = {value!r}", swapped(ckpt, path, value)
+        config = json.loads(ckpt["config"])
+        if isinstance(value, torch.Tensor):
+            continue
+        for path in paths_in(config):
+            text = json.dumps(swapped(config, path, value))
+            yield f"config {path} = {value!r}", {**ckpt, "config": text}
+
+
+def use(path):
+    """What `imitate info`, and a robot, do with a file; the words of its refusal, or None."""
+    refusal = None
+    try:
+        list(report.lay_out(report.describe(path)))
+    except UserError as error:
+        refusal = str(error)
+        assert str(path) in refusal, refusal
+        assert len(refusal.splitlines()) <= 8, refusal
+    try:
+        policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=path)
+        policy.start_episode()
+        obs = {
+            key: np.zeros(policy.algo.preprocess.raw_shapes[key]) for key in policy.obs_keys[:50]
+        }
+        policy(obs)
+    except UserError as error:
+        refusal = str(error)
+    return refusal
+
+
+def explore(seconds, seed, folder):
+    """Swaps and damaged bytes, drawn at random; the number of tries, and of those that ended otherwise."""
+    rng, path = random.Random(seed), folder / "model.pth"
+    ckpts = [plain_checkpoint("bc"), plain_checkpoint("flow_policy")]
+    save_checkpoint(ckpts[0], path)
+    whole = path.read_bytes()
+    swaps = [case for ckpt in ckpts for case in all_swaps(ckpt)]
+    end, tries, faults = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < end:
+        if rng.random() < 0.7:
+            words, ckpt = rng.choice(swaps)
+            save_checkpoint(ckpt, path)
+        else:
+            words = f"bytes, try {tries}"
+            broken = bytearray(whole)
+            for _ in range(rng.choice((1, 20))):
+                broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
+            path.write_bytes(broken)
+        tries += 1
+        try:
+            use(path)
+        except Exception:
+            faults += 1
+            sys.stderr.write(f"{words}\n")
+            traceback.print_exc(limit=-4)
+    return tries, faults
+
+
+def main():
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        tries, faults = explore(arguments.seconds, arguments.seed, Path(folder))
+    sys.stdout.write(f"{tries} checkpoints, {faults} faults\n")
+    sys.exit(faults > 0)
+
+
+if __name__ == "__main__":
+    main()
