@@ -99,6 +99,9 @@ class RolloutPolicy:
 
         Args:
             ob: raw observation by key: low-dim float arrays (D,), images (H, W, C) uint8; extra keys are ignored.
+                Stacked frames (T, D) and (T, H, W, C), as robomimic's frame-stacking wrapper gives them, are taken
+                too, T being ``train.frame_stack`` or ``train.seq_length``: of them the newest, since the policy
+                remembers those before.
             goal: the same for the goal, where the policy has one.
             batched_ob: arrays have a leading batch dimension B; each row is its own episode.
 
@@ -237,6 +240,32 @@ class RolloutPolicy:
             told = np.broadcast_to(told, (len(np.asarray(first)), told.size))
         return {**ob, LANGUAGE_KEY: told}
 
+    def _newest(
+        self, arrays: dict[str, NDArray[Any] | Tensor], batched: bool
+    ) -> dict[str, NDArray[Any] | Tensor]:
+        """Observations without a dimension of time: where there is one, the newest frame."""
+        shapes = self.algo.preprocess.raw_shapes
+        stacked = [key for key, value in arrays.items() if value.ndim != len(shapes[key]) + batched]
+        if not stacked:
+            return arrays
+        train = self.algo.global_config.train
+        lengths = {1, self.algo.frame_stack, train.seq_length}
+        told = LANGUAGE_KEY if self.instructions is not None else None
+        for key in arrays:
+            shape, single = tuple(arrays[key].shape), shapes[key]
+            before = shape[: len(shape) - len(single)]
+            is_stack = len(before) == 1 + batched and before[-1] in lengths
+            if not (is_stack if key in stacked else key == told):
+                wanted = ", ".join(map(str, ("B", *single) if batched else single))
+                raise UserError(
+                    f"observation '{key}' has shape {shape}; wanted ({wanted}), or all of them stacked as "
+                    f"{' or '.join(map(str, sorted(lengths)))} frames; several environments: batched_ob=True"
+                )
+        return {
+            key: _newest_of(value, batched) if key in stacked else value
+            for key, value in arrays.items()
+        }
+
     def _prepare(
         self, raw: Mapping[str, ArrayLike], keys: tuple[str, ...], batched: bool
     ) -> dict[str, Tensor]:
@@ -247,11 +276,17 @@ class RolloutPolicy:
                 f"the policy needs {', '.join(missing)}, but was given {', '.join(raw) or 'nothing'}"
             )
         arrays = {key: _array(raw[key]) for key in keys}
+        arrays = self._newest(arrays, batched)
         if not batched:
             arrays = {key: value[None] for key, value in arrays.items()}
         for key, value in arrays.items():
             refuse_not_finite(key, value)
         return self.algo.preprocess.prepare_obs(arrays, keys)
+
+
+def _newest_of(value: NDArray[Any] | Tensor, batched: bool) -> NDArray[Any] | Tensor:
+    """The last frame of (T, ...), or of (B, T, ...)."""
+    return value[:, -1] if batched else value[-1]
 
 
 def _array(value: ArrayLike | Tensor) -> NDArray[Any] | Tensor:

@@ -347,3 +347,65 @@ class TestImages:
             "camera", torch.full((3,), 127.5), torch.full((3,), 127.5)
         )
         assert np.isfinite(policy(self.image(np.float32))).all()
+
+
+TRANSFORMER = (
+    "algo.transformer.enabled=true",
+    "algo.transformer.context_length=4",
+    "algo.transformer.embed_dim=16",
+    "algo.transformer.num_layers=1",
+    "algo.transformer.num_heads=2",
+    "train.frame_stack=4",
+    "train.seq_length=1",
+)
+
+
+class TestStackedFrames:
+    """As robomimic's FrameStackWrapper gives them: the first observation repeated, then the latest ones."""
+
+    def stacks(self, frames, batch=None, count=8):
+        seen = [observation(0, batch)] * frames
+        for step in range(count):
+            seen = [*seen[1:], observation(step, batch)]
+            axis = 0 if batch is None else 1
+            yield (
+                seen[-1],
+                {key: np.stack([one[key] for one in seen], axis) for key in ("pos", "vel")},
+            )
+
+    @pytest.mark.parametrize("batch", [None, 2])
+    @pytest.mark.parametrize(
+        ("overrides", "frames"),
+        [(TRANSFORMER, 4), (RNN, 10), (RNN, 1), (CHUNK, 4), ((), 1)],
+        ids=["transformer", "rnn", "rnn one", "chunk", "mlp one"],
+    )
+    def test_actions_are_those_of_single_observations(self, overrides, frames, batch):
+        algo = make_algo(overrides)
+        single, stacked = RolloutPolicy(algo), RolloutPolicy(algo)
+        batched = batch is not None
+        for newest, stack in self.stacks(frames, batch):
+            expected = single(newest, batched_ob=batched)
+            np.testing.assert_array_equal(stacked(stack, batched_ob=batched), expected)
+
+    def test_tensors_too(self):
+        policy = RolloutPolicy(make_algo(TRANSFORMER))
+        obs = {"pos": torch.ones(4, 3), "vel": torch.ones(4, 2)}
+        first = policy(obs)
+        policy.start_episode()
+        np.testing.assert_array_equal(policy({"pos": torch.ones(3), "vel": torch.ones(2)}), first)
+
+    @pytest.mark.parametrize(
+        ("obs", "words"),
+        [
+            ({"pos": np.zeros((5, 3)), "vel": np.zeros((5, 2))}, r"'pos' has shape \(5, 3\)"),
+            ({"pos": np.zeros((4, 3)), "vel": np.zeros(2)}, r"'vel' has shape \(2,\)"),
+            ({"pos": np.zeros((2, 4, 3)), "vel": np.zeros((2, 4, 2))}, "'pos'.*batched_ob=True"),
+        ],
+        ids=["batch without a word", "one key alone", "both"],
+    )
+    def test_what_else_has_too_many_dimensions_is_refused_in_one_line(self, obs, words):
+        policy = RolloutPolicy(make_algo(TRANSFORMER))
+        with pytest.raises(UserError, match=words) as caught:
+            policy(obs)
+        assert "stacked as 1 or 4 frames" in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
