@@ -25,7 +25,10 @@ def command(
         ),
     ],
     dataset: Annotated[
-        Path | None, typer.Option("--dataset", "-d", help="HDF5 file, in place of train.data.")
+        Path | None,
+        typer.Option(
+            "--dataset", "-d", help="HDF5 file or LeRobot folder, in place of train.data."
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,

@@ -22,7 +22,7 @@ from imitate.data.curate.summary import summarize
 from imitate.data.curate.target import Target
 from imitate.errors import UserError
 
-File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations.")]
+File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The new file.")]
 InPlace = Annotated[
     bool, typer.Option("--in-place", help="Replace the file; the old one stays as FILE.bak.")
@@ -179,7 +179,7 @@ def subset(
 
 
 def merge(
-    files: Annotated[list[Path], typer.Argument(help="HDF5 files of demonstrations.")],
+    files: Annotated[list[Path], typer.Argument(help="HDF5 files or LeRobot folders.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The new file.")],
     overwrite: Overwrite = False,
     common_keys: Annotated[

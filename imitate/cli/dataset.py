@@ -51,7 +51,7 @@ app.command()(render)
 
 @app.command()
 def playback(
-    file: Annotated[Path, typer.Argument(help="HDF5 file of demonstrations.")],
+    file: Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")],
     video: Annotated[Path, typer.Option("--video", help="The .mp4 to write.")],
     demos: Annotated[
         str | None,

@@ -32,7 +32,10 @@ def sweep(
         typer.Option("--set", help="Another value for any key, in all runs.", metavar="KEY=VALUE"),
     ] = None,
     dataset: Annotated[
-        Path | None, typer.Option("--dataset", "-d", help="HDF5 file, in place of train.data.")
+        Path | None,
+        typer.Option(
+            "--dataset", "-d", help="HDF5 file or LeRobot folder, in place of train.data."
+        ),
     ] = None,
     output_dir: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="In place of train.output_dir.")

@@ -23,7 +23,10 @@ def command(
         typer.Option("--config", "-c", help="JSON file, or a name such as robosuite/lift/bc."),
     ] = None,
     dataset: Annotated[
-        Path | None, typer.Option("--dataset", "-d", help="HDF5 file, in place of train.data.")
+        Path | None,
+        typer.Option(
+            "--dataset", "-d", help="HDF5 file or LeRobot folder, in place of train.data."
+        ),
     ] = None,
     output_dir: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="In place of train.output_dir.")
