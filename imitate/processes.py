@@ -171,6 +171,17 @@ def end_with_parent() -> None:
         _kill_at_hangup(parent.sentinel)
 
 
+def end_with_stdin(patience_s: float) -> None:
+    """Let this process end as SIGTERM ends it when its stdin is closed; it is killed after so many seconds."""
+
+    def end() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(patience_s)
+        os._exit(1)
+
+    end_at_hangup(sys.stdin.fileno(), end)
+
+
 def end_at_hangup(pipe: int, end: Callable[[], None]) -> None:
     """Call `end` in a thread when the other end of a pipe is closed, as it is when its process dies."""
 

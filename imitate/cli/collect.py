@@ -16,6 +16,7 @@ from imitate.collection.demonstrate import Plan
 from imitate.envs.experts import QUALITIES, Habits, find_expert
 from imitate.errors import UserError
 
+SOME_LOST = 1
 INTERRUPTED = 130
 
 
@@ -84,10 +85,22 @@ def command(
     hold: Annotated[
         int, typer.Option("--hold", min=0, help="Steps recorded after the first success.")
     ] = 8,
+    step_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--step-timeout-s",
+            min=0.001,
+            help="Seconds after which a call of the simulator counts as hung (making it: five times as long): the "
+            "episode is made anew, and the second time left out.",
+        ),
+    ] = 60.0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Record demonstrations of a scripted expert in robosuite."""
+    """Record demonstrations of a scripted expert in robosuite.
+
+    Exit code 1: the simulator died or hung twice over some episodes; they are named and not in the file.
+    """
     find_expert(env)
     if human_like and quality is Quality.mixed:
         raise UserError(
@@ -118,13 +131,21 @@ def command(
 
         try:
             report = collect(
-                out, plan, num=num, workers=workers, overwrite=overwrite, on_demo=advance
+                out,
+                plan,
+                num=num,
+                workers=workers,
+                overwrite=overwrite,
+                on_demo=advance,
+                step_timeout_s=step_timeout_s,
             )
         except KeyboardInterrupt:
             bar.close()
             typer.echo(f"stopped after {recorded} of {num} demonstrations; {out} was not written")
             raise typer.Exit(INTERRUPTED) from None
     typer.echo(_as_json(report) if json_ else _as_text(report))
+    if report.lost:
+        raise typer.Exit(SOME_LOST)
 
 
 def _as_json(report: CollectionReport) -> str:
@@ -147,7 +168,9 @@ def _as_text(report: CollectionReport) -> str:
         f"  size             {report.size_mb:.1f} MB",
         f"  time             {report.seconds:.0f} s, {_per_minute(report):.0f} demonstrations/min",
     ]
-    return "\n".join([*lines, *(f"  problem          {problem}" for problem in report.problems)])
+    lines += [f"  problem          {problem}" for problem in report.problems]
+    lines += [f"  lost             {episode}: {reason}" for episode, reason in report.lost.items()]
+    return "\n".join(lines)
 
 
 def _per_minute(report: CollectionReport) -> float:

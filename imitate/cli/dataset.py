@@ -81,6 +81,14 @@ def playback(
     ] = None,
     size: Annotated[int, typer.Option("--size", min=2, help="Side of a frame in pixels.")] = 256,
     skip: Annotated[int, typer.Option("--skip", min=1, help="One frame in so many steps.")] = 2,
+    step_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--step-timeout-s",
+            min=0.001,
+            help="Seconds after which a call of the simulator counts as hung (making it: five times as long).",
+        ),
+    ] = 60.0,
 ) -> None:
     """Show demonstrations as a video."""
     env_meta = None if env is None else _environment(file, env)
@@ -96,6 +104,7 @@ def playback(
             skip=skip,
             on_demo=lambda _: bar.advance(),
             on_count=lambda count: bar.reach(0, total=count),
+            step_timeout_s=step_timeout_s,
         )
     typer.echo(_summary(report))
 

@@ -1,11 +1,13 @@
 """The ``imitate`` command: its commands, each imported only when it is used.
 
 Exit codes: 0 done, 1 a fault of the program (with its traceback), 2 invalid input (one line that says what to do),
-130 interrupted.
+130 interrupted, 129 by a closed terminal.
 """
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any
@@ -20,6 +22,7 @@ from imitate.errors import UserError, nearest
 
 USER_ERROR = 2
 INTERRUPTED = 130
+HUNG_UP = 129
 
 
 HELP = """From robot demonstrations to a deployed policy.
@@ -207,9 +210,10 @@ class _Verbs(TyperGroup):
             for line in str(error).splitlines():
                 typer.echo(f"error: {line}", err=True)
             raise typer.Exit(USER_ERROR) from None
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+        except KeyboardInterrupt as error:
+            with suppress(OSError):  # the terminal may be gone
+                typer.echo(" ".join(["interrupted", *map(str, error.args)]), err=True)
+            raise typer.Exit(HUNG_UP if error.args else INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -241,7 +245,14 @@ def top(
 
 def main() -> None:
     """Entry point of the console command."""
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) is signal.SIG_DFL:
+        signal.signal(hangup, _hang_up)
     app(prog_name="imitate")
+
+
+def _hang_up(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt("by SIGHUP: the terminal was closed")
 
 
 if __name__ == "__main__":

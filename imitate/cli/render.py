@@ -90,6 +90,15 @@ def render(
             help="Write next_obs too: twice the size. Without it training takes the following step's obs.",
         ),
     ] = False,
+    step_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--step-timeout-s",
+            min=0.001,
+            help="Seconds after which a state that is being set and drawn counts as hung (making the simulator: five "
+            "times as long).",
+        ),
+    ] = 60.0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume where an interrupted run stopped.")
     ] = False,
@@ -119,6 +128,7 @@ def render(
                 storage=storage.value,
                 jpeg_quality=jpeg_quality,
                 resume=resume,
+                step_timeout_s=step_timeout_s,
                 overwrite=overwrite,
                 on_start=start,
                 on_demo=lambda _, steps: bar.advance(steps),

@@ -6,24 +6,26 @@ file is written in the order of the episodes, however many workers there are.
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from imitate.collection.demo_pool import DemoPool, Lost
 from imitate.collection.demonstrate import Demonstration, Plan, demonstrate, describe
 from imitate.data import DatasetWriter, Episode
 from imitate.errors import DatasetError, EnvError
+from imitate.processes import STEP_TIMEOUT_S, Beat
 
 VALID_FRACTION = 0.1
-_MAX_CRASHES = 3
+DESCRIBE = "env_args"
+_HOPELESS = (
+    3  # so many episodes lost at the beginning, and none made: it is not the episodes' fault
+)
 
 
 @dataclass
@@ -40,6 +42,7 @@ class CollectionReport:
         size_mb: of the file.
         quality: demos per level.
         problems: simulator failures that were survived, in words.
+        lost: episodes that are not in the file, because their process died or hung in each try: why.
     """
 
     path: str
@@ -51,6 +54,7 @@ class CollectionReport:
     size_mb: float = 0.0
     quality: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
 
     @property
     def success_rate(self) -> float:
@@ -71,6 +75,7 @@ def collect(
     workers: int = 1,
     overwrite: bool = False,
     on_demo: Callable[[CollectionReport], None] | None = None,
+    step_timeout_s: float = STEP_TIMEOUT_S,
 ) -> CollectionReport:
     """Record ``num`` demonstrations.
 
@@ -84,9 +89,11 @@ def collect(
         workers: processes.
         overwrite: replace an existing file.
         on_demo: called after each recorded demonstration.
+        step_timeout_s: a call of the simulator that takes longer, or making it in five times that, ends its process;
+            the episode is tried once more, then left out and reported.
 
     Raises:
-        EnvError: no such expert or environment, or the simulator keeps crashing.
+        EnvError: no such expert or environment, or none of the first episodes can be made.
         DatasetError: the file exists.
     """
     if Path(path).exists() and not overwrite:
@@ -96,26 +103,44 @@ def collect(
     report = CollectionReport(path=str(path))
     started = time.monotonic()
     levels: dict[str, list[str]] = {}
-    with _Workers(workers) as pool:
-        env_meta = pool.call(describe, plan)
+    name_of_env = plan.env_meta.get("env_name")
+    with DemoPool[Any](partial(_prepared, plan), workers, step_timeout_s) as pool:
+        results = pool.results([DESCRIBE, *map(str, range(num))])
+        env_meta = _taken(next(results)[1], name_of_env)
         control_freq = env_meta.get("env_kwargs", {}).get("control_freq")
         with DatasetWriter(
             path, env_meta, overwrite=overwrite, control_freq=control_freq, strict=False
         ) as writer:
-            for demo in pool.in_order(plan, num):
+            for number, found in results:
+                if isinstance(found, Lost) and found.died:
+                    report.lost[f"episode {number}"] = found.reason
+                    _check_hope(report, num, name_of_env)
+                    continue
+                demo: Demonstration = _taken(found, name_of_env)
                 name = writer.append_episode(_episode(demo))
                 levels.setdefault(demo.quality, []).append(name)
                 _count(report, demo)
-                report.problems = [*report.problems, *demo.problems, *pool.take_problems()]
+                report.problems += demo.problems
                 report.seconds = time.monotonic() - started
                 if on_demo is not None:
                     on_demo(report)
             for key, members in _filter_keys(levels, plan.seed).items():
                 writer.add_filter_key(key, members)
+    report.problems += [f"episode {problem}" for problem in pool.problems]
     report.quality = {level: len(members) for level, members in levels.items()}
     report.seconds = time.monotonic() - started
     report.size_mb = Path(path).stat().st_size / 1e6
     return report
+
+
+def _check_hope(report: CollectionReport, num: int, env_name: Any) -> None:
+    """Raise EnvError where episodes are lost and none was made: it is not the episodes' fault."""
+    if len(report.lost) >= min(_HOPELESS, num) and not report.demos:
+        episode, reason = next(iter(report.lost.items()))
+        raise EnvError(
+            f"{env_name}: none of the first {len(report.lost)} episodes could be made; {episode}: {reason}; "
+            "try fewer --workers (memory) or another --seed"
+        )
 
 
 def _count(report: CollectionReport, demo: Demonstration) -> None:
@@ -168,82 +193,25 @@ def _num_valid(num: int) -> int:
     return max(1, round(VALID_FRACTION * num)) if num > 1 else 0
 
 
-class _Workers:
-    """Processes that make demonstrations and are replaced when the simulator takes one down."""
+def _prepared(plan: Plan, beat: Beat) -> Callable[[str], Any]:
+    """In a worker: from the number of an episode to the demonstration, from ``DESCRIBE`` to the env_args."""
 
-    def __init__(self, num: int) -> None:
-        self._num = max(1, num)
-        self._pool = self._start()
-        self._crashes = 0
-        self._problems: list[str] = []
+    def work(item: str) -> Any:
+        return describe(plan, beat) if item == DESCRIBE else demonstrate(plan, int(item), beat)
 
-    def __enter__(self) -> _Workers:
-        return self
+    return work
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:  # do not wait for episodes that nobody will read
-            for process in list((self._pool._processes or {}).values()):
-                process.terminate()
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _start(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(
-            self._num,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_leave_interrupts_to_parent,
+def _taken(found: Any, env_name: Any) -> Any:
+    """What a worker gave.
+
+    Raises:
+        EnvError: it could not.
+    """
+    if isinstance(found, Lost):
+        raise EnvError(
+            f"{env_name}: {found.reason}; run the environment alone to see why"
+            if found.died
+            else found.reason
         )
-
-    def call(self, function: Callable[[Plan], dict[str, Any]], plan: Plan) -> dict[str, Any]:
-        """Run one function in a worker."""
-        try:
-            return self._pool.submit(function, plan).result()
-        except BrokenProcessPool as error:
-            raise EnvError(
-                f"{plan.env_meta.get('env_name')}: the simulator ended its process while the environment was made; "
-                "run the environment alone to see why"
-            ) from error
-
-    def in_order(self, plan: Plan, num: int) -> Iterator[Demonstration]:
-        """Episodes 0 .. num-1, in this order, a few being made ahead."""
-        ahead = 2 * self._num
-        pending: dict[int, Future[Demonstration]] = {}
-        for index in range(num):
-            while True:
-                for wanted in range(index, min(index + ahead, num)):
-                    if wanted not in pending:
-                        pending[wanted] = self._pool.submit(demonstrate, plan, wanted)
-                try:
-                    demo = pending[index].result()
-                    break
-                except BrokenProcessPool:
-                    pending = {key: future for key, future in pending.items() if _is_usable(future)}
-                    self._restart(index)
-            del pending[index]
-            self._crashes = 0
-            yield demo
-
-    def _restart(self, index: int) -> None:
-        self._crashes += 1
-        if self._crashes > _MAX_CRASHES:
-            raise EnvError(
-                f"the simulator ended its process {self._crashes} times in a row near episode {index}; "
-                "try fewer --workers (memory) or another --seed"
-            )
-        self._problems.append(
-            f"a worker process died near episode {index}; its episodes are made again"
-        )
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool = self._start()
-
-    def take_problems(self) -> list[str]:
-        """What went wrong since the last call, in words."""
-        problems, self._problems = self._problems, []
-        return problems
-
-
-def _is_usable(future: Future[Demonstration]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None
-
-
-def _leave_interrupts_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from imitate.envs.experts import (
     Style,
     find_expert,
 )
+from imitate.envs.watched import watched
 from imitate.errors import EnvError, UserError
+from imitate.processes import Beat
 
 MAX_ATTEMPTS = 25
 
@@ -125,13 +128,13 @@ class ActionNoise:
         return np.clip(executed, -1.0, 1.0)
 
 
-def describe(plan: Plan) -> dict[str, Any]:
+def describe(plan: Plan, beat: Beat | None = None) -> dict[str, Any]:
     """The full ``env_args`` of the plan's environment."""
-    return _worker_env(json.dumps(plan.env_meta)).serialize()
+    return watched(partial(_worker_env, json.dumps(plan.env_meta)), beat).serialize()
 
 
-def demonstrate(plan: Plan, index: int) -> Demonstration:
-    """Episode number ``index`` of a collection, whichever process makes it.
+def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstration:
+    """Episode number ``index`` of a collection, whichever process makes it; ``beat`` is told which call begins.
 
     A failed attempt is replaced by the next one, unless failures are kept.
 
@@ -147,7 +150,7 @@ def demonstrate(plan: Plan, index: int) -> Demonstration:
         style = Style.sample(rng, quality)
         noise = ActionNoise(rng, plan.noise, quality, style.hesitation)
         try:
-            env = _worker_env(json.dumps(plan.env_meta))
+            env = watched(partial(_worker_env, json.dumps(plan.env_meta)), beat)
             who = plan.demonstrator(expert_class(style), quality, rng)
             episode = _record(env, who, noise, env_seed, horizon, plan)
         except UserError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,9 @@ from imitate.envs.cameras import Camera, camera_kwargs
 from imitate.envs.env import Array, Obs
 from imitate.envs.migration import migrate_env_args
 from imitate.envs.robosuite_env import ENV_TYPE, RobosuiteEnv
+from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError, UserError
+from imitate.processes import Beat
 
 UNRESTORED = "joint_acc"
 """End of the names of observations that a state does not determine: accelerations follow from torques too."""
@@ -66,13 +69,14 @@ class Artist:
 
     Args:
         drawing: what to draw.
+        beat: told which call of the environment begins.
 
     Raises:
         EnvError: the environment cannot be made, or lacks a camera.
     """
 
-    def __init__(self, drawing: Drawing) -> None:
-        self._drawing = drawing
+    def __init__(self, drawing: Drawing, beat: Beat | None = None) -> None:
+        self._drawing, self._beat = drawing, beat
         self._file = DatasetFile(drawing.path)
         self._env: RobosuiteEnv | None = self._make()
         self._scene: tuple[Any, Any] | None = None
@@ -89,7 +93,8 @@ class Artist:
         try:
             meta, _ = migrate_env_args(meta)
             kwargs = {**(meta.get("env_kwargs") or {}), **camera_kwargs(cameras)}
-            env = make_env({**meta, "env_kwargs": kwargs}, camera_names=names)
+            make = partial(make_env, {**meta, "env_kwargs": kwargs}, camera_names=names)
+            env = watched(make, self._beat)
         except EnvError as error:
             raise EnvError(f"{error}{self._version_hint()}") from error
         return cast(RobosuiteEnv, env)

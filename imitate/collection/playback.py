@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import imageio
 import numpy as np
 
+from imitate.collection.demo_pool import DemoPool, Lost
 from imitate.data import DatasetFile
 from imitate.data.action_scale import recorded_scale
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
 from imitate.envs.make import is_real
-from imitate.errors import DatasetError, nearest
+from imitate.envs.watched import watched
+from imitate.errors import DatasetError, EnvError, nearest
+from imitate.processes import STEP_TIMEOUT_S, Beat
 
 SOURCES = ("states", "actions", "obs-images")
 DEFAULT_RATE_HZ = 20.0
@@ -55,6 +60,7 @@ def playback(
     skip: int = 2,
     on_demo: Callable[[str], None] | None = None,
     on_count: Callable[[int], None] | None = None,
+    step_timeout_s: float = STEP_TIMEOUT_S,
 ) -> PlaybackReport:
     """Write a video of demonstrations; frames are written as they come.
 
@@ -70,10 +76,11 @@ def playback(
         skip: one frame in so many steps.
         on_demo: called with each demo's name when it is done.
         on_count: called first with how many demos there are.
+        step_timeout_s: a call of the simulator that takes longer, twice, ends the playback.
 
     Raises:
         DatasetError: the file lacks what is to be played.
-        EnvError: the environment cannot be made or drawn.
+        EnvError: the environment cannot be made or drawn, or hangs.
     """
     if by is not None and by not in SOURCES:
         raise DatasetError(f"playback by '{by}': {nearest(by, SOURCES)}")
@@ -87,26 +94,110 @@ def playback(
             on_count(len(chosen))
         meta = file.env_meta if env_meta is None else env_meta
         by = by or ("obs-images" if is_real(meta) and _has_images(file, chosen) else "states")
-        env = None if by == "obs-images" else make_env(meta, obs_keys=[], render=True)
         rate = (file.control_freq or DEFAULT_RATE_HZ) / skip
-        try:
-            with _video(target, rate) as add_frame:
-                for demo in chosen:
-                    frames = _frames(file, demo, env, by, camera, size, report)
-                    for step, draw in enumerate(frames):
-                        if step % skip == 0:
-                            add_frame(draw())
-                            report.frames += 1
-                    if on_demo is not None:
-                        on_demo(demo)
-        finally:
-            if env is not None:
-                env.close()
+        with ExitStack() as stack:
+            add_frame = stack.enter_context(_video(target, rate))
+            if by == "obs-images":
+                shown: Iterator[tuple[str, Iterable[Array]]] = (
+                    (demo, islice(_from_images(file, demo, camera, size), 0, None, skip))
+                    for demo in chosen
+                )
+            else:
+                folder = stack.enter_context(TemporaryDirectory(prefix="imitate-frames-"))
+                player = partial(Player, file.path, meta, Path(folder), by, camera, size, skip)
+                pool = stack.enter_context(DemoPool(player, 1, step_timeout_s))
+                shown = _played(pool, chosen, report)
+            for demo, frames in shown:
+                for frame in frames:
+                    add_frame(frame)
+                    report.frames += 1
+                if on_demo is not None:
+                    on_demo(demo)
     return report
 
 
 def _has_images(file: DatasetFile, demos: list[str]) -> bool:
     return any(key.endswith("_image") for demo in demos[:1] for key in file.obs_keys(demo))
+
+
+@dataclass(frozen=True)
+class Played:
+    """A demo that was played: its frames (F, size, size, 3) in a file, and what a report says of its actions."""
+
+    frames: Path
+    shape: tuple[int, ...]
+    divergence: dict[str, float]
+    success: dict[str, bool]
+
+
+def _played(
+    pool: DemoPool[Played], demos: list[str], report: PlaybackReport
+) -> Iterator[tuple[str, Iterable[Array]]]:
+    """Each demo's frames, from a process that plays it."""
+    for demo, found in pool.results(demos):
+        if isinstance(found, Lost):
+            raise (EnvError if found.died else DatasetError)(f"{demo}: {found.reason}")
+        report.divergence.update(found.divergence)
+        report.success.update(found.success)
+        yield demo, np.memmap(found.frames, dtype=np.uint8, mode="r", shape=found.shape)
+        found.frames.unlink()
+
+
+class Player:
+    """Plays demos in a simulator, in a process of its own: call it with a demo's name.
+
+    Args:
+        path: the HDF5 file.
+        env_meta: env_args of the environment.
+        folder: for the frames.
+        by: ``states`` or ``actions``.
+        camera, size, skip: as for :func:`playback`.
+        beat: told which call of the environment begins.
+
+    Raises:
+        EnvError: the environment cannot be made.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        env_meta: dict[str, Any],
+        folder: Path,
+        by: str,
+        camera: str | None,
+        size: int,
+        skip: int,
+        beat: Beat | None = None,
+    ) -> None:
+        self._file, self._folder, self._skip = DatasetFile(path), folder, skip
+        self._by, self._camera, self._size = by, camera, size
+        make = partial(make_env, env_meta, obs_keys=[], render=True)
+        self._env = watched(make, beat)
+
+    def __call__(self, demo: str) -> Played:
+        """Play a demo.
+
+        Raises:
+            UserError: it lacks what is to be played, or cannot be drawn.
+        """
+        report, count = PlaybackReport(video=""), 0
+        path = self._folder / f"{demo}.rgb"
+        with path.open("wb") as frames:
+            for step, _ in enumerate(self._steps(demo, report)):
+                if step % self._skip == 0:
+                    frame = self._env.render(
+                        height=self._size, width=self._size, camera_name=self._camera
+                    )
+                    frames.write(np.ascontiguousarray(frame, dtype=np.uint8).tobytes())
+                    count += 1
+        shape = (count, self._size, self._size, 3)
+        return Played(path, shape, report.divergence, report.success)
+
+    def _steps(self, demo: str, report: PlaybackReport) -> Iterator[None]:
+        """Bring the simulator into the state of each step."""
+        if self._by == "states":
+            return _by_states(self._file, demo, self._env)
+        return _by_actions(self._file, demo, self._env, report)
 
 
 @contextmanager
@@ -135,39 +226,14 @@ def _choose(file: DatasetFile, demos: int | list[str] | None) -> list[str]:
     return demos
 
 
-def _frames(
-    file: DatasetFile,
-    demo: str,
-    env: Env | None,
-    by: str,
-    camera: str | None,
-    size: int,
-    report: PlaybackReport,
-) -> Iterator[Callable[[], Array]]:
-    """Per step a function that draws it, so that steps left out cost no drawing."""
-    if env is None:
-        return _from_images(file, demo, camera, size)
-
-    def draw() -> Array:
-        return env.render(height=size, width=size, camera_name=camera)
-
-    if by == "states":
-        return _from_states(file, demo, env, draw)
-    return _from_actions(file, demo, env, draw, report)
-
-
-def _from_states(
-    file: DatasetFile, demo: str, env: Env, draw: Callable[[], Array]
-) -> Iterator[Callable[[], Array]]:
+def _by_states(file: DatasetFile, demo: str, env: Env) -> Iterator[None]:
     states = _read(file, demo, "states", "play its images: --by obs-images")
     for step, state in enumerate(states):
         env.reset_to(start_of(file, demo, state) if step == 0 else {"states": state})
-        yield draw
+        yield
 
 
-def _from_actions(
-    file: DatasetFile, demo: str, env: Env, draw: Callable[[], Array], report: PlaybackReport
-) -> Iterator[Callable[[], Array]]:
+def _by_actions(file: DatasetFile, demo: str, env: Env, report: PlaybackReport) -> Iterator[None]:
     states = _read(file, demo, "states", "play its images: --by obs-images")
     actions = commands(file, demo)
     if states.shape[0] != actions.shape[0]:
@@ -177,7 +243,7 @@ def _from_actions(
     env.reset_to(start_of(file, demo, states[0]))
     largest, success = 0.0, False
     for step, action in enumerate(actions):
-        yield draw
+        yield
         env.step(action)
         success = success or env.is_success()["task"]
         if step + 1 < len(states):
@@ -195,9 +261,7 @@ def commands(file: DatasetFile, demo: str) -> Array:
     return actions if scale is None else scale.to_commands(actions)
 
 
-def _from_images(
-    file: DatasetFile, demo: str, camera: str | None, size: int
-) -> Iterator[Callable[[], Array]]:
+def _from_images(file: DatasetFile, demo: str, camera: str | None, size: int) -> Iterator[Array]:
     cameras = [key[: -len("_image")] for key in file.obs_keys(demo) if key.endswith("_image")]
     if not cameras:
         raise DatasetError(f"{file.path}: {demo}: no observed images; play its states: --by states")
@@ -207,7 +271,7 @@ def _from_images(
             f"{file.path}: {demo}: no images of camera '{name}'; {nearest(name, cameras)}"
         )
     for image in file.read(demo, f"obs/{name}_image"):
-        yield partial(_resized, np.asarray(image), size)
+        yield _resized(np.asarray(image), size)
 
 
 def _resized(image: Array, size: int) -> Array:

@@ -17,6 +17,7 @@ from imitate.data.image_codec import ImageStorage
 from imitate.envs.cameras import Camera, camera_kwargs
 from imitate.envs.migration import tell_mismatch
 from imitate.errors import DatasetError
+from imitate.processes import STEP_TIMEOUT_S
 
 _HOPELESS = 3  # so many demos lost at the beginning, and none drawn: it is not the demos' fault
 
@@ -69,6 +70,7 @@ def render(
     overwrite: bool = False,
     on_start: Callable[[int], None] = lambda steps: None,
     on_demo: Callable[[str, int], None] = lambda demo, steps: None,
+    step_timeout_s: float = STEP_TIMEOUT_S,
 ) -> RenderReport:
     """Write a copy of a file with what cameras see in each recorded state.
 
@@ -91,6 +93,7 @@ def render(
         overwrite: replace an existing file.
         on_start: called with the number of steps to draw.
         on_demo: called after each demo with its name and number of steps, also when it is lost.
+        step_timeout_s: a state that takes longer to be set and drawn ends its process: the demo is tried once more.
 
     Raises:
         DatasetError: the file cannot be drawn from or written, or no demo could be drawn.
@@ -118,7 +121,9 @@ def render(
             lengths = {demo: file.length(demo) for demo in missing}
             on_start(sum(lengths.values()))
             with DemoPool(
-                functools.partial(Artist, drawing), min(workers, max(1, len(missing)))
+                functools.partial(Artist, drawing),
+                min(workers, max(1, len(missing))),
+                step_timeout_s,
             ) as pool:
                 for demo, drawn in pool.results(missing):
                     _add(target, demo, _kept(file, demo, drawn, drawing, keep_obs), report)

@@ -19,7 +19,9 @@ from imitate.data.formats.robomimic import episode_of
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
 from imitate.envs.migration import fitted
+from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError
+from imitate.processes import Beat
 
 _SCENE = {"model": "model_file", "ep_meta": "ep_meta"}
 
@@ -37,24 +39,10 @@ def replayed(source: Source, options: Options, report: Report) -> Iterator[Demo]
     report.synthesised["obs and next_obs"] = "from the simulator, set to each recorded state"
     report.synthesised["rewards"] = "1 at each step that leads to success, else 0"
     report.synthesised["terminals"] = "at each step that leads to success"
-    workers, path = options.workers or 1, Path(report.source)
-    return _by_one(source, path) if workers == 1 else _by_many(source, workers, path)
+    return _from_workers(source, options.workers or 1, Path(report.source))
 
 
-def _by_one(source: Source, path: Path) -> Iterator[Demo]:
-    env = make_env(source.env_meta)
-    name = ""
-    try:
-        for demo in source.demos:
-            name = demo.name
-            yield Demo(name, _observed(env, demo))
-    except EnvError as error:
-        raise _not_replayed(path, name, str(error)) from error
-    finally:
-        env.close()
-
-
-def _by_many(source: Source, workers: int, path: Path) -> Iterator[Demo]:
+def _from_workers(source: Source, workers: int, path: Path) -> Iterator[Demo]:
     names = [
         demo.name for demo in source.demos
     ]  # states are small: reading them twice costs little
@@ -69,9 +57,9 @@ def _not_replayed(path: Path, name: str, reason: str) -> EnvError:
     return EnvError(f"{path}: demo '{name}' cannot be replayed ({reason}): remove the demo")
 
 
-def _prepared(path: Path, env_meta: dict[str, Any]) -> Callable[[str], Episode]:
+def _prepared(path: Path, env_meta: dict[str, Any], beat: Beat) -> Callable[[str], Episode]:
     """In a worker: from a demo's name to its episode."""
-    env, file = make_env(env_meta), ConfinedFile(path, "r")
+    env, file = watched(partial(make_env, env_meta), beat), ConfinedFile(path, "r")
 
     def work(name: str) -> Episode:
         episode = episode_of(file["data"][name], f"{path}: demo '{name}'", Report())

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from imitate.collection.demo_pool import DemoPool, Lost
 from imitate.collection.playback import commands, start_of
 from imitate.data import DatasetFile
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
-from imitate.errors import DatasetError
+from imitate.envs.watched import watched
+from imitate.errors import DatasetError, EnvError
+from imitate.processes import STEP_TIMEOUT_S, Beat
 
 _HAND = "_eef_pos"
 
@@ -37,27 +43,40 @@ class Replay:
     is_solved: bool
 
 
-def replay_some(file: DatasetFile, env_args: dict[str, Any], wanted: int) -> dict[str, Replay]:
+def replay_some(
+    file: DatasetFile,
+    env_args: dict[str, Any],
+    wanted: int,
+    step_timeout_s: float = STEP_TIMEOUT_S,
+) -> dict[str, Replay]:
     """Play demos, spread over the file, by their states and by their actions; those without states are left out.
 
     Args:
         file: open.
         env_args: of the environment to play them in.
         wanted: how many.
+        step_timeout_s: a call of the simulator that takes longer ends the check.
 
     Raises:
-        DatasetError: the actions do not fit the environment.
-        EnvError: it cannot be made, or the states do not fit it.
+        EnvError: the environment cannot be made, hangs, or does not take the actions or the states.
     """
     names = [demo for demo in file.demos() if file.has(demo, "states")]
     if wanted < 1 or not names:
         return {}
-    env = make_env(env_args)
-    try:
-        chosen = np.unique(np.linspace(0, len(names) - 1, min(wanted, len(names))).astype(int))
-        return {names[number]: _replay(file, names[number], env) for number in chosen}
-    finally:
-        env.close()
+    chosen = np.unique(np.linspace(0, len(names) - 1, min(wanted, len(names))).astype(int))
+    replays: dict[str, Replay] = {}
+    with DemoPool(partial(_prepared, file.path, env_args), 1, step_timeout_s) as pool:
+        for demo, found in pool.results([names[number] for number in chosen]):
+            if isinstance(found, Lost):
+                raise EnvError(f"{file.path}: {demo} cannot be played: {found.reason}")
+            replays[demo] = found
+    return replays
+
+
+def _prepared(path: Path, env_args: dict[str, Any], beat: Beat) -> Callable[[str], Replay]:
+    """In a worker: from a demo's name to its replay."""
+    env, file = watched(partial(make_env, env_args), beat), DatasetFile(path)
+    return lambda demo: _replay(file, demo, env)
 
 
 def _replay(file: DatasetFile, demo: str, env: Env) -> Replay:

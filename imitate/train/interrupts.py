@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a flag that the training loop reads between two steps."""
+"""SIGINT, SIGTERM and SIGHUP as a flag that the training loop reads between two steps."""
 
 from __future__ import annotations
 
@@ -26,23 +26,33 @@ class Interrupt:
         return "" if self.signal is None else signal.Signals(self.signal).name
 
 
+def ending_signals() -> list[int]:
+    """Signals that end a training: SIGINT, SIGTERM, and SIGHUP unless nohup lets this process ignore it."""
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN:
+        return [signal.SIGINT, signal.SIGTERM]
+    return [signal.SIGINT, signal.SIGTERM, hangup]
+
+
 @contextmanager
 def caught_signals() -> Iterator[Interrupt]:
-    """Within the body the first SIGINT or SIGTERM sets the flag, the second one raises KeyboardInterrupt.
+    """Within the body the first signal of :func:`ending_signals` sets the flag, the second raises KeyboardInterrupt.
+
+    SIGHUP never raises: a closed terminal sends it more than once.
 
     Outside the main thread, where Python allows no handlers, the flag never rises.
     """
     interrupt = Interrupt()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if interrupt.signal is not None:
+        if interrupt.signal is not None and number in (signal.SIGINT, signal.SIGTERM):
             raise KeyboardInterrupt
-        interrupt.signal = number
+        interrupt.signal = interrupt.signal or number
 
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in ending_signals()}
     try:
         yield interrupt
     finally:

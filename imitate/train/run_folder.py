@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from imitate.errors import CheckpointError, ConfigError
 from imitate.recognition import diagnosis, recognise
@@ -81,17 +81,35 @@ class RunFolder:
         """Hold the folder for one training process; the system frees it when the process dies."""
         with (self.path / ".lock").open("w") as handle:
             try:
-                import fcntl
-
-                # Not flock: forked processes that read data would hold it when the trainer is killed.
-                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:  # no fcntl on Windows: unlocked
-                pass
+                _lock(handle)
             except (BlockingIOError, PermissionError):
                 raise ConfigError(
                     f"{self.path}: another process is training in this run folder; wait for it or stop it first"
                 ) from None
             yield
+
+    def is_locked(self) -> bool:
+        """Whether another process trains in this folder."""
+        with (self.path / ".lock").open("a") as handle:
+            try:
+                _lock(handle)
+            except (BlockingIOError, PermissionError):
+                return True
+        return False
+
+
+def _lock(handle: IO[str]) -> None:
+    """Take the lock of an open file, which the system frees when the process dies.
+
+    Raises:
+        OSError: another process has it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # no fcntl on Windows: unlocked
+        return
+    # Not flock: forked processes that read data would hold it when the trainer is killed.
+    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def create_run_folder(output_dir: str | Path, name: str) -> RunFolder:

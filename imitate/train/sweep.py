@@ -21,12 +21,21 @@ from imitate.config.loading import Source
 from imitate.errors import ConfigError
 from imitate.functional.over_seeds import FEWEST_SEEDS, Statistic
 from imitate.train.curves import read_curves
+from imitate.train.interrupts import ending_signals
 from imitate.train.over_seeds import SEED, Setting, settings_of
 from imitate.train.plot import draw_settings
 from imitate.train.results_table import save_table
 from imitate.train.run_folder import RunFolder, newest_run_folder, to_json, write_text
 
 POLL_S = 0.2
+TRAINER_ENDS_S = 30.0
+"""A training whose sweep was killed has so long to save and end."""
+# Not `-m imitate`: it is to end with the sweep, which holds the other end of its stdin.
+_TRAINER = (
+    "from imitate.processes import end_with_stdin; "
+    f"end_with_stdin({TRAINER_ENDS_S}); "
+    "from imitate.cli.main import main; main()"
+)
 
 
 @dataclass(frozen=True)
@@ -204,11 +213,16 @@ class Sweep:
             # What ended badly is tried again from its last checkpoint.
             folder.results.unlink(missing_ok=True)
             arguments = ["--resume", str(folder.path)]
-        command = [sys.executable, "-m", "imitate", "train", *arguments]
+            self._await_trainer(folder)
+        command = [sys.executable, "-c", _TRAINER, "train", *arguments]
         with (where / "output.txt").open("a", encoding="utf-8") as output:
             # A session of its own: Ctrl-C reaches it through us, once.
             process = subprocess.Popen(
-                command, stdout=output, stderr=output, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
             while process.poll() is None:
                 if self._stop.wait(POLL_S):
@@ -219,6 +233,12 @@ class Sweep:
             status = "interrupted" if self._stop.is_set() else f"failed: see {where / 'output.txt'}"
             done = SweepRun(name, done.values, status, {})
         tell(done)
+
+    def _await_trainer(self, folder: RunFolder) -> None:
+        """Wait for the trainer of a sweep that was killed: it saves and ends as soon as it notices."""
+        deadline = time.monotonic() + TRAINER_ENDS_S + 10.0
+        while folder.is_locked() and time.monotonic() < deadline and not self._stop.wait(POLL_S):
+            pass
 
     def _config(self, name: str) -> Config:
         return self._configs[name].with_overrides(
@@ -308,7 +328,7 @@ def _at(config: Config, path: str) -> Any:
 
 
 def _raise_on_signals() -> dict[int, Any]:
-    """SIGINT and SIGTERM end a sweep, as they end each run; only the main thread may say so. What was there before.
+    """Let the signals that end a training end the sweep, in the main thread alone; the handlers that were there before.
 
     Shells let background commands ignore SIGINT, and Python leaves it so.
     """
@@ -318,7 +338,7 @@ def _raise_on_signals() -> dict[int, Any]:
     def handle(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    return {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    return {number: signal.signal(number, handle) for number in ending_signals()}
 
 
 def default_workers() -> int:

@@ -295,5 +295,7 @@ def _finish(run: Run, status: str) -> RunResult:
     lines = summary_lines(results)
     if status == "interrupted":
         lines.append(f"{run.interrupt.name}: to go on, imitate train --resume {folder.path}")
+        if run.interrupt.name == "SIGHUP":  # nobody sees the terminal; the log keeps it
+            run.console.say(lines[-1])
     exit_code = run.interrupt.exit_code or (1 if failures else 0)
     return RunResult(folder.path, status, exit_code, checkpoint, results, tuple(lines))

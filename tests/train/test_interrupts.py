@@ -31,3 +31,20 @@ def test_in_another_thread_nothing_is_caught():
     thread.start()
     thread.join()
     assert seen == [0]
+
+
+def test_a_closed_terminal_ends_a_training_however_often_it_says_so():
+    with caught_signals() as interrupt:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert (interrupt.exit_code, interrupt.name) == (129, "SIGHUP")
+
+
+def test_nohup_is_heeded():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with caught_signals() as interrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupt.signal is None
+    finally:
+        signal.signal(signal.SIGHUP, before)

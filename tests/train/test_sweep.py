@@ -1,11 +1,13 @@
 """Many runs from one configuration; curves of several runs."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,6 +121,47 @@ def test_an_interrupted_sweep_goes_on(config, tmp_path, before):
     assert (run.parent / "checkpoints" / "last.pth").is_file()
     states = [Sweep(config).state(name).status for name in Sweep(config).runs]
     assert states == ["interrupted", "waiting"]
+
+
+def test_a_killed_sweep_leaves_no_training_and_the_same_call_resumes_it(config, tmp_path):
+    command = [sys.executable, "-m", "imitate", "sweep", str(config), "--workers", "2"]
+    command += ["--set", "train.num_epochs=100000"]
+    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: len(logs_with(tmp_path, "torch threads")) == 2)
+    finally:
+        killed.kill()
+        killed.wait()
+    again = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: len(logs_with(tmp_path, "resumed at epoch")) == 2)
+        again.send_signal(signal.SIGINT)
+        out, err = again.communicate(timeout=240)
+    finally:
+        again.kill()
+    assert again.returncode == 130 and "failed" not in out, out + err
+    assert len(logs_with(tmp_path, "")) == 2
+    wait_until(lambda: not processes_with(str(tmp_path)))
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def logs_with(tmp_path, words):
+    logs = (tmp_path / "runs").glob("two/*/*/log.txt")
+    return [log for log in logs if words in log.read_text()]
+
+
+def processes_with(words):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path] if words.encode() in path.read_bytes() else []
+    return found
 
 
 def test_a_run_that_fails_is_told_and_the_others_go_on(config):
