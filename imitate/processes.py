@@ -116,7 +116,7 @@ class Worker:
             return self.connection.recv()
         except (EOFError, OSError):
             call = self.pulse.call
-            self.stop()
+            self.stop(patience_s=5.0)  # it is ending; its own exit code is wanted
             where = f" in {call}" if call else ""
             return Lost(f"its process died{where} (exit code {self.exit_code})", died=True)
 

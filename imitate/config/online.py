@@ -97,6 +97,11 @@ class OnlineConfig(Section):
     save_buffer: bool = Field(
         True, description="Save the remembered steps beside last.pth, to resume with them."
     )
+    obs_statistics: Literal["running", "warmup"] = Field(
+        "running",
+        description="With obs_normalization, for algorithms that replay and have no demonstrations: statistics of all "
+        "steps so far, or of those before the first update alone.",
+    )
     demo_ratio: float = Field(
         0.0, ge=0, le=1, description="Share of each batch that comes from train.data."
     )

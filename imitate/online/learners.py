@@ -76,7 +76,7 @@ class ReplayLearner:
         batch_size: of an update.
         update_ratio: updates per environment step.
         warmup_steps: environment steps that are remembered before the first update.
-        obs_normalizer: learns from these steps, and then stays.
+        obs_normalizer: learns from these steps, and where it is running from all that follow.
         demos: demonstrations that ``source`` draws from too.
 
     Attributes:
@@ -107,14 +107,20 @@ class ReplayLearner:
         self.memory.drop_episodes(collected.lost_lanes)
         for step in collected.steps:
             self.memory.add(step, collected.lanes)
-        if self._obs_normalizer is not None and self._warmup_left > 0:
-            for step in collected.steps:
-                self._obs_normalizer.add(step.obs)
-            if collected.num_steps >= self._warmup_left:
-                self._obs_normalizer.apply(self.algo.preprocess)
+        self._observe(collected)
         steps = collected.num_steps - self._warmup_left
         self._warmup_left = max(-steps, 0.0)
         self._owed += self._ratio * max(steps, 0.0)
+
+    def _observe(self, collected: Collected) -> None:
+        """Let statistics of observations learn; what is stored is raw, so old steps are seen with the new ones too."""
+        normalizer, is_warm = self._obs_normalizer, self._warmup_left <= 0
+        if normalizer is None or (is_warm and not normalizer.is_running):
+            return
+        for step in collected.steps:
+            normalizer.add(step.obs)
+        if normalizer.has_grown if is_warm else collected.num_steps >= self._warmup_left:
+            normalizer.apply(self.algo.preprocess)
 
     def updates_due(self, epoch: int, most: int | None = None) -> Iterator[Info]:
         """The updates that the steps so far allow, but no more than ``most`` now."""

@@ -64,19 +64,30 @@ class RunningMoments:
         self.mean, self._squares = np.array(state["mean"]), np.array(state["squares"])
 
 
+GROWTH = 0.01
+"""Running statistics are applied anew when they rest on this share more observations: seldom once they are many."""
+
+
 class ObsNormalizer:
     """Moments of the observations that are vectors.
 
     Args:
         shapes: shape of one step of each of them.
         sources: by key, the observations that its moments are those of together; itself, where it is not there.
+
+    Attributes:
+        is_running: whether the moments go on with learning; False: those of the steps before the first update stay.
     """
 
     def __init__(
         self,
         shapes: Mapping[str, Sequence[int]],
         sources: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        *,
+        is_running: bool = True,
     ) -> None:
+        self.is_running = is_running
+        self._applied = 0
         self._moments = {key: RunningMoments(shape) for key, shape in shapes.items()}
         self._sources = {key: sources.get(key, (key,)) for key in shapes}
 
@@ -86,8 +97,19 @@ class ObsNormalizer:
             for source in self._sources[key]:
                 moments.add(obs[source].reshape(-1, *moments.mean.shape))
 
+    @property
+    def count(self) -> int:
+        """Observations seen, of the key with the most."""
+        return max((moments.count for moments in self._moments.values()), default=0)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether the moments rest on enough more observations than when they were applied."""
+        return self.count > self._applied * (1.0 + GROWTH)
+
     def apply(self, preprocess: Preprocess) -> None:
         """Let networks see observations with mean 0 and standard deviation 1 (not below 0.01)."""
+        self._applied = self.count
         for key, moments in self._moments.items():
             offset, scale = mean_std_with_floor(
                 torch.from_numpy(moments.mean), torch.from_numpy(moments.std)
@@ -96,12 +118,18 @@ class ObsNormalizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers."""
-        return {key: moments.state_dict() for key, moments in self._moments.items()}
+        return {
+            "moments": {key: moments.state_dict() for key, moments in self._moments.items()},
+            "applied": self._applied,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Go on from :meth:`state_dict`; runs of versions that had no running statistics keep theirs as they are."""
+        if "applied" not in state:
+            state, self.is_running = {"moments": state, "applied": 0}, False
+        self._applied = int(state["applied"])
         for key, moments in self._moments.items():
-            moments.load_state_dict(state[key])
+            moments.load_state_dict(state["moments"][key])
 
 
 class RewardScaler:

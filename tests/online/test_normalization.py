@@ -4,7 +4,12 @@ import torch
 
 from imitate.data.rewards import RewardTransform
 from imitate.models.preprocess import Preprocess
+from imitate.online.learners import ReplayLearner
 from imitate.online.normalization import ObsNormalizer, RewardScaler, RunningMoments
+from imitate.online.replay import ReplayBuffer
+from imitate.online.steps import Collected, Step
+
+from .worlds import make_algo
 
 
 def test_moments_of_parts_are_those_of_the_whole():
@@ -62,3 +67,67 @@ def test_rewards_are_clipped_last():
     rewards = np.array([[3.0], [-1.0], [1.0]], np.float32)
     scaled = scaler(rewards, np.zeros((3, 1), dtype=np.bool_), np.array([0]))
     assert scaled[:, 0].tolist() == [4.0, -1.0, 1.0]
+
+
+def learner_of(is_running):
+    algo = make_algo()
+    memory = ReplayBuffer({"place": (1,)}, 1, 1000)
+    normalizer = ObsNormalizer({"place": (1,)}, is_running=is_running)
+    learner = ReplayLearner(
+        algo,
+        memory,
+        memory,
+        batch_size=4,
+        update_ratio=0.0,
+        warmup_steps=100,
+        obs_normalizer=normalizer,
+    )
+    return learner, algo
+
+
+def seen(places):
+    rows = np.asarray(places, np.float32)[:, None, None]
+    none = np.zeros(1, bool)
+    zeros = np.zeros(1, np.float32)
+    steps = [Step({"place": row}, row, zeros, none, none, {"place": row}) for row in rows]
+    return Collected(steps, np.array([0]), [])
+
+
+def affine(algo):
+    (offset,), (scale,) = algo.preprocess.offset.tolist(), algo.preprocess.scale.tolist()
+    return pytest.approx((offset, scale), rel=1e-5)
+
+
+def test_statistics_of_replay_follow_what_is_seen_after_the_warmup_or_stay():
+    """Random actions stay at -1 and 1; what is learned leads to 9 and 11."""
+    for is_running in (True, False):
+        learner, algo = learner_of(is_running)
+        learner.take(seen([-1.0, 1.0] * 50))
+        assert affine(algo) == (0.0, 1.0)
+        learner.take(seen([9.0, 11.0] * 150))
+        # Mean 7.5; variance 1 + 0.25 * 7.5 ** 2 + 0.75 * 2.5 ** 2 = 19.75.
+        assert affine(algo) == ((7.5, 19.75**0.5) if is_running else (0.0, 1.0))
+
+
+def test_running_statistics_are_applied_when_they_have_grown_and_resumed_as_they_were():
+    learner, algo = learner_of(True)
+    learner.take(seen([-1.0, 1.0] * 50))
+    learner.take(seen([100.0]))
+    assert affine(algo) == (0.0, 1.0)  # 101 steps are 1 % more than 100, not yet above
+    again, copy = learner_of(True)
+    again.load_state_dict(learner.state_dict())
+    copy.preprocess = Preprocess.from_dict(algo.preprocess.to_dict())
+    for one, its_algo in ((learner, algo), (again, copy)):
+        one.take(seen([2.0]))
+        assert affine(its_algo) == (1.0, np.std([-1.0, 1.0] * 50 + [100.0, 2.0]))
+    assert learner.state_dict() == again.state_dict()
+
+
+def test_runs_that_began_with_statistics_of_the_warmup_keep_them():
+    learner, _ = learner_of(True)
+    learner.take(seen([-1.0, 1.0] * 50))
+    saved = learner.state_dict()
+    older, algo = learner_of(True)
+    older.load_state_dict({**saved, "obs": saved["obs"]["moments"]})
+    older.take(seen([50.0] * 100))
+    assert affine(algo) == (0.0, 1.0)
