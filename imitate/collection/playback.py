@@ -136,7 +136,9 @@ def _played(
     """Each demo's frames, from a process that plays it."""
     for demo, found in pool.results(demos):
         if isinstance(found, Lost):
-            raise (EnvError if found.died else DatasetError)(f"{demo}: {found.reason}")
+            if found.died:
+                raise EnvError(f"{demo} cannot be played: {found.reason}")
+            raise DatasetError(found.reason)
         report.divergence.update(found.divergence)
         report.success.update(found.success)
         yield demo, np.memmap(found.frames, dtype=np.uint8, mode="r", shape=found.shape)

@@ -58,7 +58,8 @@ def replay_some(
         step_timeout_s: a call of the simulator that takes longer ends the check.
 
     Raises:
-        EnvError: the environment cannot be made, hangs, or does not take the actions or the states.
+        DatasetError: the actions or the states do not fit the environment.
+        EnvError: it cannot be made, or hangs.
     """
     names = [demo for demo in file.demos() if file.has(demo, "states")]
     if wanted < 1 or not names:
@@ -68,7 +69,9 @@ def replay_some(
     with DemoPool(partial(_prepared, file.path, env_args), 1, step_timeout_s) as pool:
         for demo, found in pool.results([names[number] for number in chosen]):
             if isinstance(found, Lost):
-                raise EnvError(f"{file.path}: {demo} cannot be played: {found.reason}")
+                if found.died:
+                    raise EnvError(f"{file.path}: {demo} cannot be played: {found.reason}")
+                raise DatasetError(found.reason)
             replays[demo] = found
     return replays
 

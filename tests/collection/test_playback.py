@@ -1,10 +1,12 @@
+from pathlib import Path
+
 import imageio.v3 as imageio
 import numpy as np
 import pytest
 
 from imitate.collection.playback import playback
 from imitate.data import DatasetFile, DatasetWriter, Episode
-from imitate.errors import DatasetError
+from imitate.errors import DatasetError, EnvError
 
 
 @pytest.fixture
@@ -90,3 +92,31 @@ def test_states_show_the_cube_going_up(lift_file, tmp_path):
         return np.nonzero(red)[0].mean()
 
     assert height_of_red(last) < height_of_red(first) - 1  # rows count from the top
+
+
+def test_a_simulator_that_hangs_is_named(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "train" / "point_mass_env"))
+    meta = {"env_name": "point_mass:PointMass-v0", "type": 2, "env_kwargs": {"hang_in": "make"}}
+    path = write_states(tmp_path / "states.hdf5", meta)
+    words = (
+        "demo_0 cannot be played: making the environment did not return within 1.5 s, in 2 tries"
+    )
+    with pytest.raises(EnvError, match=words):
+        playback(path, tmp_path / "v.mp4", size=8, step_timeout_s=0.3)
+    assert list(tmp_path.glob("*.mp4")) == []
+
+
+def write_states(path, meta):
+    with DatasetWriter(path, meta) as writer:
+        zeros = np.zeros(5)
+        writer.append_episode(
+            Episode(
+                obs={"pos": np.zeros((5, 2))},
+                actions=np.zeros((5, 2)),
+                rewards=zeros,
+                terminals=zeros,
+                timeouts=zeros,
+                states=np.zeros((5, 3)),
+            )
+        )
+    return path
