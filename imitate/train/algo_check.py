@@ -128,7 +128,7 @@ class AlgoCheck:
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = small(config)
         self._online = config.train.online.enabled
-        self._plays = config.algo.acts and (self._online or self._evaluates())
+        self._plays = config.algo.acts and (self._online or self._evaluates(config))
         self._folder = folder
         self._device, _ = choose_device(config.train)
         self._setup: Setup | None = None
@@ -189,9 +189,9 @@ class AlgoCheck:
             return (practice_env_meta(self.config),)
         return environments(self.config)
 
-    def _evaluates(self) -> bool:
-        """Whether there are rollouts, and an environment for them that is no real robot."""
-        enabled = self.config.experiment.rollout.enabled
+    def _evaluates(self, config: Config) -> bool:
+        """Whether the configuration as given has rollouts, and an environment for them that is no real robot."""
+        enabled = config.experiment.rollout.enabled
         return enabled and not all(is_real(meta) for meta in self._metas())
 
     def _environment(self) -> str:

@@ -49,8 +49,9 @@ def test_a_key_that_the_demonstrations_lack(tmp_path, importable):
     path.write_text(json.dumps(ground.config_dict()))
     wanted = 'observation.modalities.obs.low_dim=["goal","poss"]'
     result = invoke(path, "--dataset", data, "--set", wanted)
-    assert result.exit_code == 1
-    assert any(line.startswith("ERROR") and "poss" in line for line in result.output.splitlines())
+    assert result.exit_code == 2
+    (line,) = result.output.splitlines()
+    assert line.startswith("error: ") and "'obs/poss'" in line
 
 
 @pytest.mark.parametrize(
