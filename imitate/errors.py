@@ -6,9 +6,13 @@ The command line prints it without a traceback and exits with 2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_NOT_PRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff]"
+)
 MOST_NAMES = 60
 """So many names are told in an error message, not more."""
 
@@ -45,12 +49,19 @@ class NotFiniteError(UserError):
         self.rows = rows
 
 
+def printable(text: str) -> str:
+    """Text in which nothing moves a terminal's cursor, changes its colours or cannot be encoded; lines stay lines."""
+    return _NOT_PRINTABLE.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Words for an error message: the nearest valid name, or where none is near all of them, or a few of many."""
     names = sorted(valid)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
+    if close and (close[0].isascii() or not name.isascii()) and close[0].isprintable():
         return f"did you mean '{close[0]}'?"
+    if close:
+        return f"did you mean {ascii(close[0])}, which has other letters than it seems to have?"
     if len(names) > MOST_NAMES:
         return f"valid names are {', '.join(names[:5])} ... ({len(names)} in all)"
     return f"valid names: {', '.join(names)}" if names else "there are none"

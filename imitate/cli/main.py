@@ -6,11 +6,13 @@ Exit codes: 0 done, 1 a fault of the program (with its traceback), 2 invalid inp
 
 from __future__ import annotations
 
+import errno
 import signal
-from contextlib import suppress
+import sys
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,11 +20,20 @@ from typer.core import TyperCommand, TyperGroup
 import imitate
 from imitate.cli.help_texts import complete, examples
 from imitate.cli.trust import with_trust
-from imitate.errors import UserError, nearest
+from imitate.errors import UserError, nearest, printable
 
 USER_ERROR = 2
 INTERRUPTED = 130
 HUNG_UP = 129
+_MENDABLE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+)
 
 
 HELP = """From robot demonstrations to a deployed policy.
@@ -185,6 +196,20 @@ class _LazyVerb(TyperCommand):
         return with_trust(command, self._name)
 
 
+class _PlainOutput:
+    """Standard output on which no name out of a file can move the cursor or change colours."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be shown of a text."""
+        return self._stream.write(printable(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class _Verbs(TyperGroup):
     """The top level: finds commands by name, and turns a :class:`UserError` into one line and exit code 2."""
 
@@ -205,10 +230,20 @@ class _Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            with redirect_stdout(cast(TextIO, _PlainOutput(sys.stdout))):
+                return super().invoke(ctx)
         except UserError as error:
             for line in str(error).splitlines():
-                typer.echo(f"error: {line}", err=True)
+                typer.echo(f"error: {printable(line)}", err=True)
+            raise typer.Exit(USER_ERROR) from None
+        except OSError as error:
+            if error.filename is None or error.errno not in _MENDABLE:
+                raise
+            typer.echo(
+                f"error: {printable(str(error.filename))}: cannot be read or written ({error.strerror}): "
+                "make room, change its permissions, or name another place",
+                err=True,
+            )
             raise typer.Exit(USER_ERROR) from None
         except KeyboardInterrupt as error:
             with suppress(OSError):  # the terminal may be gone

@@ -33,11 +33,15 @@ class _Confined:
     def __getitem__(self, name: Any) -> Any:
         if isinstance(name, str | bytes):
             check_path(self.id, _encoded(name))
-        return _checked(super().__getitem__(name))  # type: ignore[misc]
+        return _checked(super().__getitem__(_encoded(name) if isinstance(name, str) else name))  # type: ignore[misc]
 
     def __contains__(self, name: Any) -> bool:
         check_path(self.id, _encoded(name))
-        return bool(super().__contains__(name))  # type: ignore[misc]
+        return bool(super().__contains__(_encoded(name)))  # type: ignore[misc]
+
+    def __iter__(self) -> Iterator[str]:
+        for name in self.id:
+            yield name.decode("utf-8", "surrogateescape")
 
     def get(self, name: Any, default: Any = None, **options: Any) -> Any:
         """The object ``name``, or ``default`` if there is none."""

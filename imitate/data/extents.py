@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from imitate.data.confined import arrays_below
-from imitate.data.hdf5_format import DatasetFile
+from imitate.data.hdf5_format import DatasetFile, check_size
 
 
 class Extent(NamedTuple):
@@ -94,6 +94,7 @@ class Extents:
         return values.view(extent.dtype).reshape(-1, *extent.shape[1:])
 
     def _extent(self, array: h5d.DatasetID, demo: str, key: str) -> Extent:
+        check_size(array)
         shape, dtype = tuple(map(int, array.shape)), np.dtype(array.dtype)
         if dtype.kind == "O":  # such as frames that are compressed one by one
             return Extent(self.file.shape(demo, key), self.file.dtype(demo, key), None)

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+from h5py import h5d
 from numpy.typing import NDArray
 from typing_extensions import Self
 
@@ -31,6 +33,8 @@ from imitate.errors import DatasetError, nearest
 from imitate.recognition import diagnosis
 
 _RECORDS_BYTES = 2**17
+_ALWAYS_BYTES, _MOST_RATIO = 2**26, 1100
+"""Arrays up to this size are taken at their word; larger ones up to so many times what is stored."""
 DAMAGED = "it is cut short or damaged; copy or collect it again"
 
 
@@ -239,14 +243,20 @@ class DatasetFile:
             return {}
         try:
             meta = json.loads(text)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             meta = None
         if not isinstance(meta, dict):
             raise DatasetError(
                 f"{self.path}: attribute 'env_args' of group 'data' is not a JSON object (begins {str(text)[:40]!r}): "
                 "write one with env_name, type, env_kwargs"
             )
-        return meta
+        kwargs = meta.get("env_kwargs")
+        if kwargs is not None and not isinstance(kwargs, dict):
+            raise DatasetError(
+                f"{self.path}: 'env_kwargs' in attribute 'env_args' of group 'data' is {str(kwargs)[:40]!r}: "
+                "write a JSON object, such as {}"
+            )
+        return {**meta, "env_kwargs": {}} if "env_kwargs" in meta and kwargs is None else meta
 
     @property
     def control_freq(self) -> float | None:
@@ -263,14 +273,28 @@ class DatasetFile:
     def file_attrs(self) -> dict[str, Any]:
         """Attributes of the group ``data``."""
         with self.reading("data"):
-            return {name: _plain(value) for name, value in self._data.attrs.items()}
+            return {_name(name): _plain(value) for name, value in self._data.attrs.items()}
 
     def attrs(self, demo: str, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Attributes of a demo: all, or those of ``names`` that it has (a simulator's model takes long to read)."""
         group = self._group(demo)
         with self.reading(f"demo '{demo}'"):
             wanted = list(group.attrs) if names is None else [n for n in names if n in group.attrs]
-            return {name: _plain(group.attrs[name]) for name in wanted}
+            return {_name(name): _plain(group.attrs[name]) for name in wanted}
+
+    def success(self, demo: str) -> bool | None:
+        """Whether a demo solves its task, by its attribute ``success``; None without.
+
+        Raises:
+            DatasetError: the attribute is no single value.
+        """
+        said = self.attrs(demo, ["success"]).get("success")
+        if said is None:
+            return None
+        with self.reading(f"demo '{demo}', attribute 'success'"):
+            if np.size(said) != 1:
+                raise ValueError(f"it is {str(said)[:40]!r}, not true or false")
+            return bool(said)
 
     def fingerprint(self) -> dict[str, Any]:
         """Digests that tell this file's content from another's: see :mod:`imitate.data.fingerprint`."""
@@ -299,6 +323,7 @@ class DatasetFile:
         with self.reading(f"demo '{demo}', '{key}'"):
             found = group.get(key)
             if isinstance(found, h5py.Dataset) and found.shape:
+                check_size(found.id)
                 array = self._arrays[key] = _described(found)
                 return array
             prefix, _, name = key.rpartition("/")
@@ -321,10 +346,28 @@ class DatasetFile:
             ValueError,
             TypeError,
             ArithmeticError,
+            MemoryError,
         ) as error:
             raise DatasetError(
                 f"{self.path}: {what} cannot be read: {DAMAGED} ({error})"
             ) from error
+
+
+def check_size(array: h5d.DatasetID) -> None:
+    """Refuse an array of a size that only a damaged or malicious file can claim, before memory or time is taken for it.
+
+    Raises:
+        ValueError: it claims far more than any compressor could have put where it is stored.
+    """
+    dtype = array.dtype
+    claimed = math.prod(map(int, array.shape)) * dtype.itemsize
+    if claimed > _ALWAYS_BYTES:
+        stored = array.get_storage_size()
+        if claimed > _MOST_RATIO * stored:
+            raise ValueError(
+                f"shape {tuple(map(int, array.shape))} of {dtype} claims {claimed / 2**30:.3g} GiB, "
+                f"but {stored / 2**20:.3g} MiB are stored"
+            )
 
 
 def _described(values: h5py.Dataset) -> _Array:
@@ -415,8 +458,13 @@ def _keep_little(file: h5py.File) -> None:
     file.id.set_mdc_config(config)
 
 
+def _name(name: str | bytes) -> str:
+    """An attribute's name, which h5py gives as bytes where it is not UTF-8."""
+    return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
+
+
 def _plain(value: Any) -> Any:
     """An attribute as text, number, bool or array."""
     if isinstance(value, bytes):
-        return value.decode()
+        return value.decode(errors="replace")
     return value.item() if isinstance(value, np.generic) else value

@@ -61,7 +61,9 @@ def _action_range(file: DatasetFile, demos: Sequence[str]) -> Report | None:
     if not demos:
         return None
     arrays = [file.read(demo, "actions") for demo in demos]
-    if len({array.shape[1:] for array in arrays}) > 1 or not any(map(len, arrays)):
+    widths = {array.shape[1:] for array in arrays}
+    numeric = all(array.dtype.kind in "fiub" for array in arrays)
+    if len(widths) > 1 or not numeric or not any(array.size for array in arrays):
         return None
     actions = np.concatenate(arrays)
     low, high = actions.min(axis=0), actions.max(axis=0)
@@ -74,7 +76,7 @@ def _action_range(file: DatasetFile, demos: Sequence[str]) -> Report | None:
 
 def _successes(file: DatasetFile, demos: Sequence[str]) -> Report | None:
     """How many demos solve their task: by their attribute, else by whether a reward was given."""
-    flags = [file.attrs(demo).get("success") for demo in demos]
+    flags = [file.success(demo) for demo in demos]
     if demos and all(flag is not None for flag in flags):
         return {"demos": sum(map(bool, flags)), "of": len(demos), "by": "success"}
     if demos and all(file.has(demo, "rewards") for demo in demos):

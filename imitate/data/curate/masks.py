@@ -115,8 +115,7 @@ def add_filter_key(
 def failures_among(path: Path, demos: Sequence[str]) -> int:
     """How many of the demos say of themselves that they fail, by their attribute ``success``."""
     with DatasetFile(path) as file:
-        flags = [file.attrs(demo, ["success"]).get("success") for demo in demos]
-    return sum(flag is not None and not flag for flag in flags)
+        return sum(file.success(demo) is False for demo in demos)
 
 
 def _check(file: DatasetFile, chosen: Mapping[str, Sequence[str]], overwrite: bool) -> None:

@@ -181,6 +181,8 @@ def copy_demo(demo: h5py.Group, data: h5py.Group, name: str, changes: Changes) -
     Returns:
         its number of steps.
     """
+    if not isinstance(demo, h5py.Group):
+        raise ValueError("it is an array, not a group of arrays")
     old_name = demo.name.rpartition("/")[2]
     if changes.touches(old_name):
         new = data.create_group(name)

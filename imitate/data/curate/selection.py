@@ -93,9 +93,9 @@ def solved(file: DatasetFile, demo: str) -> bool:
     Raises:
         DatasetError: neither the attribute ``success`` nor rewards say so.
     """
-    said = file.attrs(demo).get("success")
+    said = file.success(demo)
     if said is not None:
-        return bool(said)
+        return said
     if file.has(demo, "rewards"):
         return bool((file.read(demo, "rewards") > 0).any())
     raise DatasetError(

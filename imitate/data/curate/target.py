@@ -8,7 +8,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +65,8 @@ class Target:
                 f"{path}: cannot be written ({reason}): make room, or choose another folder"
             ) from error
         finally:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
 
     def _check_free(self, path: Path) -> None:
         if self.out is None:

@@ -106,7 +106,7 @@ class NextObs:
         """Compare the small arrays of a piece."""
         for key, following in piece.small.items():
             seen = piece.small.get(f"obs/{key[9:]}") if key.startswith("next_obs/") else None
-            if seen is None or len(seen) < 2:
+            if seen is None or len(seen) < 2 or seen.shape != following.shape:
                 continue
             differ = np.abs(seen[1:].astype(np.float64) - following[:-1]) > _CLOSE
             wrong = int(differ.reshape(len(differ), -1).any(axis=1).sum())

@@ -39,6 +39,8 @@ class Images:
         """Look at frames."""
         arrays = dict([piece.large]) if piece.large else piece.small
         for key in self._keys.keys() & arrays.keys():
+            if arrays[key].size == 0:
+                continue
             frames = arrays[key].reshape(len(arrays[key]), -1)
             low, high = frames.min(axis=1), frames.max(axis=1)
             self._note(piece, key, low, high)

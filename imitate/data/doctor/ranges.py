@@ -44,7 +44,11 @@ class Ranges:
     def see(self, piece: Piece) -> None:
         """Take the ranges of the arrays of small steps."""
         for key, values in piece.small.items():
+            if values.size == 0:
+                continue
             columns = values.reshape(len(values), -1)
+            if columns.dtype == bool:
+                columns = columns.astype(np.uint8)
             low, high = _extremes(columns)
             if values.dtype.kind == "f" and not np.isfinite(low + high).all():
                 columns = self._note_not_finite(piece, key, columns)

@@ -241,10 +241,9 @@ def check_length_outliers(layout: Layout) -> Iterator[Finding]:
 
 def _fails(layout: Layout, demo: str) -> bool:
     try:
-        success = layout.file.attrs(demo, ["success"]).get("success")
+        return layout.file.success(demo) is False
     except DatasetError:
         return False
-    return success is not None and np.ndim(success) == 0 and not success
 
 
 def _look_at(layout: Layout, demos: list[str], kind: str) -> str:
