@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from imitate import RolloutPolicy, policy_from_checkpoint
+from imitate.errors import UserError
 
 
 class Robot(Protocol):
@@ -297,5 +298,5 @@ if __name__ == "__main__":
     args = parser.parse_args()
     try:
         main(args.checkpoint, args.rate_hz, args.steps, args.lang, args.any_rate)
-    except RobotError as problem:
+    except (RobotError, UserError) as problem:
         sys.exit(f"error: {problem}")

@@ -107,7 +107,7 @@ def command(
 
     if take_over is not None and label_every > 1:
         raise ConfigError(
-            "--label-every: with --take-over each step by hand is a label: leave one of them out"
+            "--label-every: with --take-over each expert-controlled step is a label: leave one of them out"
         )
     loaded = load_config(config, set_ or ())
     meta = _environment(env, dataset, loaded)

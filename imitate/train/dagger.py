@@ -1,4 +1,4 @@
-"""Rounds of practice under supervision: the policy acts, somebody corrects it, it learns from all of that.
+"""Interactive imitation learning in rounds: the policy acts, somebody corrects it, it learns from all of that.
 
 DAgger (Ross, Gordon, Bagnell, AISTATS 2011, arXiv:1011.0686): an expert labels the states that the policy visits, all
 or one of so many, and acts itself with probability beta^k in round k. HG-DAgger (Kelly et al., ICRA 2019,
@@ -158,7 +158,7 @@ def dagger(
         number = len(progress.rounds)
         if number > 0:
             last = progress.rounds[-1].checkpoint
-            work.practise(number, supervise(number), last, on_episode)
+            work.roll_out(number, supervise(number), last, on_episode)
         over = work.counted(number)
         result = work.learn(number, progress.rounds[-1].checkpoint if number else None)
         if result is None:
@@ -306,7 +306,7 @@ class _Work:
             self._demos, self._env_meta, append=append, overwrite=not append, strict=False
         )
 
-    def practise(
+    def roll_out(
         self,
         number: int,
         supervisor: Supervisor,

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from imitate.config.from_data import rollout_horizon
 from imitate.functional.statistics import wilson_interval
 from imitate.train.episodes import Episode
+
+LONG_DEMO = 0.6
+"""Demonstrations of this share of the horizon are about as long as it."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,7 @@ class EvalResult:
 
     Attributes:
         planned: episodes asked for; fewer were played if the evaluation was given up as hopeless.
+        longest_demo: steps of the longest demonstration that the policy learned from; None: not known.
     """
 
     env_name: str
@@ -29,6 +34,7 @@ class EvalResult:
     wall_s: float
     video: str | None = None
     warnings: tuple[str, ...] = ()
+    longest_demo: int | None = None
 
     @property
     def successes(self) -> int:
@@ -91,6 +97,30 @@ class EvalResult:
         """Episodes that broke twice; they count as failures."""
         return sum(episode.error is not None for episode in self.episodes)
 
+    @property
+    def out_of_time(self) -> int:
+        """Failed episodes that ended at the horizon."""
+        return sum(
+            not episode.success and episode.error is None and episode.length >= self.horizon
+            for episode in self.episodes
+        )
+
+    def horizon_note(self, option: str) -> str | None:
+        """A line where the horizon may be what failed: most failures end by it, and demonstrations are about as long.
+
+        Args:
+            option: what a longer horizon is asked for with, such as ``--horizon ``.
+        """
+        failures = len(self.episodes) - self.successes
+        if self.longest_demo is None or self.longest_demo < LONG_DEMO * self.horizon:
+            return None
+        if not self.out_of_time or 2 * self.out_of_time < failures:
+            return None
+        return (
+            f"{self.out_of_time} of {failures} failures ended at the horizon of {self.horizon}; demonstrations last up "
+            f"to {self.longest_demo} steps: {option}{rollout_horizon([self.longest_demo])}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
@@ -105,6 +135,8 @@ class EvalResult:
             "mean_return": self.mean_return,
             "mean_length": self.mean_length,
             "horizon": self.horizon,
+            "out_of_time": self.out_of_time,
+            "longest_demo": self.longest_demo,
             "seed": self.seed,
             "mode": self.mode,
             "workers": self.workers,

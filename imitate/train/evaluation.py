@@ -133,6 +133,7 @@ def evaluate(
         workers=workers,
         wall_s=timed(start),
         video=None if written is None else str(written),
+        longest_demo=subject.longest_demo,
         warnings=tuple(_warnings(played, wants_video=video is not None, mode=mode)),
     )
 
@@ -147,6 +148,7 @@ class _Subject:
     horizon: int
     weights: int
     device: str
+    longest_demo: int | None = None
 
 
 def _subject(
@@ -177,7 +179,8 @@ def _subject(
     weights = sum(weight.numel() for weight in ckpt["model"]["nets"].values())
     if device is None:
         device = "cuda" if weights > GPU_POLICY and torch.cuda.is_available() else "cpu"
-    return _Subject(path, None, fitted(meta), horizon, weights, device)
+    longest = ckpt["shape_metadata"].get("longest_demo")
+    return _Subject(path, None, fitted(meta), horizon, weights, device, longest)
 
 
 def _chosen(mode: Mode, subject: _Subject) -> Mode:

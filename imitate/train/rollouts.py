@@ -63,6 +63,7 @@ class Rollouts:
             self._pool.limit = self.shared_workers
         self._queue = BackgroundEvaluations(self._evaluate)
         self._playing, self._played = 0, 0
+        self._horizon_told = False
 
     @property
     def shared_workers(self) -> int:
@@ -197,8 +198,16 @@ class Rollouts:
             self._console.say(f"epoch {epoch}: {describe(result)}")
             for warning in result.warnings:
                 self._console.say(f"warning: {warning}")
+            self._tell_horizon(result)
         if not self._experiment.keep_all_videos:
             self._drop_videos({epoch, self.best_epoch})
+
+    def _tell_horizon(self, result: EvalResult) -> None:
+        """Once in a run: the horizon may be what fails."""
+        note = result.horizon_note("--set experiment.rollout.horizon=")
+        if note is not None and not self._horizon_told:
+            self._horizon_told = True
+            self._console.say(f"note: {note}")
 
     def _drop_videos(self, keep: set[int | None]) -> None:
         for path in self._folder.videos.glob("epoch_*.mp4"):

@@ -173,6 +173,7 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
             "action_low": action_low,
             "action_high": action_high,
             "control_freq": _control_freq(train_set.sources),
+            "longest_demo": max(demo.length for demo in train_set.store.demos),
         },
         provenance=_provenance(config, train_set),
     )

@@ -129,7 +129,7 @@ def draw_curves(folder: RunFolder) -> Path | None:
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     if any("Metrics/EnvironmentSteps" in record for record in epochs):
-        _line(left, epochs, "Metrics/AverageReturn", "practice")
+        _line(left, epochs, "Metrics/AverageReturn", "training")
         _line(left, sorted(rollouts, key=lambda r: r["epoch"]), "Rollout/Return", "evaluation")
         left.set(xlabel="epoch", ylabel="return")
     else:

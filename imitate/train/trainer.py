@@ -82,13 +82,13 @@ def train(
         output_dir: in place of `train.output_dir`.
         env: environment of the rollouts, as of :func:`imitate.train.environments.named_env`; it goes before
             ``experiment.env_meta_update_dict``, and that before the data's own.
-        resume: a run folder to go on with; True takes the newest of this configuration's name.
+        resume: a run folder to resume; True takes the newest of this configuration's name.
         overrides: `"a.b=value"`; in a resumed run those of `imitate.train.resume.CHANGEABLE` only.
         quiet: say nothing but errors.
         stream: where progress goes; stderr by default.
 
     Raises:
-        UserError: something about the input must be mended.
+        UserError: something in the input is invalid.
         TrainingError: training had to stop.
     """
     if resume and env is not None:

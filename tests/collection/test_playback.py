@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import h5py
 import imageio.v3 as imageio
 import numpy as np
 import pytest
@@ -26,6 +27,20 @@ def image_file(tmp_path):
                 )
             )
     return path
+
+
+def test_the_images_of_a_real_robot_are_shown_by_default(image_file, tmp_path):
+    env_args = '{"env_name": "my_arm", "type": 4, "env_kwargs": {}}'
+    with h5py.File(image_file, "r+") as file:
+        file["data"].attrs["env_args"] = env_args
+        file["data"].attrs["control_freq"] = 10
+    assert playback(image_file, tmp_path / "v.mp4", size=32, skip=1).frames == 10
+    assert imageio.immeta(tmp_path / "v.mp4")["fps"] == 10
+    with h5py.File(image_file, "r+") as file:
+        for demo in file["data"].values():
+            del demo["obs/front_image"]
+    with pytest.raises(EnvError, match=r"is 4, a real robot.*set-env"):
+        playback(image_file, tmp_path / "w.mp4")
 
 
 def test_recorded_images_every_second_step(image_file, tmp_path):

@@ -13,6 +13,7 @@ from imitate.train.run_folder import (
     find_checkpoint,
     newest_run_folder,
     open_run_folder,
+    runs_in,
     to_json,
     write_text,
 )
@@ -42,6 +43,18 @@ def test_checkpoints_in_order_of_preference(tmp_path):
         assert find_checkpoint(folder.path).name == name
         assert find_checkpoint(folder.checkpoints).name == name
     assert find_checkpoint(folder.checkpoints / "last.pth").name == "last.pth"
+
+
+def test_a_folder_of_runs_stands_for_the_newest_with_a_checkpoint(tmp_path):
+    first, second, third = (create_run_folder(tmp_path, "lift") for _ in range(3))
+    for folder in (first, second, third):
+        folder.config.write_text("{}")
+    for folder in (first, second):
+        folder.last.touch()
+    assert find_checkpoint(tmp_path / "lift") == second.last
+    assert runs_in(tmp_path / "lift") == [first.path, second.path, third.path]
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        find_checkpoint(tmp_path)
 
 
 def test_text_is_replaced_in_one_go(tmp_path):

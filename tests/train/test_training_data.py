@@ -190,3 +190,14 @@ def test_a_named_environment_stands_in_for_a_real_robot(tmp_path):
         quiet=True,
     )
     assert result.results["final"]["episodes"] == 2
+
+
+def test_a_horizon_as_long_as_the_demonstrations_is_told_of_once(start, tmp_path):
+    path = write_demos(tmp_path / "far.hdf5", meta=env_meta(out_of_reach=True))
+    rollout = {"enabled": True, "n": 2, "horizon": 15, "num_workers": 0}
+    _, lines = start(path, experiment={"rollout": rollout}, train={"num_epochs": 2})
+    (note,) = [line for line in lines if line.startswith("note: ")]
+    assert note == (
+        "note: 2 of 2 failures ended at the horizon of 15; demonstrations last up to 15 steps: "
+        "--set experiment.rollout.horizon=30"
+    )
