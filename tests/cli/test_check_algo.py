@@ -51,7 +51,7 @@ def test_a_key_that_the_demonstrations_lack(tmp_path, importable):
     result = invoke(path, "--dataset", data, "--set", wanted)
     assert result.exit_code == 2
     (line,) = result.output.splitlines()
-    assert line.startswith("error: ") and "'obs/poss'" in line
+    assert line.startswith("error: ") and "poss" in line
 
 
 @pytest.mark.parametrize(
