@@ -129,3 +129,34 @@ def test_quantile_regression_is_least_at_the_nearest_equally_likely_values():
         learned = (learned - 0.05 * slope).detach().requires_grad_()
     pairs = samples.reshape(4, 2)
     assert ((learned >= pairs[:, 0] - 0.1) & (learned <= pairs[:, 1] + 0.1)).all()
+
+
+def test_batches_of_several_axes_are_batches_of_one():
+    """Axes of different sizes, so that a sum over another one would show."""
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 4, generator=random)
+    target = torch.rand(2, 3, 4, generator=random)
+    samples = torch.randn(2, 3, 5, generator=random)
+    for function, *arguments in (
+        (lambda rows: expected_value(rows, ATOMS), logits),
+        (lambda rows, values: project_categorical(rows, values, ATOMS), target, logits),
+        (categorical_cross_entropy, logits, target),
+        (quantile_regression_loss, logits, samples),
+    ):
+        whole = function(*arguments)
+        flat = function(*(argument.flatten(0, 1) for argument in arguments))
+        rows = [function(*(a[i, j][None] for a in arguments)) for i in range(2) for j in range(3)]
+        torch.testing.assert_close(whole.flatten(0, 1), flat)
+        torch.testing.assert_close(flat, torch.cat(rows))
+
+
+def test_atoms_move_for_each_row_by_its_own_reward_and_discount():
+    moved = shifted_atoms(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 0.5, 1.0]), ATOMS)
+    assert moved.tolist() == [[1.0] * 4, [1.5, 2.0, 2.5, 3.0], [2.0, 3.0, 4.0, 5.0]]
+
+
+def test_the_threshold_of_the_huber_loss_is_one():
+    # Errors 1.1 and 0.9 of the median: half of 1.1 - 0.5 and half of 0.81 / 2.
+    for sample, expected in ((1.1, 0.5 * 0.6), (0.9, 0.5 * 0.405)):
+        loss = quantile_regression_loss(torch.tensor([[0.0]]), torch.tensor([[sample]]))
+        assert loss.item() == pytest.approx(expected)

@@ -68,8 +68,9 @@ def test_the_capacity_is_rounded_up_to_whole_positions(capacity, num_envs, least
     assert ring.number.tolist() == [0] * length * num_envs
 
 
-def test_three_positions_are_the_fewest_unless_more_are_asked_for():
-    assert make(1).length == 3
+def test_one_environment_and_three_positions_are_the_fewest():
+    ring = StepRing({"s": (1,)}, 1, 1)
+    assert (ring.num_envs, ring.length) == (1, 3)
 
 
 def test_vectors_lie_side_by_side_in_the_order_of_their_names_and_images_apart():
@@ -298,6 +299,15 @@ def test_cut_episodes_end_by_the_clock_where_they_are():
     assert kept(ring) == [[0, 1], [10], [100], [200]]
 
 
+def test_episodes_cut_in_several_environments():
+    ring = make(20, 2)
+    ring.add(step([0, 100]))
+    ring.add(step([1, 101]))
+    ring.cut_episodes()
+    assert np.flatnonzero(ring.timeouts).tolist() == [2, 3]
+    assert ring.position.tolist() == [3, 3]
+
+
 def test_an_episode_cut_at_the_rings_end_has_been_around():
     ring = make(4)
     for at in range(3):
@@ -420,10 +430,18 @@ def test_counted_anew():
     ring = make(20)
     ring.add_episode(episode(0, 3))
     ring.live[1] = False
-    ring.number[9] = 8
     ring.count_steps()
-    assert len(ring) == 2
-    assert ring._longest == 9
+    assert len(ring) == 2 and kept(ring) == [[0], [2]]
+
+
+def test_steps_go_where_the_counters_say_after_they_were_changed():
+    ring = make(20)
+    ring.add(step([0]))
+    ring.add(step([1]))
+    ring.position[:], ring.running[:] = 10, 0
+    ring.count_steps()
+    ring.add(step([30]))
+    assert np.flatnonzero(ring.live).tolist() == [0, 1, 10]
 
 
 # ---- reading -----------------------------------------------------------------------------------------
@@ -455,6 +473,54 @@ def test_the_longest_of_a_running_episode_counts_too():
     for at in range(10, 15):
         ring.add(step([at]))
     assert ring.steps_after(np.array([2])).tolist() == [4]
+
+
+def test_the_longest_of_a_whole_episode_counts():
+    ring = make(20)
+    ring.add_episode(episode(0, 3))
+    assert ring.steps_after(np.array([0, 1, 2])).tolist() == [2, 1, 0]
+
+
+def test_the_longest_of_several_environments_counts():
+    ring = make(40, 2)
+    for at in range(4):
+        ring.add(step([at, 100 + at], ends="ct" if at == 3 else "-t"))
+    # Lane 0 has one episode of 4 steps, lane 1 four of 1.
+    assert ring.steps_after(np.array([0])).tolist() == [3]
+
+
+def test_a_short_episode_after_a_long_one():
+    ring = make(20)
+    for at, end in zip(range(4), "---t", strict=True):
+        ring.add(step([at], ends=end))
+    for at, end in ((10, "-"), (11, "t"), (20, "-"), (21, "-"), (22, "-")):
+        ring.add(step([at], ends=end))
+    # Rows 0 .. 3, 5 and 6, 8 .. 10.
+    assert ring.steps_after(np.array([5, 6, 8])).tolist() == [1, 0, 2]
+    assert ring.steps_before(np.array([6, 10])).tolist() == [1, 2]
+
+
+def test_what_is_left_of_an_older_episode_does_not_follow_a_newer_one():
+    """Its steps lie behind the newest one, with the numbers that would come next."""
+    ring = make(6)
+    for at, end in zip(range(5), "----t", strict=True):
+        ring.add(step([at], ends=end))
+    ring.add(step([10]))
+    # Position 0 holds step 0 of the new episode, 1 its newest observation, 2 .. 4 steps 2 .. 4 of the old one.
+    assert rows(ring) == [10, None, 2, 3, 4, None]
+    assert ring.steps_after(np.array([0, 2, 4])).tolist() == [0, 2, 0]
+    # The newest observation stands at 1, so that two steps are left before the old step 4.
+    assert ring.steps_before(np.array([0, 2, 3, 4])).tolist() == [0, 0, 1, 2]
+
+
+def test_steps_before_after_seven_steps_in_a_ring_of_five():
+    ring = make(5)
+    for at in range(7):
+        ring.add(step([at]))
+    # Steps 5 and 6 at 0 and 1, the newest observation at 2, steps 3 and 4 at 3 and 4.
+    assert rows(ring) == [5, 6, None, 3, 4]
+    assert ring.steps_before(np.array([3, 4, 0, 1])).tolist() == [0, 1, 2, 3]
+    assert ring.steps_after(np.array([3, 4, 0, 1])).tolist() == [3, 2, 1, 0]
 
 
 def test_steps_of_an_episode_that_is_partly_overwritten():
