@@ -4,6 +4,7 @@
 #   bash scripts/test.sh                  all of it
 #   bash scripts/test.sh lint             one step: lint | types | layers | tests
 #   bash scripts/test.sh tests tests/cli  the tests step, with arguments for pytest
+#   bash scripts/test.sh tests --random-order 3    all tests in another order; a seed
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_env.sh"
 

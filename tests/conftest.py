@@ -1,13 +1,55 @@
 """Settings and fixtures for the whole suite."""
 
 import importlib.util
+import os
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 # Two threads that fight for one core are many times slower than one.
 torch.set_num_threads(1)
+
+# The same examples at each run, however busy the machine. Others: pytest --hypothesis-profile default.
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.load_profile("fixed")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--random-order",
+        type=int,
+        metavar="SEED",
+        help="shuffle the files, and the tests within each",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    seed = config.getoption("--random-order")
+    if seed is None:
+        return
+    shuffled = random.Random(seed)
+    place = {path: shuffled.random() for path in dict.fromkeys(item.path for item in items)}
+    # Files stay whole, because fixtures of a module are made once.
+    items.sort(key=lambda item: (place[item.path], shuffled.random()))
+
+
+@pytest.fixture(autouse=True)
+def same_start():
+    """Each test begins with the same global generators, and leaves threads, number format and environment as before."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+    environ, threads, dtype = dict(os.environ), torch.get_num_threads(), torch.get_default_dtype()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+    if dict(os.environ) != environ:
+        os.environ.clear()
+        os.environ.update(environ)
 
 
 def _load(name):
