@@ -7,7 +7,6 @@ import torch
 
 from imitate import load_config
 from imitate.algo.actor_critic import Update
-from imitate.algo.sac import algo_config_to_class
 from imitate.errors import ConfigError
 
 NOISELESS = {"actor": {"net": {"gaussian": {"min_std": 1e-6, "max_std": 1e-6}}}}
@@ -161,32 +160,6 @@ def test_the_gradient_of_the_temperature_is_not_clipped(worlds):
     algo = worlds.make_algo("sac", section)
     norms = [algo._max_grad_norm(name) for name in ("critic", "actor", "temperature")]
     assert norms == [0.5, 0.25, None]
-
-
-def test_the_class_fits_the_kind_of_actions():
-    def chosen(**section):
-        tree = {"algo_name": "sac", "algo": section, "train": {"seq_length": 4}}
-        return algo_config_to_class(load_config(tree).algo)
-
-    memory = {"rnn": {"enabled": True}}
-    mixed = {"num_choices": 3, "num_continuous": 2}
-    names = [
-        chosen(**section)[0].__name__
-        for section in (
-            {},
-            memory,
-            {"num_continuous": 2},
-            {"num_choices": 3},
-            {"num_choices": 3, **memory},
-            mixed,
-            mixed | memory,
-        )
-    ]
-    assert names == [
-        *("SAC", "RecurrentSAC", "SAC", "DiscreteSAC"),
-        *("RecurrentDiscreteSAC", "MixedSAC", "RecurrentMixedSAC"),
-    ]
-    assert chosen()[1] == {}
 
 
 def test_targets_follow(sac, worlds):

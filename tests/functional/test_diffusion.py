@@ -147,3 +147,36 @@ def test_generator_decides_ddpm_and_ddim_draws_nothing():
 def test_impossible_settings_are_refused(call, words):
     with pytest.raises(ConfigError, match=words):
         call(noise_schedule("linear", 10))
+
+
+def test_a_schedule_of_one_step_is_the_shortest():
+    assert noise_schedule("linear", 1, beta_start=0.25).alphas_cumprod.tolist() == [0.75]
+    with pytest.raises(ConfigError, match="num_train_timesteps is 0; it has to be at least 1"):
+        noise_schedule("linear", 0)
+
+
+def test_a_schedule_on_a_device_is_the_same():
+    schedule = noise_schedule("linear", 5)
+    moved = schedule.to("cpu")
+    assert torch.equal(moved.betas, schedule.betas)
+    assert torch.equal(moved.alphas_cumprod, schedule.alphas_cumprod)
+
+
+def test_an_unknown_prediction_is_refused():
+    schedule, one = noise_schedule("linear", 5), torch.ones(1, 1)
+    with pytest.raises(ConfigError, match="prediction_type: unknown 'epsilom'; did you mean"):
+        schedule.target("epsilom", one, one, torch.tensor([1]))
+
+
+@pytest.mark.parametrize("name", ["ddpm", "ddim"])
+def test_one_step_may_do_and_data_are_clipped_at_one(name):
+    sampler = make_sampler(name, noise_schedule("linear", 5), 1)
+    assert sampler.timesteps == (0,)
+    assert sampler.clip == 1.0
+    with pytest.raises(ConfigError, match="num_inference_timesteps is 0; wanted 1 to"):
+        make_sampler(name, noise_schedule("linear", 5), 0)
+
+
+def test_the_last_step_draws_no_noise():
+    sampler = make_sampler("ddpm", noise_schedule("linear", 5), 5)
+    assert [step.std > 0 for step in sampler.steps] == [True] * 4 + [False]

@@ -89,3 +89,26 @@ def test_categorical_kl_is_that_of_torch_and_of_a_hand():
         losses.categorical_kl(a, b),
         D.kl_divergence(D.Categorical(logits=a), D.Categorical(logits=b)),
     )
+
+
+def test_batches_of_several_axes_are_batches_of_one():
+    """Axes of different sizes, so that a sum over another one would show."""
+    random = torch.Generator().manual_seed(0)
+    a, b, c, d = torch.randn(4, 2, 3, 4, generator=random)
+    target = torch.randint(4, (2, 3), generator=random)
+    for function, *arguments in (
+        (losses.cosine_loss, a, b),
+        (losses.focal_loss, a, target),
+        (losses.gaussian_log_prob, a, b, c.exp()),
+        (losses.gaussian_kl_to_standard, a, b),
+        (losses.gaussian_kl, a, b, c, d),
+        (losses.categorical_kl, a, b),
+    ):
+        whole = function(*arguments)
+        rows = [function(*(x[i, j] for x in arguments)) for i in range(2) for j in range(3)]
+        torch.testing.assert_close(whole.flatten(), torch.stack(rows))
+
+
+def test_cosine_loss_of_vectors_shorter_than_a_millionth():
+    loss = losses.cosine_loss(torch.tensor([[1e-6, 0.0]]), torch.tensor([[3.0, 0.0]]))
+    assert loss.item() == pytest.approx(0.0, abs=1e-5)

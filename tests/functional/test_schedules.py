@@ -117,3 +117,20 @@ def test_warmup_multiplies_multistep():
 def test_an_unknown_schedule_is_refused():
     with pytest.raises(ValueError, match="'cosin'"):
         lr_factor(0, scheduler_type="cosin")
+
+
+def test_what_is_not_said_is_a_constant_rate_from_the_first_update_on():
+    assert lr_factor(0, scheduler_type="constant") == 1.0
+    assert lr_factor(0, scheduler_type="cosine", total_steps=4) == 1.0
+    # A tenth at each epoch of the schedule, an epoch of one update.
+    assert lr_factor(3, scheduler_type="multistep", epoch_schedule=[3]) == 0.1
+    assert lr_factor(2, scheduler_type="multistep", epoch_schedule=[3]) == 1.0
+
+
+def test_the_shortest_epochs_and_trainings():
+    """An epoch, a cosine and a linear fall of one update."""
+    linear = {"scheduler_type": "linear", "epoch_schedule": [1], "steps_per_epoch": 1}
+    assert lr_factor(1, **linear) == pytest.approx(0.1)
+    assert lr_factor(1, scheduler_type="cosine", total_steps=1) == pytest.approx(0.0)
+    assert lr_factor(1, scheduler_type="linear", epoch_schedule=[0]) == pytest.approx(0.1)
+    assert lr_factor(2, **linear | {"steps_per_epoch": 0}) == pytest.approx(0.1)
