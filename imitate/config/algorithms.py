@@ -91,7 +91,10 @@ def find(algo_name: str) -> AlgorithmEntry:
             f"algo_name: the entry point '{algo_name}' of the group {ENTRY_POINTS} names {module}, which registers no "
             f'algorithm of that name: decorate a function there with @register_algo_factory_func("{algo_name}")'
         )
-    raise ConfigError(f"algo_name: no algorithm '{algo_name}', {nearest(algo_name, available())}")
+    raise ConfigError(
+        f"algo_name: no algorithm '{algo_name}', {nearest(algo_name, available())}; one of another package has to be "
+        "installed here"
+    )
 
 
 def subtree_type(algo_name: str, key: str) -> type[Section] | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imitate.config import Config
+from imitate.config import Config, load_config
 from imitate.config.axes import Axes, combinations, expand
 from imitate.config.loading import Source
 from imitate.errors import ConfigError
@@ -122,9 +122,7 @@ class Sweep:
                 'no list of values to try: write "seed": [1, 2, 3] in the configuration, or --grid train.seed=[1,2,3]'
             )
         self._configs = {
-            combination: resolve(
-                config.with_overrides(_parsed(config, overrides)), dataset, output_dir
-            )
+            combination: resolve(load_config(config, overrides), dataset, output_dir)
             for combination, config in combinations(tree, self.axes)
         }
         first = next(iter(self._configs.values()))
@@ -312,12 +310,6 @@ def _success(entry: dict[str, Any] | None) -> str:
         return rate
     low, high = entry["success_rate_95"]
     return f"{rate} ({100 * low:.0f} - {100 * high:.0f})"
-
-
-def _parsed(config: Config, overrides: Iterable[str]) -> dict[str, Any]:
-    from imitate.config.overrides import parse_override
-
-    return dict(parse_override(text, Config, config.algo_name) for text in overrides)
 
 
 def _at(config: Config, path: str) -> Any:

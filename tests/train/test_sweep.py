@@ -193,3 +193,11 @@ def test_a_configuration_without_alternatives_is_no_sweep(config):
     tree["train"]["seed"] = 1
     with pytest.raises(ConfigError, match="no list of values to try"):
         Sweep(tree)
+
+
+def test_a_wrong_override_is_blamed_on_set(tmp_path):
+    tree = {"algo_name": "bc", "train": {"seed": [1, 2]}}
+    with pytest.raises(
+        ConfigError, match="^--set trian.seed=2: trian: unknown key, did you mean 'train'"
+    ):
+        Sweep(tree, overrides=["trian.seed=2"], output_dir=tmp_path)
