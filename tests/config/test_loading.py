@@ -126,7 +126,7 @@ def test_every_problem_has_its_line_and_the_file(tmp_path):
             {
                 **TOY,
                 "algo": {"widths": {"hiden": 1}},
-                "train": {"batch_siz": 1, "num_epochs": "3"},
+                "train": {"batch_siz": 1, "seed": "3"},
                 "extra": 1,
             }
         )
@@ -135,7 +135,7 @@ def test_every_problem_has_its_line_and_the_file(tmp_path):
         f"{path}: algo.widths.hiden: unknown key, did you mean 'hidden'?",
         f"{path}: extra: unknown key, did you mean 'meta'?",
         f"{path}: train.batch_siz: unknown key, did you mean 'batch_size'?",
-        f'{path}: train.num_epochs: got "3", wanted an integer (Epochs of training)',
+        f'{path}: train.seed: got "3", wanted an integer (Seed of everything random in the training)',
     ]
 
 
