@@ -1,4 +1,8 @@
 import multiprocessing
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,3 +125,40 @@ def test_a_persons_demonstrations_do_not_depend_on_workers(tmp_path):
     assert one_keys == two_keys
     assert one.keys() == two.keys()
     assert all(np.array_equal(one[key], two[key]) for key in one)
+
+
+@pytest.mark.slow
+def test_a_killed_collection_leaves_no_process(tmp_path):
+    command = [sys.executable, "-m", "imitate", "collect", "--env", "Lift", "--num", "500"]
+    command += ["--workers", "2", "--out", str(tmp_path / "lift.hdf5")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: (tmp_path / "lift.hdf5.partial").exists())
+        workers = children_of(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    assert len(workers) >= 2
+    wait_until(lambda: not any(is_running(pid) for pid in workers))
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def children_of(pid):
+    return [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/stat")
+        if path.read_text().rpartition(")")[2].split()[1] == str(pid)
+    ]
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
