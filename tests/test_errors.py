@@ -1,4 +1,4 @@
-from imitate.errors import MOST_NAMES, nearest
+from imitate.errors import MOST_NAMES, nearest, printable
 
 
 def test_the_nearest_name():
@@ -14,3 +14,12 @@ def test_of_many_names_only_a_few():
     names = [f"name{k:02}" for k in range(MOST_NAMES + 1)]
     said = nearest("zzz", names)
     assert said == "valid names are name00, name01, name02, name03, name04 ... (61 in all)"
+
+
+def test_text_for_a_terminal_has_no_control_characters():
+    assert (
+        printable("Lift: 3 demos\n\tæ 日本 😀 e\u0301\u3000x")
+        == "Lift: 3 demos\n\tæ 日本 😀 e\u0301\u3000x"
+    )
+    said = printable("a\x1b[2Jb\x9bc\rd\u202ee\x00f\ud800g\u2028h\x7f")
+    assert said == "a\\x1b[2Jb\\x9bc\\rd\\u202ee\\x00f\\ud800g\\u2028h\\x7f"

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from imitate.errors import printable
+
 FOUND = 1
 MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  ", "untried": "-      "}
 
@@ -41,6 +43,7 @@ def command(
     else:
         width = max(len(finding.name) for finding in findings)
         for finding in findings:
-            typer.echo(f"{MARKS[finding.verdict]}  {finding.name:<{width}}  {finding.words}")
+            line = f"{MARKS[finding.verdict]}  {finding.name:<{width}}  {finding.words}"
+            typer.echo(printable(line))
     if any(finding.verdict == "error" for finding in findings):
         raise typer.Exit(FOUND)

@@ -13,7 +13,7 @@ from imitate.cli.curate import File, InPlace, Out, Overwrite, names_of, progress
 from imitate.data.doctor.diagnosis import diagnose
 from imitate.data.doctor.finding import Finding, Place, Report, counted
 from imitate.data.doctor.repair import fix as fix_file
-from imitate.errors import UserError
+from imitate.errors import UserError, printable
 
 _MAX_PLACES = 4
 
@@ -56,7 +56,7 @@ def doctor(
         found = [finding.to_dict(file) for finding in repaired]
         typer.echo(json.dumps({**report.to_dict(), "seconds": seconds, "repaired": found}))
     else:
-        typer.echo("\n".join(_lines(report, repaired, seconds)))
+        typer.echo(printable("\n".join(_lines(report, repaired, seconds))))
     raise typer.Exit(report.exit_code)
 
 

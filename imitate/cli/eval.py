@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.progress import Progress
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from imitate.functional.statistics import PairedComparison
@@ -167,12 +167,12 @@ def command(
                     step_timeout_s=step_timeout_s,
                 )
         except EvaluationError as error:
-            typer.echo(f"error: {path}: {error}", err=True)
+            typer.echo(printable(f"error: {path}: {error}"), err=True)
             raise typer.Exit(FAILED) from None
         results.append(result)
     comparison = _compare(paths, results)
     for line in (*table(results), *mean_lines(results), *comparison_lines(comparison)):
-        typer.echo(line)
+        typer.echo(printable(line))
     if json_ is not None:
         report: dict[str, Any] = {"evaluations": [result.to_dict() for result in results]}
         if comparison is not None:
@@ -180,7 +180,7 @@ def command(
         json_.parent.mkdir(parents=True, exist_ok=True)
         write_text(json_, to_json(report, indent=2) + "\n")
     for warning in (warning for result in results for warning in result.warnings):
-        typer.echo(f"warning: {warning}", err=True)
+        typer.echo(printable(f"warning: {warning}"), err=True)
     for note in filter(None, (result.horizon_note("--horizon ") for result in results)):
         typer.echo(f"note: {note}", err=True)
     if any(result.not_played for result in results):

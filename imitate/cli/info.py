@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from imitate.data.journal import unfinished_words
-from imitate.errors import UserError
+from imitate.errors import UserError, printable
 from imitate.recognition import diagnosis, recognise
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -32,7 +32,8 @@ def command(
     path = _newest_run(path)
     kind = import_module(f"imitate.cli.reports.{_kind(path)}")
     report = kind.describe(path)
-    typer.echo(to_json(report, indent=2) if json_ else "\n".join(kind.lay_out(report)))
+    lines = kind.lay_out(report)
+    typer.echo(to_json(report, indent=2) if json_ else printable("\n".join(lines)))
 
 
 def _newest_run(path: Path) -> Path:

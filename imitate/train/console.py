@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from imitate.errors import printable
+
 HEARTBEAT_S = 30.0
 """Longest silence where there is no bar."""
 
@@ -45,7 +47,7 @@ class Console:
         if self._bar is not None:
             self._bar.clear()
         self._spoken = time.monotonic()
-        self.stream.write(text + "\n")
+        self.stream.write(printable(text) + "\n")
         self.stream.flush()
         if self._bar is not None:
             self._bar.refresh()
