@@ -129,11 +129,12 @@ def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
 def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
     """Read a checkpoint, also one of robomimic, which becomes one of ours; nothing in it is executed.
 
-    Its checksums are verified before, the types of its parts after.
+    Its checksums are verified before, the types of its parts and that its weights are finite after.
 
     Raises:
-        CheckpointError: no such file, cut short, damaged, not a checkpoint, of a newer format, or with objects other
-            than tensors, numbers, strings, lists and dicts, or other ones of these than a checkpoint has.
+        CheckpointError: no such file, cut short, damaged, not a checkpoint, of a newer format, with weights that are
+            not finite, with objects other than tensors, numbers, strings, lists and dicts, or other ones of these than
+            a checkpoint has.
     """
     path = Path(path)
     if not path.is_file():
@@ -271,6 +272,7 @@ def _check_format(ckpt: Any, path: Path) -> None:
         raise CheckpointError(f"{path}: the checkpoint lacks {', '.join(missing)}")
     try:
         check_structure(ckpt)
+        check_weights(ckpt["model"], ckpt["preprocess"])
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
 

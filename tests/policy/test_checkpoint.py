@@ -163,7 +163,9 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, value):
     with pytest.raises(
         CheckpointError, match=rf"nan\.pth: 1 of 48 numbers of 'nets\.{name}' are not finite"
     ):
-        policy_from_checkpoint("cpu", tmp_path / "nan.pth")
+        load_checkpoint(tmp_path / "nan.pth")
+    with pytest.raises(CheckpointError, match=f"ckpt_dict: 1 of 48 numbers of 'nets.{name}'"):
+        policy_from_checkpoint("cpu", ckpt_dict=ckpt)
     ckpt = make_checkpoint()
     ckpt["preprocess"]["obs"]["state"]["scale"][1] = value
     with pytest.raises(CheckpointError, match="'preprocess.obs.state.scale' are not finite"):
