@@ -81,3 +81,20 @@ def test_there_and_back(command, position, turn, frame):
     command = double([command])
     back = commands_to(*goals_of(command, hands, LIMITS), hands, LIMITS)
     torch.testing.assert_close(back, command, rtol=0, atol=1e-11)
+
+
+def test_batches_of_several_axes_are_batches_of_one():
+    random = torch.Generator().manual_seed(0)
+    commands, turns = torch.rand(2, 2, 3, 6, generator=random, dtype=torch.float64) - 0.5
+    hands = HandPoses(
+        turns[..., :3], axis_angle_to_matrix(turns[..., 3:]), axis_angle_to_matrix(turns[..., :3])
+    )
+    position, rotation = goals_of(commands, hands, LIMITS)
+    back = commands_to(position, rotation, hands, LIMITS)
+    torch.testing.assert_close(back, commands, rtol=0, atol=1e-11)
+    for i in range(2):
+        for j in range(3):
+            one = HandPoses(*(part[i, j] for part in (hands.position, hands.rotation, hands.frame)))
+            found = goals_of(commands[i, j], one, LIMITS)
+            torch.testing.assert_close(found[0], position[i, j])
+            torch.testing.assert_close(found[1], rotation[i, j])
