@@ -100,7 +100,7 @@ def test_ctrl_c_says_how_to_go_on(config, tmp_path):
     [
         ((), "a new run needs a configuration"),
         (("--config", "none.json"), "none.json: there is no such file"),
-        (("somewhere",), "somewhere: to go on with a run, write --resume somewhere"),
+        (("somewhere",), "somewhere: to resume a run, write --resume somewhere"),
         (("--resume", "somewhere"), "somewhere: not a run folder"),
         (("--resume",), "--resume without a run folder needs --config"),
         (
