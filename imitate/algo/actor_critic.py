@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -110,8 +110,8 @@ class ActorCritic(Algo[RLConfigT]):
     """
 
     main_net = "actor"
-    targets: ClassVar[dict[str, str]] = {"critic_target": "critic"}
-    """Target network -> the network that it follows."""
+    targets = {"critic_target": "critic"}
+    gives_errors = True
 
     keeps_errors = False
     """True where :attr:`sample_errors` is wanted."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, cast
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +83,12 @@ class Algo(ABC, Generic[ConfigT]):
     nets: nn.ModuleDict
     main_net: ClassVar[str] = "policy"
     """Name of the network that acts."""
+    experience: ClassVar[Literal["replay", "rollout"]] = "replay"
+    """Source of batches in online RL: samples of a replay buffer, or whole rollouts of the present policy."""
+    targets: ClassVar[dict[str, str]] = {}
+    """Target network -> the network that it follows."""
+    gives_errors: ClassVar[bool] = False
+    """True where critics can say how far each sample was from its TD target, as prioritized replay wants."""
     acting_nets: tuple[str, ...] = ()
     """Names of further networks that acting needs."""
 

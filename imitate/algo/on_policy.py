@@ -169,6 +169,7 @@ class PolicyAndValue(nn.Module):
 class OnPolicy(Algo):
     """Learns from rollouts, each of which is then forgotten."""
 
+    experience = "rollout"
     _OF_STEPS: ClassVar = ("actions", "log_prob", "advantages", "returns", "values")
 
     def _create_networks(self) -> None:

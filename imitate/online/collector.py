@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,36 @@ from imitate.algo.algo import Algo
 from imitate.algo.policy_state import PolicyState
 from imitate.online.env_group import EnvGroup
 from imitate.online.steps import Array, Collected, Step
+
+
+class Collector(Protocol):
+    """Source of environment steps, taken with an algorithm's policy.
+
+    Attributes:
+        version: number of updates behind the present weights, set before each collection.
+        progress: fraction of the training that is over, in [0, 1], set before each collection.
+    """
+
+    version: int
+    progress: float
+
+    def collect(self, num_steps: int, *, random: bool = False) -> Collected:
+        """Take about ``num_steps`` steps, over all environments; with ``random`` by random actions."""
+
+    def updates_allowed(self) -> int | None:
+        """Updates that may be made before the next collection; None: any number."""
+
+    def metrics(self) -> dict[str, float]:
+        """Further numbers to log with an epoch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that an exact resume needs."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from :meth:`state_dict`."""
+
+    def close(self) -> None:
+        """Free simulators and end processes."""
 
 
 class LocalCollector:
@@ -67,6 +97,10 @@ class LocalCollector:
     def updates_allowed(self) -> int | None:
         """Updates until the weights behind steps become too old; None: any number."""
         return None
+
+    def metrics(self) -> dict[str, float]:
+        """Nothing beyond the episodes."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers of the episodes; whoever goes on from it begins anew those that have not taken a step."""

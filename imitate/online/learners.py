@@ -24,6 +24,35 @@ class Source(Protocol):
         """Raw values of ``batch_size`` samples."""
 
 
+class Learner(Protocol):
+    """Way from collected steps to updates.
+
+    Attributes:
+        updates: done so far.
+    """
+
+    updates: int
+
+    @property
+    def memory(self) -> ReplayBuffer | None:
+        """The replay buffer; None where each rollout is forgotten."""
+
+    def take(self, collected: Collected) -> None:
+        """Take in collected steps."""
+
+    def updates_due(self, epoch: int, most: int | None = None) -> Iterator[Info]:
+        """Make the updates that the steps so far allow, at most ``most``; yield the info of each."""
+
+    def pretrain(self, updates: int) -> Iterator[Info]:
+        """Learn from demonstrations alone until so many updates are done; yield the info of each."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters and statistics; the replay buffer is saved apart."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from :meth:`state_dict`."""
+
+
 class MixedBuffer:
     """Batches of which a fixed share comes from each source, such as half from demonstrations.
 
@@ -95,15 +124,25 @@ class ReplayLearner:
         obs_normalizer: ObsNormalizer | None = None,
         demos: Source | None = None,
     ) -> None:
-        self.algo, self.memory, self.source, self.updates = algo, memory, source, 0
+        self.algo, self._memory, self.source, self.updates = algo, memory, source, 0
         self.demos = demos
         self._batch_size, self._ratio = batch_size, update_ratio
         self._warmup_left = float(warmup_steps)
         self._owed = 0.0
         self._obs_normalizer = obs_normalizer
 
+    @property
+    def memory(self) -> ReplayBuffer:
+        """The replay buffer."""
+        return self._memory
+
+    def pretrain(self, updates: int) -> Iterator[Info]:
+        """Learn from demonstrations alone until so many updates are done, where there are demonstrations."""
+        while self.demos is not None and self.updates < updates:
+            yield self.update(1, self.demos)
+
     def take(self, collected: Collected) -> None:
-        """Remember steps."""
+        """Add steps to the replay buffer."""
         self.memory.drop_episodes(collected.lost_lanes)
         for step in collected.steps:
             self.memory.add(step, collected.lanes)
@@ -193,6 +232,15 @@ class RolloutLearner:
         self._rollout_steps, self._batch_size = rollout_steps, batch_size
         self._reward_scaler, self._obs_normalizer = reward_scaler, obs_normalizer
         self._waiting: list[Collected] = []
+
+    @property
+    def memory(self) -> None:
+        """There is none: each rollout is forgotten."""
+        return None
+
+    def pretrain(self, updates: int) -> Iterator[Info]:
+        """Nothing: there are no demonstrations to learn from alone."""
+        yield from ()
 
     def take(self, collected: Collected) -> None:
         """Gather steps."""

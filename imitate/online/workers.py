@@ -128,6 +128,10 @@ class ProcessCollector:
         out = [w.request.version for w in self._workers if w.request is not None]
         return max(0, min(out, default=self.version) + self._max_staleness - self.version)
 
+    def metrics(self) -> dict[str, float]:
+        """``Metrics/Staleness``: the most updates by which weights behind steps lagged."""
+        return {"Metrics/Staleness": float(self.staleness)}
+
     def state_dict(self) -> dict[str, Any]:
         """Numbers of the episodes and states of the processes' random numbers, as they were told last."""
         states = [worker.state for worker in self._workers]

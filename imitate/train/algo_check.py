@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from imitate.algo.algo import Info
-from imitate.algo.on_policy import OnPolicy
 from imitate.config import Config
 from imitate.data import ShuffledBatches, dataset_metadata
 from imitate.envs import make_env
@@ -244,7 +243,7 @@ class AlgoCheck:
         assert isinstance(collector, LocalCollector)
         self._collector = collector
         rounds = -(-(online.warmup_steps + EPOCH_STEPS) // online.collect_steps)
-        if isinstance(setup.algo, OnPolicy):
+        if setup.algo.experience == "rollout":
             rounds = 1
         total, episodes, seen = 0, 0, []
         for number in range(rounds):

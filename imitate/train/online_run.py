@@ -7,7 +7,7 @@ import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ from imitate.config.transitions import Transitions
 from imitate.data.build import training_sources
 from imitate.data.rewards import RewardTransform
 from imitate.errors import ConfigError, UserError
-from imitate.online.collector import LocalCollector
+from imitate.online.collector import Collector
 from imitate.online.demonstrations import demonstrations_of, load_demonstrations
-from imitate.online.learners import MixedBuffer, ReplayLearner, RolloutLearner, Source
+from imitate.online.learners import Learner, MixedBuffer, ReplayLearner, RolloutLearner, Source
 from imitate.online.metrics import Metrics
 from imitate.online.normalization import ObsNormalizer, RewardScaler
 from imitate.online.prioritized import PrioritizedReplay
@@ -86,17 +86,15 @@ class OnlineRun(Run):
     # ---- the loop ---------------------------------------------------------------------------------
 
     def loop(self) -> str:
-        """Learn from demonstrations alone, where that is wanted, then practise to the end; the run's status."""
-        wanted = self.config.train.online.pretrain_updates
-        learner = self.learner
-        if isinstance(learner, ReplayLearner) and learner.demos is not None:
-            self.algo.set_train()
-            while learner.updates < wanted and not self.state.step:
-                if self.interrupt.signal is not None:
-                    return "interrupted"
-                bad = self._guard.add(0, learner.update(1, learner.demos), None)
-                if bad is not None:
-                    self._go_back(bad)
+        """Learn from demonstrations alone, where that is wanted, then online to the end; the run's status."""
+        wanted = 0 if self.state.step else self.config.train.online.pretrain_updates
+        self.algo.set_train()
+        for info in self.learner.pretrain(wanted):
+            bad = self._guard.add(0, info, None)
+            if bad is not None:
+                self._go_back(bad)
+            if self.interrupt.signal is not None:
+                return "interrupted"
         return super().loop()
 
     def _steps(self) -> BadLoss | None:
@@ -158,8 +156,7 @@ class OnlineRun(Run):
         if kind == "epoch":
             numbers |= self.metrics.numbers()
             numbers["Train/Updates"] = float(self.learner.updates)
-            if isinstance(self.collector, ProcessCollector):
-                numbers["Metrics/Staleness"] = float(self.collector.staleness)
+            numbers |= self.collector.metrics()
         return super()._record(kind, epoch, step, numbers)
 
     def _how_it_goes(self) -> str:
@@ -180,8 +177,8 @@ class OnlineRun(Run):
 
     @property
     def _memory(self) -> ReplayBuffer | None:
-        """What is remembered; None where nothing is, beyond a rollout."""
-        return self.learner.memory if isinstance(self.learner, ReplayLearner) else None
+        """The replay buffer; None where each rollout is forgotten."""
+        return self.learner.memory
 
     def _checkpoint(self) -> dict[str, Any]:
         ckpt = super()._checkpoint()
@@ -247,7 +244,7 @@ class OnlineRun(Run):
             )
 
 
-def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
+def make_learner(setup: OnlineSetup) -> Learner:
     """How the algorithm learns from steps."""
     config, algo = setup.config, setup.algo
     train, online = config.train, config.train.online
@@ -257,11 +254,11 @@ def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
         vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in setup.env.image_keys}
         is_running = online.obs_statistics == "running"
         normalizer = ObsNormalizer(vectors, goals_alike(config), is_running=is_running)
-    if isinstance(algo, OnPolicy):
+    if algo.experience == "rollout":
         reward = train.reward
         running = config.algo["discount"] if reward.normalization == "running" else None
         return RolloutLearner(
-            algo,
+            cast(OnPolicy, algo),
             rollout_steps=online.collect_steps,
             batch_size=train.batch_size,
             reward_scaler=RewardScaler(
@@ -270,7 +267,7 @@ def make_learner(setup: OnlineSetup) -> ReplayLearner | RolloutLearner:
                 running,
             ),
             obs_normalizer=normalizer,
-            demos=expert_steps(setup) if algo.expert_passes else None,
+            demos=expert_steps(setup) if cast(OnPolicy, algo).expert_passes else None,
         )
     memory = make_memory(setup)
     source: Source = memory
@@ -354,11 +351,11 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
     prioritized = config.train.online.prioritized
     if not prioritized.enabled:
         return ReplayBuffer(*shape, **settings)
-    if not isinstance(setup.algo, ActorCritic):
+    if not setup.algo.gives_errors:
         raise ConfigError(
             f"train.online.prioritized.enabled: {config.algo_name} has no critics whose errors count: set it to false"
         )
-    setup.algo.keeps_errors = True
+    cast(ActorCritic, setup.algo).keeps_errors = True
     return PrioritizedReplay(*shape, alpha=prioritized.alpha, beta=prioritized.beta, **settings)
 
 
@@ -377,8 +374,8 @@ def fixed_rewards(config: Config) -> RewardTransform:
     return RewardTransform(reward.scale, reward.shift, clip=reward.clip)
 
 
-def make_collector(setup: OnlineSetup) -> LocalCollector | ProcessCollector:
-    """Who practises.
+def make_collector(setup: OnlineSetup) -> Collector:
+    """Build the collector: in this process, or in ``num_workers`` worker processes.
 
     Raises:
         ConfigError: environments and workers do not divide, or weights would be older than the algorithm can bear.
@@ -391,7 +388,8 @@ def make_collector(setup: OnlineSetup) -> LocalCollector | ProcessCollector:
         "discount": config.algo.get("discount", 1.0),
         "end_at_success": online.end_at_success,
     }
-    if online.max_staleness is not None and (isinstance(algo, OnPolicy) or not online.num_workers):
+    rollouts = algo.experience == "rollout"
+    if online.max_staleness is not None and (rollouts or not online.num_workers):
         raise ConfigError(
             "train.online.max_staleness: wants num_workers of 1 or more and an algorithm that replays: set it to null"
         )

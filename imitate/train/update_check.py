@@ -9,7 +9,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from imitate.algo.actor_critic import ActorCritic
 from imitate.algo.algo import Algo, Info
 from imitate.train.contracts import ContractError
 
@@ -34,7 +33,6 @@ class Watch:
         self._targets = {
             (part, target): learner.targets[target]
             for part, learner in enumerate(algo.learners)
-            if isinstance(learner, ActorCritic)
             for target in learner.targets
         }
         self._moves: dict[tuple[int, str], int] = dict.fromkeys(self._targets, 0)

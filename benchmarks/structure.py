@@ -1,0 +1,185 @@
+"""Figures of the code's structure: how deep algorithms are derived, on whom, and how much must be read.
+
+    python -m benchmarks.structure [--json FILE]
+
+Read from the source, not run: the figures are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent / "imitate"
+CONTRACT = "Algo"
+REGISTERING = {"register", "register_algo_factory_func", "register_learner"}
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Figures of the structure.
+
+    Attributes:
+        deepest: largest number of classes between an algorithm and the contract, the algorithm's own counted.
+        deepest_names: the algorithms that are so deep.
+        across_papers: algorithms derived from another algorithm's class, as ``name < base``.
+        imports_of_algorithms: imports of one algorithm's file by another's, as ``name > other``.
+        contract_code_lines: code lines of the class of the contract.
+        isinstance_outside: places outside of ``imitate/algo`` that ask for an algorithm's class.
+        files: Python files in ``imitate/algo``.
+        lines: their physical lines.
+        private_uses: uses of another object's private members in the tests.
+    """
+
+    deepest: int
+    deepest_names: list[str]
+    across_papers: list[str]
+    imports_of_algorithms: list[str]
+    contract_code_lines: int
+    isinstance_outside: list[str]
+    files: int
+    lines: int
+    private_uses: int
+
+
+def measure(package: Path = PACKAGE) -> Structure:
+    """Read the package and its tests."""
+    trees = {path.stem: ast.parse(path.read_text()) for path in (package / "algo").glob("*.py")}
+    bases, homes = _classes(trees)
+    algorithms = {stem for stem, tree in trees.items() if _registers(tree)}
+    depths = {name: _depth(name, bases) for name in bases if homes[name] in algorithms}
+    depths = {name: depth for name, depth in depths.items() if depth > 0}
+    deepest = max(depths.values())
+    return Structure(
+        deepest=deepest,
+        deepest_names=sorted(name for name, depth in depths.items() if depth == deepest),
+        across_papers=sorted(
+            f"{name} < {base}"
+            for name in depths
+            for base in bases[name]
+            if depths.get(base) and homes[base] != homes[name]
+        ),
+        imports_of_algorithms=sorted(_imports(trees, algorithms)),
+        contract_code_lines=_code_lines(package / "algo" / "algo.py", CONTRACT),
+        isinstance_outside=sorted(_asked_for(package, set(depths))),
+        files=len(trees),
+        lines=sum(len(path.read_text().splitlines()) for path in (package / "algo").glob("*.py")),
+        private_uses=sum(_private_uses(p) for p in (package.parent / "tests").rglob("*.py")),
+    )
+
+
+def _classes(trees: dict[str, ast.Module]) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Names of the bases of each class, and the file that it stands in."""
+    bases: dict[str, list[str]] = {}
+    homes: dict[str, str] = {}
+    for stem, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = [_name(base) for base in node.bases]
+                homes[node.name] = stem
+    return bases, homes
+
+
+def _name(node: ast.expr) -> str:
+    while isinstance(node, ast.Subscript):  # ActorCritic[TD3Config]
+        node = node.value
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _depth(name: str, bases: dict[str, list[str]]) -> int:
+    """Classes from the contract down to this one; 0: it is not derived from the contract."""
+    if name == CONTRACT:
+        return 0
+    found = [_depth(base, bases) for base in bases.get(name, []) if _derived(base, bases)]
+    return 1 + max(found) if found else 0
+
+
+def _derived(name: str, bases: dict[str, list[str]]) -> bool:
+    return name == CONTRACT or any(_derived(base, bases) for base in bases.get(name, []))
+
+
+def _registers(tree: ast.Module) -> bool:
+    """True where a file registers an algorithm."""
+    return any(
+        isinstance(decorator, ast.Call) and _name(decorator.func) in REGISTERING
+        for node in tree.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        for decorator in node.decorator_list
+    )
+
+
+def _imports(trees: dict[str, ast.Module], algorithms: set[str]) -> Iterator[str]:
+    for stem in algorithms:
+        for node in ast.walk(trees[stem]):
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            other = (module or "").removeprefix("imitate.algo.")
+            if other in algorithms and other != stem:
+                yield f"{stem} > {other}"
+
+
+def _code_lines(path: Path, class_name: str) -> int:
+    """Lines of a class that are neither blank, nor comments, nor docstrings."""
+    text = path.read_text()
+    (found,) = (
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ClassDef) and node.name == class_name
+    )
+    prose = {
+        line
+        for node in ast.walk(found)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    lines = enumerate(text.splitlines()[found.lineno - 1 : found.end_lineno], found.lineno)
+    return sum(
+        1
+        for number, line in lines
+        if number not in prose and line.strip() and not line.strip().startswith("#")
+    )
+
+
+def _asked_for(package: Path, names: set[str]) -> Iterator[str]:
+    """Calls of isinstance with an algorithm's class, as ``file:line``."""
+    for path in package.rglob("*.py"):
+        if path.parent.name == "algo":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and _name(node.func) == "isinstance":
+                asked = {
+                    _name(part) for part in ast.walk(node.args[1]) if isinstance(part, ast.expr)
+                }
+                if asked & (names | {"OnPolicy", "ActorCritic", "FrozenPolicy"}):
+                    yield f"{path.relative_to(package.parent)}:{node.lineno}"
+
+
+def _private_uses(path: Path) -> int:
+    """Attributes that begin with one underscore, of anything but ``self`` and ``cls``."""
+    return sum(
+        isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and _name(node.value) not in {"self", "cls"}
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+def main() -> None:
+    """Print the figures, or write them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    options = parser.parse_args()
+    figures = asdict(measure())
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    for name, value in figures.items():
+        words = f"{len(value)}: {', '.join(value) or 'none'}" if isinstance(value, list) else value
+        print(f"{name.replace('_', ' '):24} {words}")
+
+
+if __name__ == "__main__":
+    main()
