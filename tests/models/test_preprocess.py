@@ -408,3 +408,25 @@ def test_images_are_changed_in_a_copy_with_their_channels_last_in_memory():
         assert prepared.shape == (2, 3, 4, 6)
         assert (prepared == 2.0).all()  # (1 - 0.5) / 0.25
         assert prepared.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("array", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("pixels", "dtype", "fits"),
+    [
+        ([0.0, 1.0], "float32", True),
+        ([-0.05, 1.05], "float32", True),  # an interpolation overshoots a little
+        ([0.0, 200.0], "float32", False),
+        ([-0.5, 0.5], "float32", False),
+        ([0, 255], "int32", True),
+        ([0, 300], "int32", False),
+    ],
+)
+def test_pixels_that_are_no_shares_of_white_are_refused(pixels, dtype, fits, array):
+    preprocess = Preprocess.layout_only({"camera": (1, 2, 1)}, {"camera": "rgb"}, {})
+    image = array(np.array(pixels, dtype).reshape(1, 2, 1))
+    if fits:
+        assert preprocess.prepare_obs({"camera": image})["camera"].shape == (1, 1, 2)
+    else:
+        with pytest.raises(UserError, match="image 'camera' has"):
+            preprocess.prepare_obs({"camera": image})
