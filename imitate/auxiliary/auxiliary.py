@@ -13,7 +13,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -21,6 +20,7 @@ from pydantic import ConfigDict, Field, WrapValidator
 from torch import Tensor, nn
 
 from imitate.config import OptimizerConfig, Section
+from imitate.config.plugins import installed_points
 from imitate.errors import ConfigError, nearest
 from imitate.models.actor import GroupEncoder
 
@@ -103,10 +103,10 @@ def find(name: str) -> tuple[type[Auxiliary], type[AuxiliaryConfig]]:
         module = f"{__package__}.{name}"
         if re.fullmatch(r"[A-Za-z]\w*", name) and find_spec(module) is not None:
             import_module(module)
-        for point in entry_points(group=ENTRY_POINTS, name=name):
+        for point in installed_points(ENTRY_POINTS, name):
             point.load()
     if name not in _kinds:
-        known = {*_kinds, "rnd", *(point.name for point in entry_points(group=ENTRY_POINTS))}
+        known = {*_kinds, "rnd", *(point.name for point in installed_points(ENTRY_POINTS))}
         raise ConfigError(f"algo.auxiliary: no type '{name}'; {nearest(name, sorted(known))}")
     return _kinds[name]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Any
@@ -16,6 +15,7 @@ from pydantic import Field
 
 from imitate.config.observation import ObservationConfig
 from imitate.config.optimizer import OptimizerConfigs
+from imitate.config.plugins import installed_points
 from imitate.config.section import OpenSection, Section
 from imitate.errors import ConfigError, nearest
 
@@ -105,7 +105,7 @@ def subtree_type(algo_name: str, key: str) -> type[Section] | None:
 
 def available() -> list[str]:
     """Names of all algorithms. Imports every module that may hold one."""
-    names = {point.name for point in entry_points(group=ENTRY_POINTS)}
+    names = {point.name for point in installed_points(ENTRY_POINTS)}
     package = find_spec(PACKAGE)
     for module in iter_modules(package.submodule_search_locations if package else []):
         with suppress(ImportError):  # a broken module must not hide the answer
@@ -120,7 +120,7 @@ def _import(algo_name: str) -> str | None:
         import_module(module)
         return None
     loaded = None
-    for point in entry_points(group=ENTRY_POINTS, name=algo_name):
+    for point in installed_points(ENTRY_POINTS, algo_name):
         loaded = point.value
         try:
             point.load()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
+from imitate.config.plugins import installed_points
 from imitate.errors import ConfigError, nearest
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def chosen_or_installed(table: Mapping[str, Any], name: str, key: str, group: st
     """
     if name in table:
         return table[name]
-    installed = {point.name: point for point in entry_points(group=group)}
+    installed = {point.name: point for point in installed_points(group)}
     if name not in installed:
         known = [*table, *installed]
         raise ConfigError(

@@ -29,6 +29,7 @@ from imitate.models.preprocess import Preprocess
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.steps import Array, Collected, Step
+from imitate.processes import end_with_parent
 
 POLL_S = 0.5
 START_S = 300.0
@@ -326,7 +327,8 @@ def _side_by_side(steps: Sequence[Step]) -> Step:
 
 
 def _practise(connection: Connection, steps: Any, blueprint: Blueprint) -> None:
-    """What a process does: answer requests until the pipe closes."""
+    """Answer requests until the pipe closes: the main function of a worker process."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     torch.manual_seed(blueprint.seed)

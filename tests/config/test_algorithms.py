@@ -43,10 +43,10 @@ def test_an_entry_point_of_another_package(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     points = [EntryPoint("config_plugin", "config_test_plugin", algorithms.ENTRY_POINTS)]
 
-    def entry_points(*, group, name=None):
+    def installed_points(group, name=None):
         return [p for p in points if p.group == group and name in (None, p.name)]
 
-    monkeypatch.setattr(algorithms, "entry_points", entry_points)
+    monkeypatch.setattr(algorithms, "installed_points", installed_points)
     assert "config_plugin" in available()
     assert find("config_plugin").to_class(None) == (dict, {"a": 1})
 
@@ -66,8 +66,8 @@ def test_an_entry_point_that_gives_no_algorithm(monkeypatch, module, words):
     points = [EntryPoint("config_bad", module, algorithms.ENTRY_POINTS)]
     monkeypatch.setattr(
         algorithms,
-        "entry_points",
-        lambda *, group, name=None: [p for p in points if name in (None, p.name)],
+        "installed_points",
+        lambda group, name=None: [p for p in points if name in (None, p.name)],
     )
     with pytest.raises(ConfigError, match=words):
         find("config_bad")

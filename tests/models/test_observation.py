@@ -315,7 +315,7 @@ class MeanColour(torch.nn.Module):
 def installed(monkeypatch):
     """Entry points: a core, and one whose module is gone."""
 
-    def entry_points(group):
+    def installed_points(group):
         assert group == "imitate.encoders"
         good = EntryPoint("MeanColour", f"{__name__}:MeanColour", group)
         monkeypatch.setattr(EntryPoint, "load", load)
@@ -326,7 +326,7 @@ def installed(monkeypatch):
             return MeanColour
         return import_module(point.module)
 
-    monkeypatch.setattr("imitate.models.options.entry_points", entry_points)
+    monkeypatch.setattr("imitate.models.options.installed_points", installed_points)
 
 
 @pytest.mark.usefixtures("installed")

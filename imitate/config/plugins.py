@@ -1,0 +1,36 @@
+"""Entry points of other packages: algorithms, encoders, auxiliaries."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+
+
+def installed_points(group: str, name: str | None = None) -> list[metadata.EntryPoint]:
+    """Entry points of a group that installed packages offer.
+
+    ``python -m`` puts the working folder on the module path. A folder with somebody's demonstrations or checkpoints is
+    not a place of installed packages, so metadata that lie in it do not count, unless Python was told of the folder
+    (PYTHONPATH, an editable installation).
+
+    Args:
+        group: such as ``imitate.algos``.
+        name: only entry points of this name; None: all.
+    """
+    points = metadata.entry_points(group=group)
+    return [
+        point for point in points if (name is None or point.name == name) and _is_installed(point)
+    ]
+
+
+def _is_installed(point: metadata.EntryPoint) -> bool:
+    dist = getattr(point, "dist", None)
+    if dist is None:
+        return True
+    folder, here = Path(str(dist.locate_file(""))).resolve(), Path.cwd().resolve()
+    if folder != here:
+        return True
+    told = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path[1:]]
+    return any(path and Path(path).resolve() == here for path in told)
