@@ -60,6 +60,13 @@ def test_one_demo_by_hand():
     np.testing.assert_array_equal(got.demo, [0, 0, 1])
 
 
+def test_a_window_is_one_step_where_nothing_else_is_asked():
+    windows = Windows(np.array([0, 3]), np.array([3, 5]))
+    assert windows.length == 1
+    got = windows.rows(np.arange(5))
+    assert got.rows.tolist() == [[0], [1], [2], [3], [4]] and got.real.all()
+
+
 def test_windows_that_need_padding_are_dropped():
     windows = Windows(
         np.array([0, 3]), np.array([3, 5]), 2, 2, pad_frame_stack=False, pad_seq_length=False

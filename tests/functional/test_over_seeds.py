@@ -66,8 +66,19 @@ def test_the_bootstrap_agrees_with_scipys():
     assert estimate(values, "iqm")[1:3] == (low, high), "the same draws each time"
 
 
-def test_a_single_seed_has_no_interval():
-    assert estimate([0.4]) == Estimate(0.4, None, None, None, 1)
+def test_the_bootstrap_is_ten_thousand_draws_of_one_seed():
+    """A table that was printed can be made again to the last digit."""
+    values = np.array([0.21, 0.93, 0.55, 0.72, 0.67])
+    draws = np.random.default_rng(0).integers(0, 5, (10_000, 5))
+    middles = [sorted(values[draw])[1:4] for draw in draws]
+    # 90 %: a twentieth lies outside at each end.
+    expected = np.quantile([sum(middle) / 3 for middle in middles], [0.05, 0.95])
+    assert estimate(values, "iqm", confidence=0.9)[1:3] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+def test_a_single_seed_has_no_interval(statistic):
+    assert estimate([0.4], statistic) == Estimate(0.4, None, None, None, 1)
 
 
 def test_too_few_seeds_and_numbers_that_are_none_are_refused():

@@ -66,6 +66,31 @@ def test_comparison_by_hand():
     assert result.p_value == pytest.approx(10 / 16)  # 2 (1 + 4) / 2^4
 
 
+def test_the_correlation_of_the_pairs_by_hand():
+    # n = 20: both 8, one alone 2 and 2, neither 8. Rates 0.5, Wilson 0.299298 and 0.700702: a = 0.200702 to each side.
+    # ad - bc = 60, less n / 2 = 50; phi = 50 / sqrt(10^4) = 0.5: sqrt(a^2 - 2 phi a^2 + a^2) = a.
+    result = compare_paired(*lists(8, 2, 2, 8))
+    assert (result.low, result.high) == pytest.approx((-0.200702, 0.200702), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("counts", "low", "high"),
+    [
+        # Rates 0.5 of two: Wilson 0.094531 and 0.905469, 0.405469 to each side; 0.405469 sqrt(2) = 0.573420.
+        # ad - bc = 1 is less than n / 2: no correlation is left.
+        ((1, 0, 0, 1), -0.573420, 0.573420),
+        # ad - bc = -1, phi = -1: the margins add up.
+        ((0, 1, 1, 0), -0.810938, 0.810938),
+        # Rates 1 and 0.5: Wilson from 2 / 5.841459 = 0.342380 to 1. No correlation with what never fails:
+        # down sqrt(0.657620^2 + 0.405469^2) = 0.772573, up 0.405469.
+        ((1, 1, 0, 0), 0.5 - 0.772573, 0.5 + 0.405469),
+    ],
+)
+def test_intervals_of_two_pairs_by_hand(counts, low, high):
+    result = compare_paired(*lists(*counts))
+    assert (result.low, result.high) == pytest.approx((low, high), abs=2e-6)
+
+
 def test_correlation_narrows_the_interval():
     agreeing = compare_paired(*lists(20, 5, 0, 25))
     disagreeing = compare_paired(*lists(5, 20, 15, 10))

@@ -416,10 +416,14 @@ def test_images_are_changed_in_a_copy_with_their_channels_last_in_memory():
     [
         ([0.0, 1.0], "float32", True),
         ([-0.05, 1.05], "float32", True),  # an interpolation overshoots a little
+        ([-0.1, 1.1], "float64", True),  # the furthest that is taken
+        ([0.0, 1.11], "float32", False),
+        ([-0.11, 1.0], "float32", False),
         ([0.0, 200.0], "float32", False),
         ([-0.5, 0.5], "float32", False),
         ([0, 255], "int32", True),
-        ([0, 300], "int32", False),
+        ([0, 256], "int32", False),
+        ([-1, 255], "int32", False),
     ],
 )
 def test_pixels_that_are_no_shares_of_white_are_refused(pixels, dtype, fits, array):
@@ -430,3 +434,75 @@ def test_pixels_that_are_no_shares_of_white_are_refused(pixels, dtype, fits, arr
     else:
         with pytest.raises(UserError, match="image 'camera' has"):
             preprocess.prepare_obs({"camera": image})
+
+
+@pytest.mark.parametrize(
+    ("offset", "fits"),
+    [([0.5, 0.5], False), ([1.0, 1.0], False), ([0.5, 1.5], True), ([128.0, 128.0], True)],
+)
+def test_a_normalization_of_pixels_up_to_255_takes_such_pixels(offset, fits):
+    """Brighter means than white, in any channel, come from data that were not in [0, 1]."""
+    preprocess = Preprocess(
+        {"camera": (1, 1, 2)},
+        {"camera": "rgb"},
+        {},
+        {"camera": (torch.tensor(offset), torch.tensor([2.0, 4.0]))},
+    )
+    image = np.array([[[200.0, 100.0]]], np.float32)
+    if fits:
+        wanted = [(200.0 - offset[0]) / 2, (100.0 - offset[1]) / 4]
+        assert preprocess.prepare_obs({"camera": image})["camera"].flatten().tolist() == wanted
+    else:
+        with pytest.raises(UserError, match="values from 100 to 200"):
+            preprocess.prepare_obs({"camera": image})
+
+
+def test_no_images_at_all_are_no_wrong_images():
+    preprocess = Preprocess.layout_only({"camera": (1, 2, 3)}, {"camera": "rgb"}, {})
+    obs = preprocess.prepare_obs({"camera": np.zeros((0, 1, 2, 3), np.float32)})
+    assert obs["camera"].shape == (0, 3, 1, 2)
+
+
+def test_another_normalization_of_one_key_holds_at_once():
+    preprocess = Preprocess.layout_only(
+        {"a": (2,), "b": (1,)}, {"a": "low_dim", "b": "low_dim"}, {}
+    )
+    raw = {"a": np.array([[5.0, 9.0]]), "b": np.array([[7.0]])}
+    assert preprocess.prepare_obs(raw)["a"].tolist() == [[5.0, 9.0]]
+    preprocess.set_obs_normalization("a", torch.tensor([1.0, 3.0]), torch.tensor([2.0, 4.0]))
+    obs = preprocess.prepare_obs(raw)
+    # (5 - 1) / 2 and (9 - 3) / 4; the other key stays as it was.
+    assert obs["a"].tolist() == [[2.0, 1.5]] and obs["b"].tolist() == [[7.0]]
+    assert preprocess.unnormalize_obs("a", obs["a"]).tolist() == [[5.0, 9.0]]
+
+
+def test_moving_the_module_moves_what_is_kept_beside_its_buffers():
+    preprocess, raw = fitted("mean_std"), {"gripper": np.array([[1.0]])}
+    assert preprocess.prepare_obs(raw, ["gripper"])["gripper"].item() == 2.0  # (1 - 0.5) / 0.25
+    # As .to() does with every buffer; doubled, so that it shows: (1 - 1) / 0.5.
+    assert preprocess._apply(lambda buffer: buffer * 2) is preprocess
+    assert preprocess.prepare_obs(raw, ["gripper"])["gripper"].item() == 0.0
+    assert preprocess.to("cpu") is preprocess
+
+
+def test_one_number_that_is_scaled_is_enough_for_a_normalization():
+    scaled = (torch.zeros(2), torch.tensor([1.0, 4.0]))
+    preprocess = Preprocess({"a": (2,)}, {"a": "low_dim"}, {"u": 2}, {"a": scaled}, {"u": scaled})
+    assert preprocess.prepare_obs({"a": np.array([2.0, 8.0])})["a"].tolist() == [2.0, 2.0]
+    assert preprocess.normalize_actions(torch.tensor([2.0, 8.0])).tolist() == [2.0, 2.0]
+
+
+def test_without_keys_there_is_nothing_to_normalize():
+    preprocess = Preprocess({}, {}, {})
+    assert [preprocess.offset.numel(), preprocess.action_scale.numel()] == [0, 0]
+    assert preprocess.prepare_obs({"a": np.ones(3)}) == {}
+
+
+@pytest.mark.parametrize("others", [torch.ones(1, 2), np.ones((1, 2))], ids=["tensor", "array"])
+def test_gradients_reach_raw_tensors(others):
+    modalities = {"a": "low_dim", "b": "low_dim"}
+    scale = {"a": (torch.zeros(1), torch.tensor([4.0]))}
+    preprocess = Preprocess({"a": (1,), "b": (2,)}, modalities, {}, scale)
+    a = torch.ones(1, 1, requires_grad=True)
+    preprocess.prepare_obs({"a": a, "b": others})["a"].sum().backward()
+    assert a.grad.tolist() == [[0.25]]
