@@ -3,17 +3,20 @@
     python -m benchmarks.mutation                                      all listed modules, each mutant
     python -m benchmarks.mutation --modules functional algo.sac        these, by the beginning of their names
     python -m benchmarks.mutation --sample 100 --seed 3                mutants drawn at random
-    python -m benchmarks.mutation --json out.json; python -m benchmarks.mutation --again out.json    its survivors
+    python -m benchmarks.mutation --json out.json                      keep the figures
+    python -m benchmarks.mutation --again out.json --json out.json     only what survived, after tests were added
 
 Nothing on the disk is changed: a fault is put into the code of a forked process, which then runs those tests of the
 module's own files that execute the changed lines, the fastest first, until one fails. Mutants that no test can notice,
-because they do the same, are listed with a reason in ``equivalent_mutants.json`` and do not count. Exit code 1 if less
-than ``--at-least`` percent of a group were killed.
+because they do the same, are listed with a reason in ``equivalent_mutants.json`` and do not count. ``--again`` counts
+what the earlier run killed as killed, and tries a module that has changed since in full. Exit code 1 if less than
+``--at-least`` percent of a group were killed.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -81,6 +84,11 @@ class Module:
         """The source file."""
         return ROOT / "imitate" / (self.name.replace(".", "/") + ".py")
 
+    @property
+    def digest(self) -> str:
+        """Another one for each version of the source."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
+
     def learn(self, found: dict[str, Any]) -> None:
         """Take what a measurement found."""
         self.durations = found["durations"]
@@ -101,17 +109,24 @@ def main() -> int:
     modules = list(_modules(args.modules))
     _import_packages()
     known = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.is_file() else {}
-    wanted = _survivors(args.again) if args.again else None
     verdicts: list[Verdict] = []
+    if args.again:
+        earlier = json.loads(args.again.read_text())
+        modules = [module for module in modules if module.name in earlier["modules"]]
+    else:
+        earlier = {"sources": {}}
     for module in modules:
-        chosen = list(_chosen(module, wanted, args.sample, args.seed))
-        verdicts += _try(module, chosen, known.get(module.name, {}), args.workers)
+        unchanged = earlier.get("sources", {}).get(module.name) == module.digest
+        verdicts += killed_before(module, earlier) if unchanged else []
+        chosen = list(_chosen(module, earlier if unchanged else None, args.sample, args.seed))
+        if chosen:
+            verdicts += _try(module, chosen, known.get(module.name, {}), args.workers)
         for name in _outdated(module, known.get(module.name, {})):
             print(
                 f"{module.name}: listed as equivalent, but no such mutant is there any more: {name}"
             )
         if args.json:
-            args.json.write_text(json.dumps(report(verdicts), indent=2) + "\n")
+            args.json.write_text(json.dumps(report(verdicts, modules), indent=2) + "\n")
         _print_module(module, verdicts)
     rates = report(verdicts)["groups"]
     for group, entry in rates.items():
@@ -121,14 +136,22 @@ def main() -> int:
     return int(any(entry["percent"] < args.at_least for entry in rates.values()))
 
 
-def report(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Counts and percentages by group and module, and every mutant that was not killed."""
+def report(verdicts: Sequence[Verdict], modules: Sequence[Module] = ()) -> dict[str, Any]:
+    """Counts and percentages by group and module, every mutant that was not killed, and the versions of the sources."""
+    measured = _in_order(verdicts, "module")
     return {
+        "sources": {module.name: module.digest for module in modules if module.name in measured},
         "groups": {group: _counts(verdicts, group=group) for group in _in_order(verdicts, "group")},
-        "modules": {name: _counts(verdicts, module=name) for name in _in_order(verdicts, "module")},
+        "modules": {name: _counts(verdicts, module=name) for name in measured},
         "survivors": [asdict(v) for v in verdicts if v.status == "survived"],
         "equivalent": [asdict(v) for v in verdicts if v.status == "equivalent"],
     }
+
+
+def killed_before(module: Module, earlier: dict[str, Any]) -> list[Verdict]:
+    """What an earlier run killed of a module, without names."""
+    count: int = earlier["modules"][module.name]["killed"]
+    return [Verdict(module.group, module.name, "", 0, "killed")] * count
 
 
 def _in_order(verdicts: Sequence[Verdict], attribute: str) -> list[str]:
@@ -171,11 +194,13 @@ def _modules(wanted: Sequence[str]) -> Iterator[Module]:
 
 
 def _chosen(
-    module: Module, wanted: set[tuple[str, str]] | None, sample: int | None, seed: int
+    module: Module, earlier: dict[str, Any] | None, sample: int | None, seed: int
 ) -> Iterator[Mutant]:
+    """Mutants to try, of an ``earlier`` run those that survived."""
     made = mutants(module.path.read_text(encoding="utf-8"))
-    if wanted is not None:
-        made = [mutant for mutant in made if (module.name, mutant.name) in wanted]
+    if earlier is not None:
+        left = {(entry["module"], entry["name"]) for entry in earlier["survivors"]}
+        made = [mutant for mutant in made if (module.name, mutant.name) in left]
     if sample is not None and sample < len(made):
         kept = set(random.Random(f"{seed} {module.name}").sample(range(len(made)), sample))
         made = [mutant for number, mutant in enumerate(made) if number in kept]
@@ -185,10 +210,6 @@ def _chosen(
 def _outdated(module: Module, equivalent: dict[str, str]) -> list[str]:
     made = {mutant.name for mutant in mutants(module.path.read_text(encoding="utf-8"))}
     return [name for name in equivalent if name not in made]
-
-
-def _survivors(path: Path) -> set[tuple[str, str]]:
-    return {(v["module"], v["name"]) for v in json.loads(path.read_text())["survivors"]}
 
 
 # ---- running ---------------------------------------------------------------------------------------
@@ -293,7 +314,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, help="so many mutants per module, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--workers", type=int, default=1, help="mutants at a time")
-    parser.add_argument("--again", type=Path, help="only the survivors in a --json of before")
+    parser.add_argument("--again", type=Path, help="only the survivors in an earlier --json")
     parser.add_argument(
         "--at-least", type=float, default=95.0, help="percent per group; else exit code 1"
     )

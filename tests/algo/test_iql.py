@@ -64,6 +64,16 @@ def test_the_actor_is_weighted_by_advantage(worlds, algo, adv, weights):
     assert float(found["Advantage"]) == pytest.approx(-0.5)
 
 
+def test_what_is_logged_is_a_mean_over_the_batch(algo, worlds):
+    found = losses(algo, worlds.two_transitions())
+    assert float(found["V"]) == pytest.approx(1.5)
+    assert float(found["Q"]) == pytest.approx(0.75)  # (1 + 2 + 1 - 1) / 4
+    # Actions 1 and -1 are two standard deviations from the mean of 0.
+    log_prob = -2.0 - math.log(0.5 * math.sqrt(2 * math.pi))
+    assert float(found["Log_Likelihood"]) == pytest.approx(log_prob)
+    assert float(found["Advantage_Weight"]) == pytest.approx((math.exp(2) + math.exp(-3)) / 2)
+
+
 def test_which_networks_each_loss_sees(algo, worlds):
     batch = worlds.two_transitions()
     before = losses(algo, batch)

@@ -80,6 +80,24 @@ def test_the_actor_s_loss_is_exact_and_leaves_the_critics_alone(worlds):
     assert all(p.grad is None for p in algo.nets["critic"].parameters())
 
 
+def test_samples_that_weigh_nothing_count_neither_in_the_loss_nor_in_the_entropy(worlds):
+    algo = make(worlds, temperature={"initial": 2.0})
+    set_policy(algo, 0.0, 0.0)
+    # Log 3 times the state: probabilities 3/4 and 1/4 in state 1, 9/10 and 1/10 in state 2.
+    algo.actor.head.logits.weight.data = torch.tensor([[math.log(3.0)], [0.0]])
+    set_values(algo.nets["critic"], (1, 4), (2, 3))
+    batch = choices_taken(worlds)
+    _, info = algo._actor_loss(batch)
+    entropies = [0.5623351, -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))]
+    assert info["Entropy"].item() == pytest.approx(sum(entropies) / 2, abs=1e-5)
+    loss, info = algo._actor_loss(batch | {"weight": torch.tensor([1.0, 0.0])})
+    # Least values 1 and 3: 3/4 1 + 1/4 3 = 1.5, and twice the entropy.
+    assert loss.item() == pytest.approx(-1.5 - 2 * entropies[0], abs=1e-5)
+    assert info["Entropy"].item() == pytest.approx(entropies[0], abs=1e-5)
+    assert info["Temperature"].item() == pytest.approx(2.0)
+    assert "Choice_Entropy" not in info and not info["Entropy"].requires_grad
+
+
 def test_the_entropy_is_tuned_to_a_share_of_log_choices(worlds):
     assert make(worlds, choices=4)._target_entropy.item() == pytest.approx(0.5 * math.log(4))
     algo = make(worlds, choices=4, temperature={"choice_entropy": 0.25, "initial": 0.5})

@@ -91,6 +91,35 @@ def test_each_temperature_has_its_own_target(worlds):
     assert of_numbers > 0.5 > of_choice
 
 
+def test_the_temperatures_loss_by_hand(worlds):
+    algo = make(worlds, temperature={"initial": 0.5, "choice_entropy": 0.6, "target_entropy": -2.0})
+    info = {"Entropy": torch.tensor(-3.0), "Choice_Entropy": torch.tensor(0.69)}
+    loss = algo._temperature_loss(info)
+    # log(alpha) (entropy - target), summed; the slope of each is its own difference.
+    differences = [-3.0 + 2.0, 0.69 - 0.6 * math.log(2)]
+    assert loss.item() == pytest.approx(math.log(0.5) * sum(differences))
+    loss.backward()
+    assert algo.nets["temperature"].log.grad.tolist() == pytest.approx(differences)
+
+
+def test_what_is_logged_of_each_temperature(worlds):
+    algo = make(worlds)
+    algo.nets["temperature"].log.data = torch.log(torch.tensor([0.5, 0.25]))
+    _, info = algo._actor_loss(mixed_transitions(worlds))
+    assert info["Temperature"].item() == pytest.approx(0.5)
+    assert info["Choice_Temperature"].item() == pytest.approx(0.25)
+    assert not info["Entropy"].requires_grad and not info["Choice_Entropy"].requires_grad
+
+
+def test_validation_compares_whole_actions(worlds):
+    """A choice that differs is no count of its own here: numbers differ too."""
+    algo = make(worlds)
+    set_policy(algo, [1.0, 0.0], [0.0, 0.0])
+    info = algo.train_on_batch(mixed_transitions(worlds), 1, validate=True)
+    # It takes (1, 0, 0): differences 0, 0, 0.5 and 1, 1, 0.5.
+    assert info["Action_Error"].item() == pytest.approx(3.0 / 6, abs=1e-5)
+
+
 def test_the_numbers_entropy_is_weighed_by_the_choices(worlds):
     algo = make(worlds)
     set_policy(algo, [math.log(3.0), 0.0], [2.0, 0.0])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mutants import mutants
-from benchmarks.mutation import GROUPS, Module, Verdict, report
+from benchmarks.mutation import GROUPS, Module, Verdict, killed_before, report
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,6 +116,24 @@ def test_the_report_counts_timeouts_as_killed_and_equivalent_ones_not():
     assert [entry["name"] for entry in found["survivors"]] == ["c"]
 
 
+def test_a_second_run_counts_what_the_first_one_killed():
+    module = Module("functional", "functional.expectile", ("tests/functional/test_expectile.py",))
+    first = report(
+        [
+            Verdict("functional", module.name, name, 1, status)
+            for name, status in (("a", "killed"), ("b", "timeout"), ("c", "survived"))
+        ],
+        [module],
+    )
+    assert first["sources"] == {module.name: module.digest}
+    again = Verdict("functional", module.name, "c", 1, "killed")
+    second = report([*killed_before(module, first), again], [module])
+    assert (
+        second["modules"][module.name]["killed"],
+        second["groups"]["functional"]["mutants"],
+    ) == (3, 3)
+
+
 def test_every_module_has_tests_and_every_equivalent_mutant_a_reason():
     known = json.loads((ROOT / "benchmarks/equivalent_mutants.json").read_text())
     modules = {name: tests for of_group in GROUPS.values() for name, tests in of_group.items()}
@@ -135,6 +153,10 @@ def test_the_command(tmp_path):
     counts = json.loads(out.read_text())["modules"]["functional.expectile"]
     assert counts["mutants"] == 3
     assert f"{counts['killed']} of     3 killed" in done.stdout
+    # Nothing of the three is left to try, or only what survived: the figures are of all three.
+    again = [*command[:5], "--again", str(out), "--json", str(tmp_path / "again.json")]
+    done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert f"{counts['killed']} of     3 killed" in done.stdout, done.stdout + done.stderr
 
 
 def test_an_unknown_module_is_named():

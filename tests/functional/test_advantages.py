@@ -24,6 +24,13 @@ def test_gae_without_ends():
     assert found[:, 0].tolist() == [1 + 0.25 * 3.09375, 1.75 + 0.25 * 5.375, 3.5 + 0.25 * 7.5, 7.5]
 
 
+def test_gae_of_a_single_step():
+    found = generalized_advantages(
+        column(1), column(0.5), column(3), flags(0), flags(0), discount=0.5, trace=0.5
+    )
+    assert found.tolist() == [[1 + 1.5 - 0.5]]
+
+
 def test_gae_stops_at_a_terminal_and_bootstraps_at_a_timeout():
     following = column(1, 100, 10, 3)  # 100: after a terminal; 10: where the clock cut
     found = generalized_advantages(

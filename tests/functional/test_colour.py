@@ -41,6 +41,9 @@ def test_contrast_by_hand():
     # Greys 0 and 0.9999 (the weights of the colours add up to 0.9999), mean 0.49995; half way to it.
     out = adjust_contrast(image((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), amount(0.5))
     assert pixels(out) == [[0.249975] * 3, [0.749975] * 3]
+    # Twice as far from it: -0.49995 and 1.50005, which are cut.
+    out = adjust_contrast(image((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), amount(2.0))
+    assert pixels(out) == [[0.0] * 3, [1.0] * 3]
 
 
 def test_saturation_by_hand():
