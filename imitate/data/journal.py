@@ -66,7 +66,13 @@ class JournaledFile:
         self._journaled = 0
         self._error: BaseException | None = None
         self._durable = durable
-        self._note_size()
+        try:
+            self._note_size()
+        except BaseException:  # a full disk: nothing has been written to the file itself
+            self._file.close()
+            journal_of(path).unlink(missing_ok=True)
+            self._journal.close()
+            raise
 
     # ---- what h5py calls: an exception in here would take the process down -----------------------
 

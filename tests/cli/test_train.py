@@ -124,10 +124,23 @@ def test_user_errors_are_one_line_and_exit_code_2(config, tmp_path, monkeypatch,
 
 @pytest.mark.slow
 def test_a_run_whose_evaluation_fails_ends_with_exit_code_1(config, tmp_path):
+    path = config(experiment={"rollout": {"enabled": True, "num_workers": 0}})
+    (tmp_path / "demos.hdf5").unlink()
+    every_episode = list(range(100000, 100004))
+    ground.write_demos(tmp_path / "demos.hdf5", meta=ground.env_meta(raise_at=every_episode))
+    code, out, err = run("train", "--config", path, cwd=tmp_path)
+    assert code == 1
+    assert "evaluation of epoch 3 failed: EvaluationError: no episode could be played" in err
+    assert "finished" in out
+
+
+@pytest.mark.slow
+def test_an_environment_that_cannot_be_made_ends_before_the_first_update(config, tmp_path):
     path = config(
         experiment={"rollout": {"enabled": True, "num_workers": 0}, "env": "point_mass:Nothing-v0"}
     )
     code, out, err = run("train", "--config", path, cwd=tmp_path)
-    assert code == 1
-    assert "evaluation of epoch 3 failed: EnvError: " in err
-    assert "finished" in out
+    assert code == 2 and "Traceback" not in err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("error: ") and "Nothing-v0" in last
+    assert "finished" not in out
