@@ -39,6 +39,7 @@ class Style:
         grasp_offset_m: (3,) where the object is held, relative to its centre.
         detour_m: (2,) sideways bend of the approach, fading out near the object.
         hesitation: probability per step of standing still for a moment.
+        margin_m: distance that is kept from the edges of the place where an object is put down.
     """
 
     speed: float
@@ -46,6 +47,7 @@ class Style:
     grasp_offset_m: Array
     detour_m: Array
     hesitation: float = 0.0
+    margin_m: float = 0.0
 
     @classmethod
     def sample(cls, rng: np.random.Generator, quality: str = "better") -> Style:

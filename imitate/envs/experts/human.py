@@ -39,6 +39,7 @@ class Habits:
         overshoot_steps: how long the motion goes on past it.
         look_steps: wait after an overshoot or a missed grasp, until it is noticed.
         miss_probability: per try, of closing the fingers above the object.
+        margin_m: distance kept from the edges of a bin; a slow descent beside its wall would end on the wall.
     """
 
     speed_range: tuple[float, float] = (0.3, 0.7)
@@ -52,6 +53,7 @@ class Habits:
     overshoot_steps: tuple[int, int] = (2, 6)
     look_steps: tuple[int, int] = (4, 13)
     miss_probability: float = 0.2
+    margin_m: float = 0.03
 
 
 class HumanLike(Demonstrator):
@@ -60,7 +62,8 @@ class HumanLike(Demonstrator):
     def __init__(self, expert: Expert, rng: np.random.Generator, habits: Habits) -> None:
         super().__init__(expert, rng)
         self._habits = habits
-        self._exact = replace(expert.style, speed=float(rng.uniform(*habits.speed_range)))
+        speed = float(rng.uniform(*habits.speed_range))
+        self._exact = replace(expert.style, speed=speed, margin_m=habits.margin_m)
         self._gripper = OPEN
         self._waiting = self._length(habits.start_steps)
         self._overshooting = 0

@@ -29,6 +29,7 @@ class _View(NamedTuple):
     to_can: Array
     to_bin: Array  # horizontal (2,)
     in_bin: bool
+    well_in: bool  # a margin from the edges of the region
 
 
 class PickPlaceCanExpert(Expert):
@@ -63,12 +64,14 @@ class PickPlaceCanExpert(Expert):
             to_can=can + offset - obs["robot0_eef_pos"],
             to_bin=to_bin,
             in_bin=bool((np.abs(to_bin) < _BIN_HALF).all()),
+            well_in=bool((np.abs(to_bin) < _BIN_HALF - self.style.margin_m).all()),
         )
 
     def _carry(self, obs: Obs, view: _View) -> Array:
         """Close, rise as the fingers meet the can, go sideways as it clears the walls, sink over the bin."""
         grip = float(np.clip((_TOUCHING_M - view.width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
-        height = _LET_GO_M - 0.02 if view.in_bin else _CARRY_M
+        sinks = view.in_bin and (view.well_in or view.can[2] < _CARRY_M - 0.06)
+        height = _LET_GO_M - 0.02 if sinks else _CARRY_M
         free = float(np.clip((view.can[2] - (_CARRY_M - 0.06)) / 0.04, 0.0, 1.0))
         goal = np.array([*(free * view.to_bin), height - view.can[2]])
         return self.move(obs, (1.0 - grip) * view.to_can + grip * goal, CLOSE)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from imitate.envs.experts.expert import (
     yaw_of,
 )
 from imitate.envs.experts.lift import LiftExpert
+from imitate.envs.experts.pick_place_can import PickPlaceCanExpert
 from imitate.errors import EnvError
 
 HALF = math.sqrt(0.5)
@@ -79,6 +81,27 @@ def test_choices_follow_from_the_observation_alone():
     assert first[0][0] < 0  # goes towards the cube
     assert [action[6] for action in first] == [-1.0, 1.0, 1.0, -1.0]
     assert first[2][2] > 0.5  # the held cube is raised
+
+
+@pytest.mark.parametrize(
+    ("margin", "from_the_edge", "height", "sinks"),
+    [
+        (0.0, 0.015, 1.02, True),
+        (0.03, 0.015, 1.02, False),  # further in first
+        (0.03, 0.045, 1.02, True),
+        (0.03, 0.015, 0.95, True),  # low already: it does not rise again
+    ],
+)
+def test_a_can_is_put_down_a_margin_from_the_edge(margin, from_the_edge, height, sinks):
+    front_edge = 0.3125  # of the region in which the can is let go
+    can = (0.1975, front_edge + from_the_edge, height)
+    expert = PickPlaceCanExpert(replace(PLAIN, margin_m=margin))
+    held = observation(eef=(*can[:2], height + 0.01), width=0.06)
+    held["object"] = np.array([*np.zeros(7), *can, 0.0, 0.0, 0.0, 1.0])
+    action = expert.act(held)
+    assert action[6] == 1.0
+    assert (action[2] < -0.1) == sinks
+    assert action[1] >= 0.0
 
 
 def test_demonstrators_differ_in_speed_and_exactness():
