@@ -18,7 +18,7 @@ from typing import Any
 _MOST_BYTES = 2**20
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _OWN_ENDINGS = (".hdf5", ".h5", ".pth", ".pt", ".ckpt", ".json", ".zarr", ".zip", ".npz", ".mp4")
-_COUNTERPARTS = {"act": "act", "diffusion": "diffusion_policy"}
+_COUNTERPARTS = {"act": "act", "diffusion": "diffusion_policy", "vqbet": "vq_bet"}
 """Types of LeRobot's policies that have a counterpart here, and its name."""
 
 

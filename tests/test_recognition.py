@@ -49,6 +49,7 @@ def world(tmp_path):
     write(root / "act/config.json", ACT)
     safetensors(root / "act/model.safetensors")
     write(root / "old/config.json", OLD_ACT)
+    write(root / "vqbet/config.json", {**ACT, "type": "vqbet"})
     write(root / "training/checkpoints/last/pretrained_model/config.json", {**ACT, "type": "pi0"})
     safetensors(root / "alone/weights.safetensors")
     write(root / "run/config.json", TREE)
@@ -73,6 +74,7 @@ KINDS = {
     "act/config.json": "lerobot-policy",
     "act/model.safetensors": "lerobot-policy",
     "old": "lerobot-policy",
+    "vqbet": "lerobot-policy",
     "training": "lerobot-policy",
     "alone/weights.safetensors": "safetensors",
     "run": "run",
@@ -106,6 +108,7 @@ def test_words(world, monkeypatch):
         "act: is a policy of LeRobot (act): its weights cannot be loaded here yet; train a policy on its dataset "
         "with `imitate config init DATASET_FOLDER --algo act --out my.json` and "
     )
+    assert "--algo vq_bet " in diagnosis("vqbet")
     assert "(pi0)" in diagnosis("training")
     assert "--algo flow_policy" in diagnosis("training")
 

@@ -116,7 +116,11 @@ def command(
 
 
 def _own_config(path: Path) -> str:
-    """The configuration that a checkpoint was trained with."""
+    """The configuration that a checkpoint was trained with, whose environments' modules have to be trusted."""
+    from imitate.config import load_config
     from imitate.policy.checkpoint import load_checkpoint
+    from imitate.train.environments import check_named
 
-    return str(load_checkpoint(path)["config"])
+    text = str(load_checkpoint(path)["config"])
+    check_named(load_config(text))
+    return text

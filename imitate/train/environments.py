@@ -136,11 +136,26 @@ def environments(config: Config, tasks: Sequence[str] = ()) -> tuple[dict[str, A
 
 def trust_named(config: Config, env: str | None = None) -> None:
     """Trust the modules of the environments that ``--env`` and the configuration given to a training name."""
+    for named in (env, *_named(config)):
+        trust_env(named)
+
+
+def check_named(config: Config) -> None:
+    """Check the environments of a configuration that lay in a file, such as a checkpoint, before it is trained with.
+
+    Raises:
+        EnvError: one of them names a module that the user does not trust.
+    """
+    for named in _named(config):
+        check_trusted(named if isinstance(named, Mapping) else {"env_name": named})
+
+
+def _named(config: Config) -> list[str | dict[str, Any] | None]:
+    """The environments that a configuration names: ids, env_args, changes of env_args."""
     experiment, online = config.experiment, config.train.online.env
     own = online if online is None or isinstance(online, str) else online.to_dict()
     changes = experiment.env_meta_update_dict.to_dict()
-    for named in (env, own, changes, experiment.env, *(experiment.additional_envs or ())):
-        trust_env(named)
+    return [own, changes, experiment.env, *(experiment.additional_envs or ())]
 
 
 def label(env_meta: Mapping[str, Any]) -> str:

@@ -7,8 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from imitate import algo_factory, load_config
+from imitate.cli.main import app
 from imitate.data import DatasetWriter, Episode
 from imitate.envs import make_env
 from imitate.envs.trust import VARIABLE, check_trusted, trust, trust_env, trust_file
@@ -183,6 +185,30 @@ def test_the_configuration_of_a_training_is_the_users(nobody):
     }
     trust_named(load_config(json.dumps(tree)))
     assert os.environ[VARIABLE] == "four,one,three,two.sub"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"experiment": {"env": "evilmod:Evil-v0"}},
+        {"experiment": {"additional_envs": ["evilmod:Evil-v0"]}},
+        {"experiment": {"env_meta_update_dict": meta()}},
+        {"train": {"online": {"env": meta()}}},
+    ],
+    ids=["env", "additional_envs", "env_meta_update_dict", "online"],
+)
+def test_the_configuration_in_a_checkpoint_is_not_the_users(place, named):
+    tree = {"algo_name": "bc", "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}}}
+    config = load_config({**tree, **named})
+    algo = algo_factory("bc", config, {"flat": (3,)}, 1)
+    saved = checkpoint_dict(algo, env_metadata=meta("Pendulum-v1"), shape_metadata={})
+    save_checkpoint(saved, place / "own.pth")
+    args = ["train", "--init", str(place / "own.pth"), "--dataset", str(place / "evil.hdf5")]
+    done = CliRunner().invoke(app, [*args, "--output-dir", str(place / "runs")])
+    assert done.exit_code == 2
+    assert "--trust evilmod" in done.stderr
+    assert os.environ[VARIABLE] == ""
+    assert not (place / "runs").exists()
 
 
 def test_a_file_named_as_the_environment_chooses_no_module_either(place):
