@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 _MOST_BYTES = 2**20
+_HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
+"""First bytes of demonstration files and of checkpoints."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _OWN_ENDINGS = (".hdf5", ".h5", ".pth", ".pt", ".ckpt", ".json", ".zarr", ".zip", ".npz", ".mp4")
 _COUNTERPARTS = {"act": "act", "diffusion": "diffusion_policy", "vqbet": "vq_bet"}
@@ -55,6 +57,24 @@ def diagnosis(path: str | Path) -> str | None:
     if found is not None:
         return f"{path}: is {found.what}: {found.advice}"
     return None if Path(path).expanduser().exists() else _hub_words(str(path))
+
+
+def binary_words(path: str | Path) -> str | None:
+    """One line about a file of this toolkit's own kinds where another kind was asked for, by its first bytes."""
+    place = Path(path).expanduser()
+    with place.open("rb") as stream:
+        begins = stream.read(8)
+    if begins == _HDF5:
+        return (
+            f"{path}: is an HDF5 file, such as demonstrations: give those with --dataset, or look at them with "
+            f"`imitate info {path}`"
+        )
+    if begins.startswith(_ZIP):
+        return (
+            f"{path}: is an archive, such as a checkpoint: `imitate train --init {path}` begins with its weights, "
+            "`imitate train --resume RUN` resumes a run"
+        )
+    return None
 
 
 def _hub_words(text: str) -> str | None:

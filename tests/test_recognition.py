@@ -6,6 +6,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import h5py
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -177,6 +178,32 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
 )
 def test_commands_name_what_lies_there(world, monkeypatch, args, words):
     monkeypatch.chdir(world)
+    done = CliRunner().invoke(app, args.split())
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (
+            "eval --agent demos.hdf5",
+            "is an HDF5 file, such as demonstrations: give those with --dataset",
+        ),
+        ("train --config demos.hdf5", "is an HDF5 file, such as demonstrations"),
+        (
+            "train --config last.pth",
+            "is an archive, such as a checkpoint: `imitate train --init last.pth`",
+        ),
+        ("config check last.pth", "is an archive, such as a checkpoint"),
+    ],
+)
+def test_own_files_in_the_place_of_other_ones(tmp_path, monkeypatch, args, words):
+    monkeypatch.chdir(tmp_path)
+    with h5py.File("demos.hdf5", "w") as file:
+        file.create_group("data")
+    torch.save({"a": torch.ones(1)}, "last.pth")
     done = CliRunner().invoke(app, args.split())
     assert done.exit_code == 2
     assert words in done.stderr

@@ -181,7 +181,8 @@ def command(
         write_text(json_, to_json(report, indent=2) + "\n")
     for warning in (warning for result in results for warning in result.warnings):
         typer.echo(printable(f"warning: {warning}"), err=True)
-    for note in filter(None, (result.horizon_note("--horizon ") for result in results)):
+    notes = filter(None, (result.horizon_note("--horizon ") for result in results))
+    for note in dict.fromkeys(notes):
         typer.echo(f"note: {note}", err=True)
     if any(result.not_played for result in results):
         raise typer.Exit(FAILED)

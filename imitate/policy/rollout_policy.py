@@ -257,9 +257,11 @@ class RolloutPolicy:
             is_stack = len(before) == 1 + batched and before[-1] in lengths
             if not (is_stack if key in stacked else key == told):
                 wanted = ", ".join(map(str, ("B", *single) if batched else single))
+                longer = sorted(lengths - {1})
+                stacks = f"1 or {' or '.join(map(str, longer))} frames" if longer else "1 frame"
                 raise UserError(
                     f"observation '{key}' has shape {shape}; wanted ({wanted}), or all of them stacked as "
-                    f"{' or '.join(map(str, sorted(lengths)))} frames; several environments: batched_ob=True"
+                    f"{stacks}; several environments: batched_ob=True"
                 )
         return {
             key: _newest_of(value, batched) if key in stacked else value

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from imitate.data.hdf5_format import natural_key
 from imitate.errors import UserError
 from imitate.train.metrics import MetricsFile
 from imitate.train.run_folder import RunFolder, open_run_folder
@@ -82,7 +83,10 @@ def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
 def _runs(path: Path) -> list[RunFolder]:
     if (path / "config.json").is_file():
         return [open_run_folder(path)]
-    found = sorted(config.parent for config in path.rglob("config.json") if _is_run(config.parent))
+    found = sorted(
+        (config.parent for config in path.rglob("config.json") if _is_run(config.parent)),
+        key=lambda folder: [natural_key(part) for part in folder.parts],
+    )
     if not found:
         raise UserError(f"{path}: neither a run folder nor a folder that holds runs")
     return [RunFolder(folder) for folder in found]

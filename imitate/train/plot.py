@@ -22,6 +22,8 @@ PANELS = {
     "return": (("Rollout/Return", "-"), ("Metrics/AverageReturn", ":")),
 }
 """Tags of the metrics and line styles of each panel."""
+NOTHING = {"loss": "no losses", "success": "no evaluations", "return": "no returns"}
+"""Words in a panel without a line."""
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B2A000")
 """Okabe and Ito's, which people who see colours differently can tell apart (the yellow darkened)."""
 PANEL_INCHES = (3.4, 2.4)
@@ -108,6 +110,18 @@ def _panel(
     _label(axes, name, settings, over, statistic)
     if name == "loss" and positive and axes.lines:
         axes.set_yscale("log")
+        _plain_numbers(axes)
+
+
+def _plain_numbers(axes: Any) -> None:
+    """Write 5.6 in place of 5.6 x 10^0 on a logarithmic axis that spans less than a power of ten."""
+    from matplotlib.ticker import AutoLocator, NullLocator, ScalarFormatter
+
+    low, high = axes.get_ylim()
+    if high < 10 * low:
+        axes.yaxis.set_major_locator(AutoLocator())
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
 
 
 def _line(axes: Any, line: Band, color: Any, style: str, marker: str) -> None:
@@ -137,7 +151,7 @@ def _label(
         words = f"{NAMES[statistic]}, 95 % {interval}" if several else f"95 % {interval}"
         axes.set_title(words, fontsize=7, color="0.35")
     if not axes.lines:
-        axes.text(0.5, 0.5, f"no {name}", ha="center", va="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, NOTHING[name], ha="center", va="center", transform=axes.transAxes)
 
 
 def _episode_bars(axes: Any, curve: Curve, over: str, color: Any) -> None:

@@ -132,7 +132,8 @@ class Run:
         self.rollouts.training_is_over()
         if self.rollouts.pending:
             epochs = ", ".join(map(str, sorted(self.rollouts.pending)))
-            self.console.say(f"waiting for the evaluation of epoch {epochs}")
+            plural = "s" if len(self.rollouts.pending) > 1 else ""
+            self.console.say(f"waiting for the evaluation of epoch{plural} {epochs}")
         while self.rollouts.pending and self.interrupt.signal is None:
             self.rollouts.collect(timeout_s=0.2)
             self.console.pulse(self.rollouts.pulse_words)

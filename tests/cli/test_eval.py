@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from imitate.cli import eval as verb
 from imitate.errors import CheckpointError, ConfigError, EnvError
+from imitate.train.eval_result import EvalResult
 
 FOLDER = Path(__file__).parents[1] / "train"
 spec = importlib.util.spec_from_file_location("train_conftest", FOLDER / "conftest.py")
@@ -59,6 +60,14 @@ def test_two_checkpoints_on_the_same_seeds(run, tmp_path):
     data = json.loads(report.read_text())
     assert data["comparison"]["difference"] == 1.0
     assert [e["horizon"] for e in data["evaluations"]] == [25, 25]
+
+
+def test_a_note_about_both_checkpoints_is_printed_once(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(EvalResult, "horizon_note", lambda self, option: "a longer horizon")
+    agent = ground.write_expert(tmp_path / "a.pth")
+    arguments = ("--agent", agent, "--agent", agent, "--workers", 1, "--horizon", 5)
+    result = run(*arguments, "--episodes", 1)
+    assert result.stderr.count("note: a longer horizon") == 1
 
 
 def test_user_errors(run, tmp_path):

@@ -1,6 +1,7 @@
 """imitate info: HDF5 files, checkpoints, run folders, and everything else."""
 
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -16,6 +17,7 @@ from imitate.data.formats.convert import convert
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
+ROBOMIMIC = Path(__file__).parents[1] / "policy" / "fixtures" / "robomimic"
 ENV = {
     "env_name": "Lift",
     "env_version": "1.5.2",
@@ -205,6 +207,17 @@ def test_checkpoint_for_a_person(checkpoint):
     assert any(line.split() == ["normalizes", "obs"] for line in text.splitlines())
     assert "a.hdf5: 2 demos, 10 steps" in text
     assert any(line.split() == ["train.batch_size", "7"] for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("name", "trained"),
+    [("bc", "epoch 2, 400 updates"), ("bc_gmm_v030", "the file does not say how long")],
+)
+def test_a_checkpoint_of_robomimic_is_not_said_to_be_ours(name, trained):
+    text = info(ROBOMIMIC / f"{name}.pth").stdout
+    assert f"trained        {trained}\n" in text
+    assert "written by     robomimic" in text and "read by        imitate" in text
+    assert "versions" not in text and "None" not in text
 
 
 # ---- runs ----------------------------------------------------------------------------------------

@@ -409,3 +409,8 @@ class TestStackedFrames:
             policy(obs)
         assert "stacked as 1 or 4 frames" in str(caught.value)
         assert len(str(caught.value).splitlines()) == 1
+
+    def test_a_policy_of_single_frames_asks_for_one(self):
+        policy = RolloutPolicy(make_algo())
+        with pytest.raises(UserError, match="stacked as 1 frame;"):
+            policy({"pos": np.zeros((5, 3)), "vel": np.zeros((5, 2))})

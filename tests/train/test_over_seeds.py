@@ -3,6 +3,7 @@
 import csv
 import json
 
+import matplotlib
 import pytest
 from typer.testing import CliRunner
 
@@ -192,6 +193,22 @@ def test_what_plot_cannot_do_is_said_in_a_line(three_seeds, tmp_path):
         )
         assert result.exit_code == 2
         assert words in result.output
+
+
+def test_a_picture_of_runs_without_rollouts_says_so_and_has_plain_numbers(make_run, tmp_path):
+    folder = make_run("quiet", 1, success=(None, None), losses=(2.4, 2.2))
+    settings = settings_of(read_curves([folder]))
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        picture = draw_settings(settings, [tmp_path / "c.svg"])[0].read_text()
+    assert "no evaluations" in picture
+    assert ">2.2</text>" in picture and "×" not in picture
+
+
+def test_runs_of_a_folder_come_in_the_order_of_their_numbers(make_run, tmp_path):
+    for size in (16, 8):
+        make_run(f"batch_size={size}", 1, batch_size=size)
+    labels = [setting.label for setting in settings_of(read_curves([tmp_path / "runs"]))]
+    assert labels == ["batch_size=8", "batch_size=16"]
 
 
 def test_returns_are_drawn_where_an_environment_is_learned_in(make_run, tmp_path):

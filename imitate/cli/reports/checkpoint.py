@@ -74,13 +74,12 @@ def lay_out(report: Report) -> Iterator[str]:
             ("file", f"{report['path']} ({report['size_mb']:.1f} MB)"),
             ("algorithm", f"{report['algo']} ({report['variant']})"),
             ("parameters", f"{report['parameters']:,}"),
-            ("trained", f"epoch {report['epoch']}, {report['step']} updates{_reason(report)}"),
+            ("trained", _training_words(report)),
             ("environment", environment_words(report)),
             ("control rate", _rate(report["control_freq"])),
             ("actions", f"{report['action_dim']}, {_limits(report)}"),
             ("normalizes", _normalization_words(report)),
-            ("versions", ", ".join(f"{k} {v}" for k, v in report["versions"].items())),
-            ("git commit", report["provenance"].get("git_commit") or "none"),
+            *_origin(report),
         ]
     )
     for entry in report["provenance"].get("datasets", ()):
@@ -103,6 +102,25 @@ def lay_out(report: Report) -> Iterator[str]:
         ("setting, other than the default", "value"),
         [(key, json.dumps(value)) for key, value in report["changed_settings"].items()],
     )
+
+
+def _training_words(report: Report) -> str:
+    if report["epoch"] is None and report["step"] is None:
+        return f"the file does not say how long{_reason(report)}"
+    return f"epoch {report['epoch']}, {report['step']} updates{_reason(report)}"
+
+
+def _origin(report: Report) -> list[tuple[str, str]]:
+    """Rows about the software that wrote it."""
+    versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items())
+    origin = report["provenance"].get("imported_from")
+    if origin is not None:
+        return [
+            ("written by", f"{origin}, of which version the file does not say"),
+            ("read by", versions),
+        ]
+    commit = report["provenance"].get("git_commit") or "none"
+    return [("versions", versions), ("git commit", commit)]
 
 
 def _reason(report: Report) -> str:
