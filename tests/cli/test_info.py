@@ -216,7 +216,7 @@ def test_checkpoint_for_a_person(checkpoint):
 def test_a_checkpoint_of_robomimic_is_not_said_to_be_ours(name, trained):
     text = info(ROBOMIMIC / f"{name}.pth").stdout
     assert f"trained        {trained}\n" in text
-    assert "written by     robomimic" in text and "read by        imitate" in text
+    assert "format         robomimic's" in text and "read by        imitate" in text
     assert "versions" not in text and "None" not in text
 
 

@@ -111,12 +111,12 @@ def _training_words(report: Report) -> str:
 
 
 def _origin(report: Report) -> list[tuple[str, str]]:
-    """Rows about the software that wrote it."""
+    """Rows about the software that wrote or read it."""
     versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items())
     origin = report["provenance"].get("imported_from")
     if origin is not None:
         return [
-            ("written by", f"{origin}, of which version the file does not say"),
+            ("format", f"{origin}'s, whose version the file does not say"),
             ("read by", versions),
         ]
     commit = report["provenance"].get("git_commit") or "none"
