@@ -62,7 +62,10 @@ def init(
         Path | None, typer.Option("--out", "-o", help="The JSON to write; else it is printed.")
     ] = None,
     algo: Annotated[
-        str, typer.Option("--algo", help="bc, bc_rnn_gmm, flow_policy, act ...: a template.")
+        str,
+        typer.Option(
+            "--algo", help="A template: bc, bc_rnn_gmm, flow_policy, act ..., or bc/bc_rnn_gmm."
+        ),
     ] = "flow_policy",
     images: Annotated[
         str, typer.Option("--images", help="all, none, or keys: front_image,wrist_image.")

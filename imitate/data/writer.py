@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -44,7 +45,7 @@ class DatasetWriter:
         overwrite: replace an existing file, at the moment of closing, and a partial one, now.
         append: go on with an existing file, or with what an interrupted writer left of it; ``env_meta`` is then that of
             the file. While it is written it lies under its partial name.
-        control_freq: actions per second, if known.
+        control_freq: actions per second, if known; with ``append`` the rate that the file has.
         image_storage: how observations with two dimensions or more per step lie in the file. 'raw': as they are, read
             fastest; 'gzip', 'lzf': compressed without loss; 'jpeg': uint8 images (H, W, 3) as one JPEG per step, with
             loss, a tenth of the size or less, and the others as gzip.
@@ -56,7 +57,7 @@ class DatasetWriter:
 
     Raises:
         ConfigError: an argument is none of those above.
-        DatasetError: the file exists, an episode is malformed, or the disk is full.
+        DatasetError: the file exists or was recorded at another rate, an episode is malformed, or the disk is full.
     """
 
     def __init__(
@@ -80,7 +81,8 @@ class DatasetWriter:
             )
         if not 1 <= jpeg_quality <= 100:
             raise ConfigError(f"jpeg_quality is {jpeg_quality}: wanted 1 to 100")
-        goes_on = append and _taken_up(self.path, self.partial)
+        rate_hz = None if control_freq is None else _checked_rate(control_freq)
+        goes_on = append and _taken_up(self.path, self.partial, rate_hz)
         if not goes_on:
             _check_free(self.path, self.partial, overwrite)
         self._image_storage: ImageStorage = image_storage
@@ -107,8 +109,8 @@ class DatasetWriter:
             data.attrs["env_args"] = json.dumps(dict(env_meta))
             data.attrs["imitate_format"] = FORMAT_VERSION
             data.attrs["total"] = 0
-            if control_freq is not None:
-                data.attrs["control_freq"] = float(control_freq)
+            if rate_hz is not None:
+                data.attrs["control_freq"] = rate_hz
 
     def _look_at_demos(self, data: h5py.Group) -> None:
         """Names and arrays of the demos that are there."""
@@ -289,6 +291,11 @@ class DatasetWriter:
             raise DatasetError(
                 f"{self.path}: append() before start_episode(): call start_episode() first"
             )
+        if not isinstance(obs, Mapping):
+            raise DatasetError(
+                f"{self.path}: obs is a {type(obs).__name__}: wanted a dict of arrays by name, such as "
+                '{"joint_pos": ...}'
+            )
         values: dict[str, Any] = {f"obs/{key}": value for key, value in obs.items()}
         values |= {
             "actions": action,
@@ -323,7 +330,7 @@ class DatasetWriter:
         ``next_obs`` is not written: readers take the following observation.
 
         Args:
-            success: whether the task was solved.
+            success: True where the task was solved, False where not, None where nobody knows.
             name: of the demo; by default ``demo_<number>``.
             attrs: attributes of the demo under any name.
             **more: the same, such as ``language="lift the cube"``, but no name that is nearly one of those that mean
@@ -333,9 +340,14 @@ class DatasetWriter:
             the demo's name.
 
         Raises:
-            DatasetError: the episode has no step, or an attribute's name is nearly another one.
+            DatasetError: the episode has no step, ``success`` is neither true nor false, or an attribute's name is
+                nearly another one.
         """
         _check_spelling(more, self.path)
+        if success is not None and success not in (True, False):
+            raise DatasetError(
+                f"{self.path}: success is {success!r}: wanted True, False, or None where nobody knows"
+            )
         running, self._running = self._running, None
         if not running:
             raise DatasetError(
@@ -367,12 +379,20 @@ class DatasetWriter:
     # ---- end -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Finish: the partial file becomes the final one. Without an episode: an error, and nothing is left."""
+        """Finish: the partial file becomes the final one. Without an episode: an error, and nothing is left.
+
+        An episode that is still running is not written, which a warning says.
+        """
         if self._file is None:
             return
+        left = len((self._running or {}).get("actions", ()))
+        lost = f"the running episode of {left} steps was neither finished nor discarded: call finish_episode() before"
         if not self._names:
             self._abandon()
-            raise DatasetError(f"{self.path}: no episode was written: there is nothing to save")
+            reason = lost if left else "there is nothing to save"
+            raise DatasetError(f"{self.path}: no episode was written: {reason}")
+        if left:
+            _log.warning("%s: %s", self.path, lost)
         with self._saved() as file:
             file.close()
         self._file = None
@@ -428,7 +448,7 @@ class DatasetWriter:
         self._file = None
         self._journal.close(roll_back=True)
         if self._names and self._keep_partial:
-            _log.warning("%d episodes are kept in %s", len(self._names), self.partial)
+            _log.warning("finished episodes (%d) are kept in %s", len(self._names), self.partial)
         else:
             self.partial.unlink()
 
@@ -473,11 +493,23 @@ def finish_partial(path: str | Path) -> int:
     return count
 
 
-def _taken_up(path: Path, partial: Path) -> bool:
+def _checked_rate(control_freq: float) -> float:
+    try:
+        rate_hz = float(control_freq)
+    except (TypeError, ValueError):
+        rate_hz = 0.0
+    if not 0 < rate_hz < math.inf:
+        raise ConfigError(
+            f"control_freq is {control_freq!r}: wanted the number of actions per second, such as 10"
+        )
+    return rate_hz
+
+
+def _taken_up(path: Path, partial: Path, rate_hz: float | None) -> bool:
     """Whether there is a file to go on with; it then lies under its partial name, as its writer last left it.
 
     Raises:
-        DatasetError: another process writes it, or there are two of it.
+        DatasetError: another process writes it, there are two of it, or its demos were recorded at another rate.
     """
     if is_being_written(partial):
         raise DatasetError(
@@ -486,10 +518,22 @@ def _taken_up(path: Path, partial: Path) -> bool:
     if partial.exists() and path.exists():
         raise DatasetError(f"{path}: exists beside {partial}: remove one of them")
     if path.exists():
+        _check_same_rate(path, rate_hz)
         os.replace(path, partial)
     elif partial.exists():
         roll_back(partial)
+        _check_same_rate(partial, rate_hz)
     return partial.exists()
+
+
+def _check_same_rate(path: Path, rate_hz: float | None) -> None:
+    with DatasetFile(path) as file:
+        recorded = file.control_freq
+    if None not in (rate_hz, recorded) and rate_hz != recorded:
+        raise DatasetError(
+            f"{path}: was recorded at {recorded:g} Hz, and control_freq is {rate_hz:g}: record at the same rate, "
+            "or into another file"
+        )
 
 
 def _check_free(path: Path, partial: Path, overwrite: bool) -> None:

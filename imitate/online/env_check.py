@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from imitate.errors import EnvError
 
 GYMNASIUM = 2
 TRIED_STEPS = 20
+_COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # of gymnasium's warnings
 
 Verdict = Literal["ok", "warning", "error", "untried"]
 
@@ -83,7 +85,7 @@ def _gymnasium(meta: Mapping[str, Any]) -> list[Finding]:
             return [Finding("gymnasium's checker", "error", first)]
         finally:
             env.close()
-    words = [str(warning.message).splitlines()[0] for warning in caught]
+    words = [_COLOURS.sub("", str(warning.message)).splitlines()[0] for warning in caught]
     if words:
         return [Finding("gymnasium's checker", "warning", word) for word in dict.fromkeys(words)]
     return [Finding("gymnasium's checker", "ok", "no complaint")]

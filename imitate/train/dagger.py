@@ -382,6 +382,7 @@ class _Work:
             "train.hdf5_filter_key": None,
             "train.hdf5_validation_filter_key": None,
             "experiment.validate": False,
+            "experiment.save.on_best_validation": False,
         }
         if self._init is not None:
             changes["experiment.ckpt_path"] = last

@@ -67,13 +67,13 @@ def first_config(
 
     Args:
         path: the file, or a dataset of another format.
-        algorithm: the end of a template's name, such as ``bc_rnn_gmm`` for ``bc/bc_rnn_gmm``.
+        algorithm: a template, such as ``bc/bc_rnn_gmm``, or the end of its name, ``bc_rnn_gmm``.
         images: ``all``, ``none``, or keys of images, separated by commas.
 
     Raises:
         UserError: the file cannot be used, or there is no such algorithm or image.
     """
-    templates = _templates(algorithm)
+    algorithm, templates = _templates(algorithm)
     contents = _contents(Path(path))
     cameras = _cameras(contents.found, images)
     template = templates.get(f"{algorithm}_image", "") if cameras else ""
@@ -223,18 +223,19 @@ def _is_online(tree: dict[str, Any]) -> bool:
     return bool(tree["train"].get("online", {}).get("enabled"))
 
 
-def _templates(algorithm: str) -> dict[str, str]:
-    """The general configurations by the end of their names; ``algorithm`` is among them."""
+def _templates(algorithm: str) -> tuple[str, dict[str, str]]:
+    """The end of the algorithm's name, and the general configurations by the ends of theirs; it is among them."""
     templates: dict[str, str] = {}
     for name in names():
         path = folder() / f"{name}.json"
         if not name.startswith(OTHERS) and not _is_online(read_tree(path)):
             templates[path.stem] = name
-    if algorithm not in templates:
+    end = algorithm.rpartition("/")[2]
+    if algorithm not in (end, templates.get(end)) or end not in templates:
         raise ConfigError(
             f"--algo: no algorithm '{algorithm}' for demonstrations, {nearest(algorithm, templates)}"
         )
-    return templates
+    return end, templates
 
 
 def _fill_experiment(

@@ -78,7 +78,7 @@ def _next_policy(results: Mapping[str, Any]) -> list[str]:
         return []
     return [
         f"next: {algo} sees a single step and often fails where demonstrations wait or pause. On the same data try",
-        "    imitate train --config flow_policy/flow_policy, or vq_bet/vq_bet, bc/bc_rnn_gmm (docs/policies.md)",
+        "    imitate config init FILE --algo flow_policy, or vq_bet, bc_rnn_gmm (docs/policies.md)",
     ]
 
 

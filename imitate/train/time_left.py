@@ -11,6 +11,7 @@ FEWEST_STEPS = 3
 LEAST_S = 2.0
 WORTH_TELLING_S = 60.0
 LONG_S = 1200.0
+SLOW_STEP_S = 3.0
 ADVICE = (
     "images are slow on a CPU with a large encoder: `imitate config init FILE` writes a configuration with a small one "
     "(ShallowConv, crops), robosuite/lift/bc_image has it too; or train on a GPU"
@@ -56,7 +57,8 @@ class Forecast:
             f"about {duration(left)} for this training: {self._total - step} {self._unit} at "
             f"{rate(done / passed)} per s, without rollouts and validation"
         )
-        return f"{words}; {ADVICE}" if self._images_on_cpu and left > LONG_S else words
+        is_slow = left > LONG_S or passed / done > SLOW_STEP_S
+        return f"{words}; {ADVICE}" if self._images_on_cpu and is_slow else words
 
 
 def images_on_cpu(setup: Setup) -> bool:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from imitate.cli.main import app
 from imitate.data import DatasetFile, DatasetWriter, Episode, finish_partial
-from imitate.errors import DatasetError
+from imitate.errors import ConfigError, DatasetError
 
 META = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": "Panda"}}
 
@@ -353,6 +353,69 @@ def test_a_killed_writer_is_gone_on_with(tmp_path):
         assert writer.num_episodes == 2
     with DatasetFile(path) as file:
         assert file.demos() == ["demo_0", "demo_1"]
+
+
+def test_a_file_is_gone_on_with_at_its_rate_only(tmp_path):
+    path = tmp_path / "a.hdf5"
+    with DatasetWriter(path, META, control_freq=10) as writer:
+        writer.append_episode(episode())
+    before = path.read_bytes()
+    with pytest.raises(DatasetError, match=r"recorded at 10 Hz, and control_freq is 20"):
+        DatasetWriter(path, META, control_freq=20, append=True)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["a.hdf5"]
+    for rate in (10, None):
+        with DatasetWriter(path, META, control_freq=rate, append=True) as writer:
+            writer.append_episode(episode())
+    with DatasetFile(path) as file:
+        assert (len(file.demos()), file.control_freq) == (3, 10.0)
+
+
+def test_what_a_killed_writer_left_is_gone_on_with_at_its_rate_only(tmp_path):
+    path = tmp_path / "a.hdf5"
+    with pytest.raises(KeyboardInterrupt), DatasetWriter(path, META, control_freq=10) as writer:
+        writer.append_episode(episode())
+        raise KeyboardInterrupt
+    with pytest.raises(DatasetError, match="recorded at 10 Hz"):
+        DatasetWriter(path, META, control_freq=20, append=True)
+    assert finish_partial(path) == 1
+
+
+@pytest.mark.parametrize("rate", [0, -1, np.nan, np.inf, "fast"])
+def test_a_rate_is_a_positive_number(tmp_path, rate):
+    with pytest.raises(ConfigError, match="control_freq is .*wanted the number of actions"):
+        DatasetWriter(tmp_path / "a.hdf5", META, control_freq=rate)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_episode_that_runs_at_the_end_is_told_of(tmp_path, caplog):
+    with DatasetWriter(tmp_path / "a.hdf5", META) as writer:
+        writer.start_episode()
+        writer.append(**step())
+        writer.finish_episode()
+        writer.start_episode()
+        writer.append(**step())
+    assert "the running episode of 1 steps was neither finished nor discarded" in caplog.text
+    with (
+        pytest.raises(DatasetError, match="no episode was written: the running episode of 1 steps"),
+        running(tmp_path / "b.hdf5"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("success", ["no", 2, 0.5])
+def test_success_is_true_or_false(tmp_path, success):
+    with running(tmp_path / "a.hdf5") as writer:
+        with pytest.raises(DatasetError, match="success is .*wanted True, False"):
+            writer.finish_episode(success=success)
+        writer.finish_episode(success=np.bool_(True))
+
+
+def test_observations_without_names_are_refused(tmp_path):
+    with running(tmp_path / "a.hdf5") as writer:
+        with pytest.raises(DatasetError, match="obs is a ndarray: wanted a dict"):
+            writer.append(obs=np.zeros(3), action=[0.1, 0.2])
+        writer.finish_episode()
 
 
 def running(path, **options):

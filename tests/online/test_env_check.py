@@ -45,6 +45,13 @@ def test_pendulum_and_what_it_cannot():
     assert "error" not in found.values()
 
 
+def test_words_of_gymnasiums_checker_have_no_colours():
+    meta = {"env_name": "Pendulum-v1", "type": 2}
+    words = [f.words for f in check_env(functools.partial(make_env, meta), meta)]
+    assert any("symmetric and normalized" in word for word in words)
+    assert not any("\x1b" in word for word in words)
+
+
 class Unseeded(Complete):
     def reset(self, *, seed=None):
         obs, info = super().reset(seed=seed)

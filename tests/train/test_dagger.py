@@ -75,6 +75,18 @@ def test_a_null_horizon_is_that_of_the_plan_in_every_round(tmp_path, importable_
     assert trained["experiment"]["rollout"]["horizon"] == 47
 
 
+def test_a_configuration_that_saves_at_the_best_validation_serves(tmp_path, importable_env):
+    demos = write_demos(tmp_path / "demos.hdf5")
+    saving = config(
+        experiment={"validate": True, "save": {"on_best_validation": True}},
+        train={"num_epochs": 1},
+    )
+    plan = DaggerPlan(rounds=0, horizon=20)
+    progress = dagger(saving, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
+    assert progress.rounds[0].checkpoint
+    assert not list(tmp_path.glob("out/**/best_valid.pth"))
+
+
 def test_all_data_lie_in_one_file(finished):
     _, out, progress = finished
     with DatasetFile(out / "demos.hdf5") as file:

@@ -163,6 +163,12 @@ def test_robosuites_usual_observations(tmp_path, monkeypatch):
     assert "object" not in load_config(first_config(path).tree).observation.modalities.obs.low_dim
 
 
+def test_an_algorithm_is_named_as_the_template_or_its_end(path):
+    assert first_config(path, "bc/bc_rnn_gmm").tree == first_config(path, "bc_rnn_gmm").tree
+    with pytest.raises(ConfigError, match="no algorithm 'act/bc_rnn_gmm' "):
+        first_config(path, "act/bc_rnn_gmm")
+
+
 def test_rate_and_unknown_algorithm(path):
     assert reasons(first_config(path))["control rate"].startswith("10 Hz")
     with pytest.raises(

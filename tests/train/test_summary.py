@@ -43,7 +43,7 @@ def test_the_table_holds_the_outcome():
 def test_a_policy_of_single_steps_that_fails_is_told_what_to_try(algo, success, advised):
     final = {**RESULTS["final"], "success_rate": success}
     text = "\n".join(summary_lines({**RESULTS, "algo": algo, "final": final}))
-    assert ("--config flow_policy/flow_policy" in text) is advised
+    assert ("config init FILE --algo flow_policy" in text) is advised
     not_evaluated = "\n".join(summary_lines({**RESULTS, "algo": algo, "final": None}))
     assert "next:" not in not_evaluated
 

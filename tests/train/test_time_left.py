@@ -37,3 +37,14 @@ def test_slow_images_are_given_advice(clock):
     assert "imitate config init" in slow
     (fast,) = lines(clock, 0.5, 20, images_on_cpu=True)
     assert "config init" not in fast
+
+
+def test_slow_updates_on_images_are_given_advice_in_short_trainings_too(clock):
+    said = []
+    found = Forecast(100, "updates", images_on_cpu=True)
+    for step in range(1, 8):
+        clock[0] += 7.5
+        said.append(found.line(step))
+    (line,) = [line for line in said if line is not None]
+    assert line.startswith("about 12 min")
+    assert "imitate config init" in line
