@@ -144,10 +144,14 @@ def test_it_learns_which_of_three_choices_pays(worlds):
 
 
 def test_validation_counts_other_choices(worlds):
-    algo = make(worlds)
-    set_policy(algo, 1.0, 0.0)
-    info = algo.train_on_batch(choices_taken(worlds), 1, validate=True)
-    assert info["Action_Error"].item() == 0.5
+    """One of four samples takes another choice than the likeliest of three."""
+    algo = make(worlds, choices=3)
+    set_policy(algo, 0.0, 2.0, 1.0)
+    two = worlds.two_transitions()
+    batch = two | {key: two[key].repeat(2) for key in ("rewards", "discounts")}
+    batch |= {key: {"s": two[key]["s"].repeat(2, 1)} for key in ("obs", "next_obs")}
+    batch["actions"] = torch.eye(3)[[1, 1, 1, 2]]
+    assert algo.train_on_batch(batch, 1, validate=True)["Action_Error"].item() == 0.25
 
 
 def test_a_wrong_number_of_choices_is_refused(worlds):

@@ -97,6 +97,20 @@ def test_near_zero_nothing_is_lost():
     assert torch.equal(rot.quaternion_to_axis_angle(rot.axis_angle_to_quaternion(tiny)), tiny)
 
 
+def test_small_angles_are_exact_to_the_last_digits():
+    # sin x is x (1 - x^2 / 6): 3e-14 less than x at half of 9e-7, which is more than float64 rounds.
+    quaternion = rot.axis_angle_to_quaternion(double((9e-7, 0.0, 0.0)))
+    assert quaternion[0].item() == pytest.approx(math.sin(4.5e-7), rel=1e-15)
+    back = rot.quaternion_to_axis_angle(double((9e-7, 0.0, 0.0, math.sqrt(1 - 81e-14))))
+    assert back[0].item() == pytest.approx(2 * math.asin(9e-7), rel=1e-15)
+
+
+def test_a_half_turn_keeps_its_axis():
+    # Both directions are the same rotation; w is 0, so that none of the two has to be turned around.
+    for axis in ((1.0, 0.0, 0.0), (0.0, 0.0, -1.0)):
+        close(rot.quaternion_to_axis_angle(double((*axis, 0.0))), math.pi * double(axis))
+
+
 @given(st.tuples(*[st.floats(-5, 5)] * 6))
 def test_any_six_numbers_make_a_rotation(numbers):
     first, second = double(numbers[:3]), double(numbers[3:])
