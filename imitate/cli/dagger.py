@@ -109,7 +109,7 @@ def command(
         raise ConfigError(
             "--label-every: with --take-over each expert-controlled step is a label: leave one of them out"
         )
-    loaded = load_config(config, set_ or ())
+    loaded = _with_keys(load_config(config, set_ or ()), dataset)
     meta = _environment(env, dataset, loaded)
     loaded = loaded.with_overrides({"experiment.env_meta_update_dict": {}})  # it is in meta
     plan = DaggerPlan(
@@ -162,6 +162,18 @@ def _line(over: Round) -> str:
         f"round {over.number}: {over.episodes} episodes, {over.steps} steps, "
         f"{over.interventions} of them expert-controlled; {over.labels} labels so far{rate}: {over.checkpoint}"
     )
+
+
+def _with_keys(config: Config, dataset: Path | None) -> Config:
+    """The configuration with the observations of the demonstrations in the place of ``"auto"``."""
+    from imitate.config.observation import AUTO
+    from imitate.train.observations import with_observations
+
+    if AUTO not in config.all_obs_keys:
+        return config
+    data = None if dataset is None else [{"path": str(dataset)}]
+    found = with_observations(config.with_overrides({"train.data": data}))
+    return found.with_overrides({"train.data": config.to_dict()["train"]["data"]})
 
 
 def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[str, Any]:

@@ -95,3 +95,15 @@ def test_a_real_robot_is_refused_before_anything_is_trained(tmp_path):
     assert result.exit_code == 2
     assert "is 4, a real robot" in result.output and "set-env" in result.output
     assert not out.exists()
+
+
+def test_all_observations_of_the_demonstrations(tmp_path):
+    file = make_demo_file(
+        tmp_path / "demos.hdf5", num_demos=1, length=3, obs_dims={"one": 2, "two": 1}
+    )
+    config = load_config("bc/bc", ["observation.modalities=auto"])
+    taken = dagger._with_keys(config, file)
+    assert set(taken.all_obs_keys) == {"one", "two"}
+    assert taken.train.data == config.train.data
+    with pytest.raises(ConfigError, match="but there are none"):
+        dagger._with_keys(config, None)
