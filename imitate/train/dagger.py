@@ -296,14 +296,22 @@ class _Work:
         entry = with_filter_key(DatasetConfig(path=str(dataset.resolve())), self._config)
         named = self._config.with_overrides({"train.data": [entry.to_dict()]})
         (source,) = training_sources(named)
-        with DatasetFile(dataset) as file, self._writer(append=False) as writer:
+        with (
+            DatasetFile(dataset) as file,
+            self._writer(append=False, rate_hz=file.control_freq) as writer,
+        ):
             refuse_rescaled(file)
             for demo in source.chosen(file)[: self._plan.demos]:
                 writer.append_episode(_demonstration(file, demo, self._config.all_obs_keys))
 
-    def _writer(self, *, append: bool) -> DatasetWriter:
+    def _writer(self, *, append: bool, rate_hz: float | None = None) -> DatasetWriter:
         return DatasetWriter(
-            self._demos, self._env_meta, append=append, overwrite=not append, strict=False
+            self._demos,
+            self._env_meta,
+            append=append,
+            overwrite=not append,
+            control_freq=rate_hz,
+            strict=False,
         )
 
     def roll_out(

@@ -12,7 +12,7 @@ from imitate import load_config
 from imitate.data import DatasetFile, build_datasets
 from imitate.errors import ConfigError
 from imitate.online.supervision import Labels, TakesOver, Vigilant
-from imitate.policy.checkpoint import load_checkpoint
+from imitate.policy.checkpoint import control_freq_of, load_checkpoint
 from imitate.train.dagger import DaggerPlan, dagger
 
 from .conftest import config_dict, env_meta, write_demos, write_expert
@@ -85,6 +85,17 @@ def test_a_configuration_that_saves_at_the_best_validation_serves(tmp_path, impo
     progress = dagger(saving, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
     assert progress.rounds[0].checkpoint
     assert not list(tmp_path.glob("out/**/best_valid.pth"))
+
+
+def test_policies_know_the_rate_of_the_demonstrations(tmp_path, importable_env):
+    demos = write_demos(tmp_path / "demos.hdf5")
+    with h5py.File(demos, "r+") as file:
+        file["data"].attrs["control_freq"] = 10.0
+    plan = DaggerPlan(rounds=1, episodes=1, horizon=20)
+    brief = config(train={"num_epochs": 1})
+    progress = dagger(brief, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
+    rates = [control_freq_of(load_checkpoint(done.checkpoint)) for done in progress.rounds]
+    assert rates == [10.0, 10.0]
 
 
 def test_all_data_lie_in_one_file(finished):
