@@ -16,6 +16,8 @@ SHAPES = {
     "robot0_eef_quat": (4,),
     "robot0_gripper_qpos": (2,),
     "object": (10,),
+    "agentview_image": (3, 84, 84),
+    "robot0_eye_in_hand_image": (3, 84, 84),
 }
 AC_DIM = 7
 
@@ -23,7 +25,8 @@ AC_DIM = 7
 def make_algo(path):
     torch.manual_seed(0)
     config = load_config(path).with_overrides({"experiment.epoch_every_n_steps": 10})
-    algo = algo_factory(config.algo_name, config, SHAPES, AC_DIM)
+    shapes = {key: SHAPES[key] for key in config.observation.modality_of("obs")}
+    algo = algo_factory(config.algo_name, config, shapes, AC_DIM)
     algo.set_eval()
     return algo
 
@@ -34,8 +37,10 @@ def raw_batch(algo, size=6):
     steps = train.frame_stack - 1 + train.seq_length
     return {
         "obs": {
-            key: torch.randn(size, steps, *shape, generator=generator)
-            for key, shape in SHAPES.items()
+            key: torch.randint(256, (size, steps, *shape), generator=generator, dtype=torch.uint8)
+            if algo.preprocess.modalities[key] == "rgb"
+            else torch.randn(size, steps, *shape, generator=generator)
+            for key, shape in algo.preprocess.raw_shapes.items()
         },
         "actions": torch.rand(size, steps, AC_DIM, generator=generator) * 2 - 1,
         "pad_mask": torch.ones(size, steps, dtype=torch.bool),

@@ -18,7 +18,9 @@ from imitate.data import SequenceDataset
 
 def proportional_set_size(pid):
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    # Not of mapped files: their share depends on the other processes of the machine that use the same libraries.
+    own = ("Pss_Anon:", "Pss_Shmem:")
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(own))
 
 def main(path, context):
     torch.set_num_threads(1)

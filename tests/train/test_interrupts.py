@@ -34,10 +34,14 @@ def test_in_another_thread_nothing_is_caught():
 
 
 def test_a_closed_terminal_ends_a_training_however_often_it_says_so():
-    with caught_signals() as interrupt:
-        for _ in range(3):
-            os.kill(os.getpid(), signal.SIGHUP)
-        assert (interrupt.exit_code, interrupt.name) == (129, "SIGHUP")
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    try:
+        with caught_signals() as interrupt:
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGHUP)
+            assert (interrupt.exit_code, interrupt.name) == (129, "SIGHUP")
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_nohup_is_heeded():

@@ -116,7 +116,7 @@ def test_an_interrupted_sweep_goes_on(config, tmp_path, before):
     finally:
         process.kill()
     assert process.returncode == 130, err
-    assert "the same command goes on" in out
+    assert "the same command resumes" in out
     (run,) = (tmp_path / "runs").glob("two/*/*/config.json")
     assert (run.parent / "checkpoints" / "last.pth").is_file()
     states = [Sweep(config).state(name).status for name in Sweep(config).runs]
