@@ -131,7 +131,7 @@ class Adversarial(PPO):
         return {**select_rows(transitions, kept), **batch}
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Of demonstrations the transitions; of a minibatch these beside it, as if an expert had practised."""
+        """Demonstrations as transitions; a dataset's minibatch with its own steps also under ``expert``."""
         expert = {
             "obs": {key: value[:, 0] for key, value in batch["obs"].items()},
             "next_obs": {key: value[:, 0] for key, value in batch["next_obs"].items()},

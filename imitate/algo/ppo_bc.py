@@ -7,8 +7,8 @@ of rollouts before this one:
 
     w d^n E[ |mean of pi(. | s) - b(s)|^2 / 2 ], or -log pi(b(s) | s) for choices            -> PPOBC._imitation_loss
 
-The imitation policy is asked while the policy practises, in the policy's own states, with a memory of its own. Unlike
-a likelihood of continuous actions, the distance leaves the noise of exploration alone.
+The imitation policy acts beside the policy in its rollouts, in the policy's own states, with a memory of its own.
+Unlike a likelihood of continuous actions, the distance leaves the noise of exploration alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The section ``algo.rnn`` of algorithms that learn by practice, and what it needs of the other sections.
+"""The section ``algo.rnn`` of online RL, and its conflicts with other sections.
 
 States of the recurrent network come with the steps that they belong to, under :data:`STORED` and their name.
 """
@@ -62,7 +62,7 @@ class ReplayedMemoryConfig(MemoryConfig):
             return []
         if not online.enabled:
             problems.append(
-                f"algo.rnn.enabled is true, but {config.algo_name} remembers only what it practises: set "
+                f"algo.rnn.enabled is true, but {config.algo_name} learns its memory online only: set "
                 "train.online.enabled to true, or take bc with algo.rnn for demonstrations alone"
             )
         if online.prioritized.enabled:

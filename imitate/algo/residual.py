@@ -5,12 +5,12 @@ Robot Control", ICRA 2019 (arXiv:1812.03201); for frozen imitation policies Anki
 frozen policy b, the correction f in [-1, 1] and its reach k:
 
     pi(s) = clip(b(s) + k f(s, b(s)), -1, 1), f = 0 at the start                             -> Residual._corrected
-    in practice f has noise, and stays within [-1, 1]                                        -> Residual._act
+    in rollouts f has noise, and stays within [-1, 1]                                        -> Residual._act
     critics as in TD3 with this pi, its target with that f's target                          -> Residual._target_actions
     actor:   -mean over e of Q_e(s, pi(s)) + p mean |Q| f(s, b(s))^2                         -> Residual._actor_loss
 
 The frozen policy may be of any kind, and is never looked into. Critics judge the action that was taken, so that
-demonstrations and practice are one (``train.online.demo_ratio``).
+demonstrations and replayed steps are one (``train.online.demo_ratio``).
 
 The penalty is this toolkit's: akin to that of Andrychowicz et al., "Hindsight Experience Replay", NIPS 2017
 (arXiv:1707.01495), on what enters the actor's tanh, and measured against the values as in TD3+BC (arXiv:2106.06860).

@@ -208,9 +208,7 @@ def needs_demonstrations(config: Any) -> list[str]:
 
 
 def wants_practice(config: Any) -> list[str]:
-    """The conflict of an algorithm that learns by practice with a training without it, if that is what is asked for."""
+    """The conflict of an online algorithm with a training that is not online, if there is one."""
     if config.train.online.enabled:
         return []
-    return [
-        f"train.online.enabled is false, but {config.algo_name} learns by practice: set it to true"
-    ]
+    return [f"train.online.enabled is false, but {config.algo_name} learns online: set it to true"]

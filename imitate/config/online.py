@@ -48,7 +48,7 @@ class OnlineConfig(Section):
     )
     env: str | OpenSection | None = Field(
         None,
-        description="Environment to practise in: a gymnasium name, or env_args as in demonstration "
+        description="Environment to learn in: a gymnasium name, or env_args as in demonstration "
         "files; null: that of train.data.",
     )
     num_envs: PositiveInt = Field(1, description="Copies of the environment.")

@@ -1,4 +1,4 @@
-"""A policy practises in environments, in this process."""
+"""Collection of environment steps in this process."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def read_episode(
     for key in (*(f"obs/{k}" for k in obs_keys), *action_keys, *wanted):
         if not file.has(demo, key):
             raise DatasetError(
-                f"{file.path}: demo '{demo}' has no '{key}', which practice from demonstrations needs"
+                f"{file.path}: demo '{demo}' has no '{key}', which online RL from demonstrations needs"
             )
     has_next = all(file.has(demo, f"next_obs/{key}") for key in obs_keys)
     terminals = file.read(demo, ends).reshape(length)
@@ -179,11 +179,11 @@ def _check(
         if found[key] != shape:
             raise DatasetError(
                 f"{file.path}: demo '{demo}': 'obs/{key}' has shape {found[key]} a step, the environment gives "
-                f"{shape}: practise in the environment of the demonstrations"
+                f"{shape}: learn in the environment of the demonstrations"
             )
     size = np.shape(episode.actions)[1]
     if size != action_dim:
         raise DatasetError(
             f"{file.path}: demo '{demo}' has actions of {size} numbers, the environment takes {action_dim}: "
-            "practise in the environment of the demonstrations"
+            "learn in the environment of the demonstrations"
         )

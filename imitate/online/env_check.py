@@ -1,4 +1,4 @@
-"""What practice and evaluation need of an environment, tried out."""
+"""Contract of an environment for online RL and evaluation, tried out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What practice brings, over the latest episodes."""
+"""Returns, lengths and other figures of the latest episodes."""
 
 from __future__ import annotations
 

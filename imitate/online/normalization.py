@@ -1,4 +1,4 @@
-"""Statistics that grow with practice; what a policy acts with of them lies in its ``Preprocess``, so in checkpoints."""
+"""Running statistics of online RL; those that the policy acts with lie in its ``Preprocess``, so in checkpoints."""
 
 from __future__ import annotations
 

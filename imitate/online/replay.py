@@ -1,4 +1,4 @@
-"""What a policy has lived through, to be sampled from.
+"""Replay buffer: stores environment steps and samples batches.
 
 Samples have the form of :class:`~imitate.data.SequenceDataset`'s with ``transitions``, so that any algorithm that
 learns from demonstrations learns from this.

@@ -158,7 +158,7 @@ class StepRing:
             self._write_obs(where, {key: obs[key][first] for key in self.obs_shapes})
 
     def _unsettle(self) -> None:
-        """Forget what :meth:`add` knew of the environments from the step before, after a change by other hands."""
+        """Invalidate the write-position cache (call after any change made outside :meth:`add`)."""
         self._common = None
         self._some_begin = True
 
@@ -237,7 +237,7 @@ class StepRing:
         self._marks[:, rows] = False
 
     def count_steps(self) -> None:
-        """Count anew, after arrays were changed by other hands."""
+        """Count again, after arrays were changed from outside."""
         self._size = int(np.count_nonzero(self.live))
         self._longest = int(self.number.max()) + 1
         self._unsettle()

@@ -1,4 +1,4 @@
-"""A policy practises in several processes, each with a copy of it and environments of its own.
+"""Collection of environment steps in several processes, each with a copy of the policy and its own environments.
 
 Every request carries the newest weights. In step with learning (``max_staleness`` None) a collection waits for all
 processes; apart from it each goes on as soon as its last steps were taken, and learning waits where the weights of a
@@ -40,7 +40,7 @@ MAX_REPLACEMENTS = 10
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a process needs to practise; picklable.
+    """Picklable description from which a worker process builds its collector.
 
     Attributes:
         make: makes one environment.

@@ -33,7 +33,7 @@ from imitate.train.evaluation import evaluate
 from imitate.train.interrupts import Interrupt
 from imitate.train.loading import make_loader
 from imitate.train.online_run import OnlineRun, make_collector, make_learner
-from imitate.train.online_setup import OnlineSetup, build_online, look_at, practice_env_meta
+from imitate.train.online_setup import OnlineSetup, build_online, look_at, online_env_meta
 from imitate.train.resume import last_state
 from imitate.train.run import Run
 from imitate.train.run_folder import RunFolder, create_run_folder
@@ -185,7 +185,7 @@ class AlgoCheck:
 
     def _metas(self) -> Sequence[Mapping[str, Any]]:
         if self._online:
-            return (practice_env_meta(self.config),)
+            return (online_env_meta(self.config),)
         return environments(self.config)
 
     def _evaluates(self, config: Config) -> bool:
@@ -236,7 +236,7 @@ class AlgoCheck:
     # ---- steps and updates ------------------------------------------------------------------------
 
     def _steps(self) -> str:
-        """Practise at random, then with the policy."""
+        """Collect steps at random, then with the policy."""
         setup, online = self.setup, self.config.train.online
         assert isinstance(setup, OnlineSetup)
         learner, collector = make_learner(setup), make_collector(setup)

@@ -1,4 +1,4 @@
-"""Practice towards goals: what hindsight wants of the algorithm and of the environment."""
+"""Online RL towards goals: conditions of hindsight on the algorithm and the environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTING = "train.online.hindsight.enabled"
 
 
 def stored_keys(config: Config) -> tuple[str, ...]:
-    """Observations that a memory of practice keeps: the policy's and, for hindsight, the goals."""
+    """Observations that a replay buffer keeps: the policy's and, for hindsight, the goals."""
     goals = GOALS if config.train.online.hindsight.enabled else ()
     return tuple(sorted({*config.all_obs_keys, *goals}))
 

@@ -62,7 +62,8 @@ class OnlineRun(Run):
     ) -> None:
         if ranks.world > 1:
             raise ConfigError(
-                "train.online: practice in several torchrun processes is not possible"
+                f"train.online: online training does not run under torchrun (world size {ranks.world}): start one "
+                "process and set train.online.num_workers"
             )
         if setup.config.train.on_bad_loss == "rollback":
             raise ConfigError(
@@ -326,7 +327,8 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
     wanted = config.algo.transitions(config)
     if wanted is None:
         raise ConfigError(
-            f"algo_name: {config.algo_name} learns from demonstrations alone; sac, td3 and ppo practise"
+            f"algo_name: '{config.algo_name}' is offline-only; for online training choose an RL algorithm (sac, td3, "
+            "ppo, ...)"
         )
     shape = (setup.env.stored_shapes, setup.env.action_dim, config.train.online.buffer_size)
     settings: dict[str, Any] = {
@@ -368,8 +370,8 @@ def fixed_rewards(config: Config) -> RewardTransform:
     reward = config.train.reward
     if reward.normalization is not None:
         raise ConfigError(
-            f"train.reward.normalization: '{reward.normalization}' is fitted to demonstrations, which a memory of "
-            "practice cannot be: set it to null and choose train.reward.scale"
+            f"train.reward.normalization: '{reward.normalization}' is fitted to demonstrations, which a replay "
+            "buffer cannot be: set it to null and choose train.reward.scale"
         )
     return RewardTransform(reward.scale, reward.shift, clip=reward.clip)
 

@@ -60,13 +60,13 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class OnlineSetup(Setup):
-    """A :class:`Setup` without a dataset, and the environment to practise in."""
+    """A :class:`Setup` without a dataset, and the environment to learn in."""
 
     env: EnvSpec
     make: Callable[[], Env]
 
 
-def practice_env_meta(config: Config) -> dict[str, Any]:
+def online_env_meta(config: Config) -> dict[str, Any]:
     """The env_args that ``train.online.env`` means.
 
     Raises:
@@ -131,7 +131,7 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         )
     check_hindsight(config)
     _check_demonstrations(config)
-    meta = practice_env_meta(config)
+    meta = online_env_meta(config)
     env = look_at(meta, config)
     config = _with_choices(config, env)
     preprocess = _preprocess(config, env)

@@ -137,7 +137,7 @@ def test_a_good_imitation_policy_goes_on_where_the_actor_knows_nothing(ibrl, wor
 @pytest.mark.parametrize(
     ("tree", "words"),
     [
-        ({"train": {"online": {"enabled": False}}}, "ibrl learns by practice"),
+        ({"train": {"online": {"enabled": False}}}, "ibrl learns online"),
         ({"algo": {"critic": {"subset": 6}}}, "algo.critic.subset is 6, but there are 5 critics"),
     ],
 )

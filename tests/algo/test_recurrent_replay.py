@@ -246,7 +246,7 @@ def test_acting_carries_the_state_and_stores_it():
             {"train": {"online": {"prioritized": {"enabled": True}}}},
             "sequences are drawn uniformly",
         ),
-        ({"train": {"online": {"enabled": False}}}, "remembers only what it practises"),
+        ({"train": {"online": {"enabled": False}}}, "learns its memory online only"),
         ({"train": {"online": {"demo_ratio": 0.5}}}, "have no stored states"),
     ],
 )

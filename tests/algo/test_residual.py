@@ -128,5 +128,5 @@ def test_it_improves_as_far_as_it_reaches(residual, worlds, reach, least, most):
 
 
 def test_without_practice_there_is_nothing_to_learn():
-    with pytest.raises(ConfigError, match="residual learns by practice"):
+    with pytest.raises(ConfigError, match="residual learns online"):
         load_config({"algo_name": "residual", "train": {"online": {"enabled": False}}})
