@@ -113,6 +113,16 @@ def test_quantile_regression_by_hand():
     assert quantile_regression_loss(quantiles, samples).tolist() == [pytest.approx(rounded)]
 
 
+def test_quantile_regression_is_a_mean_over_samples_and_a_sum_over_quantiles():
+    # The median alone, half of the mean of 1, 3 and 5; then places 1/4 and 3/4 at one sample, 2 away from both.
+    of_three = quantile_regression_loss(
+        torch.tensor([0.0]), torch.tensor([1.0, 3.0, 5.0]), huber=False
+    )
+    assert of_three.item() == pytest.approx(0.5 * 3.0)
+    of_two = quantile_regression_loss(torch.zeros(2), torch.tensor([2.0]), huber=False)
+    assert of_two.item() == pytest.approx((0.25 + 0.75) * 2.0)
+
+
 def test_quantile_regression_is_least_at_the_nearest_equally_likely_values():
     # Quarters of the eight samples: places 1/8, 3/8, 5/8, 7/8 lie within each pair.
     samples = torch.tensor([0.0, 1.0, 4.0, 5.0, 10.0, 11.0, 30.0, 31.0])
