@@ -59,22 +59,29 @@ def diagnosis(path: str | Path) -> str | None:
     return None if Path(path).expanduser().exists() else _hub_words(str(path))
 
 
-def binary_words(path: str | Path) -> str | None:
-    """One line about a file of this toolkit's own kinds where another kind was asked for, by its first bytes."""
-    place = Path(path).expanduser()
-    with place.open("rb") as stream:
-        begins = stream.read(8)
-    if begins == _HDF5:
-        return (
-            f"{path}: is an HDF5 file, such as demonstrations: give those with --dataset, or look at them with "
-            f"`imitate info {path}`"
-        )
-    if begins.startswith(_ZIP):
-        return (
-            f"{path}: is an archive, such as a checkpoint: `imitate train --init {path}` begins with its weights, "
-            "`imitate train --resume RUN` resumes a run"
-        )
-    return None
+def hdf5_words(path: str | Path) -> str | None:
+    """One line about an HDF5 file where another kind of file was asked for; None for all else."""
+    if not _begins_with(path, _HDF5):
+        return None
+    return (
+        f"{path}: is an HDF5 file, such as demonstrations: give those with --dataset, or look at them with "
+        f"`imitate info {path}`"
+    )
+
+
+def archive_words(path: str | Path) -> str | None:
+    """One line about an archive, such as a checkpoint, where another kind of file was asked for; None for all else."""
+    if not _begins_with(path, _ZIP):
+        return None
+    return (
+        f"{path}: is an archive, such as a checkpoint: `imitate train --init {path}` begins with its weights, "
+        "`imitate train --resume RUN` resumes a run"
+    )
+
+
+def _begins_with(path: str | Path, first: bytes) -> bool:
+    with Path(path).expanduser().open("rb") as stream:
+        return stream.read(len(first)) == first
 
 
 def _hub_words(text: str) -> str | None:

@@ -15,7 +15,7 @@ from imitate.config.migration import migrate
 from imitate.config.overrides import parse_override, put
 from imitate.config.ready_configs import bundled, names
 from imitate.errors import ConfigError
-from imitate.recognition import binary_words, diagnosis, recognise
+from imitate.recognition import archive_words, diagnosis, hdf5_words, recognise
 
 MOST_NEAR = 3
 """So many near names are told where a configuration is not found."""
@@ -107,8 +107,8 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        words = binary_words(path) or f"{path}: cannot be read as text: {error}"
-        raise ConfigError(words) from None
+        known = hdf5_words(path) or archive_words(path)
+        raise ConfigError(known or f"{path}: cannot be read as text: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read as text: {error}") from None
     kind = recognise(path)

@@ -40,7 +40,7 @@ from imitate.policy.allocation import AllocationLimit
 from imitate.policy.archive import check_archive, damage, first_line, is_archive
 from imitate.policy.robomimic.reading import is_robomimic, read
 from imitate.policy.structure import check_structure, check_weights, stored_numbers
-from imitate.recognition import binary_words, diagnosis
+from imitate.recognition import diagnosis, hdf5_words
 
 FORMAT_VERSION = 1
 _PARTS = ("algo_name", "config", "env_metadata", "shape_metadata", "model", "preprocess")
@@ -142,7 +142,7 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
     if not is_archive(path):
         raise CheckpointError(
             diagnosis(path)
-            or binary_words(path)
+            or hdf5_words(path)
             or f"{path}: not a checkpoint, or cut short while it was copied or written ({path.stat().st_size} bytes); "
             "take another checkpoint of the run"
         )
