@@ -143,7 +143,7 @@ def _trained_by_peer(
     data: Path, method: str, seed: int, updates: int, folder: Path, peer: str | None
 ) -> tuple[list[float], float]:
     arrays, report = folder / "arrays.npz", folder / "peer.json"
-    _write_arrays(data, arrays)
+    write_arrays(data, arrays)
     with DatasetFile(data) as file:
         env = file.env_meta["env_name"]
     script = Path(__file__).with_name("peer_d3rlpy.py")
@@ -156,7 +156,8 @@ def _trained_by_peer(
     return told["returns"], told["cpu_s"]
 
 
-def _write_arrays(data: Path, target: Path) -> None:
+def write_arrays(data: Path, target: Path) -> None:
+    """Write all steps of a file as flat arrays, as the other package reads them."""
     keys = {"observations": "obs/flat", **{k: k for k in ("actions", "rewards", "terminals")}}
     with DatasetFile(data) as file:
         demos = file.demos()

@@ -5,8 +5,13 @@
 #   bash scripts/test.sh lint             one step: lint | types | layers | tests
 #   bash scripts/test.sh tests tests/cli  the tests step, with arguments for pytest
 #   bash scripts/test.sh tests --random-order 3    all tests in another order; a seed
+#   bash scripts/test.sh tests -n 0       in one process (a debugger, output as it is printed: also -s)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_env.sh"
+
+NOTHING_FOUND=5  # pytest's exit code where no test is selected
+
+run_pytest() { "$PY" -m pytest "$@" </dev/null; }
 
 step_lint() {
     say "Format (ruff format --check)"
@@ -38,10 +43,24 @@ step_tests() {
         [ "${CI:-}" != true ] || fail "the browser test cannot run here, and in CI nothing is left out"
         left_out+=(browser)
     fi
-    local marks="${left_out[*]-}" selection=()
-    [ -z "$marks" ] || selection=(-m "not (${marks// / or })")
-    say "Tests (pytest)"
-    "$PY" -m pytest ${selection[@]+"${selection[@]}"} --durations=10 "${@:---cov=imitate}" </dev/null
+    local marks="${left_out[*]-}" common=(--durations=10) cover=(-n auto) report=(-n 0)
+    [ -z "$marks" ] || common+=(-m "not (${marks// / or })")
+    if [ $# = 0 ]; then
+        cover+=(--cov=imitate --cov-report=)
+        report+=(--cov=imitate --cov-append)
+    fi
+    say "Tests (pytest), one process a core"
+    local together=0 alone=0
+    run_pytest --alone without --dist worksteal "${cover[@]}" "${common[@]}" "$@" || together=$?
+    case "$together" in
+        0 | 1 | "$NOTHING_FOUND") ;;
+        *) exit "$together" ;;
+    esac
+    say "Tests that need the machine to themselves"
+    run_pytest --alone only "${common[@]}" "$@" "${report[@]}" || alone=$?
+    [ "$together" != 1 ] || fail "tests failed: see the end of the first list"
+    [ "$alone" != "$NOTHING_FOUND" ] || alone="$together"
+    [ "$alone" = 0 ] || exit "$alone"
 }
 
 main() {

@@ -25,9 +25,16 @@ def pytest_addoption(parser):
         metavar="SEED",
         help="shuffle the files, and the tests within each",
     )
+    parser.addoption(
+        "--alone",
+        choices=("with", "without", "only"),
+        default="with",
+        help="tests marked 'alone': with all others (default), left out, or nothing else",
+    )
 
 
 def pytest_collection_modifyitems(config, items):
+    _select_alone(config, items)
     seed = config.getoption("--random-order")
     if seed is None:
         return
@@ -35,6 +42,18 @@ def pytest_collection_modifyitems(config, items):
     place = {path: shuffled.random() for path in dict.fromkeys(item.path for item in items)}
     # Files stay whole, because fixtures of a module are made once.
     items.sort(key=lambda item: (place[item.path], shuffled.random()))
+
+
+def _select_alone(config, items):
+    """Keep what --alone selects: scripts/test.sh runs the tests marked so after all others, one after the other."""
+    choice = config.getoption("--alone")
+    if choice == "with":
+        return
+    chosen = [
+        item for item in items if bool(item.get_closest_marker("alone")) == (choice == "only")
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
 
 
 @pytest.fixture(autouse=True)

@@ -179,9 +179,10 @@ class _LazyVerb(TyperCommand):
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
         """Hand over to the real command."""
-        return self._load().make_context(info_name, args, parent=parent, **extra)
+        return self.load().make_context(info_name, args, parent=parent, **extra)
 
-    def _load(self) -> Any:
+    def load(self) -> Any:
+        """Import the real command."""
         target = getattr(import_module(f"imitate.cli.{self._verb.module}"), self._verb.attribute)
         epilog = examples(*self._verb.examples)
         holder = typer.Typer(rich_markup_mode=None, add_completion=False)

@@ -77,6 +77,19 @@ def register(
     _entries[algo_name] = AlgorithmEntry(section or OpenAlgorithm, to_class)
 
 
+def unregister(algo_name: str) -> None:
+    """Forget an entry, as a notebook does before it defines the algorithm again.
+
+    Raises:
+        ConfigError: no algorithm of this name is registered.
+    """
+    if algo_name not in _entries:
+        raise ConfigError(
+            f"algorithm '{algo_name}' is not registered; {nearest(algo_name, _entries)}"
+        )
+    del _entries[algo_name]
+
+
 def find(algo_name: str) -> AlgorithmEntry:
     """The algorithm's entry, by its name or one of its :data:`ALIASES`.
 

@@ -313,6 +313,11 @@ class RobosuiteEnv:
 
     # ------------------------------------------------------------------ the rest
 
+    @property
+    def base_env(self) -> Any:
+        """Robosuite's own environment, under robomimic's name for it."""
+        return self._env
+
     def serialize(self) -> dict[str, Any]:
         """The environment in the form of robomimic's ``env_args``."""
         return {

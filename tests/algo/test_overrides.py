@@ -20,11 +20,10 @@ names = iter(f"own_{number}" for number in range(1000))
 @pytest.fixture(autouse=True)
 def _registry_as_before():
     """The names registered here are gone for other tests."""
-    before = set(algorithms._entries)
     yield
-    for name in set(algorithms._entries) - before:
+    for name in algorithms.available():
         if name.startswith("own_"):
-            del algorithms._entries[name]
+            algorithms.unregister(name)
 
 
 BATCH = {"obs": {"s": torch.ones(4, 1, 2)}, "actions": torch.zeros(4, 1, 1), "goal_obs": None}

@@ -122,16 +122,14 @@ def raw_transitions(size=8):
 def test_critics_learn_the_bonus_and_the_predictor_the_states(name):
     algo = make_algo(name)
     rnd = algo.auxiliaries["auxiliary/novelty"]
-    seen = []
-    loss = algo._critic_loss
-    algo._critic_loss = lambda data: seen.append(data["rewards"]) or loss(data)
     data = algo.process_batch_for_training(raw_transitions())
     first = rnd.predictor[1].weight.clone()
     algo.set_train()
     info = algo.train_on_batch(data, 1)
     # The rewards of the environment are 0, and the predictor has made its step before.
-    assert (seen[0] > 0).all() and not torch.equal(first, rnd.predictor[1].weight)
-    assert info["auxiliary/novelty/Reward"].item() == pytest.approx(2 * seen[0].mean().item())
+    bonus = info["auxiliary/novelty/Reward"].item()
+    assert bonus > 0 and not torch.equal(first, rnd.predictor[1].weight)
+    assert info["Q_Targets"].item() == pytest.approx(0.5 * bonus)
     assert rnd.errors.count.item() == 8
     assert (data["rewards"] == 0).all()  # the batch of the caller stays as it is
     copy = make_algo(name)

@@ -57,7 +57,7 @@ def test_references_come_from_the_file_else_from_d4rl(tmp_path):
 
 def test_arrays_for_the_peer_keep_their_alignment(tmp_path):
     source = flat_file(tmp_path / "a.hdf5", env_id="Walker2d-v5")
-    locomotion._write_arrays(locomotion.converted(source, tmp_path, None), tmp_path / "a.npz")
+    locomotion.write_arrays(locomotion.converted(source, tmp_path, None), tmp_path / "a.npz")
     with h5py.File(source) as file, np.load(tmp_path / "a.npz") as arrays:
         for key in ("observations", "actions", "rewards", "terminals", "timeouts"):
             np.testing.assert_array_equal(arrays[key], file[key][()])

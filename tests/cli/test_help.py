@@ -22,7 +22,7 @@ def commands():
     top = typer.main.get_command(app)
     for name in VERBS:
         yield (name,)
-        loaded = top.get_command(None, name)._load()
+        loaded = top.get_command(None, name).load()
         yield from ((name, below) for below in getattr(loaded, "commands", {}))
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -176,7 +177,7 @@ def same_as_in_ram(path):
 
 def test_a_full_disk_is_told_and_nothing_is_left(tmp_path, monkeypatch):
     path = write(tmp_path / "a.hdf5", "jpeg")
-    usage = shutil._ntuple_diskusage(10**12, 10**12 - 9 * 10**8, 9 * 10**8)
+    usage = SimpleNamespace(total=10**12, used=10**12 - 9 * 10**8, free=9 * 10**8)
     monkeypatch.setattr(frame_cache.shutil, "disk_usage", lambda folder: usage)
     assert same_as_in_ram(path) == (
         f"obs/camera is decoded for each batch, slowly: {frames_folder()}: 17.3 kB do not fit, 900 MB are free; "

@@ -169,7 +169,7 @@ class TestScene:
         obs, _ = lift.reset(seed=0)
         assert obs["birdview_segmentation"].min() >= 1
         front = Camera("frontview", 64, 64, segmentation="element")
-        assert observe(lift._env, front)["frontview_segmentation"].min() >= 1
+        assert observe(lift.base_env, front)["frontview_segmentation"].min() >= 1
 
     def test_camera_in_the_hand_moves_with_it(self, lift):
         lift.reset(seed=0)

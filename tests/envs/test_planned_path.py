@@ -115,7 +115,7 @@ def lift():
 def play(env, actions, look):
     obs, _ = env.reset(seed=2)
     positions = [obs["robot0_eef_pos"]]
-    path = planned_paths(env._env, actions)[0] if look else None
+    path = planned_paths(env.base_env, actions)[0] if look else None
     for action in actions:
         obs, *_ = env.step(action)
         positions.append(obs["robot0_eef_pos"])
@@ -140,14 +140,14 @@ def test_lift_goes_there_and_looking_changes_nothing(lift):
 def test_pixels_of_the_path_lie_where_the_camera_sees_the_hand(lift):
     lift.reset(seed=0)
     camera = Camera("frontview", 128, 128, segmentation="instance")
-    labels = observe(lift._env, camera)["frontview_segmentation"][..., 0]
-    names = camera_info(lift._env, camera)["segmentation"]
+    labels = observe(lift.base_env, camera)["frontview_segmentation"][..., 0]
+    names = camera_info(lift.base_env, camera)["segmentation"]
     (gripper,) = [number for number, name in enumerate(names, 1) if "Gripper" in name]
     rows, columns = np.nonzero(labels == gripper)
     (path,) = lift.planned_paths(np.zeros((2, 7)), height=128, width=128, camera_name="frontview")
     assert path.shape == (3, 2)
     x, y = path[0]
-    assert np.isnan(project(lift._env, camera, np.array([[5.0, 0.0, 1.0]]))).all()  # behind it
+    assert np.isnan(project(lift.base_env, camera, np.array([[5.0, 0.0, 1.0]]))).all()  # behind it
     # Between the tips of the fingers: at the lower end of what is seen of the gripper.
     assert columns.min() < x < columns.max()
     assert abs(y - rows.max()) < 4

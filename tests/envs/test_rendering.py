@@ -44,10 +44,14 @@ def test_first_backend_that_draws_is_taken(monkeypatch):
 
 
 def test_a_backend_that_ends_its_process_is_not_taken(monkeypatch):
-    monkeypatch.setattr(rendering, "_PROBE", "import os; os._exit(9)")
-    assert rendering._renders("egl") is False
-    monkeypatch.setattr(rendering, "_PROBE", "import os; assert os.environ['MUJOCO_GL'] == 'egl'")
-    assert rendering._renders("egl") is True
+    program = "import os; os._exit(9) if os.environ['MUJOCO_GL'] == 'egl' else None"
+    monkeypatch.setattr(rendering.sys, "platform", "linux")
+    monkeypatch.setattr(rendering, "_PROBE", program)
+    rendering.find_gl_backend.cache_clear()
+    try:
+        assert rendering.find_gl_backend() == "osmesa"
+    finally:
+        rendering.find_gl_backend.cache_clear()
 
 
 @pytest.mark.robosuite

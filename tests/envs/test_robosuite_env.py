@@ -201,7 +201,7 @@ def test_no_opengl_for_states_alone(monkeypatch):
 
     monkeypatch.setattr(module, "prepare_gl", refuse)
     env = RobosuiteEnv("Lift")
-    assert env._env.sim._render_context_offscreen is None
+    assert env.base_env.has_offscreen_renderer is False
     with pytest.raises(EnvError, match="render=True"):
         env.render()
     env.close()

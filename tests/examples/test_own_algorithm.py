@@ -143,7 +143,7 @@ def test_the_smallest_algorithm_of_the_docs_runs(name, data, tmp_path, monkeypat
         "observation": {"modalities": {"obs": {"low_dim": ["position", "goal"]}}},
     }
     result = train(tree, output_dir=tmp_path, quiet=True)
-    del algorithms._entries[algo_name]  # for the tests that list all
+    algorithms.unregister(algo_name)  # for the tests that list all
     assert result.status == "finished"
     metrics = [
         json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()

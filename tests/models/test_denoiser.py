@@ -36,8 +36,15 @@ def test_for_steps_is_the_forward_pass(network):
 
 
 def test_the_encoder_is_compiled_too():
-    denoiser = make_denoiser("mlp")
-    assert denoiser.encoder._compiled_call_impl is None
-    denoiser.compile(backend="eager")
-    assert denoiser.encoder._compiled_call_impl is not None
-    assert denoiser._compiled_call_impl is not None
+    denoiser, compiled = make_denoiser("mlp"), []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    denoiser.compile(backend=backend)
+    condition = denoiser.condition({"state": torch.randn(5, 2, 3)})
+    of_encoder = len(compiled)
+    assert of_encoder > 0
+    denoiser(torch.randn(5, 16, 2), torch.zeros(5), condition)
+    assert len(compiled) > of_encoder
