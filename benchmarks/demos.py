@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data import DatasetFile, DatasetWriter, Episode
-from imitate.data.image_codec import ImageStorage
+from imitate.data.file.image_codec import ImageStorage
 
 OBS_DIMS = {"robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2, "object": 10}
 OBS_KEYS = tuple(OBS_DIMS)

@@ -24,7 +24,7 @@ from benchmarks.demos import OBS_KEYS, made_up
 from benchmarks.measuring import Contestant, Spent, compare, timed
 from benchmarks.row import Row
 from imitate.data import DatasetFile, SequenceDataset, ShuffledBatches
-from imitate.data.image_codec import STORAGES, ImageStorage
+from imitate.data.file.image_codec import STORAGES, ImageStorage
 
 IMAGES = ("agentview_image", "robot0_eye_in_hand_image")
 LENGTHS = [40] * 50

@@ -37,7 +37,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         for path in sorted((ROOT / "imitate/functional").glob("*.py"))
         if path.stem != "__init__"
     },
-    "data": {"data.windows": ("tests/data/test_windows.py",)},
+    "data": {"data.batches.windows": ("tests/data/batches/test_windows.py",)},
     "models": {"models.preprocess": ("tests/models/test_preprocess.py",)},
     "online": {"online.ring": ("tests/online/test_ring.py", "tests/online/test_replay.py")},
     "algo": {

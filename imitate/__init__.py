@@ -8,12 +8,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from imitate.moved import install as _install
+
 __version__ = "0.1.0"
+
+_install()  # former paths of modules
 
 _HOMES = {
     "Algo": "imitate.algo.algo",
     "RolloutPolicy": "imitate.policy.rollout_policy",
-    "SequenceDataset": "imitate.data.sequence_dataset",
+    "SequenceDataset": "imitate.data.batches.sequence_dataset",
     "algo_factory": "imitate.algo.factory",
     "load_config": "imitate.config",
     "policy_from_checkpoint": "imitate.policy.loading",
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from imitate.algo.algo import Algo
     from imitate.algo.factory import algo_factory, register_algo_factory_func
     from imitate.config import load_config
-    from imitate.data.sequence_dataset import SequenceDataset
+    from imitate.data.batches.sequence_dataset import SequenceDataset
     from imitate.policy.loading import policy_from_checkpoint
     from imitate.policy.rollout_policy import RolloutPolicy
 

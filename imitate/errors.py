@@ -65,3 +65,11 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     if len(names) > MOST_NAMES:
         return f"valid names are {', '.join(names[:5])} ... ({len(names)} in all)"
     return f"valid names: {', '.join(names)}" if names else "there are none"
+
+
+class TrainingError(Exception):
+    """Training had to stop; the message says why, what is intact and how to go on."""
+
+
+class EvaluationError(Exception):
+    """An evaluation gave no result."""

@@ -151,8 +151,8 @@ def test_imports_change_no_environment_variable_and_no_seed():
         "    return dict(os.environ), random.getstate(), np.random.get_state()[1].tolist(), torch.initial_seed(), "
         "torch.get_num_threads(), torch.get_default_dtype()\n"
         "before = state()\n"
-        "import imitate.algo.bc, imitate.policy.loading, imitate.train.trainer, imitate.data.build, imitate.envs, "
-        "imitate.collection.collect\n"
+        "import imitate.algo.bc, imitate.policy.loading, imitate.train.trainer, imitate.data.batches.build, "
+        "imitate.envs, imitate.simulation.collect\n"
         "print(before == state())"
     )
     assert run(code) == ["True"]

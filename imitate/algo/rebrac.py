@@ -9,8 +9,9 @@ target actor's smoothed action:
            lambda = 1 / mean |min_i Q_i|, without gradient, or 1                      -> ReBRAC._actor_loss
 
 Squares are summed over the dimensions of actions. Nothing follows a terminal. The next action of a demo's last step is
-not known: see :mod:`imitate.data.transitions`. Critics normalize after each ReLU, as the authors' code does. Departure:
-layers are initialised as torch's own, not with biases of 0.1. robomimic has no ReBRAC; keys are as in ``td3_bc``.
+not known: see :mod:`imitate.data.batches.transitions`. Critics normalize after each ReLU, as the authors' code does.
+Departure: layers are initialised as torch's own, not with biases of 0.1. robomimic has no ReBRAC; keys are as in
+``td3_bc``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from imitate.cli.reports.replay import told
 from imitate.errors import UserError
 
 if TYPE_CHECKING:
-    from imitate.collection.actions import ActionsReport
+    from imitate.simulation.actions import ActionsReport
 
 
 class Kind(str, Enum):
@@ -101,7 +101,7 @@ def actions(
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Write relative actions as absolute ones or back, and rotations in another form."""
-    from imitate.collection.actions import (  # only now: they import torch
+    from imitate.simulation.actions import (  # only now: they import torch
         ActionOptions,
         convert_actions,
     )

@@ -11,7 +11,7 @@ import typer
 from imitate.cli.check_env import FOUND, MARKS
 
 if TYPE_CHECKING:
-    from imitate.online.env_check import Finding
+    from imitate.checks.env import Finding
 
 WIDTH = len("observations")
 
@@ -59,8 +59,8 @@ def command(
 
     Exit codes: 0 all contracts hold; 1 one does not; 2 invalid configuration.
     """
+    from imitate.checks.algo import check_algo
     from imitate.config import load_config
-    from imitate.train.algo_check import check_algo
     from imitate.train.setup import resolve
 
     def say(finding: Finding) -> None:

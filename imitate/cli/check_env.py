@@ -32,9 +32,9 @@ def command(
 
     Exit codes: 0 fit, perhaps with warnings; 1 something is broken.
     """
+    from imitate.checks.env import check_env
     from imitate.envs import make_env
-    from imitate.online.env_check import check_env
-    from imitate.train.environments import named_env
+    from imitate.evaluation.environments import named_env
 
     meta = named_env(env)
     findings = check_env(functools.partial(make_env, meta), meta, steps=steps)

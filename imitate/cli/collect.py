@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 
 from imitate.cli.progress import Progress
-from imitate.collection.collect import CollectionReport, collect
-from imitate.collection.demonstrate import Plan
 from imitate.envs.experts import QUALITIES, Habits, find_expert
 from imitate.errors import UserError
+from imitate.simulation.collect import CollectionReport, collect
+from imitate.simulation.demonstrate import Plan
 
 SOME_LOST = 1
 INTERRUPTED = 130

@@ -83,9 +83,9 @@ def init(
     Observations, images, filter keys, scaling of actions, encoder, batches, updates and rollouts follow from the file
     and this machine; each choice is told with its reason, and the first updates tell how long a training takes.
     """
+    from imitate.run_folder import write_text
     from imitate.train.first_config import first_config
     from imitate.train.forecast import forecast as time_of
-    from imitate.train.run_folder import write_text
 
     if out is not None and out.exists() and not overwrite:
         raise ConfigError(f"{out}: exists already: name another with --out, or say --overwrite")

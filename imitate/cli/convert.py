@@ -137,6 +137,6 @@ def convert(
 
 
 def _replay(source: Source, options: Options, report: Report) -> Iterator[Demo]:
-    from imitate.collection.replay import replayed  # only now: it needs a simulator
+    from imitate.simulation.replay import replayed  # only now: it needs a simulator
 
     return replayed(source, options, report)

@@ -29,7 +29,7 @@ def command(
     experiment.ckpt_path.
     """
     from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
-    from imitate.policy.robomimic.exporting import to_robomimic
+    from imitate.policy.export import to_robomimic
 
     if target.exists() and not overwrite:
         raise CheckpointError(f"{target}: exists already; add --overwrite, or choose another name")

@@ -14,7 +14,7 @@ from imitate.errors import ConfigError
 
 if TYPE_CHECKING:
     from imitate.config import Config
-    from imitate.train.dagger import Round, SuperviseRound
+    from imitate.interactive.dagger import Round, SuperviseRound
 
 FAILED = 1
 INTERRUPTED = 130
@@ -102,8 +102,8 @@ def command(
     resumes where it was interrupted, with more --rounds too. Exit codes: as of train.
     """
     from imitate.config import load_config
-    from imitate.train.dagger import DaggerPlan, dagger
-    from imitate.train.errors import TrainingError
+    from imitate.errors import TrainingError
+    from imitate.interactive.dagger import DaggerPlan, dagger
 
     if take_over is not None and label_every > 1:
         raise ConfigError(
@@ -184,7 +184,7 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
     """
     from imitate.data import DatasetFile
     from imitate.envs import make_env
-    from imitate.train.environments import laid_over, named_env_of, trust_named
+    from imitate.evaluation.environments import laid_over, named_env_of, trust_named
 
     trust_named(config, env)
     own: dict[str, Any] = {}
@@ -220,7 +220,7 @@ def _supervisor(
     expert: str, beta: float, label_every: int, take_over: str | None, env_name: str
 ) -> SuperviseRound:
     """Who supervises each round."""
-    from imitate.online.supervision import Labels, TakesOver, Vigilant
+    from imitate.interactive.supervision import Labels, TakesOver, Vigilant
 
     if take_over is not None and take_over != "expert":
         hand = _named(take_over, "--take-over")
@@ -232,7 +232,7 @@ def _supervisor(
 
 
 def _expert(name: str, env_name: str) -> Any:
-    from imitate.online.supervision import PolicyExpert, ScriptedExpert
+    from imitate.interactive.supervision import PolicyExpert, ScriptedExpert
     from imitate.policy.loading import policy_from_checkpoint
 
     if name == SCRIPTED:

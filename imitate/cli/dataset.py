@@ -15,8 +15,8 @@ from imitate.cli.embed import embed
 from imitate.cli.finish import finish
 from imitate.cli.progress import Progress
 from imitate.cli.render import render
-from imitate.collection.playback import PlaybackReport
-from imitate.collection.playback import playback as play
+from imitate.simulation.playback import PlaybackReport
+from imitate.simulation.playback import playback as play
 
 app = typer.Typer(
     help="Examine, edit, convert and play back demonstration files.", no_args_is_help=True
@@ -111,7 +111,7 @@ def playback(
 
 def _environment(file: Path, env: str) -> dict[str, Any]:
     from imitate.data import DatasetFile
-    from imitate.train.environments import named_env
+    from imitate.evaluation.environments import named_env
 
     with DatasetFile(file) as read:
         own = read.env_meta

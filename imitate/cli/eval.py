@@ -14,9 +14,9 @@ from imitate.cli.progress import Progress
 from imitate.errors import ConfigError, printable
 
 if TYPE_CHECKING:
+    from imitate.evaluation.episodes import Episode
+    from imitate.evaluation.eval_result import EvalResult
     from imitate.functional.statistics import PairedComparison
-    from imitate.train.episodes import Episode
-    from imitate.train.eval_result import EvalResult
 
 FAILED = 1
 
@@ -140,9 +140,9 @@ def command(
         )
         return
 
-    from imitate.train.errors import EvaluationError
-    from imitate.train.evaluation import default_workers, evaluate
-    from imitate.train.run_folder import to_json, write_text
+    from imitate.errors import EvaluationError
+    from imitate.evaluation.evaluate import default_workers, evaluate
+    from imitate.run_folder import to_json, write_text
 
     paths = _checkpoints(agent, quiet=quiet)
     results = []
@@ -190,7 +190,7 @@ def command(
 
 def _checkpoints(agents: Sequence[Path], *, quiet: bool) -> list[Path]:
     """The checkpoints that are meant; a line says which one a folder stands for."""
-    from imitate.train.run_folder import find_checkpoint
+    from imitate.run_folder import find_checkpoint
 
     paths = [find_checkpoint(path) for path in agents]
     for named, path in zip(agents, paths, strict=True):
@@ -287,8 +287,8 @@ class _Successes:
 
 def _environments(path: Path, env: str | None, lang: str | None) -> list[dict[str, Any]]:
     """Where a checkpoint is evaluated: in its own environments, those called ``env``, or the first under that name."""
+    from imitate.evaluation.environments import named_env
     from imitate.policy.checkpoint import load_checkpoint
-    from imitate.train.environments import named_env
 
     ckpt = load_checkpoint(path)
     metas: list[dict[str, Any]] = ckpt.get("environments") or [ckpt["env_metadata"]]

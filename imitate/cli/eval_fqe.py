@@ -11,7 +11,7 @@ import typer
 from imitate.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from imitate.train.fqe import FQEResult
+    from imitate.evaluation.fqe import FQEResult
 
 
 def rank(
@@ -27,8 +27,8 @@ def rank(
     """Rank checkpoints, those of run folders too, and print the table."""
     from tqdm import tqdm
 
-    from imitate.train.fqe import FQEPlan, evaluate_checkpoint, ranked
-    from imitate.train.run_folder import to_json, write_text
+    from imitate.evaluation.fqe import FQEPlan, evaluate_checkpoint, ranked
+    from imitate.run_folder import to_json, write_text
 
     checkpoints = [path for agent in agents for path in checkpoints_of(agent)]
     file = data or data_of(checkpoints[0])
@@ -60,7 +60,7 @@ def checkpoints_of(agent: Path) -> list[Path]:
     Raises:
         CheckpointError: there is none.
     """
-    from imitate.train.run_folder import find_checkpoint
+    from imitate.run_folder import find_checkpoint
 
     folder = agent.expanduser()
     if not folder.is_dir():

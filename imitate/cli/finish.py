@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imitate.data.writer import finish_partial
+from imitate.data.file.writer import finish_partial
 
 
 def finish(

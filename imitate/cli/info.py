@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from imitate.data.journal import unfinished_words
+from imitate.data.file.journal import unfinished_words
 from imitate.errors import UserError, printable
 from imitate.recognition import diagnosis, recognise
 
@@ -27,7 +27,7 @@ def command(
     json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show what a dataset, a checkpoint or a run holds."""
-    from imitate.train.run_folder import to_json
+    from imitate.run_folder import to_json
 
     path = _newest_run(path)
     kind = import_module(f"imitate.cli.reports.{_kind(path)}")
@@ -40,7 +40,7 @@ def _newest_run(path: Path) -> Path:
     """A folder of runs stands for its newest run; any other path for itself."""
     if not path.is_dir() or (path / "config.json").is_file():
         return path
-    from imitate.train.run_folder import runs_in
+    from imitate.run_folder import runs_in
 
     return (runs_in(path) or [path])[-1]
 

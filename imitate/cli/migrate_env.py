@@ -9,7 +9,7 @@ import typer
 
 from imitate.cli.curate import File, InPlace, Out, Overwrite, progress, target_of
 from imitate.cli.reports.replay import told
-from imitate.collection.migrate import RECORDED_ENV_ARGS, MigrationReport, migrate_file
+from imitate.simulation.migrate import RECORDED_ENV_ARGS, MigrationReport, migrate_file
 
 
 def mount(app: typer.Typer) -> None:

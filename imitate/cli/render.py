@@ -13,11 +13,11 @@ import typer
 
 from imitate.cli.curate import FilterKey, First, Names, Overwrite, names_of
 from imitate.cli.progress import Progress
-from imitate.collection.render import RenderReport
-from imitate.collection.render import render as draw
 from imitate.data.curate.selection import Selection
 from imitate.envs.cameras import DEFAULT_SIZE, Camera
 from imitate.errors import UserError, nearest
+from imitate.simulation.render import RenderReport
+from imitate.simulation.render import render as draw
 
 SOME_LOST = 1
 INTERRUPTED = 130

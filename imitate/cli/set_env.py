@@ -50,7 +50,7 @@ def set_env(
     """
     from imitate.data import DatasetFile
     from imitate.data.curate.env_args import set_env_args
-    from imitate.train.environments import named_env
+    from imitate.evaluation.environments import named_env
 
     target = target_of(file, out, in_place, overwrite, keeps_old=False)
     with DatasetFile(file) as read:

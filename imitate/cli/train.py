@@ -90,8 +90,8 @@ def command(
         if value is not None:
             overrides.append(f"{key}={value}")
 
-    from imitate.train.errors import TrainingError
-    from imitate.train.run_folder import to_json
+    from imitate.errors import TrainingError
+    from imitate.run_folder import to_json
     from imitate.train.trainer import train
 
     try:
@@ -118,8 +118,8 @@ def command(
 def _own_config(path: Path) -> str:
     """The configuration that a checkpoint was trained with, whose environments' modules have to be trusted."""
     from imitate.config import load_config
+    from imitate.evaluation.environments import check_named
     from imitate.policy.checkpoint import load_checkpoint
-    from imitate.train.environments import check_named
 
     text = str(load_checkpoint(path)["config"])
     check_named(load_config(text))

@@ -9,29 +9,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOMES = {
-    "DataSource": "imitate.data.store",
-    "DatasetFile": "imitate.data.hdf5_format",
-    "DatasetWriter": "imitate.data.writer",
-    "Episode": "imitate.data.episode",
-    "KeyStats": "imitate.data.statistics",
-    "SequenceDataset": "imitate.data.sequence_dataset",
-    "ShuffledBatches": "imitate.data.sampling",
-    "build_datasets": "imitate.data.build",
-    "check_dataset": "imitate.data.check",
-    "dataset_metadata": "imitate.data.build",
-    "finish_partial": "imitate.data.writer",
+    "DataSource": "imitate.data.batches.store",
+    "DatasetFile": "imitate.data.file.hdf5_format",
+    "DatasetWriter": "imitate.data.file.writer",
+    "Episode": "imitate.data.file.episode",
+    "KeyStats": "imitate.data.batches.statistics",
+    "SequenceDataset": "imitate.data.batches.sequence_dataset",
+    "ShuffledBatches": "imitate.data.batches.sampling",
+    "build_datasets": "imitate.data.batches.build",
+    "check_dataset": "imitate.data.file.check",
+    "dataset_metadata": "imitate.data.batches.build",
+    "finish_partial": "imitate.data.file.writer",
 }
 
 if TYPE_CHECKING:
-    from imitate.data.build import build_datasets, dataset_metadata
-    from imitate.data.check import check_dataset
-    from imitate.data.episode import Episode
-    from imitate.data.hdf5_format import DatasetFile
-    from imitate.data.sampling import ShuffledBatches
-    from imitate.data.sequence_dataset import SequenceDataset
-    from imitate.data.statistics import KeyStats
-    from imitate.data.store import DataSource
-    from imitate.data.writer import DatasetWriter, finish_partial
+    from imitate.data.batches.build import build_datasets, dataset_metadata
+    from imitate.data.batches.sampling import ShuffledBatches
+    from imitate.data.batches.sequence_dataset import SequenceDataset
+    from imitate.data.batches.statistics import KeyStats
+    from imitate.data.batches.store import DataSource
+    from imitate.data.file.check import check_dataset
+    from imitate.data.file.episode import Episode
+    from imitate.data.file.hdf5_format import DatasetFile
+    from imitate.data.file.writer import DatasetWriter, finish_partial
 
 __all__ = [
     "DataSource",

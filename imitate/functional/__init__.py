@@ -1,1 +1,1 @@
-"""."""
+"""Pure functions of tensors and numbers: losses, returns, schedules, rotations, noise, statistics."""

@@ -1,1 +1,1 @@
-"""."""
+"""Networks and their parts: encoders, heads, critics, sequence models, optimizers."""

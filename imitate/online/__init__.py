@@ -1,1 +1,1 @@
-"""Learning in environments: what is remembered, who collects it."""
+"""Online RL: collectors of environment steps, replay buffers, learners."""

@@ -11,12 +11,12 @@ import numpy as np
 from imitate.config import Config
 from imitate.config.transitions import Returns, Transitions
 from imitate.data import DatasetFile
-from imitate.data.action_scale import refuse_rescaled
-from imitate.data.build import training_sources
-from imitate.data.episode import Episode
-from imitate.data.rewards import RewardTransform
-from imitate.data.store import DataSource
-from imitate.data.writer import DatasetWriter
+from imitate.data.batches.build import training_sources
+from imitate.data.batches.rewards import RewardTransform
+from imitate.data.batches.store import DataSource
+from imitate.data.file.action_scale import refuse_rescaled
+from imitate.data.file.episode import Episode
+from imitate.data.file.writer import DatasetWriter
 from imitate.errors import DatasetError
 from imitate.online.hindsight import Hindsight
 from imitate.online.replay import ReplayBuffer

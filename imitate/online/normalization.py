@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imitate.data.rewards import RewardTransform
+from imitate.data.batches.rewards import RewardTransform
 from imitate.functional.normalization import mean_std_with_floor
 from imitate.models.preprocess import Preprocess
 

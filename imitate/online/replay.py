@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.config.transitions import Returns, Transitions
-from imitate.data.rewards import RewardTransform
+from imitate.data.batches.rewards import RewardTransform
 from imitate.online.hindsight import Gathered, Hindsight
 from imitate.online.ring import StepRing
 from imitate.online.ring_state import restore_ring, ring_state

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.config.transitions import Returns, Transitions
-from imitate.data.rewards import RewardTransform
+from imitate.data.batches.rewards import RewardTransform
 from imitate.online.ring import StepRing
 from imitate.online.steps import Array
 

@@ -1,1 +1,1 @@
-"""Policies that act: checkpoints on disk, and RolloutPolicy, which takes raw observations and gives raw actions."""
+"""Policies that act: checkpoints on disk, and RolloutPolicy from raw observations to raw actions."""

@@ -35,10 +35,10 @@ from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
+from imitate.interop.robomimic.reading import is_robomimic, read
 from imitate.models.preprocess import Preprocess
 from imitate.policy.allocation import AllocationLimit
 from imitate.policy.archive import check_archive, damage, first_line, is_archive
-from imitate.policy.robomimic.reading import is_robomimic, read
 from imitate.policy.structure import check_structure, check_weights, stored_numbers
 from imitate.recognition import diagnosis, hdf5_words
 
@@ -178,11 +178,12 @@ def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict
     """
     if not is_robomimic(ckpt):
         return dict(ckpt)
-    # Here, since it imports the algorithms, and needs this module.
-    from imitate.policy.robomimic.importing import from_robomimic
+    # Here, since it loads many algorithms, which no checkpoint of ours needs.
+    from imitate.interop.robomimic.importing import from_robomimic
 
     try:
-        return from_robomimic(ckpt)
+        imported = from_robomimic(ckpt)
+        return checkpoint_dict(imported.algo, **imported.parts)
     except UserError as error:
         raise CheckpointError(f"{source}: a checkpoint of robomimic; {error}") from error
     except Exception as error:  # its parts may be of any type

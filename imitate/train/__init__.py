@@ -1,1 +1,1 @@
-"""."""
+"""Training runs: set up, run, logged, saved, resumed, compared."""

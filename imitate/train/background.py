@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from imitate.train.episode_pool import EvaluationCancelledError
-from imitate.train.eval_result import EvalResult
+from imitate.evaluation.episode_pool import EvaluationCancelledError
+from imitate.evaluation.eval_result import EvalResult
 
 
 @dataclass(frozen=True)

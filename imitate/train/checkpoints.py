@@ -19,10 +19,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from imitate.errors import CheckpointError
+from imitate.errors import CheckpointError, TrainingError
 from imitate.policy.checkpoint import save_checkpoint
-from imitate.train.errors import TrainingError
-from imitate.train.run_folder import RunFolder
+from imitate.run_folder import RunFolder
 
 # last.pth is written at the end of each epoch, but not so often that saving takes more than this share of the time.
 SAVING_SHARE = 0.05

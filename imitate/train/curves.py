@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from imitate.data.hdf5_format import natural_key
+from imitate.data.file.hdf5_format import natural_key
 from imitate.errors import UserError
+from imitate.run_folder import RunFolder, open_run_folder
 from imitate.train.metrics import MetricsFile
-from imitate.train.run_folder import RunFolder, open_run_folder
 
 Record = Mapping[str, Any]
 

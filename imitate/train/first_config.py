@@ -16,8 +16,8 @@ from imitate.config.loading import read_tree
 from imitate.config.observation import ROBOT_STATE
 from imitate.config.ready_configs import folder, names
 from imitate.data import DatasetFile
-from imitate.data.build import TRAIN_MASK, VALID_MASK
-from imitate.data.observed import Observed, observed
+from imitate.data.batches.build import TRAIN_MASK, VALID_MASK
+from imitate.data.file.observed import Observed, observed
 from imitate.errors import ConfigError, nearest
 
 DEFAULT_ALGORITHM = "flow_policy"

@@ -12,11 +12,11 @@ import torch
 from imitate.config import Config, load_config
 from imitate.config.from_data import num_epochs
 from imitate.data import DatasetFile, ShuffledBatches
-from imitate.data.build import training_sources
+from imitate.data.batches.build import training_sources
+from imitate.seeding import preserved_rng, torch_threads
 from imitate.train.console import duration
 from imitate.train.devices import choose_device
 from imitate.train.loading import make_loader
-from imitate.train.seeding import preserved_rng, torch_threads
 from imitate.train.setup import build, resolve
 
 DEMOS = 4

@@ -8,9 +8,9 @@ from typing import Any
 
 from imitate.errors import ConfigError
 from imitate.extras import install_command
+from imitate.run_folder import RunFolder
 from imitate.train.console import Console
 from imitate.train.metrics import MetricsFile
-from imitate.train.run_folder import RunFolder
 
 
 class RunLogger:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError
-from imitate.train.run_folder import to_json, write_text
+from imitate.run_folder import to_json, write_text
 
 
 class EpochMeans:

@@ -8,9 +8,9 @@ from typing import Any
 from imitate.config import Config
 from imitate.config.observation import AUTO, ObservationConfig, Observations
 from imitate.data import DatasetFile
-from imitate.data.build import training_sources
+from imitate.data.batches.build import training_sources
+from imitate.data.file.observed import Observed, observed
 from imitate.data.language import LANGUAGE_KEY
-from imitate.data.observed import Observed, observed
 from imitate.errors import ConfigError, nearest
 
 

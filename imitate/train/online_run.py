@@ -16,9 +16,9 @@ from imitate.algo.actor_critic import ActorCritic
 from imitate.algo.on_policy import OnPolicy
 from imitate.config import Config
 from imitate.config.transitions import Transitions
-from imitate.data.build import training_sources
-from imitate.data.rewards import RewardTransform
-from imitate.errors import ConfigError, UserError
+from imitate.data.batches.build import training_sources
+from imitate.data.batches.rewards import RewardTransform
+from imitate.errors import ConfigError, TrainingError, UserError
 from imitate.online.collector import Collector
 from imitate.online.demonstrations import demonstrations_of, load_demonstrations
 from imitate.online.learners import Learner, MixedBuffer, ReplayLearner, RolloutLearner, Source
@@ -29,15 +29,14 @@ from imitate.online.replay import ReplayBuffer
 from imitate.online.sequences import SequenceReplay
 from imitate.online.workers import Blueprint, ProcessCollector
 from imitate.policy.checkpoint import save_checkpoint
+from imitate.run_folder import RunFolder
 from imitate.train.console import Console, duration, rate
-from imitate.train.errors import TrainingError
 from imitate.train.goals import goals_alike, make_hindsight
 from imitate.train.interrupts import Interrupt
 from imitate.train.loss_guard import BadLoss, weights_are_finite
 from imitate.train.online_setup import OnlineSetup
 from imitate.train.ranks import Ranks
 from imitate.train.run import ALONE, Run
-from imitate.train.run_folder import RunFolder
 
 MEMORY = "memory_*.pt"
 

@@ -18,9 +18,9 @@ from imitate.envs.env import Env
 from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import ConfigError, EnvError
+from imitate.evaluation.environments import GYMNASIUM, laid_over
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
-from imitate.train.environments import GYMNASIUM, laid_over
 from imitate.train.goals import check_hindsight, stored_keys
 from imitate.train.setup import Setup, package_versions
 from imitate.train.start import adopt_frozen, start_from

@@ -10,8 +10,8 @@ from typing import Any
 
 from imitate.errors import UserError, nearest
 from imitate.functional.over_seeds import Estimate, Statistic
+from imitate.run_folder import to_json, write_text
 from imitate.train.over_seeds import MEASURES, Measure, Setting, estimate_of, words
-from imitate.train.run_folder import to_json, write_text
 
 Cells = tuple[list[str], list[list[str]]]
 INTERVALS = {

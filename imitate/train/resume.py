@@ -9,7 +9,7 @@ from typing import Any
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, ConfigError
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.train.run_folder import RunFolder
+from imitate.run_folder import RunFolder
 
 # What may differ from the run's own configuration. All else would make it another run. A new num_epochs also stretches
 # a learning-rate schedule that depends on it.

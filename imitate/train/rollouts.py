@@ -7,16 +7,16 @@ from contextlib import suppress
 from statistics import fmean
 from typing import Any
 
+from imitate.evaluation.env_trial import EnvTrial
+from imitate.evaluation.environments import file_name, label
+from imitate.evaluation.episode_pool import EpisodePool, EvaluationCancelledError
+from imitate.evaluation.episodes import Episode
+from imitate.evaluation.eval_result import EvalResult
+from imitate.evaluation.evaluate import default_workers, evaluate
+from imitate.run_folder import RunFolder
 from imitate.train.background import BackgroundEvaluations, Outcome, Request, attempt
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, duration
-from imitate.train.env_trial import EnvTrial
-from imitate.train.environments import file_name, label
-from imitate.train.episode_pool import EpisodePool, EvaluationCancelledError
-from imitate.train.episodes import Episode
-from imitate.train.eval_result import EvalResult
-from imitate.train.evaluation import default_workers, evaluate
-from imitate.train.run_folder import RunFolder
 
 VIDEO_EPISODES = 4
 OnRecord = Callable[[Request, dict[str, float]], set[str]]

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from imitate.data import ShuffledBatches
-from imitate.errors import DatasetError
+from imitate.errors import DatasetError, TrainingError
+from imitate.evaluation.env_trial import simulated
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
+from imitate.run_folder import RunFolder
+from imitate.seeding import rng_state, set_rng_state
 from imitate.train.background import Request
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, duration, rate
-from imitate.train.env_trial import simulated
-from imitate.train.errors import TrainingError
 from imitate.train.interrupts import Interrupt
 from imitate.train.loading import make_loader
 from imitate.train.logging import RunLogger
@@ -29,8 +30,6 @@ from imitate.train.loss_guard import (
 from imitate.train.metrics import EpochMeans, MetricsFile
 from imitate.train.ranks import Ranks
 from imitate.train.rollouts import Rollouts
-from imitate.train.run_folder import RunFolder
-from imitate.train.seeding import rng_state, set_rng_state
 from imitate.train.setup import Setup
 from imitate.train.state import History, TrainState
 from imitate.train.time_left import Forecast, images_on_cpu

@@ -9,7 +9,7 @@ import itertools
 import json
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from imitate.config.data_paths import MissingFileError, located_file
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
+from imitate.data.batches.store import DataSource
 from imitate.data.catalogue import download_advice
-from imitate.data.store import DataSource
+from imitate.envs.make import is_real
 from imitate.errors import ConfigError
+from imitate.evaluation.environments import environments
 from imitate.models.preprocess import Preprocess
 from imitate.recognition import diagnosis
-from imitate.train.environments import environments
 from imitate.train.observations import with_observations
 from imitate.train.start import start_from
 from imitate.train.training_data import (
@@ -258,3 +259,24 @@ def _git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()
+
+
+def without_real_robots(setup: Setup) -> tuple[Setup, list[str]]:
+    """A setup that is evaluated only where that is possible, and a line for people where something was left out.
+
+    Raises:
+        ConfigError: nothing can be evaluated in, but the configuration stops by success rate.
+    """
+    if not setup.config.experiment.rollout.enabled:
+        return setup, []
+    if not all(is_real(meta) for meta in setup.env_metas):
+        return setup, []
+    config = setup.config.with_overrides({"experiment.rollout.enabled": False})
+    check_trainable(config)
+    kind = setup.env_metas[0].get("type")
+    reason = "a real robot (env_args type 4)" if kind is not None else "no environment (env_args)"
+    note = (
+        f"rollouts are off: the data name {reason}; to evaluate in a simulated one: --env module:Name-v0, "
+        "or write it into the file: imitate dataset set-env FILE --env module:Name-v0"
+    )
+    return replace(setup, config=config), [note]

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from imitate.run_folder import BEST_FIRST, RunFolder, to_json, write_text
 from imitate.train.console import duration
 from imitate.train.metrics import MetricsFile
-from imitate.train.run_folder import BEST_FIRST, RunFolder, to_json, write_text
 
 LOW_SUCCESS = 0.6
 SINGLE_STEP = ("BC", "BC_Gaussian", "BC_GMM", "BC_VAE")

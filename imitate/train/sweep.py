@@ -20,12 +20,12 @@ from imitate.config.axes import Axes, combinations, expand
 from imitate.config.loading import Source
 from imitate.errors import ConfigError
 from imitate.functional.over_seeds import FEWEST_SEEDS, Statistic
+from imitate.run_folder import RunFolder, newest_run_folder, to_json, write_text
 from imitate.train.curves import read_curves
 from imitate.train.interrupts import ending_signals
 from imitate.train.over_seeds import SEED, Setting, settings_of
 from imitate.train.plot import draw_settings
 from imitate.train.results_table import save_table
-from imitate.train.run_folder import RunFolder, newest_run_folder, to_json, write_text
 
 POLL_S = 0.2
 TRAINER_ENDS_S = 30.0

@@ -14,13 +14,20 @@ import torch
 
 from imitate.algo.algo import Algo
 from imitate.config import Config, load_config
-from imitate.errors import ConfigError, UserError
+from imitate.errors import ConfigError, TrainingError, UserError
+from imitate.evaluation.env_trial import trials
+from imitate.evaluation.environments import trust_named, with_env
+from imitate.evaluation.evaluate import available_cores
+from imitate.run_folder import (
+    RunFolder,
+    create_run_folder,
+    newest_run_folder,
+    open_run_folder,
+    write_text,
+)
+from imitate.seeding import seed_everything, torch_threads
 from imitate.train.console import Console
 from imitate.train.devices import choose_device
-from imitate.train.env_trial import trials, without_real_robots
-from imitate.train.environments import trust_named, with_env
-from imitate.train.errors import TrainingError
-from imitate.train.evaluation import available_cores
 from imitate.train.interrupts import caught_signals
 from imitate.train.logging import import_wandb
 from imitate.train.online_run import OnlineRun
@@ -29,15 +36,7 @@ from imitate.train.ranks import Ranks, joined_ranks
 from imitate.train.recommendation import recommendation
 from imitate.train.resume import check_same_data, last_state, resumed_config
 from imitate.train.run import Run
-from imitate.train.run_folder import (
-    RunFolder,
-    create_run_folder,
-    newest_run_folder,
-    open_run_folder,
-    write_text,
-)
-from imitate.train.seeding import seed_everything, torch_threads
-from imitate.train.setup import Setup, build, package_versions, resolve
+from imitate.train.setup import Setup, build, package_versions, resolve, without_real_robots
 from imitate.train.summary import best_checkpoint, draw_curves, summary_lines, write_results
 from imitate.train.training_data import choice_warnings
 
@@ -80,7 +79,7 @@ def train(
         config: a configuration, a path to one, a dict; needed unless `resume` is a run folder.
         dataset: demonstration file, in place of `train.data`.
         output_dir: in place of `train.output_dir`.
-        env: environment of the rollouts, as of :func:`imitate.train.environments.named_env`; it goes before
+        env: environment of the rollouts, as of :func:`imitate.evaluation.environments.named_env`; it goes before
             ``experiment.env_meta_update_dict``, and that before the data's own.
         resume: a run folder to resume; True takes the newest of this configuration's name.
         overrides: `"a.b=value"`; in a resumed run those of `imitate.train.resume.CHANGEABLE` only.
@@ -144,7 +143,10 @@ def train(
             stack.callback(run.close)
             threads = _threads(config, device, run.rollouts.shared_workers)
             with torch_threads(threads), _failure_is_written(run):
-                run.rollouts.try_environments(trials(setup), lambda: interrupt.signal is not None)
+                run.rollouts.try_environments(
+                    trials(setup.algo, setup.env_metas, serves_language=setup.language is not None),
+                    lambda: interrupt.signal is not None,
+                )
                 console.say(f"torch threads: {torch.get_num_threads()}")
                 status = run.loop()
             console.close_bar()

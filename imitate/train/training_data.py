@@ -11,8 +11,8 @@ from imitate.algo.algo import Algo
 from imitate.config import Config
 from imitate.config.train import ALL_DEMOS, DatasetConfig
 from imitate.data import DatasetFile
-from imitate.data.build import TRAIN_MASK, VALID_MASK, training_sources
-from imitate.data.store import DataSource
+from imitate.data.batches.build import TRAIN_MASK, VALID_MASK, training_sources
+from imitate.data.batches.store import DataSource
 
 SHOWN_FILES = 3
 SHOWN_DEMOS = 4

@@ -11,9 +11,9 @@ from torch import Tensor
 from imitate.algo.algo import Algo
 from imitate.data import ShuffledBatches
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.seeding import preserved_rng
 from imitate.train.loading import make_loader
 from imitate.train.metrics import EpochMeans
-from imitate.train.seeding import preserved_rng
 
 
 class Validation:

@@ -6,7 +6,7 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.auxiliary.rnd import RND, Moments, RNDConfig
-from imitate.data.rewards import RewardTransform
+from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError
 from imitate.models.actor import GroupEncoder
 from imitate.models.observation import ObservationEncoder

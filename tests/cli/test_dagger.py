@@ -8,7 +8,7 @@ from imitate.cli import dagger
 from imitate.cli.main import app
 from imitate.config import load_config
 from imitate.errors import ConfigError
-from imitate.online.supervision import Labels, TakesOver
+from imitate.interactive.supervision import Labels, TakesOver
 from tests.demo_files import make_demo_file
 
 OBS = {

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from imitate.cli import eval as verb
 from imitate.errors import CheckpointError, ConfigError, EnvError
-from imitate.train.eval_result import EvalResult
+from imitate.evaluation.eval_result import EvalResult
 
 FOLDER = Path(__file__).parents[1] / "train"
 spec = importlib.util.spec_from_file_location("train_conftest", FOLDER / "conftest.py")

@@ -5,9 +5,9 @@ import pytest
 from typer.testing import CliRunner
 
 from imitate.cli.main import app
-from imitate.collection.collect import collect
-from imitate.collection.demonstrate import Plan
 from imitate.data import DatasetFile
+from imitate.simulation.collect import collect
+from imitate.simulation.demonstrate import Plan
 
 
 def run(*arguments):

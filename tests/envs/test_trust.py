@@ -15,8 +15,8 @@ from imitate.data import DatasetWriter, Episode
 from imitate.envs import make_env
 from imitate.envs.trust import VARIABLE, check_trusted, trust, trust_env, trust_file
 from imitate.errors import EnvError
+from imitate.evaluation.evaluate import evaluate
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
-from imitate.train.evaluation import evaluate
 
 EVIL = """
 import pathlib
@@ -172,7 +172,7 @@ class TestTrust:
 
 
 def test_the_configuration_of_a_training_is_the_users(nobody):
-    from imitate.train.environments import trust_named
+    from imitate.evaluation.environments import trust_named
 
     tree = {
         "algo_name": "sac",
@@ -212,7 +212,7 @@ def test_the_configuration_in_a_checkpoint_is_not_the_users(place, named):
 
 
 def test_a_file_named_as_the_environment_chooses_no_module_either(place):
-    from imitate.train.environments import named_env
+    from imitate.evaluation.environments import named_env
 
     (place / "evil.json").write_text(json.dumps(meta()))
     for name in ("evil.hdf5", "evil.json"):

@@ -14,9 +14,10 @@ import torch
 
 from imitate import algo_factory, load_config, policy_from_checkpoint
 from imitate.errors import CheckpointError
+from imitate.interop.robomimic.exporting import RELEASES
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
-from imitate.policy.robomimic.exporting import RELEASES, to_robomimic
+from imitate.policy.export import to_robomimic
 
 STEPS, ACTION_DIM = 12, 7
 SHAPES = {"object": (10,), "robot0_eef_pos": (3,)}

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from imitate.config.transitions import Transitions
-from imitate.data.episode import Episode
-from imitate.data.rewards import RewardTransform
-from imitate.data.store import DataSource
-from imitate.data.writer import DatasetWriter
+from imitate.data.batches.rewards import RewardTransform
+from imitate.data.batches.store import DataSource
+from imitate.data.file.episode import Episode
+from imitate.data.file.writer import DatasetWriter
 from imitate.errors import DatasetError
 from imitate.online.demonstrations import load_demonstrations, write_demonstrations
 from imitate.online.learners import MixedBuffer

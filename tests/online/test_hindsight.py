@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from imitate import algo_factory, load_config
 from imitate.config.transitions import Transitions
-from imitate.data.episode import Episode
-from imitate.data.rewards import RewardTransform
+from imitate.data.batches.rewards import RewardTransform
+from imitate.data.file.episode import Episode
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.hindsight import Hindsight

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.data.rewards import RewardTransform
+from imitate.data.batches.rewards import RewardTransform
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.learners import ReplayLearner, RolloutLearner

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.data.rewards import RewardTransform
+from imitate.data.batches.rewards import RewardTransform
 from imitate.models.preprocess import Preprocess
 from imitate.online.learners import ReplayLearner
 from imitate.online.normalization import ObsNormalizer, RewardScaler, RunningMoments

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from imitate.config.transitions import Returns, Transitions
-from imitate.data.rewards import RewardTransform
+from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import CheckpointError, EnvError
 from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Step

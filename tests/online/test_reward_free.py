@@ -8,8 +8,8 @@ import torch
 from imitate import algo_factory, load_config
 from imitate.config.transitions import Transitions
 from imitate.data import DatasetWriter, Episode
-from imitate.data.rewards import RewardTransform
-from imitate.data.store import DataSource
+from imitate.data.batches.rewards import RewardTransform
+from imitate.data.batches.store import DataSource
 from imitate.errors import DatasetError
 from imitate.online.collector import LocalCollector
 from imitate.online.demonstrations import load_demonstrations

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imitate.data.episode import Episode
+from imitate.data.file.episode import Episode
 from imitate.errors import EnvError
 from imitate.online.ring import StepRing
 from imitate.online.steps import Step

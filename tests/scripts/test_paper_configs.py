@@ -11,7 +11,7 @@ import pytest
 
 from imitate.config import load_config
 from imitate.config.readiness import check_trainable
-from imitate.data.writer import DatasetWriter, Episode
+from imitate.data.file.writer import DatasetWriter, Episode
 from imitate.train.trainer import train
 
 ROOT = Path(__file__).parents[2]

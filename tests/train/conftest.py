@@ -8,7 +8,7 @@ import torch
 
 from imitate.algo.factory import algo_factory
 from imitate.config import load_config
-from imitate.data.writer import DatasetWriter, Episode
+from imitate.data.file.writer import DatasetWriter, Episode
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
 ENV_FOLDER = Path(__file__).parent / "point_mass_env"

@@ -3,11 +3,10 @@ import os
 import pytest
 
 from imitate.config import ExperimentConfig
-from imitate.errors import CheckpointError
+from imitate.errors import CheckpointError, TrainingError
+from imitate.run_folder import create_run_folder
 from imitate.train import checkpoints as module
 from imitate.train.checkpoints import Checkpoints
-from imitate.train.errors import TrainingError
-from imitate.train.run_folder import create_run_folder
 
 
 @pytest.fixture

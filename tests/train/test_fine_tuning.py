@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from imitate import load_config, policy_from_checkpoint
-from imitate.data.episode import Episode
-from imitate.data.writer import DatasetWriter
+from imitate.data.file.episode import Episode
+from imitate.data.file.writer import DatasetWriter
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.online_run import make_learner
 from imitate.train.online_setup import build_online

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from imitate.data import DatasetWriter, Episode
-from imitate.data.frame_cache import frames_folder
+from imitate.data.batches.frame_cache import frames_folder
 from imitate.errors import DatasetError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.loading import make_loader
@@ -81,7 +81,7 @@ def test_jpegs_are_decoded_once_and_it_is_told(tmp_path):
 
 
 def test_what_does_not_fit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("imitate.data.store.free_memory", lambda: 300_000)
+    monkeypatch.setattr("imitate.data.batches.store.free_memory", lambda: 300_000)
     path = write(tmp_path / "a.hdf5", "raw")
     with pytest.raises(
         DatasetError, match="takes 372 kB of RAM and 300 kB are free: set it to 'auto'"

@@ -4,10 +4,10 @@ import types
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from imitate.config import load_config
+from imitate.run_folder import create_run_folder
 from imitate.train import logging as module
 from imitate.train.console import Console
 from imitate.train.logging import RunLogger
-from imitate.train.run_folder import create_run_folder
 
 from .conftest import config_dict
 

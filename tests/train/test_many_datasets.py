@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 from imitate import policy_from_checkpoint
 from imitate.cli.main import app
 from imitate.errors import UserError
+from imitate.evaluation.evaluate import evaluate
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.train.evaluation import evaluate
+from imitate.run_folder import RunFolder
 from imitate.train.metrics import MetricsFile
-from imitate.train.run_folder import RunFolder
 from imitate.train.trainer import train
 
 from .conftest import config_dict, env_meta, write_demos

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from imitate import policy_from_checkpoint
-from imitate.data.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import ConfigError
+from imitate.evaluation.evaluate import evaluate
 from imitate.online.demonstrations import write_demonstrations
 from imitate.online.replay import ReplayBuffer
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.train.evaluation import evaluate
 from imitate.train.trainer import train
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imitate.data.cache import cache_folder
+from imitate.data.file.cache import cache_folder
 from imitate.data.formats.convert import convert
 from imitate.train.trainer import train
 

@@ -1,8 +1,8 @@
 import pytest
 
 from imitate.config.experiment import EarlyStoppingConfig
+from imitate.run_folder import create_run_folder
 from imitate.train.recommendation import caution, kept_checkpoints, recommended
-from imitate.train.run_folder import create_run_folder
 from imitate.train.state import History
 
 

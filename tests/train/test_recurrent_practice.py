@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from imitate import load_config, policy_from_checkpoint
+from imitate.checks.algo import check_algo
 from imitate.config.ready_configs import bundled
 from imitate.envs.memory_tasks import Recall
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.train.algo_check import check_algo
 from imitate.train.setup import resolve
 from imitate.train.trainer import train
 

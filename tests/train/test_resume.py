@@ -11,9 +11,9 @@ import torch
 
 from imitate.errors import CheckpointError
 from imitate.policy.checkpoint import load_checkpoint
+from imitate.run_folder import RunFolder
 from imitate.train.metrics import MetricsFile
 from imitate.train.resume import last_state
-from imitate.train.run_folder import RunFolder
 from imitate.train.trainer import train
 
 from .conftest import config_dict, env_meta, write_demos

@@ -1,7 +1,7 @@
 import pytest
 
+from imitate.run_folder import create_run_folder
 from imitate.train.metrics import MetricsFile
-from imitate.train.run_folder import create_run_folder
 from imitate.train.summary import best_checkpoint, deploy_lines, draw_curves, summary_lines
 
 RESULTS = {

@@ -14,12 +14,11 @@ from imitate.config import load_config
 from imitate.data.curate.masks import add_filter_key
 from imitate.data.curate.selection import Selection
 from imitate.data.curate.target import Target
-from imitate.errors import CheckpointError, ConfigError, DatasetError
+from imitate.errors import CheckpointError, ConfigError, DatasetError, TrainingError
 from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
+from imitate.run_folder import RunFolder
 from imitate.train.console import Console
-from imitate.train.errors import TrainingError
 from imitate.train.metrics import MetricsFile
-from imitate.train.run_folder import RunFolder
 from imitate.train.trainer import train
 
 from .conftest import config_dict, env_meta, write_demos

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imitate.collection.replay_check import Replay
+from imitate.simulation.replay_check import Replay
 
 
 def told(replay: Replay) -> str:

@@ -12,9 +12,9 @@ from imitate.cli.reports.layout import Report, number, pairs, percent, table
 from imitate.config.experiment import EarlyStoppingConfig
 from imitate.errors import CheckpointError, UserError
 from imitate.policy.checkpoint import load_checkpoint
+from imitate.run_folder import RunFolder
 from imitate.train.metrics import MetricsFile
 from imitate.train.recommendation import KeptCheckpoint, kept_checkpoints
-from imitate.train.run_folder import RunFolder
 from imitate.train.state import History
 
 _CURVE_POINTS = 8

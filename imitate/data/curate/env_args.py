@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from imitate.data.confined import ConfinedFile
 from imitate.data.curate.small_change import Progress, change
 from imitate.data.curate.target import Target
-from imitate.data.hdf5_format import DatasetFile
+from imitate.data.file.confined import ConfinedFile
+from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 

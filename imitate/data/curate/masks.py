@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from imitate.data.confined import ConfinedFile
 from imitate.data.curate.rewrite import put_mask
 from imitate.data.curate.selection import Selection, select, solved
 from imitate.data.curate.small_change import Progress, change
 from imitate.data.curate.target import Target
-from imitate.data.hdf5_format import DatasetFile, natural_key
+from imitate.data.file.confined import ConfinedFile
+from imitate.data.file.hdf5_format import DatasetFile, natural_key
 from imitate.errors import DatasetError
 
 Masks = dict[str, list[str]]

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import h5py
 
-from imitate.data.action_scale import recorded_scale
-from imitate.data.confined import ConfinedFile
 from imitate.data.curate.rewrite import (
     Changes,
     copy_attrs,
@@ -18,7 +16,9 @@ from imitate.data.curate.rewrite import (
     write_masks,
 )
 from imitate.data.curate.target import Target
-from imitate.data.hdf5_format import DatasetFile
+from imitate.data.file.action_scale import recorded_scale
+from imitate.data.file.confined import ConfinedFile
+from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 Names = dict[str, str]

@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from imitate.data.action_scale import NO_ATTRIBUTES, ActionScale, recorded_scale
 from imitate.data.curate.rewrite import Changes, rewrite
 from imitate.data.curate.summary import summarize
 from imitate.data.curate.target import Target
-from imitate.data.hdf5_format import DatasetFile
+from imitate.data.file.action_scale import NO_ATTRIBUTES, ActionScale, recorded_scale
+from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 from imitate.functional.normalization import mean_std_unless_constant, min_max
 

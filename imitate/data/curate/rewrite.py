@@ -15,9 +15,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.confined import ConfinedFile, check_below
-from imitate.data.hdf5_format import DatasetFile
-from imitate.data.image_codec import decode_jpegs, encode_jpeg, storage_of
+from imitate.data.file.confined import ConfinedFile, check_below
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.image_codec import decode_jpegs, encode_jpeg, storage_of
 from imitate.errors import DatasetError, nearest
 
 _PIECE_BYTES = 16 * 2**20

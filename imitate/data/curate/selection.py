@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from imitate.data.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError, nearest
 
 

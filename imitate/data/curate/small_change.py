@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from imitate.data.confined import ConfinedFile
 from imitate.data.curate.target import Target, check_is_hdf5
-from imitate.data.hdf5_format import DatasetFile
-from imitate.data.journal import changing
+from imitate.data.file.confined import ConfinedFile
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.journal import changing
 
 _MB = 10**6
 _PIECE_BYTES = 16 * 2**20

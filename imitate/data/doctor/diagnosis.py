@@ -21,8 +21,8 @@ from imitate.data.doctor.orientation import Orientation
 from imitate.data.doctor.ranges import Ranges
 from imitate.data.doctor.structure import CHECKS
 from imitate.data.doctor.survey import Check, Survey
-from imitate.data.extents import Extents
-from imitate.data.hdf5_format import DatasetFile
+from imitate.data.file.extents import Extents
+from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 Progress = Callable[[int, int], None]

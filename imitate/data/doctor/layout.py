@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imitate.data.curate.rewrite import is_per_step
-from imitate.data.extents import Extents
-from imitate.data.hdf5_format import DatasetFile
+from imitate.data.file.extents import Extents
+from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from imitate.data.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
 from imitate.data.doctor.survey import Array, Piece
-from imitate.data.faults import ACTION_LIMIT
+from imitate.data.file.faults import ACTION_LIMIT
 
 _NEARLY_CONSTANT = 1e-4  # a smaller range is shifted, never scaled, by the normalization
 _CLIPPABLE = 0.05  # share of steps beyond the limits that may be cut off

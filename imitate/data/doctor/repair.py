@@ -10,7 +10,7 @@ from imitate.data.curate.rewrite import Changes, Rows, Values, read_masks, rewri
 from imitate.data.curate.target import Target
 from imitate.data.doctor.diagnosis import Progress, diagnose
 from imitate.data.doctor.finding import Finding, Level, Report
-from imitate.data.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError, nearest
 
 _MAX_PASSES = 4

@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from imitate.data.action_scale import NO_ATTRIBUTES, recorded_scale
 from imitate.data.curate.rewrite import Rows
 from imitate.data.doctor.finding import Finding, Level, Place, Remedy, counted
 from imitate.data.doctor.layout import DemoLayout, Layout
+from imitate.data.file.action_scale import NO_ATTRIBUTES, recorded_scale
 from imitate.errors import DatasetError
 
 _SCALARS = ("rewards", "dones", "terminals", "timeouts")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imitate.data.episode import Episode
+from imitate.data.file.episode import Episode
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
 
@@ -62,8 +62,8 @@ class Options:
         action_shift: steps by which an observation lies after its action.
         flip_images: whether images are stored upside down.
         video: codec of the camera videos to write.
-        images: how to store images: one of :data:`imitate.data.image_codec.STORAGES`, or 'as-source': 'jpeg' where the
-            source compresses them with loss, else 'raw'.
+        images: how to store images: one of :data:`imitate.data.file.image_codec.STORAGES`, or 'as-source': 'jpeg' where
+            the source compresses them with loss, else 'raw'.
         workers: processes that replay states.
     """
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from imitate.data.cache import cache_folder, locked
+from imitate.data.file.cache import cache_folder, locked
 from imitate.data.formats import registry
 from imitate.data.formats.base import Format, Options
 from imitate.data.formats.convert import convert

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from imitate.data.faults import ACTION_LIMIT
+from imitate.data.file.faults import ACTION_LIMIT
 from imitate.data.formats import registry
 from imitate.data.formats.base import Demo, Format, Options, Replay, Source
 from imitate.data.formats.damage import reading, writing
@@ -44,7 +44,7 @@ def convert(
         options: what the source does not say about itself.
         overwrite: replace an existing target, at the end.
         replay: makes observations of simulator states, for formats that hold nothing else
-            (:func:`imitate.collection.replay.replayed`).
+            (:func:`imitate.simulation.replay.replayed`).
         on_demo: called with each demo's name and the number of demos (None: not known) when it is written.
 
     Raises:
@@ -100,7 +100,7 @@ def _with_observations(
 ) -> Iterator[Demo]:
     if replay is None:
         raise DatasetError(
-            f"{path}: holds states and no observations: pass replay=imitate.collection.replay.replayed, "
+            f"{path}: holds states and no observations: pass replay=imitate.simulation.replay.replayed, "
             "or use imitate dataset convert"
         )
     return replay(source, options, report)

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.episode import Episode
+from imitate.data.file.episode import Episode
 from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import Demo, Format, Options, Source, gymnasium_meta, same_length
 from imitate.data.formats.d4rl import open_flat

@@ -11,10 +11,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.confined import ConfinedFile
+from imitate.data.file.confined import ConfinedFile
+from imitate.data.file.image_codec import DamagedFrameError, decode_jpegs, storage_of
+from imitate.data.file.journal import take_up
 from imitate.data.formats.hdf5_heaps import check_heaps
-from imitate.data.image_codec import DamagedFrameError, decode_jpegs, storage_of
-from imitate.data.journal import take_up
 from imitate.errors import DatasetError
 
 ENDINGS = (".hdf5", ".h5", ".hdf")

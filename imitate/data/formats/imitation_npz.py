@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.episode import Episode
+from imitate.data.file.episode import Episode
 from imitate.data.formats.base import (
     Demo,
     Format,

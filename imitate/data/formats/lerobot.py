@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.episode import Episode
+from imitate.data.file.episode import Episode
 from imitate.data.formats.base import Demo, Format, Options, Source, robot_meta
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.data.formats.lerobot_video import Cameras

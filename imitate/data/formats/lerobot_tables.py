@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.extras import extra
 from imitate.data.formats.frames import decoded
-from imitate.data.hdf5_format import natural_key
 from imitate.errors import DatasetError
 
 _BATCH_ROWS = 256

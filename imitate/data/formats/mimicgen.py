@@ -16,7 +16,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from imitate.data.episode import Episode
+from imitate.data.file.episode import Episode
 from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import Format, Options, Source
 from imitate.data.formats.report import Report

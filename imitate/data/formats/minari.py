@@ -24,8 +24,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from imitate.data.confined import check_file
-from imitate.data.episode import Episode
+from imitate.data.file.confined import check_file
+from imitate.data.file.episode import Episode
 from imitate.data.formats.base import (
     GYMNASIUM,
     Demo,

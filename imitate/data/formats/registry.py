@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from imitate.data.confined import OutsideFileError
+from imitate.data.file.confined import OutsideFileError
 from imitate.data.formats.base import Format
 from imitate.data.formats.damage import reading
 from imitate.errors import DatasetError, UserError, nearest

@@ -20,9 +20,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.action_scale import OFFSET
-from imitate.data.confined import ConfinedFile
-from imitate.data.episode import Episode
+from imitate.data.file.action_scale import OFFSET
+from imitate.data.file.confined import ConfinedFile
+from imitate.data.file.episode import Episode
+from imitate.data.file.hdf5_format import natural_key
+from imitate.data.file.writer import DatasetWriter
 from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import (
     REAL_ROBOT,
@@ -34,8 +36,6 @@ from imitate.data.formats.base import (
     robot_meta,
 )
 from imitate.data.formats.report import Report
-from imitate.data.hdf5_format import natural_key
-from imitate.data.writer import DatasetWriter
 from imitate.errors import DatasetError
 
 ENV_TYPES = {1: "robosuite", 2: "gymnasium", 3: "iGibson", REAL_ROBOT: "a real robot"}

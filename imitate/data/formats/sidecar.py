@@ -19,12 +19,12 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.episode import Episode, arrays_of, attrs_of
+from imitate.data.file.episode import Episode, arrays_of, attrs_of
+from imitate.data.file.journal import JournaledFile
 from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import Demo, Source
 from imitate.data.formats.report import Report
 from imitate.data.formats.robomimic import episode_from, masks_of
-from imitate.data.journal import JournaledFile
 from imitate.errors import DatasetError
 
 NAME = "imitate.hdf5"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from imitate.data.doctor.motion import is_switch
-from imitate.data.faults import ACTION_LIMIT
+from imitate.data.file.faults import ACTION_LIMIT
 from imitate.data.report.markup import Html, el, figure, number, percent, section
 from imitate.data.report.subject import Array, Subject
 from imitate.data.report.svg import Line, Plot, histogram

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from imitate.data.batches.statistics import KeyStats
 from imitate.data.curate.summary import key_statistics
 from imitate.data.report.markup import Html, el, number, section, table
 from imitate.data.report.subject import Subject
-from imitate.data.statistics import KeyStats
 from imitate.errors import DatasetError
 
 _MOST_KEYS = 100

@@ -15,8 +15,8 @@ from imitate.data.curate.selection import solved
 from imitate.data.doctor.diagnosis import examine
 from imitate.data.doctor.finding import Report
 from imitate.data.doctor.layout import DemoLayout, Form, Layout, layout_of
-from imitate.data.extents import Extents
-from imitate.data.hdf5_format import DatasetFile
+from imitate.data.file.extents import Extents
+from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 Array = NDArray[Any]

@@ -50,7 +50,7 @@ def test_split_parts_the_demos(demos, ratio, seed):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from imitate.data import journal
+from imitate.data.file import journal
 from imitate.data.curate.masks import split
 from imitate.data.curate.target import Target
 

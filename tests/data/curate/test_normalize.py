@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from imitate.cli.main import app
-from imitate.collection.playback import commands
 from imitate.config import load_config
 from imitate.data import DatasetFile, build_datasets
-from imitate.data.action_scale import recorded_scale
+from imitate.data.file.action_scale import recorded_scale
 from imitate.errors import DatasetError
+from imitate.simulation.playback import commands
 
 
 def run(*args):

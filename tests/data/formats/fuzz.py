@@ -224,7 +224,7 @@ def _warm(run):
     for name in registry.names():
         registry.find(name)
     if run is trains:
-        import_module("imitate.data.sequence_dataset")
+        import_module("imitate.data.batches.sequence_dataset")
     if run is diagnoses:
         import_module("imitate.data.doctor.diagnosis")
 

@@ -10,9 +10,9 @@ import zarr
 from PIL import Image
 
 from imitate.data import DatasetWriter, Episode
+from imitate.data.file.image_codec import encode_jpeg, write_images
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
-from imitate.data.image_codec import encode_jpeg, write_images
 
 FIXTURES = Path(__file__).with_name("fixtures")
 LENGTH = 6

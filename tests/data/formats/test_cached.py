@@ -12,8 +12,8 @@ import pytest
 
 from imitate.config import load_config
 from imitate.data import DatasetFile, DatasetWriter, Episode, SequenceDataset, build_datasets
-from imitate.data.cache import cache_folder
 from imitate.data.doctor.diagnosis import diagnose
+from imitate.data.file.cache import cache_folder
 from imitate.data.formats import cached
 from imitate.data.formats.base import Options
 from imitate.data.formats.cached import as_demonstration_file

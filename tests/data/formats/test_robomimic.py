@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from imitate.data import DatasetFile
+from imitate.data.file.image_codec import write_images
 from imitate.data.formats.convert import convert
-from imitate.data.image_codec import write_images
 from imitate.errors import DatasetError
 
 ENV = {"env_name": "Lift", "env_version": "1.4.1", "type": 1, "env_kwargs": {"robots": "Panda"}}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from imitate.cli.main import app
 from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.data.curate.target import Target
-from imitate.data.extents import Extents
+from imitate.data.file.extents import Extents
 from imitate.data.report import subject as subjects
 from imitate.data.report.images import data_url
 from imitate.data.report.markup import Html, el, number, percent, size

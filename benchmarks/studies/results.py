@@ -1,0 +1,141 @@
+"""The success rates of docs/results.md: train each cell, evaluate it, print a table.
+
+    python -m benchmarks.studies.results --task lift --variant bc bc_rnn_gmm --seed 1 2 3 --epochs 2 5 10 --episodes 100
+
+A cell is a task, a variant, a training seed and a number of epochs (100 updates each). Each is trained by
+`imitate train` on one thread without rollouts and evaluated by `imitate eval`, from the same initial states for all.
+Finished cells are kept under --out and not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from imitate.functional.statistics import wilson_interval
+
+TASKS = ("lift", "stack", "pick_place_can")
+VARIANTS = (
+    *("bc", "bc_gaussian", "bc_gmm", "bc_vae", "bc_rnn", "bc_rnn_gmm"),
+    *("bc_chunk", "bc_transformer_gmm", "flow_policy", "diffusion_policy", "act", "vq_bet"),
+)
+ON_STACK = ("hbc", "iris")
+"""Further variants, which are ready for Stack only."""
+HORIZONS = {"lift": 150, "stack": 300, "pick_place_can": 400}
+"""Steps of an evaluation episode: constants, so that numbers of different demonstrations can be compared."""
+IMITATE = (str(Path(sys.executable).with_name("imitate")),)
+
+
+def run(command: Iterable[str], log: Path) -> None:
+    """Run to the end; what it says goes to a file. Raises CalledProcessError."""
+    command = list(command)
+    print("$", shlex.join(["imitate", *command[len(IMITATE) :]]), flush=True)
+    with log.open("w") as file:
+        subprocess.run(command, check=True, stdout=file, stderr=subprocess.STDOUT)
+
+
+def cell(
+    folder: Path,
+    of: dict[str, Any],
+    config: str,
+    settings: Sequence[str],
+    evaluation: Sequence[str],
+) -> dict[str, Any]:
+    """One cell's numbers, from the disk if it has been run before; what an interrupted run left there goes.
+
+    Args:
+        folder: of the cell.
+        of: what the cell is, kept with the numbers.
+        config: ready configuration.
+        settings: ``key=value`` for ``imitate train --set``.
+        evaluation: options of ``imitate eval``.
+    """
+    kept = folder / "cell.json"
+    if kept.is_file():
+        return json.loads(kept.read_text())
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    alone = ("train.num_threads=1", "experiment.rollout.enabled=false")
+    train = [*IMITATE, "train", "--config", config, "--output-dir", str(folder)]
+    train += itertools.chain(*(("--set", s) for s in (*alone, *settings)))
+    run(train, folder / "train.log")
+    results = json.loads(max(folder.glob("*/*/results.json")).read_text())
+    report = folder / "eval.json"
+    evaluate = [*IMITATE, "eval", "--agent", results["checkpoint"], "--seed", "0"]
+    run([*evaluate, *evaluation, "--json", str(report)], folder / "eval.log")
+    measured = json.loads(report.read_text())["evaluations"][0]
+    numbers = {
+        **of,
+        "steps": results["step"],
+        "train_cpu_s": results["times"]["train_cpu_s"],
+        "successes": measured["successes"],
+        "episodes": measured["episodes"],
+        "mean_length": measured["mean_length"],
+        "checkpoint": results["checkpoint"],
+    }
+    kept.write_text(json.dumps(numbers, indent=2))
+    return numbers
+
+
+def cell_of(
+    task: str, variant: str, seed: int, epochs: int | None, args: argparse.Namespace
+) -> dict[str, Any]:
+    """The cell of a ready configuration."""
+    folder = Path(args.out) / task / variant / f"seed{seed}_epochs{epochs or 'ready'}"
+    settings = [f"train.seed={seed}", f"experiment.name={variant}"]
+    settings += [] if epochs is None else [f"train.num_epochs={epochs}"]
+    evaluation = ["--episodes", str(args.episodes), "--workers", str(args.workers)]
+    evaluation += ["--horizon", str(HORIZONS[task])]
+    if args.video:
+        evaluation += ["--video", str(folder / "episodes.mp4")]
+    of = {"task": task, "variant": variant, "seed": seed}
+    return cell(folder, of, f"robosuite/{task}/{variant}", [*settings, *args.set], evaluation)
+
+
+def row(numbers: dict[str, Any]) -> str:
+    """A line of the table."""
+    low, high = wilson_interval(numbers["successes"], numbers["episodes"])
+    return (
+        f"| {numbers['task']} | {numbers['variant']} | {numbers['seed']} | {numbers['steps']} "
+        f"| {numbers['train_cpu_s']:.1f} | {numbers['successes']}/{numbers['episodes']} "
+        f"| {100 * low:.0f} - {100 * high:.0f} % |"
+    )
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--task", nargs="+", default=TASKS, choices=TASKS)
+    parser.add_argument("--variant", nargs="+", default=VARIANTS, choices=(*VARIANTS, *ON_STACK))
+    parser.add_argument("--seed", nargs="+", type=int, default=[1], help="training seeds")
+    parser.add_argument(
+        "--epochs", nargs="+", type=int, default=[None], help="default: as configured"
+    )
+    parser.add_argument("--episodes", type=int, default=50)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, a.b=value")
+    parser.add_argument(
+        "--video", action="store_true", help="a mosaic of the first episodes of each cell"
+    )
+    parser.add_argument("--out", default="runs/results")
+    args = parser.parse_args()
+    rows = []
+    for chosen in itertools.product(args.task, args.variant, args.seed, args.epochs):
+        rows.append(row(cell_of(*chosen, args)))
+        print(rows[-1], flush=True)
+    print("\n| task | variant | seed | updates | CPU s | success | 95 % interval |\n|" + "---|" * 7)
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()

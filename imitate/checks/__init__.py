@@ -1,0 +1,1 @@
+"""Checks of a new algorithm or environment against the contracts of the package."""

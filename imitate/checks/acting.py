@@ -1,0 +1,120 @@
+"""Whether a policy acts as it should, before and after it was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from imitate.checks.contracts import ContractError
+from imitate.online.steps import Array
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from imitate.policy.loading import policy_from_checkpoint
+from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.train.setup import Setup
+
+TOLERANCE = 1e-4
+STEPS = 2
+"""The policy is asked so many times in an episode."""
+
+
+class ActingCheck:
+    """Asks a policy for actions.
+
+    Args:
+        setup: whose algorithm acts.
+        obs: (N, ...) raw states by key, in which it is asked.
+        goal: (N, ...) goals, where it has such.
+    """
+
+    def __init__(
+        self, setup: Setup, obs: Mapping[str, Array], goal: Mapping[str, Array] | None
+    ) -> None:
+        self._setup, self._algo, self._obs, self._goal = setup, setup.algo, obs, goal
+        self._count = len(next(iter(obs.values())))
+
+    def actions(self) -> str:
+        """Shape, numbers, and nothing that changes from asking to asking.
+
+        Raises:
+            ContractError: not so.
+        """
+        shapes = self._setup.shape_metadata
+        policy = RolloutPolicy(self._algo)  # without limits, at which all would look alike
+        first = self._asked(policy)
+        wanted = (self._count, len(np.atleast_1d(shapes["action_low"])))
+        if first.shape[1:] != wanted:
+            raise ContractError(
+                f"for {self._count} states have shape {first.shape[1:]}; wanted {wanted}"
+            )
+        if not np.isfinite(first).all():
+            raise ContractError("are NaN or inf")
+        if not np.allclose(first, self._asked(policy), atol=1e-6):
+            raise ContractError(
+                "differ in the same state with the same random numbers: acting must change nothing on the algorithm, "
+                "and draw by torch"
+            )
+        for count in (1, self._count):
+            self._check_decision(count, explore=False)
+            self._check_decision(count, explore=True)
+        drawn = not np.allclose(first, self._asked(policy, seed=1), atol=1e-6)
+        words = "drawn, in evaluation too" if drawn else "the same in the same state"
+        return f"{wanted[1]} numbers, from {first.min():.2g} to {first.max():.2g} here, {words}"
+
+    def checkpoint(self, folder: Path) -> str:
+        """A saved policy acts as the one that was saved.
+
+        Raises:
+            ContractError: not so.
+        """
+        setup, path = self._setup, folder / "policy.pth"
+        ckpt = checkpoint_dict(
+            self._algo,
+            env_metadata=setup.env_metas[0],
+            environments=setup.env_metas,
+            language=setup.language,
+            shape_metadata=setup.shape_metadata,
+        )
+        save_checkpoint(ckpt, path)
+        loaded, _ = policy_from_checkpoint(device=setup.device, ckpt_path=path)
+        shapes = setup.shape_metadata
+        policy = RolloutPolicy(self._algo, shapes["action_low"], shapes["action_high"])
+        own, other = self._asked(policy), self._asked(loaded)
+        gap = float(np.abs(own - other).max())
+        if not gap <= TOLERANCE * max(1.0, float(np.abs(own).max())):
+            raise ContractError(
+                f"the loaded policy acts differently, by up to {gap:.3g}: serialize() must give all that acting needs"
+            )
+        return f"{path.stat().st_size / 1e6:.1f} MB, acts the same when loaded"
+
+    def _asked(self, policy: RolloutPolicy, seed: int = 0) -> Array:
+        """(STEPS, N, A) what a policy does in the states, with these random numbers."""
+        torch.manual_seed(seed)
+        policy.start_episode()
+        return np.stack([policy(self._obs, self._goal, True) for _ in range(STEPS)])
+
+    def _check_decision(self, count: int, *, explore: bool) -> None:
+        """The algorithm itself, for one state and for several."""
+        algo = self._algo
+        prepare = algo.preprocess.prepare_obs
+        obs = prepare({key: x[:count] for key, x in self._obs.items()}, tuple(algo.obs_shapes))
+        goal = None
+        if self._goal is not None:
+            seen = {key: x[:count] for key, x in self._goal.items()}
+            goal = prepare(seen, tuple(algo.goal_shapes))
+        with torch.inference_mode():
+            action = algo.act(obs, algo.initial_state(count), goal, explore=explore).action
+        where = f"with explore={explore} for {count} states"
+        if action.shape != (count, algo.ac_dim):
+            raise ContractError(
+                f"{where} have shape {tuple(action.shape)}; wanted {(count, algo.ac_dim)}"
+            )
+        if not bool(action.isfinite().all()):
+            raise ContractError(f"{where} are NaN or inf")
+        choices = algo.algo_config.get("num_choices", None) or 0
+        if choices and not bool((action[:, :choices].sum(-1) == 1).all()):
+            raise ContractError(
+                f"{where}: the first {choices} numbers are a choice, but not one-hot"
+            )

@@ -1,0 +1,372 @@
+"""Environment, policy and trainer together, for a few steps in one process: whether each contract holds.
+
+The run is the configuration's own, made small (:func:`small`); it is cut after its first epoch by what would be a
+signal, and resumed, so that its stages and schedules stay as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imitate.algo.algo import Info
+from imitate.checks.acting import ActingCheck
+from imitate.checks.contracts import ContractError, Trials
+from imitate.checks.env import Finding, check_env
+from imitate.checks.update import Watch
+from imitate.config import Config
+from imitate.data import ShuffledBatches, dataset_metadata
+from imitate.envs import make_env
+from imitate.envs.make import is_real
+from imitate.evaluation.environments import environments
+from imitate.evaluation.evaluate import evaluate
+from imitate.online.collector import LocalCollector
+from imitate.online.steps import Array
+from imitate.run_folder import RunFolder, create_run_folder
+from imitate.seeding import preserved_rng, seed_everything, torch_threads
+from imitate.train.console import Console
+from imitate.train.devices import choose_device
+from imitate.train.interrupts import Interrupt
+from imitate.train.loading import make_loader
+from imitate.train.online_run import OnlineRun, make_collector, make_learner
+from imitate.train.online_setup import OnlineSetup, build_online, look_at, online_env_meta
+from imitate.train.resume import last_state
+from imitate.train.run import Run
+from imitate.train.setup import Setup, build
+
+EPOCH_STEPS = 60
+UPDATES = 8
+"""So many updates are watched at first, or as many as two steps of the optimizers take."""
+HORIZON = 50
+SEEN = 3
+"""States in which the policy acts."""
+ENV_STEPS = 200
+MOST_COLLECTED = 64
+"""Steps of each environment in a rollout, unless sequences are longer."""
+Update = Callable[[], Info | None]
+"""One update; None where there are no more."""
+LIMITS = {
+    "train.batch_size": 32,
+    "experiment.rollout.horizon": HORIZON,
+    "train.online.horizon": HORIZON,
+    "train.online.warmup_steps": HORIZON,
+    "train.online.buffer_size": 2000,
+    "train.online.pretrain_updates": 2,
+    "train.online.update_ratio": 0.5,
+    "train.online.num_envs": 2,
+}
+"""No more than that of these."""
+FIXED = {
+    "experiment.epoch_every_n_steps": EPOCH_STEPS,
+    "experiment.validate": False,
+    "experiment.rollout.enabled": False,
+    "experiment.early_stopping.enabled": False,
+    "experiment.render_video": False,
+    "experiment.logging.log_tb": False,
+    "experiment.logging.log_wandb": False,
+    "experiment.save.enabled": True,
+    "train.num_data_workers": 0,
+    "train.compile": False,
+    "train.online.num_workers": 0,
+    "train.online.max_staleness": None,
+}
+
+
+def small(config: Config) -> Config:
+    """The same configuration in a few seconds; algorithm and networks stay as they are."""
+    values = dict(FIXED)
+    for path, most in LIMITS.items():
+        value = operator.attrgetter(path)(config)
+        if value is not None:
+            values[path] = min(value, most)
+    values["train.num_epochs"] = max(2, config.train.num_epochs or 2)
+    # A sequence lies within a rollout, and a rollout within an epoch.
+    rollout = min(config.train.online.collect_steps, max(MOST_COLLECTED, config.train.seq_length))
+    values["train.online.collect_steps"] = rollout
+    envs = values["train.online.num_envs"] or 1
+    values["experiment.epoch_every_n_steps"] = max(EPOCH_STEPS, rollout * envs)
+    return config.with_overrides(values)
+
+
+def check_algo(
+    config: Config, on_finding: Callable[[Finding], None] | None = None
+) -> list[Finding]:
+    """Try everything that training, evaluation and resuming need.
+
+    Args:
+        config: resolved (:func:`imitate.train.setup.resolve`).
+        on_finding: called with each finding as it comes.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="imitate-check-") as folder,
+        preserved_rng(),
+        torch_threads(config.train.num_threads),
+        contextlib.closing(AlgoCheck(config, Path(folder))) as check,
+    ):
+        return check.run(on_finding)
+
+
+class AlgoCheck:
+    """The contracts of one configuration, in their order.
+
+    Args:
+        config: resolved.
+        folder: for the run.
+
+    Attributes:
+        config: small.
+    """
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config = small(config)
+        self._online = config.train.online.enabled
+        self._plays = config.algo.acts and (self._online or self._evaluates(config))
+        self._folder = folder
+        self._device, _ = choose_device(config.train)
+        self._setup: Setup | None = None
+        self._watch: Watch | None = None
+        self._collector: LocalCollector | None = None
+        self._run_folder: RunFolder | None = None
+        self._seen: dict[str, Array] = {}
+        self._seen_goal: dict[str, Array] | None = None
+        self._updates: Callable[[int], Update] = self._updates_from_data
+
+    def close(self) -> None:
+        """Free the simulators."""
+        if self._collector is not None:
+            self._collector.close()
+        if self._watch is not None:
+            self._watch.close()
+
+    def run(self, on_finding: Callable[[Finding], None] | None = None) -> list[Finding]:
+        """Try them all."""
+        trials = Trials(on_finding)
+        acts = self.config.algo.acts
+        if self._plays:
+            trials.add("environment", self._environment)
+        trials.add("observations", self._observations)
+        trials.add("networks", self._networks, after=("observations",))
+        if self._online:
+            trials.add("steps", self._steps, after=("networks",))
+        before = "steps" if self._online else "networks"
+        if acts:
+            trials.add("actions", lambda: self._acting.actions(), after=(before,))
+        trials.add("loss", self._loss, after=(before,))
+        for name in ("gradients", "weights", "targets"):
+            trials.add(name, functools.partial(self._watched, name), after=("loss",))
+        if acts:
+            trials.add(
+                "checkpoint", lambda: self._acting.checkpoint(self._folder), after=("actions",)
+            )
+        trials.add("training", self._training, after=("loss",))
+        trials.add("resume", self._resume, after=("training",))
+        if self._plays:
+            trials.add("evaluation", self._evaluation, after=("training", "actions"))
+        return trials.findings
+
+    @property
+    def setup(self) -> Setup:
+        """The wired parts."""
+        assert self._setup is not None
+        return self._setup
+
+    @property
+    def _acting(self) -> ActingCheck:
+        return ActingCheck(self.setup, self._seen, self._seen_goal)
+
+    # ---- environment and networks -----------------------------------------------------------------
+
+    def _metas(self) -> Sequence[Mapping[str, Any]]:
+        if self._online:
+            return (online_env_meta(self.config),)
+        return environments(self.config)
+
+    def _evaluates(self, config: Config) -> bool:
+        """Whether the configuration as given has rollouts, and an environment for them that is no real robot."""
+        enabled = config.experiment.rollout.enabled
+        return enabled and not all(is_real(meta) for meta in self._metas())
+
+    def _environment(self) -> str:
+        words = []
+        for meta in self._metas():
+            env_args = {key: value for key, value in meta.items() if key not in ("key", "lang")}
+            make = functools.partial(make_env, env_args, obs_keys=self.config.all_obs_keys)
+            findings = check_env(make, env_args, steps=ENV_STEPS)
+            broken = [finding for finding in findings if finding.verdict == "error"]
+            if broken:
+                raise ContractError(
+                    "; ".join(f"{finding.name}: {finding.words}" for finding in broken)
+                )
+            warnings = sum(finding.verdict == "warning" for finding in findings)
+            words.append(findings[0].words)
+            if warnings:
+                words[-1] += f" ({warnings} warnings: see imitate check-env)"
+        return "; ".join(words)
+
+    def _observations(self) -> str:
+        keys = self.config.all_obs_keys
+        if self._online:
+            shapes: Mapping[str, Any] = look_at(dict(self._metas()[0]), self.config).obs_shapes
+        else:
+            shapes = dataset_metadata(self.config)[1]
+        return ", ".join(f"{key} {tuple(shapes[key])}" for key in keys if key in shapes)
+
+    def _networks(self) -> str:
+        self._setup = self._built()
+        self.config = self._setup.config
+        if not self._online:
+            self._see_data()
+        nets = self._setup.algo.nets
+        weights = sum(p.numel() for p in nets.parameters())
+        return f"{type(self._setup.algo).__name__}: {', '.join(nets)}; {weights:,} weights"
+
+    def _built(self, *, resumed: bool = False) -> Setup:
+        seed_everything(self.config.train.seed)
+        make: Any = build_online if self._online else build
+        setup: Setup = make(self.config, self._device, resumed=resumed)
+        return setup
+
+    # ---- steps and updates ------------------------------------------------------------------------
+
+    def _steps(self) -> str:
+        """Collect steps at random, then with the policy."""
+        setup, online = self.setup, self.config.train.online
+        assert isinstance(setup, OnlineSetup)
+        learner, collector = make_learner(setup), make_collector(setup)
+        assert isinstance(collector, LocalCollector)
+        self._collector = collector
+        rounds = -(-(online.warmup_steps + EPOCH_STEPS) // online.collect_steps)
+        if setup.algo.experience == "rollout":
+            rounds = 1
+        total, episodes, seen = 0, 0, []
+        for number in range(rounds):
+            random = number * online.collect_steps < online.warmup_steps
+            collected = collector.collect(online.collect_steps, random=random)
+            if collected.messages:
+                raise ContractError("; ".join(collected.messages))
+            learner.take(collected)
+            total, episodes = total + collected.num_steps, episodes + len(collected.episodes)
+            seen += [step.obs for step in collected.steps]
+        chosen = [seen[number] for number in np.linspace(0, len(seen) - 1, SEEN).astype(int)]
+        self._seen = {key: np.stack([obs[key][0] for obs in chosen]) for key in chosen[0]}
+        self._updates = lambda epoch: functools.partial(
+            next, learner.updates_due(epoch, self._wanted_updates), None
+        )
+        return f"{total} in {episodes} whole episodes"
+
+    def _see_data(self) -> None:
+        """States of the demonstrations."""
+        raw = next(self._batches())
+        self._seen = {key: np.asarray(x[:SEEN, 0]) for key, x in raw["obs"].items()}
+        if self.setup.algo.goal_shapes:
+            self._seen_goal = {key: np.asarray(x[:SEEN]) for key, x in raw["goal_obs"].items()}
+
+    def _batches(self) -> Iterator[dict[str, Any]]:
+        train, data = self.config.train, self.setup.train_set
+        order = ShuffledBatches(
+            len(data), train.batch_size, train.seed, weights=data.sample_weights
+        )
+        yield from make_loader(data, order, 0, self._device)
+
+    def _updates_from_data(self, epoch: int) -> Update:
+        algo, batches = self.setup.algo, self._batches()
+        return lambda: algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch)
+
+    @property
+    def _wanted_updates(self) -> int:
+        return max(UPDATES, 2 * int(self.config.train.gradient_accumulation))
+
+    def _loss(self) -> str:
+        """Updates as in the first epoch; as in the last one, where some networks learn later."""
+        algo = self.setup.algo
+        algo.set_train()
+        watch = self._watch = Watch(algo)
+        for epoch in (1, self.config.train.num_epochs or 1):
+            update = self._updates(epoch)
+            for _ in range(self._wanted_updates):
+                if not watch.update(update):
+                    break
+            if not watch.missing():
+                break
+        if not watch.updates:
+            raise ContractError("the steps lead to no update")
+        return watch.loss()
+
+    def _watched(self, name: str) -> str:
+        """What the updates were seen to do: gradients, weights, targets."""
+        words: str = getattr(self._watch, name)()
+        return words
+
+    # ---- the run ----------------------------------------------------------------------------------
+
+    def _training(self) -> str:
+        folder = create_run_folder(self._folder, "run")
+        self._run_folder = folder
+        folder.config.write_text(self.config.to_json() + "\n", encoding="utf-8")
+        state = self._trained(self._built(), epochs=1)
+        return f"an epoch of {state['step']} steps, cut and saved"
+
+    def _resume(self) -> str:
+        assert self._run_folder is not None
+        saved = last_state(self._run_folder)
+        assert saved is not None
+        before = saved["train_state"]["step"]
+        state = self._trained(self._built(resumed=True), epochs=2, ckpt=saved)
+        if state["step"] <= before:
+            raise ContractError(f"at step {before}, and ends at step {state['step']}")
+        return f"from step {before} to {state['step']}"
+
+    def _trained(
+        self, setup: Setup, *, epochs: int, ckpt: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Counters after so many epochs of the run in the folder."""
+        assert self._run_folder is not None
+        make: Any = OnlineRun if isinstance(setup, OnlineSetup) else Run
+        interrupt = _AfterEpochs(epochs)
+        run: Run = make(setup, self._run_folder, Console(quiet=True), interrupt, ckpt)
+        interrupt.run = run
+        try:
+            run.loop()
+        finally:
+            run.close()
+        return run.state.to_dict()
+
+    def _evaluation(self) -> str:
+        assert self._run_folder is not None
+        result = evaluate(
+            self._run_folder.last,
+            episodes=2,
+            horizon=HORIZON,
+            seed=self.config.experiment.rollout.seed,
+        )
+        failed = [episode.error for episode in result.episodes if episode.error]
+        if failed:
+            raise ContractError(f"{len(failed)} of 2 episodes failed: {failed[0]}")
+        if not np.isfinite(result.returns).all():
+            raise ContractError(f"returns are {result.returns}")
+        return f"2 episodes of {result.env_name}, returns {', '.join(f'{x:.4g}' for x in result.returns)}"
+
+
+class _AfterEpochs(Interrupt):
+    """As if a signal came after so many epochs."""
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs = epochs
+        self.run: Run | None = None
+
+    @property
+    def signal(self) -> int | None:
+        """SIGTERM when they are over."""
+        over = self.run is not None and self.run.state.epoch >= self._epochs
+        return 15 if over else None
+
+    @signal.setter
+    def signal(self, number: int | None) -> None:
+        """What others say of signals changes nothing."""

@@ -1,0 +1,57 @@
+"""Contracts that are tried one after another, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from imitate.checks.env import Finding
+from imitate.errors import UserError
+
+
+class ContractError(Exception):
+    """A contract that does not hold; its words say how."""
+
+
+class Trials:
+    """Tries contracts in their order. One whose foundations do not hold is not tried.
+
+    Args:
+        on_finding: called with each finding as it comes.
+
+    Attributes:
+        findings: one for each contract.
+    """
+
+    def __init__(self, on_finding: Callable[[Finding], None] | None = None) -> None:
+        self.findings: list[Finding] = []
+        self._on_finding = on_finding
+
+    def failed(self, name: str) -> bool:
+        """Whether a contract does not hold, or could not be tried."""
+        verdicts = [finding.verdict for finding in self.findings if finding.name == name]
+        return any(verdict in ("error", "untried") for verdict in verdicts)
+
+    def add(self, name: str, trial: Callable[[], str], *, after: tuple[str, ...] = ()) -> None:
+        """Try a contract.
+
+        Args:
+            name: of the contract.
+            trial: gives words where it holds, and raises where it does not.
+            after: contracts that it is built upon.
+        """
+        finding = self._tried(name, trial, after)
+        self.findings.append(finding)
+        if self._on_finding is not None:
+            self._on_finding(finding)
+
+    def _tried(self, name: str, trial: Callable[[], str], after: tuple[str, ...]) -> Finding:
+        for other in after:
+            if self.failed(other):
+                return Finding(name, "untried", f"because of '{other}'")
+        try:
+            return Finding(name, "ok", trial())
+        except (ContractError, UserError) as error:
+            return Finding(name, "error", str(error))
+        except Exception as error:  # whatever somebody's algorithm or environment may raise
+            words = f"raised {type(error).__name__}: {error}"
+            return Finding(name, "error", words.splitlines()[0])

@@ -1,0 +1,180 @@
+"""What updates do to an algorithm's networks, seen from outside: gradients, weights, target networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from imitate.algo.algo import Algo, Info
+from imitate.checks.contracts import ContractError
+
+NAMED = 4
+"""So many weights are named in full."""
+
+
+class Watch:
+    """Looks at the networks before, in and after each update.
+
+    Args:
+        algo: about to be updated.
+    """
+
+    def __init__(self, algo: Algo) -> None:
+        self._algo = algo
+        self._trainable = {
+            name: weight for name, weight in algo.nets.named_parameters() if weight.requires_grad
+        }
+        self._largest: dict[str, Tensor] = {}
+        self._first = {name: weight.detach().clone() for name, weight in self._trainable.items()}
+        self._targets = {
+            (part, target): learner.targets[target]
+            for part, learner in enumerate(algo.learners)
+            for target in learner.targets
+        }
+        self._moves: dict[tuple[int, str], int] = dict.fromkeys(self._targets, 0)
+        self._odd: list[str] = []
+        self._handles = [
+            weight.register_hook(partial(self._saw, name))  # type: ignore[no-untyped-call]
+            for name, weight in self._trainable.items()
+        ]
+        self.updates = 0
+        self.losses: list[float] = []
+
+    def close(self) -> None:
+        """Look no more."""
+        for handle in self._handles:
+            handle.remove()
+
+    def update(self, update: Callable[[], Info | None]) -> bool:
+        """Watch one update; false where there was none left.
+
+        Raises:
+            ContractError: what it says is no number.
+        """
+        before = {key: self._vectors(*key) for key in self._targets}
+        info = update()
+        if info is None:
+            return False
+        self.updates += 1
+        self._check_info(info)
+        for key, (old, online) in before.items():
+            new, online_after = self._vectors(*key)
+            if torch.equal(new, old):
+                continue
+            self._moves[key] += 1
+            if not (follows(old, new, online_after) or follows(old, new, online)):
+                self._odd.append(key[1])
+        return True
+
+    def loss(self) -> str:
+        """In words how the loss went."""
+        return f"{self.losses[0]:.4g} at first, {self.losses[-1]:.4g} after {self.updates} updates"
+
+    def missing(self) -> list[str]:
+        """Trainable weights that no gradient has come to."""
+        return [name for name in self._trainable if name not in self._largest]
+
+    def gradients(self) -> str:
+        """Each trainable weight gets one, and it is finite.
+
+        Raises:
+            ContractError: not so.
+        """
+        bad = [name for name, value in self._largest.items() if not math.isfinite(float(value))]
+        if bad:
+            raise ContractError(f"of {shortened(bad)} are NaN or inf")
+        missing = self.missing()
+        if missing:
+            raise ContractError(
+                f"none ever comes to {shortened(missing)}: use these weights in a loss, or leave them out"
+            )
+        zero = [name for name, value in self._largest.items() if float(value) == 0.0]
+        words = f"of all {len(self._trainable)} trainable tensors"
+        return words + (f"; always 0: {shortened(zero)}" if zero else "")
+
+    def weights(self) -> str:
+        """Those with a gradient move, and stay finite.
+
+        Raises:
+            ContractError: not so.
+        """
+        moved = [name for name, value in self._largest.items() if float(value) > 0.0]
+        still = [name for name in moved if torch.equal(self._first[name], self._trainable[name])]
+        if still:
+            raise ContractError(
+                f"{shortened(still)} have gradients but do not move: is there an optimizer of them under "
+                "algo.optim_params, with a learning rate above 0?"
+            )
+        bad = [name for name in moved if not bool(self._trainable[name].isfinite().all())]
+        if bad:
+            raise ContractError(f"{shortened(bad)} are NaN or inf after {self.updates} updates")
+        return f"{len(moved)} tensors move"
+
+    def targets(self) -> str:
+        """Target networks move, by following alone.
+
+        Raises:
+            ContractError: not so.
+        """
+        if not self._targets:
+            return "there are none"
+        if self._odd:
+            raise ContractError(
+                f"{shortened(sorted(set(self._odd)))} moves elsewhere than towards what it follows: it must get no "
+                "gradient, and no other change"
+            )
+        every = int(self._algo.algo_config.get("target_update_freq", 1))
+        names = ", ".join(sorted({target for _, target in self._targets}))
+        still = sorted({key[1] for key, moves in self._moves.items() if not moves})
+        if still and every <= self.updates:
+            raise ContractError(f"{shortened(still)} never moves in {self.updates} updates")
+        if still:
+            return f"{names}: moves every {every} updates, more than were tried"
+        return f"{names}: follows, and does nothing else"
+
+    def _saw(self, name: str, gradient: Tensor) -> None:
+        largest = gradient.detach().abs().max()
+        known = self._largest.get(name)
+        self._largest[name] = largest if known is None else torch.maximum(known, largest)
+
+    def _vectors(self, part: int, target: str) -> tuple[Tensor, Tensor]:
+        nets = self._algo.learners[part].nets
+        return _vector(nets[target]), _vector(nets[self._targets[part, target]])
+
+    def _check_info(self, info: Mapping[str, Tensor]) -> None:
+        if "Loss" not in info:
+            raise ContractError(f"train_on_batch gives no 'Loss', but {', '.join(info)}")
+        numbers = {name: float(value) for name, value in info.items()}
+        bad = [name for name, value in numbers.items() if not math.isfinite(value)]
+        if bad:
+            raise ContractError(f"{', '.join(bad)} is {numbers[bad[0]]} in update {self.updates}")
+        self.losses.append(numbers["Loss"])
+
+
+def follows(old: Tensor, new: Tensor, online: Tensor) -> bool:
+    """Whether a target network went from ``old`` (P,) a part of the way, or all of it, towards ``online``."""
+    moved, way = new - old, online - old
+    length = way.square().sum()
+    if length == 0:
+        return False
+    part = float((moved * way).sum() / length)
+    # What float32 cannot tell from standing still is no movement elsewhere.
+    rounding = 1e-6 * old.norm()
+    aside = (moved - part * way).norm() - rounding
+    return -1e-6 <= part <= 1.0 + 1e-3 and bool(aside <= 0.05 * moved.norm())
+
+
+def shortened(names: list[str]) -> str:
+    """The first few names."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _vector(net: torch.nn.Module) -> Tensor:
+    """All weights, (P,)."""
+    weights = [weight.detach().double().flatten() for weight in net.parameters()]
+    return torch.cat(weights).clone()

@@ -1,0 +1,1 @@
+"""Batches of windows for training, out of demonstration files."""

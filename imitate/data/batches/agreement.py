@@ -1,0 +1,149 @@
+"""Whether several files can be one dataset, and whether they share demos."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from imitate.data.batches.store import DataSource
+from imitate.data.file.check import no_demos
+from imitate.data.file.fields import SCALARS
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.errors import DatasetError
+
+_log = logging.getLogger(__name__)
+
+
+def check_agreement(sources: Sequence[DataSource], keys: Sequence[str]) -> None:
+    """Refuse files whose first demos hold different arrays; tell of different control rates.
+
+    Args:
+        sources: files to train on together.
+        keys: arrays below the demo that are read.
+
+    Raises:
+        DatasetError: one line with both files, each key that differs, both shapes, and what to do.
+    """
+    with DatasetFile(sources[0].path) as first:
+        first_demo = _first_demo(first, sources[0])
+        wanted, rate = _layout(first, first_demo, keys), first.control_freq
+    for source in sources[1:]:
+        with DatasetFile(source.path) as file:
+            demo = _first_demo(file, source)
+            found, own_rate = _layout(file, demo, keys), file.control_freq
+        differences = list(_differences(found, wanted))
+        if differences:
+            raise DatasetError(
+                f"{source.path} (demo '{demo}') does not fit {sources[0].path} (demo '{first_demo}'): "
+                f"{'; '.join(differences)}: list under observation and train only keys that all files have alike, "
+                "write the files alike (imitate dataset rename-key; images in one size), or leave one out of train.data"
+            )
+        if rate and own_rate and rate != own_rate:
+            _log.warning(
+                "%s has %g actions per second, but %s has %g: one policy would learn both paces",
+                *(source.path, own_rate, sources[0].path, rate),
+            )
+
+
+def _first_demo(file: DatasetFile, source: DataSource) -> str:
+    demos = file.demos(source.filter_key)
+    if not demos:
+        raise no_demos(file, source.filter_key)
+    return demos[0]
+
+
+def _layout(
+    file: DatasetFile, demo: str, keys: Sequence[str]
+) -> dict[str, tuple[tuple[int, ...], bool]]:
+    """Shape of a step and whether it is uint8, of those keys that the demo has."""
+    return {
+        key: (file.shape(demo, key)[1:], file.dtype(demo, key) == np.uint8)
+        for key in dict.fromkeys(keys)
+        if key not in SCALARS and file.has(demo, key)
+    }
+
+
+def _differences(
+    found: Mapping[str, tuple[tuple[int, ...], bool]],
+    wanted: Mapping[str, tuple[tuple[int, ...], bool]],
+) -> Iterator[str]:
+    for key in dict.fromkeys([*wanted, *found]):
+        here, there = found.get(key), wanted.get(key)
+        if here is None and there is not None:
+            yield f"'{key}' is missing, there it has shape {there[0]}"
+        elif there is None and here is not None:
+            yield f"'{key}' has shape {here[0]}, there it is missing"
+        elif here is not None and there is not None and _step(here[0]) != _step(there[0]):
+            yield f"a step of '{key}' has shape {here[0]}, there {there[0]}"
+        elif here is not None and there is not None and here[1] != there[1]:
+            yield f"'{key}' is {_kind(here[1])}, there {_kind(there[1])}"
+
+
+def _step(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shape or (1,)  # an action such as a gripper's may be written as (T,) or (T, 1)
+
+
+def _kind(is_uint8: bool) -> str:
+    return "uint8" if is_uint8 else "not uint8"
+
+
+def check_apart(train: Sequence[DataSource], valid: Sequence[DataSource]) -> None:
+    """Refuse validation demos that are trained on too, however often a file is listed.
+
+    Raises:
+        DatasetError: a demo is in both, or a file lacks the mask of its validation demos.
+    """
+    for source in valid:
+        with DatasetFile(source.path) as file:
+            if source.filter_key not in file.filter_keys():
+                raise DatasetError(
+                    f"{source.path}: there is no filter key '{source.filter_key}' for the validation demos: write "
+                    f"train and valid with: imitate dataset split {source.path} --in-place"
+                )
+            held_out = file.demos(source.filter_key)
+            for part in (part for part in train if part.path == source.path):
+                trained = set(part.chosen(file))
+                shared = [demo for demo in held_out if demo in trained]
+                if shared:
+                    raise DatasetError(_shared_words(source, part, shared))
+
+
+def _shared_words(valid: DataSource, train: DataSource, shared: Sequence[str]) -> str:
+    chosen = (
+        f"filter key '{train.filter_key}'" if train.filter_key else "no filter key, so all demos"
+    )
+    return (
+        f"{valid.path}: {len(shared)} validation demos of filter key '{valid.filter_key}', such as '{shared[0]}', are "
+        f"training demos too ({chosen}): set train.hdf5_filter_key, or filter_key of this file in train.data, to a "
+        "mask without them"
+    )
+
+
+def tell_of_copies(train: Sequence[DataSource], valid: Sequence[DataSource]) -> None:
+    """Warn of demos that are trained on twice, or under another name both trained and validated on."""
+    first: dict[bytes, str] = {}
+    twice = []
+    for digest, demo in _digests(train):
+        if digest in first:
+            twice.append((demo, first[digest]))
+        first.setdefault(digest, demo)
+    leaks = [(demo, first[digest]) for digest, demo in _digests(valid) if digest in first]
+    for words, pairs in (("are trained on twice", twice), ("for validation are trained on", leaks)):
+        if pairs:
+            _log.warning(
+                "%d demos %s: %s has the actions of %s", len(pairs), words, pairs[0][0], pairs[0][1]
+            )
+
+
+def _digests(sources: Sequence[DataSource]) -> Iterator[tuple[bytes, str]]:
+    """Digest of the actions of each demo, and its name."""
+    for source in sources:
+        with DatasetFile(source.path) as file:
+            for demo in source.chosen(file):
+                actions = np.ascontiguousarray(file.read(demo, "actions"))
+                digest = hashlib.blake2b(f"{actions.shape} {actions.dtype}".encode())
+                digest.update(actions.data)
+                yield digest.digest(), f"demo '{demo}' of {source.path}"

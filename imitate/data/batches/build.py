@@ -1,0 +1,219 @@
+"""From a configuration to the datasets of a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.config import Config, DatasetConfig, located_data
+from imitate.config.data_paths import located_file
+from imitate.config.train import ALL_DEMOS, RewardConfig
+from imitate.data.batches.agreement import check_agreement, check_apart, tell_of_copies
+from imitate.data.batches.demo_language import holds_language, instructions_in
+from imitate.data.batches.rewards import fit_rewards
+from imitate.data.batches.sequence_dataset import SequenceDataset
+from imitate.data.batches.step_weights import best_demos, step_weights, weight_keys
+from imitate.data.batches.store import DataSource
+from imitate.data.file.action_scale import refuse_rescaled
+from imitate.data.file.faults import ACTION_LIMIT, check_modality
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.language import LANGUAGE_KEY, Instructions
+from imitate.errors import ConfigError
+
+Shape = tuple[int, ...]
+TRAIN_MASK, VALID_MASK = "train", "valid"
+
+
+def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | None]:
+    """The training set, and with ``experiment.validate`` the validation set.
+
+    Validation demos are those of the mask ``train.hdf5_validation_filter_key``, or ``valid``, of each file; the
+    training then uses ``train.hdf5_filter_key``, or the mask ``train`` if there is one. A file's own ``filter_key`` is
+    for the training only; ``"all"`` means every demo where no mask has that name. A file with weight 0 is not read.
+
+    Raises:
+        DatasetError: a file has a fault, files do not fit together, a mask is missing or empty, or both sets share a
+            demo.
+    """
+    sources = training_sources(config)
+    valid_sources = _validation_sources(sources, config) if config.experiment.validate else []
+    keys = [*(f"obs/{key}" for key in _stored_keys(sources, config)), *_step_keys(config)]
+    check_agreement(sources, keys)
+    for source in sources:
+        with DatasetFile(source.path) as file:
+            refuse_rescaled(file)
+            _check_observations(file, source, config)
+    check_apart(sources, valid_sources)
+    if len({source.path for source in sources}) > 1:
+        tell_of_copies(sources, valid_sources)
+    instructions = instructions_of(config)
+    train_set = _sequence_dataset(sources, config, instructions)
+    if config.train.normalize_weights_by_ds_size and len(sources) > 1:
+        train_set.sample_weights = _weights_by_size(train_set)
+    _scale_rewards(train_set, config)
+    train_set.numbers.weigh_steps(step_weights(train_set, config.train.sample_weight))
+    if not valid_sources:
+        return train_set, None
+    valid_set = _sequence_dataset(valid_sources, config, instructions)
+    valid_set.numbers.scale_rewards(train_set.numbers.reward)
+    return train_set, valid_set
+
+
+def _scale_rewards(train_set: SequenceDataset, config: Config) -> None:
+    section = config.train.reward
+    if section == RewardConfig():
+        return
+    if "rewards" not in train_set.store.fields:
+        raise ConfigError(
+            "train.reward scales rewards, but nothing uses them: add 'rewards' to train.dataset_keys, or leave "
+            "train.reward out"
+        )
+    rewards, starts = train_set.numbers.array("rewards"), train_set.store.demo_start
+    train_set.numbers.scale_rewards(fit_rewards(section, rewards, starts, train_set.hdf5_path))
+
+
+def training_sources(config: Config) -> list[DataSource]:
+    """What to train on: the entries of ``train.data`` with a weight.
+
+    Raises:
+        ConfigError: no entry has one.
+    """
+    entries = [entry for entry in located_data(config) if entry.weight > 0]
+    if not entries:
+        raise ConfigError(
+            "train.data: every weight is 0, so there is nothing to train on: give one a weight"
+        )
+    sources = [_train_source(entry, config) for entry in entries]
+    fraction = config.train.filter_best
+    return sources if fraction is None else best_demos(sources, fraction)
+
+
+def instructions_of(config: Config) -> Instructions:
+    """The instructions that are known: the table ``train.language_embeddings``, else those of the training demos."""
+    if config.train.language_embeddings is not None:
+        return Instructions.load(located_file(config, "train.language_embeddings"))
+    return Instructions.one_hot(instructions_in(training_sources(config)))
+
+
+def _validation_sources(sources: list[DataSource], config: Config) -> list[DataSource]:
+    """Each file once, with the instruction that all its entries agree on."""
+    filter_key = config.train.hdf5_validation_filter_key or VALID_MASK
+    told: dict[Path, set[str | None]] = {}
+    for source in sources:
+        told.setdefault(source.path, set()).add(source.lang)
+    return [
+        DataSource(path, filter_key, lang=next(iter(lang)) if len(lang) == 1 else None)
+        for path, lang in told.items()
+    ]
+
+
+def _stored_keys(sources: list[DataSource], config: Config) -> list[str]:
+    """Observations that are read from the files."""
+    served = None if holds_language(sources) else LANGUAGE_KEY
+    return [key for key in config.all_obs_keys if key != served]
+
+
+def _step_keys(config: Config) -> list[str]:
+    keys = [key for key in config.train.dataset_keys if key != "actions"]
+    return [*config.train.action_keys, *keys]
+
+
+def dataset_metadata(
+    config: Config,
+) -> tuple[dict[str, Any], dict[str, Shape], dict[str, int], list[float], list[float]]:
+    """What a checkpoint records of the training data, from the files themselves.
+
+    Returns:
+        env_meta; shape of one step per observation key as stored; size per action key; lowest and highest action to
+        send, per dimension: -1 and 1 for an action key that stays within, else its range in the training demos.
+    """
+    sources = training_sources(config)
+    evaluated = [entry.path for entry in located_data(config) if entry.eval]
+    with DatasetFile(next(iter(evaluated), sources[0].path)) as file:
+        env_meta = file.env_meta
+    stored = _stored_keys(sources, config)
+    with DatasetFile(sources[0].path) as file:
+        first = file.demos(sources[0].filter_key)[0]
+        shapes = {key: file.shape(first, f"obs/{key}")[1:] for key in stored}
+    if LANGUAGE_KEY in config.all_obs_keys and LANGUAGE_KEY not in stored:
+        shapes[LANGUAGE_KEY] = (instructions_of(config).size,)
+    low, high, dims = [], [], {}
+    for key in config.train.action_keys:
+        key_low, key_high = _action_range(sources, key)
+        dims[key] = len(key_low)
+        if max(key_high.max(), -key_low.min()) <= ACTION_LIMIT:
+            key_low, key_high = -np.ones(dims[key]), np.ones(dims[key])
+        low += key_low.tolist()
+        high += key_high.tolist()
+    return env_meta, shapes, dims, low, high
+
+
+def _action_range(sources: list[DataSource], key: str) -> tuple[Any, Any]:
+    lows, highs = [], []
+    for source in sources:
+        with DatasetFile(source.path) as file:
+            for demo in source.chosen(file):
+                values = file.read(demo, key).astype(np.float64)
+                values = values.reshape(len(values), -1)
+                lows.append(values.min(axis=0))
+                highs.append(values.max(axis=0))
+    return np.min(lows, axis=0), np.max(highs, axis=0)
+
+
+def _train_source(entry: DatasetConfig, config: Config) -> DataSource:
+    filter_key = entry.filter_key or config.train.hdf5_filter_key
+    if filter_key in (None, ALL_DEMOS):
+        with DatasetFile(entry.path) as file:
+            masks = file.filter_keys()
+        if filter_key not in masks:
+            filter_key = TRAIN_MASK if config.experiment.validate and TRAIN_MASK in masks else None
+    return DataSource(Path(entry.path), filter_key, entry.demo_limit, entry.weight, entry.lang)
+
+
+def _weights_by_size(dataset: SequenceDataset) -> NDArray[np.float64]:
+    """Weight per sample such that a file's share of a batch is its weight."""
+    source = dataset.source_of_samples()
+    sizes = np.bincount(source, minlength=len(dataset.sources))
+    weights: NDArray[np.float64] = np.array([s.weight for s in dataset.sources]) / np.maximum(
+        sizes, 1
+    )
+    return weights[source]
+
+
+def _check_observations(file: DatasetFile, source: DataSource, config: Config) -> None:
+    modalities = config.observation.modalities_of_all()
+    for demo in file.demos(source.filter_key)[:1]:
+        for key, modality in modalities.items():
+            if key != LANGUAGE_KEY or file.has(demo, f"obs/{key}"):
+                check_modality(file, demo, key, modality)
+
+
+def _sequence_dataset(
+    sources: list[DataSource], config: Config, instructions: Instructions
+) -> SequenceDataset:
+    train, subgoals = config.train, config.algo.subgoals(config)
+    return SequenceDataset(
+        sources,
+        obs_keys=config.all_obs_keys,
+        action_keys=train.action_keys,
+        dataset_keys=(*train.dataset_keys, *weight_keys(train.sample_weight)),
+        action_config=dict(train.action_config.items()),
+        frame_stack=train.frame_stack,
+        seq_length=train.seq_length,
+        pad_frame_stack=train.pad_frame_stack,
+        pad_seq_length=train.pad_seq_length,
+        get_pad_mask=train.seq_length > 1 or train.frame_stack > 1,
+        goal_mode=train.goal_mode,
+        hdf5_cache_mode=train.hdf5_cache_mode,
+        hdf5_use_swmr=train.hdf5_use_swmr,
+        hdf5_normalize_obs=train.hdf5_normalize_obs,
+        load_next_obs=bool(train.hdf5_load_next_obs) and subgoals is None,
+        instructions=instructions,
+        image_steps=config.algo.observed_steps(config),
+        transitions=config.algo.transitions(config),
+        returns=config.algo.returns(config),
+        subgoals=subgoals,
+    )

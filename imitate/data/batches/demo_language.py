@@ -1,0 +1,122 @@
+"""The instructions of a dataset's demos, and what batches hold of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from imitate.data.batches.statistics import KeyStats
+from imitate.data.batches.store import DataSource, Demo
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.language import LANGUAGE_KEY, TASK_ATTRS, Instructions, instruction_of
+from imitate.errors import DatasetError
+
+
+class DemoLanguage:
+    """Which instruction belongs to each demo of a dataset, and its vector.
+
+    Args:
+        sources: the files.
+        demos: of the dataset.
+        instructions: the table; None: the unit vectors of the instructions that occur.
+        wanted: whether ``lang_emb`` is made from the table, which then has to know each demo's instruction.
+
+    Attributes:
+        instructions: the table.
+
+    Raises:
+        DatasetError: ``lang_emb`` is wanted, and the instruction of a demo is not known or not in the table.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[DataSource],
+        demos: Sequence[Demo],
+        instructions: Instructions | None,
+        wanted: bool,
+    ) -> None:
+        told = _told(sources, demos)
+        known = [name for name in told if name is not None]
+        table = Instructions.one_hot(known) if instructions is None else instructions
+        number = {name: i for i, name in enumerate(table.names)}
+        self.instructions = table
+        self._task_ids: NDArray[np.int64] = np.array(
+            [-1 if name is None else number.get(name, -1) for name in told], dtype=np.int64
+        )
+        self._any = bool(known)
+        if wanted and (self._task_ids < 0).any():
+            at = int(np.argmin(self._task_ids))
+            raise _unknown(sources[demos[at].source], demos[at], told[at], table)
+        self._vectors = torch.from_numpy(table.vectors) if wanted else None
+
+    def add_to(self, batch: dict[str, Any], demo: NDArray[np.int64], steps: int) -> None:
+        """Write ``task_id`` and, where wanted, ``lang_emb`` of the samples' demos (B,) into a batch."""
+        if not self._any:
+            return
+        ids = torch.from_numpy(self._task_ids[demo])
+        if self._vectors is not None:
+            ids = ids.to(self._vectors.device)
+            vectors = self._vectors[ids][:, None].expand(-1, steps, -1)
+            for group in ("obs", "next_obs"):
+                if group in batch:
+                    batch[group][LANGUAGE_KEY] = vectors
+        batch["task_id"] = ids
+
+    def to(self, device: torch.device | str) -> None:
+        """Move the vectors to a device."""
+        if self._vectors is not None:
+            self._vectors = self._vectors.to(device)
+
+    def statistics(self) -> KeyStats:
+        """Those that leave the vectors as they are: a text encoder has scaled them."""
+        zero, one = np.zeros(self.instructions.size), np.ones(self.instructions.size)
+        return KeyStats(zero, one, -one, one)
+
+
+def holds_language(sources: Sequence[DataSource]) -> bool:
+    """Whether the first demo of each file has an observation ``lang_emb`` of its own."""
+    return all(_holds(source) for source in sources)
+
+
+def _holds(source: DataSource) -> bool:
+    with DatasetFile(source.path) as file:
+        demos = file.demos(source.filter_key)
+        return bool(demos) and file.has(demos[0], f"obs/{LANGUAGE_KEY}")
+
+
+def instructions_in(sources: Sequence[DataSource]) -> set[str]:
+    """The instructions of the demos that the sources choose."""
+    found: set[str | None] = set()
+    for source in sources:
+        with DatasetFile(source.path) as file:
+            for demo in source.chosen(file):
+                found.add(instruction_of(file.attrs(demo, TASK_ATTRS), source.lang))
+    return {name for name in found if name is not None}
+
+
+def _told(sources: Sequence[DataSource], demos: Sequence[Demo]) -> list[str | None]:
+    told: list[str | None] = [None] * len(demos)
+    for number, source in enumerate(sources):
+        with DatasetFile(source.path) as file:
+            for i, demo in enumerate(demos):
+                if demo.source == number:
+                    told[i] = instruction_of(file.attrs(demo.name, TASK_ATTRS), source.lang)
+    return told
+
+
+def _unknown(source: DataSource, demo: Demo, told: str | None, table: Instructions) -> DatasetError:
+    where = f"{source.path}: demo '{demo.name}'"
+    if told is None:
+        return DatasetError(
+            f"{where} has no instruction, which the observation '{LANGUAGE_KEY}' is made from: set lang of this file "
+            "in train.data, or write the attribute language of each demo"
+        )
+    shown = "; ".join(f"'{name}'" for name in table.names[:5])
+    return DatasetError(
+        f"{where}: instruction '{told}' is not known (known: {shown}{' ...' if len(table.names) > 5 else ''}): "
+        "add it to the table train.language_embeddings, or train on demos with it"
+    )

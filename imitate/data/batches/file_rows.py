@@ -1,0 +1,175 @@
+"""Rows of a store that stay in their files."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.file.fields import SCALARS, Field, read_steps, scalar_source
+from imitate.data.file.hdf5_format import DAMAGED, DatasetFile
+from imitate.errors import DatasetError
+
+if TYPE_CHECKING:
+    from imitate.data.batches.store import Demo
+
+READ_DIRECTLY = ("raw", "chunked")
+"""Storages whose arrays need no decoding; those in chunks are read by HDF5."""
+Decoded = Mapping[tuple[int, str], tuple[Path, int]]
+"""By number of the file and key: a file with all rows that the store has of it, and the first of these rows."""
+_MAX_PLACES = 2**16
+
+
+class _Place(NamedTuple):
+    """Where an array that lies in a file in one piece begins."""
+
+    path: Path
+    offset: int
+    row_bytes: int
+    dtype: np.dtype[Any]
+
+
+class FileRows:
+    """Reads rows from files; each process opens its own handles, on first use.
+
+    Arrays that lie in the file in one piece, as robomimic and we write them, are read from there directly, which takes
+    a twentieth of the time that HDF5 needs; so are compressed ones that were decoded into a file of their own. All
+    others come through HDF5. Reading is no slower than a memory map where the file is in the page cache and faster
+    where it is not, as a window is one request; and no memory but the batch's is taken.
+
+    Args:
+        paths: the files.
+        demos: of the store.
+        demo_start: (number of demos,) first row of each.
+        decoded: where arrays lie decoded.
+        swmr: how files are opened.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        demos: Sequence[Demo],
+        demo_start: NDArray[np.int64],
+        decoded: Decoded,
+        swmr: bool,
+    ) -> None:
+        self._paths = list(paths)
+        self._demos = demos
+        self._demo_start = demo_start
+        self._decoded = decoded
+        self._swmr = swmr
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process = os.getpid()
+        self._files: dict[int, DatasetFile] = {}
+        self._descriptors: dict[Path, Any] = {}
+        self._places: dict[tuple[int, str], _Place | None] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        del state["_files"], state["_descriptors"], state["_places"], state["_process"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def read(self, field: Field, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Fill ``out`` (M, ...) with ``rows`` (M,), best in runs of consecutive ones."""
+        if self._process != os.getpid():
+            self._forget()  # HDF5's handles do not survive a fork
+        through_hdf5 = []
+        for demo, start, begin, end in self._runs(rows):
+            place = self._place(demo, field)
+            if place is None:
+                through_hdf5.append(np.arange(begin, end))
+            elif end - begin == 1 and begin > 0 and rows[begin] == rows[begin - 1]:
+                out[begin] = out[begin - 1]  # padding
+            else:
+                self._read_directly(place, demo, field, start, out[begin:end])
+        if through_hdf5:
+            at = np.concatenate(through_hdf5)
+            unique, inverse = np.unique(rows[at], return_inverse=True)
+            values = np.empty((len(unique), *out.shape[1:]), dtype=out.dtype)
+            for demo, start, begin, end in self._runs(unique):
+                file, name = self._file(demo), self._demos[demo].name
+                values[begin:end] = read_steps(file, name, field, start, start + end - begin)
+            out[at] = values[inverse]
+
+    def _runs(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
+        """Consecutive rows of one demo: its number, the first row's step, and where they begin and end in ``rows``."""
+        number = np.searchsorted(self._demo_start, rows, side="right") - 1
+        begins = np.flatnonzero(
+            (np.diff(rows, prepend=-2) != 1) | (np.diff(number, prepend=-1) != 0)
+        )
+        ends = np.append(begins[1:], len(rows))
+        demos = number[begins]
+        starts = rows[begins] - self._demo_start[demos]
+        yield from zip(demos.tolist(), starts.tolist(), begins.tolist(), ends.tolist(), strict=True)
+
+    def _read_directly(
+        self, place: _Place, demo: int, field: Field, start: int, out: NDArray[Any]
+    ) -> None:
+        direct = place.dtype == out.dtype and out.flags.c_contiguous
+        values = out if direct else np.empty(out.shape, dtype=place.dtype)
+        at = place.offset + start * place.row_bytes
+        if os.preadv(self._descriptor(place.path), [values.data], at) != values.nbytes:
+            raise DatasetError(
+                f"{place.path}: demo '{self._demos[demo].name}', '{field.key}' cannot be read: {DAMAGED}"
+            )
+        if not direct:
+            out[...] = values
+
+    def _place(self, demo: int, field: Field) -> _Place | None:
+        """Where a field's array lies, if in one piece."""
+        found = demo, field.key
+        if found not in self._places:
+            if len(self._places) >= _MAX_PLACES:
+                self._places.clear()
+            self._places[found] = self._find(demo, field)
+        return self._places[found]
+
+    def _find(self, demo: int, field: Field) -> _Place | None:
+        source = self._demos[demo].source
+        if (source, field.key) in self._decoded:
+            path, first_row = self._decoded[source, field.key]
+            offset = int(self._demo_start[demo] - first_row) * field.step_bytes
+            return _Place(path, offset, field.step_bytes, field.dtype)
+        key: str | None = field.key
+        if field.key in SCALARS:
+            key = scalar_source(self._file(demo), self._demos[demo].name, field.key)
+        return None if key is None else self._find_in_hdf5(demo, key, field)
+
+    def _find_in_hdf5(self, demo: int, key: str, field: Field) -> _Place | None:
+        file, name = self._file(demo), self._demos[demo].name
+        array = file.array(name, key)
+        with file.reading(f"demo '{name}', '{key}'"):
+            # What was never written has no place, though HDF5 may name one.
+            written = array.id.get_storage_size() == array.nbytes > 0
+            offset = array.id.get_offset() if written else None
+        dtype = file.dtype(name, key)
+        if offset is None or file.storage(name, key) != "raw" or dtype.kind not in "fiub":
+            return None
+        return _Place(file.hdf5_path, offset, math.prod(field.shape) * dtype.itemsize, dtype)
+
+    def _descriptor(self, path: Path) -> int:
+        if path not in self._descriptors:
+            try:
+                self._descriptors[path] = path.open("rb", buffering=0)
+            except OSError as error:
+                raise DatasetError(
+                    f"{path}: cannot be opened ({error.strerror}): it was there when the training began; start again"
+                ) from error
+        return int(self._descriptors[path].fileno())
+
+    def _file(self, demo: int) -> DatasetFile:
+        source = self._demos[demo].source
+        if source not in self._files:
+            self._files[source] = DatasetFile(self._paths[source], swmr=self._swmr)
+        return self._files[source]

@@ -1,0 +1,131 @@
+"""Compressed images, decoded once into a file that all processes read.
+
+A cache file holds one array of a demonstration file, all wanted demos one after the other, as it would lie in RAM. Its
+name says which: the file's content and time of change, the array, the demos. The folder is ``frames`` in the cache
+(:mod:`imitate.data.file.cache`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tqdm import tqdm
+
+from imitate.data.batches.free_memory import gigabytes
+from imitate.data.file.cache import cache_folder, locked
+from imitate.data.file.fields import Field, read_pieces
+from imitate.data.file.hdf5_format import DatasetFile
+
+_VERSION = 1
+_SPARE_BYTES = 10**9
+"""Left free on the disk."""
+
+
+def frames_folder() -> Path:
+    """Where decoded frames lie."""
+    return cache_folder("frames")
+
+
+def decode_once(
+    file: DatasetFile, field: Field, demos: Mapping[str, int], threads: Executor
+) -> tuple[Path | None, str]:
+    """The cache file of an array; made first if there is none.
+
+    Args:
+        file: the demonstration file.
+        field: the array.
+        demos: the wanted ones in their order, with their lengths.
+        threads: that decode.
+
+    Returns:
+        the cache file, all steps of the demos in C order, None if there can be none; and a line that says which.
+
+    Raises:
+        DatasetError: a frame is damaged.
+    """
+    folder = frames_folder()
+    size = sum(demos.values()) * field.step_bytes
+    name = f"{file.path.stem}-{field.key.replace('/', '-')}-{_digest(file, field, demos)}.frames"
+    path, partial = folder / name, folder / f"{name}.partial"
+    if _is_whole(path, size):
+        return path, f"{field.key} is read decoded from {path} ({gigabytes(size)})"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        if free < size + _SPARE_BYTES:
+            return None, _without(
+                field, f"{gigabytes(size)} do not fit, {gigabytes(free)} are free"
+            )
+        with _being_made(partial) as out:
+            if _is_whole(path, size):  # another process has made it meanwhile
+                partial.unlink()
+            else:
+                _decode(file, field, demos, threads, out)
+                partial.replace(path)
+    except OSError as error:
+        return None, _without(field, f"{error.strerror or error}")
+    return path, f"{field.key} was decoded once into {path} ({gigabytes(size)})"
+
+
+def _without(field: Field, reason: str) -> str:
+    return (
+        f"{field.key} is decoded for each batch, slowly: {frames_folder()}: {reason}; "
+        "set IMITATE_CACHE to a folder with room"
+    )
+
+
+def _digest(file: DatasetFile, field: Field, demos: Iterable[str]) -> str:
+    described = [
+        _VERSION,
+        file.fingerprint(),
+        file.hdf5_path.stat().st_mtime_ns,
+        field.key,
+        field.shape,
+        str(field.dtype),
+        list(demos),
+    ]
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_whole(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
+
+
+def _decode(
+    file: DatasetFile,
+    field: Field,
+    demos: Mapping[str, int],
+    threads: Executor,
+    out: IO[bytes],
+) -> None:
+    out.truncate(0)
+    words = f"decoding {field.key}"
+    with tqdm(total=sum(demos.values()), desc=words, unit=" frames", delay=2, disable=None) as bar:
+        for demo, length in demos.items():
+            for _, values in read_pieces(file, demo, length, field, threads):
+                out.write(values.data)
+                bar.update(len(values))
+    out.flush()
+    os.fsync(out.fileno())
+
+
+@contextmanager
+def _being_made(path: Path) -> Iterator[IO[bytes]]:
+    """The unfinished file, open for writing while no other process makes it; removed if making it fails."""
+    with locked(path) as file:
+        try:
+            yield file
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise

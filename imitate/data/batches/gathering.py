@@ -1,0 +1,175 @@
+"""From rows of the store to the named tensors of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from imitate.config.transitions import Subgoals
+from imitate.data.batches.store import Store
+from imitate.data.batches.transitions import TransitionPicker
+from imitate.data.batches.windows import Rows, WindowRows
+
+Observations = dict[str, Tensor]
+
+
+class _Column(NamedTuple):
+    """Where a key of a batch lies among the packed columns."""
+
+    name: str
+    part: int  # number in the split by fields
+    is_scalar: bool
+
+
+class Packed(NamedTuple):
+    """Vectors of a batch of rows: one tensor, and its views by field."""
+
+    all: Tensor  # (B, T, D)
+    parts: Sequence[Tensor]
+
+
+class Gatherer:
+    """Reads observations, actions and step arrays at given rows; where each lies is worked out once.
+
+    Args:
+        store: of all the keys.
+        obs_keys: observations; those that the store lacks are passed over.
+        next_keys: which of ``next_obs`` the store has; none: the following observation stands in.
+        action_keys: arrays that, side by side, are the action; they lie side by side in the store as well.
+        step_keys: further arrays.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        obs_keys: Sequence[str],
+        next_keys: Sequence[str],
+        action_keys: Sequence[str],
+        step_keys: Sequence[str],
+    ) -> None:
+        self._store = store
+        packed = {key: field for key, field in store.fields.items() if field.columns}
+        self._widths = [
+            field.columns.stop - field.columns.start for field in packed.values() if field.columns
+        ]
+        number = {key: i for i, key in enumerate(packed)}
+
+        def columns(names: Sequence[str], prefix: str = "") -> list[_Column]:
+            keys = [(name, prefix + name) for name in names]
+            return [
+                _Column(name, number[key], not packed[key].shape)
+                for name, key in keys
+                if key in packed
+            ]
+
+        def apart(names: Sequence[str], prefix: str = "") -> list[str]:
+            """Those that are no vectors: images, scans, and what stays in the file."""
+            keys = [(name, prefix + name) for name in names]
+            return [name for name, key in keys if key in store.fields and key not in packed]
+
+        self._next_from_obs = not next_keys
+        self._obs = columns(obs_keys, "obs/"), apart(obs_keys, "obs/")
+        self._next = columns(next_keys, "next_obs/"), apart(next_keys, "next_obs/")
+        named_actions = [key for key in action_keys if key != "actions"]
+        self._steps = columns([*named_actions, *step_keys]), apart(step_keys)
+        self._action_fields = [packed[key].columns for key in action_keys]
+        first, last = self._action_fields[0], self._action_fields[-1]
+        assert first is not None and last is not None
+        self._actions = (first.start, last.stop - first.start)
+        self._single_action = number[action_keys[0]] if len(action_keys) == 1 else None
+
+    def packed(self, rows: Rows) -> Packed:
+        """The vectors of rows (B, T)."""
+        values = self._store.columns(rows.reshape(-1)).view(*rows.shape, -1)
+        return Packed(values, values.split_with_sizes(self._widths, -1))
+
+    def observations(
+        self,
+        rows: Rows,
+        packed: Packed | None = None,
+        image_steps: int | None = None,
+        keys: Sequence[str] | None = None,
+        stored_next: bool = False,
+    ) -> Observations:
+        """Observations at rows (B, T).
+
+        Args:
+            rows: of the store.
+            packed: their vectors, where they have been read before.
+            image_steps: of what is no vector, only the first so many steps; None: all.
+            keys: only these; None: all.
+            stored_next: what the file says follows them, instead.
+        """
+        columns, apart = self._next if stored_next else self._obs
+        obs = _named(columns, (packed or self.packed(rows)).parts)
+        if keys is not None:
+            obs = {key: value for key, value in obs.items() if key in keys}
+            apart = [key for key in apart if key in keys]
+        group = "next_obs" if stored_next else "obs"
+        for key in apart:
+            obs[key] = self._apart(f"{group}/{key}", rows[:, :image_steps])
+        return obs
+
+    def after(
+        self,
+        rows: Rows,
+        last: Rows,
+        packed: Packed | None = None,
+        image_steps: int | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> Observations:
+        """Observations after rows (B, T) of demos whose last rows are (B, 1); see :meth:`observations`."""
+        if self._next_from_obs:
+            return self.observations(np.minimum(rows + 1, last), None, image_steps, keys)
+        return self.observations(rows, packed, image_steps, keys, stored_next=True)
+
+    def ahead(self, now: Rows, last: Rows, wanted: Subgoals) -> Observations:
+        """What lies ahead of rows (B,): (B, ...), or (B, horizon, ...) where every step on the way is wanted."""
+        steps = np.arange(0 if wanted.every else wanted.horizon - 1, wanted.horizon)
+        obs = self.after(np.minimum(now[:, None] + steps, last), last, keys=wanted.keys)
+        return obs if wanted.every else {key: value[:, 0] for key, value in obs.items()}
+
+    def following(
+        self, now: Rows, window: WindowRows, picker: TransitionPicker
+    ) -> tuple[Observations, Rows]:
+        """The frames of the state that follows rows (B,) and their rewards; the rows (B,) of that state."""
+        before, last = picker.next_frames(now, window.demo)
+        obs = self.after(last, window.last)
+        if before.shape[1] > 0:
+            older = self.observations(before)
+            obs = {key: torch.cat([older[key], value], dim=1) for key, value in obs.items()}
+        return obs, np.minimum(last + 1, window.last)[:, 0]
+
+    def steps(self, rows: Rows, packed: Packed) -> Observations:
+        """Step arrays at rows (B, T), and each action key by its own name."""
+        columns, apart = self._steps
+        return {
+            **_named(columns, packed.parts),
+            **{key: self._apart(key, rows) for key in apart},
+        }
+
+    def actions(self, packed: Packed) -> Tensor:
+        """(B, T, A) the action keys side by side."""
+        if self._single_action is not None:
+            return packed.parts[self._single_action]
+        return packed.all.narrow(-1, *self._actions)
+
+    def actions_at(self, rows: Rows) -> Tensor:
+        """(B, A) the actions of rows (B,), with memory of their own."""
+        values = self._store.columns(rows)
+        return torch.cat([values[:, columns] for columns in self._action_fields], dim=-1)
+
+    def _apart(self, key: str, rows: Rows) -> Tensor:
+        values = self._store.rows(key, rows.reshape(-1))
+        return values.view(*rows.shape, *values.shape[1:])
+
+
+def _named(columns: Sequence[_Column], parts: Sequence[Tensor]) -> Observations:
+    return {
+        name: parts[part].squeeze(-1) if is_scalar else parts[part]
+        for name, part, is_scalar in columns
+    }

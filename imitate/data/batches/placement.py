@@ -1,0 +1,93 @@
+"""Which fields of a store lie in RAM, and which stay in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from imitate.data.batches.free_memory import gigabytes
+from imitate.data.file.fields import Field
+from imitate.errors import DatasetError
+
+CACHE_MODES = ("auto", "all", "low_dim", None)
+_SHARE_OF_FREE = 0.8
+"""Of the free memory, what 'auto' takes at most: networks and simulators need some too."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the fields of a store lie.
+
+    Attributes:
+        packed_in_ram: whether the packed columns are in RAM.
+        apart_in_ram: of the fields with two dimensions or more per step, those in RAM.
+        image_bytes: size of each of these fields, in RAM or not.
+        free_bytes: memory that was free when this was decided.
+    """
+
+    packed_in_ram: bool
+    apart_in_ram: frozenset[str]
+    image_bytes: Mapping[str, int]
+    free_bytes: int
+
+    @property
+    def words(self) -> str:
+        """One line for people; empty where there are no images."""
+        ram = [key for key in self.image_bytes if key in self.apart_in_ram]
+        file = [key for key in self.image_bytes if key not in self.apart_in_ram]
+        free = gigabytes(self.free_bytes)
+        in_ram = gigabytes(sum(self.image_bytes[key] for key in ram))
+        in_file = gigabytes(sum(self.image_bytes[key] for key in file))
+        if ram and file:
+            names = ", ".join(key.rpartition("/")[2] for key in ram)
+            return f"images: {names} in RAM ({in_ram} of {free} free), the others stay in the file ({in_file})"
+        if ram:
+            return f"images: {in_ram} in RAM (of {free} free)"
+        return f"images stay in the file: {in_file}, {free} free" if file else ""
+
+
+def place(
+    fields: Mapping[str, Field], steps: int, cache_mode: str | None, free_bytes: int, path: Path
+) -> Placement:
+    """Decide by the cache mode, and with 'auto' by what fits.
+
+    Args:
+        fields: of the store.
+        steps: N, its rows.
+        cache_mode: one of :data:`CACHE_MODES`.
+        free_bytes: free memory.
+        path: of the file, for the message.
+
+    Raises:
+        DatasetError: what is wanted in RAM does not fit.
+    """
+    packed = steps * sum(field.step_bytes for field in fields.values() if field.columns)
+    images = {
+        key: steps * field.step_bytes for key, field in fields.items() if field.columns is None
+    }
+    if cache_mode == "auto":
+        return _what_fits(packed, images, free_bytes)
+    wanted = 0 if cache_mode is None else packed
+    wanted += sum(images.values()) if cache_mode == "all" else 0
+    if wanted > free_bytes:
+        remedy = "'auto' or 'low_dim'" if cache_mode == "all" else "'auto' or null"
+        raise DatasetError(
+            f"{path}: train.hdf5_cache_mode is '{cache_mode}', but that takes {gigabytes(wanted)} of RAM and "
+            f"{gigabytes(free_bytes)} are free: set it to {remedy}, so that what does not fit stays in the file"
+        )
+    in_ram = frozenset(images) if cache_mode == "all" else frozenset()
+    return Placement(cache_mode is not None, in_ram, images, free_bytes)
+
+
+def _what_fits(packed: int, images: Mapping[str, int], free_bytes: int) -> Placement:
+    """The packed columns first, then the images in their order."""
+    left = int(free_bytes * _SHARE_OF_FREE)
+    packed_fits = packed <= left
+    left -= packed if packed_fits else 0
+    in_ram = set()
+    for key, size in images.items():
+        if size <= left:
+            in_ram.add(key)
+            left -= size
+    return Placement(packed_fits, frozenset(in_ram), images, free_bytes)

@@ -1,0 +1,395 @@
+"""The torch dataset of windows of demonstrations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+from torch.utils.data._utils.collate import default_collate_fn_map
+from typing_extensions import Self
+
+from imitate.config.transitions import Returns, Subgoals, Transitions
+from imitate.data.batches.demo_language import DemoLanguage, holds_language
+from imitate.data.batches.gathering import Gatherer
+from imitate.data.batches.placement import CACHE_MODES
+from imitate.data.batches.statistics import KeyStats, StatsOnDemand, statistics_of
+from imitate.data.batches.step_numbers import StepNumbers
+from imitate.data.batches.store import DataSource, Store
+from imitate.data.batches.windows import Windows
+from imitate.data.file.fields import check_step_key
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.language import LANGUAGE_KEY, Instructions
+from imitate.errors import ConfigError, DatasetError, nearest
+
+MAX_IMAGES = 1000
+"""Statistics of images and scans are taken from at most so many frames, evenly spread."""
+_CHUNK_VALUES = 2**20
+
+
+class Batch(dict[str, Any]):
+    """A batch that needs no collating; a plain DataLoader takes it as it is."""
+
+
+def _collated(items: Sequence[Batch], *, collate_fn_map: object = None) -> Batch:
+    (batch,) = items
+    return batch
+
+
+# What lets a DataLoader without a collate_fn take whole batches.
+default_collate_fn_map[Batch] = _collated
+
+
+class SequenceDataset(Dataset[dict[str, Any]]):
+    """Windows of demonstrations, as raw values.
+
+    Sample i is step i of the demos in natural order (fewer where windows that would need padding are dropped): the
+    ``frame_stack - 1`` steps before it, the step, and the ``seq_length - 1`` steps after it, T in all, the first or the
+    last step of the demo repeated where the window leaves it. A batch is one gather, so hand the dataset to a
+    DataLoader without a collate_fn.
+
+    A batch holds float32 tensors, images as uint8 (H, W, C):
+
+    * ``obs``, ``next_obs``: {key: (B, T, ...)}, of images the first ``image_steps``; ``goal_obs``: {key: (B, ...)};
+    * ``actions`` (B, T, A): the action keys side by side; each action key by its own name too;
+    * the keys of ``dataset_keys``: ``rewards``, ``dones``, ``terminals``, ``timeouts`` (B, T), others (B, T, ...);
+    * with ``transitions``: ``n_step_rewards`` (B,), ``discounts`` (B,), ``next_obs``: {key: (B, frame_stack, ...)} of
+      the state that follows these rewards, ``next_actions`` (B, A) if wanted; see
+      :mod:`imitate.data.batches.transitions`;
+    * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state so many steps ahead, or (B, horizon, ...) of all on
+      the way there; beyond the demo's end the last one;
+    * with ``returns``: ``returns`` (B, T) rewards from the step to the demo's end; ``step`` (B, T) int64, its number;
+    * ``weight`` (B, T), where steps count differently in the losses;
+    * ``pad_mask`` (B, T) bool, true where the step is real; ``index`` (B,), numbers of the samples;
+    * ``task_id`` (B,) int64, number in :attr:`tasks`, where any demo's instruction is known; -1 for the others.
+
+    The observation ``lang_emb``, where it is asked for and a file lacks it, is the vector of the demo's instruction.
+
+    Low-dimensional keys are views of one tensor (B, T, D).
+
+    Where a file lacks ``next_obs``, it is the following observation, and at the last step that step's own: harmless at
+    a terminal, where nothing is bootstrapped, an approximation at a timeout.
+
+    Args:
+        hdf5_path: the file, or several :class:`DataSource` with equal keys, which then form one dataset.
+        obs_keys: observations to load.
+        action_keys: arrays below each demo that, side by side, are the action: 'actions', 'action_dict/abs_pos' ...
+        dataset_keys: further step arrays.
+        action_config: per action key a mapping with ``normalization``; actions without one must lie in [-1, 1]. None:
+            they may be anything.
+        frame_stack: observations up to and including a sample's step.
+        seq_length: steps from a sample's step on.
+        pad_frame_stack: whether windows may reach before the demo.
+        pad_seq_length: whether windows may reach beyond its end.
+        get_pad_mask: whether batches have ``pad_mask``.
+        goal_mode: 'last': ``goal_obs`` is the demo's last next observation, or its last observation where the file
+            lacks ``next_obs``; None: no goal.
+        hdf5_cache_mode: what is in RAM: 'all'; 'low_dim', where arrays with two dimensions or more per step (images,
+            scans) stay in the file; None, where all stay there; 'auto', what fits the free memory, vectors first.
+        hdf5_use_swmr: open the file such that a process that writes in HDF5's SWMR mode may go on.
+        hdf5_normalize_obs: statistics of observations are wanted; values stay raw, see :meth:`statistics`.
+        filter_by_attribute: mask of the demos to load; None: all.
+        load_next_obs: whether batches have ``next_obs``.
+        lang: what the robot was told in all demos; None: each demo's attribute ``language``, else ``task_id``.
+        demo_limit: load the first so many demos; None: all.
+        instructions: vectors of instructions; None: the unit vectors of those in the data.
+        transitions: what an algorithm that learns values asks of each sample; None: nothing.
+        returns: what an algorithm asks of the rewards from each step on; None: nothing.
+        subgoals: which later observations an algorithm asks for; None: none.
+        image_steps: steps of a window whose images (and other arrays of two dimensions or more) are wanted, from the
+            first on; None: all. A policy that predicts 100 actions from one image need not read 100 images.
+
+    Attributes:
+        numbers: how rewards are scaled and steps weighed; the tables of transitions and returns.
+        instructions: the table behind ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
+        serves_language: whether ``lang_emb`` comes from there.
+        obs_shapes: shape of one step of each observation as stored.
+        action_dims: size of each action key.
+        sample_weights: (len,) relative probability of each sample; None where all are equal.
+
+    Raises:
+        DatasetError: the file has a fault; the message says which and what to do.
+    """
+
+    def __init__(
+        self,
+        hdf5_path: str | Path | Sequence[DataSource],
+        obs_keys: Sequence[str],
+        action_keys: Sequence[str] = ("actions",),
+        dataset_keys: Sequence[str] = ("actions", "rewards", "dones"),
+        action_config: Mapping[str, Any] | None = None,
+        frame_stack: int = 1,
+        seq_length: int = 1,
+        pad_frame_stack: bool = True,
+        pad_seq_length: bool = True,
+        get_pad_mask: bool = False,
+        goal_mode: str | None = None,
+        hdf5_cache_mode: str | None = "auto",
+        hdf5_use_swmr: bool = True,
+        hdf5_normalize_obs: bool = False,
+        filter_by_attribute: str | None = None,
+        load_next_obs: bool = False,
+        lang: str | None = None,
+        demo_limit: int | None = None,
+        instructions: Instructions | None = None,
+        image_steps: int | None = None,
+        transitions: Transitions | None = None,
+        returns: Returns | None = None,
+        subgoals: Subgoals | None = None,
+    ) -> None:
+        _one_of("hdf5_cache_mode", hdf5_cache_mode, CACHE_MODES)
+        _one_of("goal_mode", goal_mode, ("last", None))
+        if frame_stack < 1 or seq_length < 1:
+            raise ConfigError(
+                f"frame_stack is {frame_stack} and seq_length {seq_length}: both want to be 1 or more"
+            )
+        if not action_keys:
+            raise ConfigError("action_keys is empty: name at least one array, such as 'actions'")
+        if isinstance(hdf5_path, str | Path):
+            path = Path(hdf5_path).expanduser()
+            source = DataSource(path, filter_by_attribute, demo_limit, lang=lang)
+            self.sources: tuple[DataSource, ...] = (source,)
+        else:
+            self.sources = tuple(hdf5_path)
+        self.hdf5_path = str(self.sources[0].path)
+        self.hdf5_normalize_obs = hdf5_normalize_obs
+        self.obs_keys = tuple(dict.fromkeys(obs_keys))
+        self.serves_language = LANGUAGE_KEY in self.obs_keys and not holds_language(self.sources)
+        stored = tuple(
+            key for key in self.obs_keys if key != LANGUAGE_KEY or not self.serves_language
+        )
+        self.action_keys = tuple(dict.fromkeys(action_keys))
+        self._next_of_window = load_next_obs
+        self.load_next_obs = load_next_obs or transitions is not None or subgoals is not None
+        self._subgoals = subgoals
+        self.get_pad_mask = get_pad_mask
+        self.image_steps = image_steps
+        if transitions is not None or returns is not None:
+            dataset_keys = (*dataset_keys, "rewards", "terminals")
+        steps = tuple(
+            dict.fromkeys(key for key in dataset_keys if key not in ("actions", *action_keys))
+        )
+        looked = [
+            _look_at_first(source, stored, (*self.action_keys, *steps), hdf5_use_swmr)
+            for source in self.sources
+        ]
+        has_next = all(looked)
+        next_keys = stored if self.load_next_obs and has_next else ()
+        self.store = Store(
+            self.sources,
+            [
+                *(f"obs/{key}" for key in sorted(stored)),
+                *(f"next_obs/{key}" for key in sorted(next_keys)),
+                *self.action_keys,
+                *steps,
+            ],
+            goal_keys=stored if goal_mode == "last" else (),
+            cache_mode=hdf5_cache_mode,
+            bounded=_unnormalized(self.action_keys, action_config),
+            swmr=hdf5_use_swmr,
+        )
+        self._windows = Windows(
+            self.store.demo_start,
+            self.store.demo_end,
+            frame_stack,
+            seq_length,
+            pad_frame_stack,
+            pad_seq_length,
+        )
+        if len(self._windows) == 0:
+            raise DatasetError(
+                f"{self.hdf5_path}: no demo has the {self._windows.length} steps of a window: lower frame_stack and "
+                "seq_length, or set pad_frame_stack and pad_seq_length to true"
+            )
+        fields = self.store.fields
+        for key in self.action_keys:
+            if len(fields[key].shape) != 1:
+                raise DatasetError(
+                    f"{self.hdf5_path}: a step of '{key}' has shape {fields[key].shape}: an action key wants one "
+                    "vector per step: correct action_keys"
+                )
+        self.obs_shapes = {key: fields[f"obs/{key}"].shape for key in stored}
+        self._language = DemoLanguage(
+            self.sources, self.store.demos, instructions, self.serves_language
+        )
+        self.instructions = self._language.instructions
+        if self.serves_language:
+            self.obs_shapes[LANGUAGE_KEY] = (self.instructions.size,)
+        self.action_dims = {key: fields[key].shape[0] for key in self.action_keys}
+        self.sample_weights = self._weights()
+        self._gatherer = Gatherer(self.store, self.obs_keys, next_keys, self.action_keys, steps)
+        self._frame_stack = frame_stack
+        self._transitions = transitions
+        self.numbers = StepNumbers(
+            self.store,
+            transitions,
+            returns,
+            frame_stack,
+            end_is_known=has_next or not self.load_next_obs,
+        )
+
+    # ---- samples ---------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        """One sample, without the axis B; or the batch of an array or a list of numbers."""
+        if not isinstance(index, int | np.integer):
+            if not isinstance(index, Tensor) or index.ndim > 0:
+                return self._gather(_numbers(index))
+            index = int(index)
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"sample {index} of {count}")
+        batch = self._gather(np.array([index % count]))
+        return {
+            key: {name: part[0] for name, part in value.items()}
+            if isinstance(value, dict)
+            else value[0]
+            for key, value in batch.items()
+        }
+
+    def __getitems__(self, index: Any) -> list[Batch]:
+        """The samples ``index`` as one batch: what a DataLoader fetches."""
+        return [self._gather(_numbers(index))]
+
+    def _gather(self, index: NDArray[np.int64]) -> Batch:
+        window, read = self._windows.rows(index), self._gatherer
+        rows, last = window.rows, window.last
+        now = rows[:, self._frame_stack - 1]
+        packed = read.packed(rows)
+        batch = Batch()
+        batch["obs"] = read.observations(rows, packed, self.image_steps)
+        if self._transitions is not None and self.numbers.picker is not None:
+            batch["next_obs"], following = read.following(now, window, self.numbers.picker)
+            if self._transitions.next_actions:
+                batch["next_actions"] = read.actions_at(following)
+        elif self._next_of_window:
+            batch["next_obs"] = read.after(rows, last, packed, self.image_steps)
+        if self._subgoals is not None:
+            batch["subgoals"] = read.ahead(now, last, self._subgoals)
+        batch.update(read.steps(rows, packed))
+        self.numbers.add_to(batch, rows)
+        batch["actions"] = read.actions(packed)
+        self._language.add_to(batch, window.demo, rows.shape[1])
+        if self._transitions is not None and self.serves_language:
+            vectors = batch["next_obs"][LANGUAGE_KEY]
+            batch["next_obs"][LANGUAGE_KEY] = vectors[:, : self._frame_stack]
+        if self.store.goals:
+            batch["goal_obs"] = {key: self.store.goal(key, window.demo) for key in self.store.goals}
+        if self.get_pad_mask:
+            batch["pad_mask"] = torch.from_numpy(window.real).to(packed.all.device)
+        batch["index"] = torch.from_numpy(index)
+        return batch
+
+    # ---- about the data --------------------------------------------------------------------------
+
+    @property
+    def demos(self) -> list[str]:
+        """Names of the demos; with the file's name before them where there are several files."""
+        several = len(self.sources) > 1
+        return [
+            f"{self.sources[demo.source].path.name}/{demo.name}" if several else demo.name
+            for demo in self.store.demos
+        ]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The instructions that ``task_id`` counts."""
+        return self.instructions.names
+
+    @property
+    def storage_words(self) -> list[str]:
+        """Where images lie, in lines for people; none where there are no images."""
+        return [line for line in (self.store.placement.words, *self.store.notes) if line]
+
+    def demo_of(self, index: int) -> tuple[str, int]:
+        """Demo and step of a sample."""
+        demo, row = self._windows.steps(np.array([index]))
+        return self.demos[int(demo[0])], int(row[0] - self.store.demo_start[demo[0]])
+
+    def statistics(self) -> dict[str, Mapping[str, KeyStats]]:
+        """``{"obs": {key: KeyStats}, "actions": {action key: KeyStats}}`` over all steps of the demos.
+
+        Each key is computed when it is first asked for. Vectors: exact, in float64. Images: per channel, uint8 as
+        [0, 1]. Images and scans: from at most :data:`MAX_IMAGES` frames, evenly spread. Steps count alike, whatever
+        the weights of their files.
+        """
+        return {
+            "obs": StatsOnDemand(self.obs_keys, lambda key: self._statistics(f"obs/{key}")),
+            "actions": StatsOnDemand(self.action_keys, self._statistics),
+        }
+
+    def _statistics(self, key: str) -> KeyStats:
+        if self.serves_language and key == f"obs/{LANGUAGE_KEY}":
+            return self._language.statistics()
+        field = self.store.fields[key]
+        count = len(self.store)
+        rows = np.arange(count)
+        if field.columns is None and count > MAX_IMAGES:
+            rows = np.linspace(0, count - 1, MAX_IMAGES).astype(np.int64)
+        size = max(1, _CHUNK_VALUES // max(1, int(np.prod(field.shape))))
+
+        def chunks() -> Any:
+            for start in range(0, len(rows), size):
+                values = self.store.field(key, rows[start : start + size]).cpu().numpy()
+                if field.dtype == np.uint8:
+                    values = values / 255.0
+                yield values.reshape(-1, values.shape[-1]) if len(field.shape) >= 3 else values
+
+        return statistics_of(chunks())
+
+    def source_of_samples(self) -> NDArray[np.int64]:
+        """Number of the file that each sample is from: (len,)."""
+        demo, _ = self._windows.steps(np.arange(len(self)))
+        return np.array([demo.source for demo in self.store.demos])[demo]
+
+    def _weights(self) -> NDArray[np.float64] | None:
+        weights = np.array([source.weight for source in self.sources])
+        return None if np.all(weights == weights[0]) else weights[self.source_of_samples()]
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the data to a device, where batches are then gathered. In place."""
+        self.store.to(device)
+        self._language.to(device)
+        self.numbers.to(device)
+        return self
+
+
+def _numbers(index: Any) -> NDArray[np.int64]:
+    if isinstance(index, Tensor):
+        index = index.cpu().numpy()
+    return np.asarray(index, dtype=np.int64)
+
+
+def _one_of(name: str, value: str | None, valid: Sequence[str | None]) -> None:
+    if value not in valid:
+        raise ConfigError(f"{name} is {value!r}; {nearest(str(value), map(str, valid))}")
+
+
+def _unnormalized(keys: Sequence[str], action_config: Mapping[str, Any] | None) -> list[str]:
+    if action_config is None:
+        return []
+    return [key for key in keys if (action_config.get(key) or {}).get("normalization") is None]
+
+
+def _look_at_first(
+    source: DataSource, obs_keys: Sequence[str], step_keys: Sequence[str], swmr: bool
+) -> bool:
+    """Refuse keys that the first demo lacks; whether it has ``next_obs``."""
+    with DatasetFile(source.path, swmr=swmr) as file:
+        demos = file.demos(source.filter_key)
+        if not demos:
+            return False
+        file.length(demos[0])
+        for key in step_keys:
+            check_step_key(file, demos[0], key)
+        for key in obs_keys:
+            file.array(demos[0], f"obs/{key}")
+        return bool(file.obs_keys(demos[0], "next_obs"))

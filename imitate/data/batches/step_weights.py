@@ -1,0 +1,107 @@
+"""Which demos are learned from, and how much each step counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.config.train import SampleWeightConfig
+from imitate.data.batches.rewards import returns_of
+from imitate.data.batches.sequence_dataset import SequenceDataset
+from imitate.data.batches.store import DataSource
+from imitate.data.file.fields import Field, read_steps
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.errors import DatasetError
+from imitate.functional.returns import returns_to_go
+
+_REWARD = Field("rewards", (), slice(0, 1), np.dtype(np.float32))
+
+
+def best_demos(sources: Sequence[DataSource], fraction: float) -> list[DataSource]:
+    """The sources with this fraction of all their demos, at least one: those of the highest return.
+
+    Of equal returns the shorter demo counts as better.
+
+    Raises:
+        DatasetError: a file has no rewards to tell demos apart.
+    """
+    ranked = []
+    for number, source in enumerate(sources):
+        with DatasetFile(source.path) as file:
+            for demo in source.chosen(file):
+                if not file.has(demo, "rewards"):
+                    raise DatasetError(
+                        f"{source.path}: demo '{demo}' has no 'rewards', which train.filter_best compares: set it to "
+                        "null, or write rewards"
+                    )
+                length = file.length(demo)
+                total = float(read_steps(file, demo, _REWARD, 0, length).sum(dtype=np.float64))
+                ranked.append((-total, length, number, demo))
+    ranked.sort(key=lambda entry: entry[:2])
+    kept = ranked[: max(1, math.floor(fraction * len(ranked) + 1e-9))]
+    chosen = [frozenset(demo for *_, n, demo in kept if n == i) for i in range(len(sources))]
+    return [
+        dataclasses.replace(source, demos=demos)
+        for source, demos in zip(sources, chosen, strict=True)
+    ]
+
+
+def weight_keys(config: SampleWeightConfig) -> tuple[str, ...]:
+    """Step arrays that the weights are made of."""
+    if config.kind is None:
+        return ()
+    if config.kind == "interventions":
+        return ("interventions",)
+    return (config.key,) if config.key is not None else ("rewards",)
+
+
+def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArray[np.float32]:
+    """(N,) weight of each step of the training demos, with mean 1.
+
+    Raises:
+        DatasetError: the array with the weights has negative ones, or only zeros.
+    """
+    store = dataset.store
+    if config.kind is None:
+        return np.ones(len(store), dtype=np.float32)
+    values = dataset.numbers.array(weight_keys(config)[0]).astype(np.float64)
+    if config.kind == "key":
+        weights = values.reshape(-1)
+        if len(weights) != len(store) or weights.min() < 0 or weights.max() == 0:
+            raise DatasetError(
+                f"{dataset.hdf5_path}: '{config.key}' (train.sample_weight.key) wants one number per step, none below "
+                f"0 and not all 0; found values from {values.min():g} to {values.max():g}"
+            )
+    elif config.kind == "interventions":
+        weights = _by_hand(values.reshape(-1) > 0, config.policy_share, str(dataset.hdf5_path))
+    else:
+        rewards = dataset.numbers.reward(values.astype(np.float32))
+        if config.kind == "return":
+            lengths = store.demo_end - store.demo_start
+            quality = np.repeat(returns_of(rewards, store.demo_start), lengths)
+        else:
+            never = np.zeros_like(rewards)
+            quality = returns_to_go(
+                rewards, never, store.demo_start, store.demo_end, config.discount
+            ).astype(np.float64)
+        spread = max(float(np.ptp(quality)), 1e-8)
+        weights = np.exp((quality - quality.max()) / spread / config.temperature)
+    scaled: NDArray[np.float32] = (weights / weights.mean()).astype(np.float32)
+    return scaled
+
+
+def _by_hand(by_hand: NDArray[np.bool_], policy_share: float, path: str) -> NDArray[np.float64]:
+    """Weights of steps that a person took, and of the others, which have this share of the sum where there are any."""
+    total, own = len(by_hand), int(by_hand.sum())
+    if own == 0:
+        raise DatasetError(
+            f"{path}: 'interventions' is 0 everywhere, so that nothing has a weight: set train.sample_weight.kind to "
+            "null"
+        )
+    if own == total:
+        return np.ones(total)
+    return np.where(by_hand, (1.0 - policy_share) / own, policy_share / (total - own))

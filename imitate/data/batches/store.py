@@ -1,0 +1,311 @@
+"""Demonstrations in memory: one contiguous array per field over all demos."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imitate.data.batches.buffers import Buffers
+from imitate.data.batches.file_rows import READ_DIRECTLY, Decoded, FileRows
+from imitate.data.batches.frame_cache import decode_once
+from imitate.data.batches.free_memory import free_memory
+from imitate.data.batches.placement import place
+from imitate.data.file.check import no_demos
+from imitate.data.file.faults import (
+    check_bounded,
+    check_finite,
+    check_length,
+    check_numeric,
+    check_shape,
+)
+from imitate.data.file.fields import (
+    SCALARS,
+    Field,
+    check_step_key,
+    lay_out,
+    read_pieces,
+    scalar_source,
+)
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.errors import DatasetError
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A file, or part of one, to train on.
+
+    Attributes:
+        path: the HDF5 file.
+        filter_key: mask of the demos; None: all.
+        demo_limit: the first so many of them; None: all.
+        weight: of each of its samples in a batch, relative to other files.
+        lang: what the robot was told in all its demos; None: as each demo says.
+        demos: these of them only, in the order of the file; None: all.
+    """
+
+    path: Path
+    filter_key: str | None = None
+    demo_limit: int | None = None
+    weight: float = 1.0
+    lang: str | None = None
+    demos: frozenset[str] | None = None
+
+    def chosen(self, file: DatasetFile) -> list[str]:
+        """Names of the demos of the open file that are meant."""
+        names = file.demos(self.filter_key)[: self.demo_limit]
+        return names if self.demos is None else [name for name in names if name in self.demos]
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Where a demo of a store comes from.
+
+    Attributes:
+        source: number of its file.
+        name: in the file.
+        length: in steps.
+    """
+
+    source: int
+    name: str
+    length: int
+
+
+class Store:
+    """All steps of all demos, N rows in the order of the sources and of the demos' names.
+
+    Args:
+        sources: files with equal arrays.
+        keys: arrays to hold, in the order of the packed columns.
+        goal_keys: observations whose last value in each demo is held as the goal.
+        cache_mode: 'all'; 'low_dim', arrays with two dimensions or more per step stay in the file; None, all do;
+            'auto', those that do not fit the free memory.
+        bounded: action keys that must lie in [-1, 1].
+        swmr: how files are opened.
+
+    Attributes:
+        packed: (N, D) float32, the columns of :attr:`fields`; None if it stays in the file.
+        apart: (N, ...) per field with two dimensions or more per step.
+        goals: (number of demos, ...) per goal key.
+        demo_start, demo_end: first row of each demo and the row after its last.
+        placement: which fields are in RAM.
+        notes: what became of compressed arrays that stay in the file, in words.
+
+    Raises:
+        DatasetError: a file has a fault, or files do not fit together.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[DataSource],
+        keys: Sequence[str],
+        *,
+        goal_keys: Sequence[str] = (),
+        cache_mode: str | None = "all",
+        bounded: Collection[str] = (),
+        swmr: bool = False,
+    ) -> None:
+        self.sources = tuple(sources)
+        self.packed: Tensor | None = None
+        self.apart: dict[str, Tensor] = {}
+        self.goals: dict[str, Tensor] = {}
+        self.demos: tuple[Demo, ...] = ()
+        self.notes: list[str] = []
+        self._buffers = Buffers()
+        self._compressed: set[tuple[int, str]] = set()
+        files = [DatasetFile(source.path, swmr=swmr) for source in sources]
+        try:
+            self.demos = tuple(_demos(files, sources))
+            first = self.demos[0]
+            self.fields = lay_out(files[first.source], first.name, keys)
+            ends = np.cumsum([demo.length for demo in self.demos])
+            self.demo_end: NDArray[np.int64] = ends
+            self.demo_start: NDArray[np.int64] = ends - [demo.length for demo in self.demos]
+            self.placement = place(
+                self.fields, len(self), cache_mode, free_memory(), self.sources[0].path
+            )
+            self._allocate(goal_keys)
+            with ThreadPoolExecutor() as threads:
+                for number, demo in enumerate(self.demos):
+                    self._fill(files[demo.source], number, bounded, threads)
+                decoded = self._decode_once(files, threads)
+        finally:
+            for file in files:
+                file.close()
+        self.from_file = {
+            key: field
+            for key, field in self.fields.items()
+            if (self.packed is None if field.columns else key not in self.apart)
+        }
+        self._reader = FileRows(
+            [source.path for source in sources], self.demos, self.demo_start, decoded, swmr
+        )
+
+    def __len__(self) -> int:
+        return int(self.demo_end[-1])
+
+    @property
+    def num_columns(self) -> int:
+        """D, the width of the packed columns."""
+        return max(
+            (field.columns.stop for field in self.fields.values() if field.columns), default=0
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the arrays take."""
+        held = [*self.apart.values(), *self.goals.values()]
+        if self.packed is not None:
+            held.append(self.packed)
+        return sum(tensor.nbytes for tensor in held)
+
+    def to(self, device: torch.device | str) -> None:
+        """Move all arrays to a device."""
+        if self.from_file:
+            raise DatasetError(
+                f"{self.sources[0].path}: data that stay in the file ({', '.join(self.from_file)}) cannot be moved to "
+                f"{device}: set train.hdf5_cache_mode to 'all', or train.data_on_device to false"
+            )
+        if self.packed is not None:
+            self.packed = self.packed.to(device)
+        self.apart = {key: tensor.to(device) for key, tensor in self.apart.items()}
+        self.goals = {key: tensor.to(device) for key, tensor in self.goals.items()}
+
+    # ---- reading rows ----------------------------------------------------------------------------
+
+    def field(self, key: str, rows: NDArray[np.int64]) -> Tensor:
+        """``rows`` (M,) of one field: (M, ...)."""
+        field = self.fields[key]
+        if field.columns is None or self.packed is None:
+            return self.rows(key, rows)
+        values = _take(self.packed[:, field.columns], rows)
+        return values if field.shape else values[:, 0]
+
+    def columns(self, rows: NDArray[np.int64]) -> Tensor:
+        """The packed columns of ``rows`` (M,): (M, D)."""
+        if self.packed is not None:
+            return _take(self.packed, rows)
+        unique, inverse = np.unique(rows, return_inverse=True)
+        values = np.empty((len(unique), self.num_columns), dtype=np.float32)
+        for field in self.fields.values():
+            if field.columns:
+                part = values[:, field.columns]
+                self._reader.read(field, unique, part if field.shape else part[:, 0])
+        return torch.from_numpy(values[inverse])
+
+    def rows(self, key: str, rows: NDArray[np.int64]) -> Tensor:
+        """``rows`` (M,) of a field that lies apart, or in the file: (M, ...)."""
+        field = self.fields[key]
+        held = self.apart.get(key)
+        if held is not None and held.device.type != "cpu":
+            return _take(held, rows)
+        if held is not None:
+            taken = self._buffers.empty((len(rows), *field.shape), field.dtype)
+            held.numpy().take(rows, axis=0, mode="clip", out=taken.numpy())
+            return taken
+        values = self._buffers.empty((len(rows), *field.shape), field.dtype)
+        self._reader.read(field, rows, values.numpy())
+        return values
+
+    def goal(self, key: str, demos: NDArray[np.int64]) -> Tensor:
+        """The goals of ``demos`` (B,): (B, ...)."""
+        return _take(self.goals[key], demos)
+
+    # ---- filling ---------------------------------------------------------------------------------
+
+    def _allocate(self, goal_keys: Sequence[str]) -> None:
+        if self.placement.packed_in_ram:
+            self.packed = torch.empty(len(self), self.num_columns)
+        for key in self.placement.apart_in_ram:
+            self.apart[key] = _empty(len(self), self.fields[key])
+        for key in goal_keys:
+            self.goals[key] = _empty(len(self.demos), self.fields[f"obs/{key}"])
+
+    def _fill(
+        self, file: DatasetFile, number: int, bounded: Collection[str], threads: Executor
+    ) -> None:
+        demo, start, end = self.demos[number], self.demo_start[number], self.demo_end[number]
+        first = self.demos[0]
+        words = f"demo '{first.name}'" + ("" if demo.source == 0 else f" of {self.sources[0].path}")
+        for key, field in self.fields.items():
+            _check_field(file, demo, field, words)
+            if field.columns is None:
+                if key in self.apart:
+                    rows = self.apart[key].numpy()[start:end]
+                    for step, values in read_pieces(file, demo.name, demo.length, field, threads):
+                        rows[step : step + len(values)] = values
+                elif file.storage(demo.name, key) not in READ_DIRECTLY:
+                    self._compressed.add((demo.source, key))
+                continue
+            for step, values in read_pieces(file, demo.name, demo.length, field):
+                if key in bounded:
+                    check_bounded(values, file, demo.name, key, step)
+                if self.packed is not None:
+                    rows = self.packed.numpy()[start + step : start + step + len(values)]
+                    rows[:, field.columns] = values.reshape(len(values), -1)
+        for key, goal in self.goals.items():
+            group = "next_obs" if file.has(demo.name, f"next_obs/{key}") else "obs"
+            last = file.read(demo.name, f"{group}/{key}", demo.length - 1, demo.length)
+            check_finite(last, file, demo.name, f"{group}/{key}", demo.length - 1)
+            goal.numpy()[number] = last[0]
+
+    def _decode_once(self, files: Sequence[DatasetFile], threads: Executor) -> Decoded:
+        """Cache files of the compressed arrays that stay in their files."""
+        decoded = {}
+        for source, key in sorted(self._compressed):
+            numbers = [n for n, demo in enumerate(self.demos) if demo.source == source]
+            demos = {self.demos[number].name: self.demos[number].length for number in numbers}
+            path, words = decode_once(files[source], self.fields[key], demos, threads)
+            self.notes.append(words)
+            if path is not None:
+                decoded[source, key] = path, int(self.demo_start[numbers[0]])
+        return decoded
+
+
+def _demos(files: Sequence[DatasetFile], sources: Sequence[DataSource]) -> Iterable[Demo]:
+    for number, (file, source) in enumerate(zip(files, sources, strict=True)):
+        names = source.chosen(file)
+        if not names and source.demos is None:
+            raise no_demos(file, source.filter_key)
+        for name in names:
+            yield Demo(number, name, check_length(file, name))
+
+
+def _check_field(file: DatasetFile, demo: Demo, field: Field, first: str) -> None:
+    if field.key in SCALARS:
+        source = scalar_source(file, demo.name, field.key)
+        if source is not None:
+            step = file.shape(demo.name, source)[1:]
+            check_numeric(file, demo.name, source)
+            check_shape(file, demo.name, source, demo.length, step, first)
+        return
+    if not field.key.startswith(("obs/", "next_obs/")):
+        check_step_key(file, demo.name, field.key)
+    one_number = field.shape == (1,) and len(file.shape(demo.name, field.key)) == 1
+    check_shape(file, demo.name, field.key, demo.length, () if one_number else field.shape, first)
+    check_numeric(file, demo.name, field.key)
+    dtype = file.dtype(demo.name, field.key)
+    if field.columns is None and (dtype == np.uint8) != (field.dtype == np.uint8):
+        raise DatasetError(
+            f"{file.path}: demo '{demo.name}': '{field.key}' is {dtype}, but {field.dtype} in {first}: write both alike"
+        )
+
+
+def _empty(count: int, field: Field) -> Tensor:
+    return torch.from_numpy(np.empty((count, *field.shape), dtype=field.dtype))
+
+
+def _take(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    if values.device.type == "cpu":
+        # numpy's gather of rows takes half the time of torch's, and a third without a check of each row's number.
+        return torch.from_numpy(values.numpy().take(rows, axis=0, mode="clip"))
+    index: Any = torch.from_numpy(rows).to(values.device, non_blocking=True)
+    return values.index_select(0, index)

@@ -1,0 +1,1 @@
+"""Demonstration files: reading, writing, checking."""

@@ -1,0 +1,97 @@
+"""Files whose actions are not what the robot was sent, but rescaled: how to tell, and how to get back.
+
+The attributes ``action_offset`` and ``action_scale`` of the group ``data`` say so:
+``actions = (commands - offset) / scale``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.errors import DatasetError
+
+OFFSET, SCALE, MODE = "action_offset", "action_scale", "action_normalization"
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ActionScale:
+    """How the actions of a file were rescaled.
+
+    Attributes:
+        offset: (A,) float64.
+        scale: (A,) float64, none of them 0.
+        mode: what was done, in a word.
+    """
+
+    offset: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    mode: str
+
+    def from_commands(self, commands: Array) -> Array:
+        """(n, A) commands as the file's actions; floats keep their type, other numbers become float32."""
+        return _like((commands - self.offset) / self.scale, commands)
+
+    def to_commands(self, actions: Array) -> Array:
+        """(n, A) actions of the file as commands of the robot."""
+        return _like(actions * self.scale + self.offset, actions)
+
+    def attributes(self) -> dict[str, Any]:
+        """What to write into the group ``data``."""
+        return {OFFSET: self.offset, SCALE: self.scale, MODE: self.mode}
+
+
+NO_ATTRIBUTES: dict[str, Any] = {OFFSET: None, SCALE: None, MODE: None}
+"""The attributes of a file whose actions are commands, as changes."""
+
+
+def _like(values: Array, model: Array) -> Array:
+    return values.astype(model.dtype if model.dtype.kind == "f" else np.float32)
+
+
+def recorded_scale(file: DatasetFile) -> ActionScale | None:
+    """How a file's actions were rescaled; None: they are what the robot was sent.
+
+    Raises:
+        DatasetError: the attributes say it incompletely.
+    """
+    attrs = file.file_attrs
+    if OFFSET not in attrs and SCALE not in attrs:
+        return None
+    try:
+        offset, scale = (np.atleast_1d(np.float64(attrs[key])) for key in (OFFSET, SCALE))
+    except (KeyError, TypeError, ValueError):
+        offset = scale = np.zeros(0)
+    finite = np.isfinite(offset).all() and np.isfinite(scale).all()
+    if (
+        offset.ndim != 1
+        or offset.shape != scale.shape
+        or not len(scale)
+        or not finite
+        or (scale == 0).any()
+    ):
+        raise DatasetError(
+            f"{file.path}: attributes '{OFFSET}' and '{SCALE}' of group 'data' are not two lists of as many numbers: "
+            "take the file that was rescaled, or remove both if the actions are what the robot was sent"
+        )
+    return ActionScale(offset, scale, str(attrs.get(MODE, "unnamed")))
+
+
+def refuse_rescaled(file: DatasetFile) -> None:
+    """A policy trained on rescaled actions would send them to the robot.
+
+    Raises:
+        DatasetError: the actions are rescaled.
+    """
+    found = recorded_scale(file)
+    if found is not None:
+        raise DatasetError(
+            f"{file.path}: its actions are rescaled ({found.mode}), not what the robot was sent: get them back with "
+            f"`imitate dataset normalize-actions {file.path} --undo --out NEW` and let the policy rescale them: "
+            "train.action_config.actions.normalization=min_max"
+        )

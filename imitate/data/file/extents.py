@@ -1,0 +1,109 @@
+"""Where the arrays of demos lie in a file, found once; those in one piece are read past HDF5.
+
+To open an array takes HDF5 longer than to read one of a short demo. So a tool that goes through a whole file opens each
+array once, notes its shape, type and place, and reads it from there.
+"""
+
+from __future__ import annotations
+
+import math
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from h5py import h5d, h5t
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from imitate.data.file.confined import arrays_below
+from imitate.data.file.hdf5_format import DatasetFile, check_size
+
+
+class Extent(NamedTuple):
+    """An array.
+
+    Attributes:
+        shape: (T, ...).
+        dtype: of its values.
+        offset: byte of the file at which its values begin, one after another; None: only HDF5 can read them.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int | None
+
+
+class Extents:
+    """The arrays of all demos; a context manager.
+
+    Args:
+        file: open, and not being written.
+    """
+
+    def __init__(self, file: DatasetFile) -> None:
+        self.file = file
+        self._known: dict[str, dict[str, Extent]] = {}
+        self._raw = file.hdf5_path.open("rb", buffering=0)
+        # With a block of the user's in front, HDF5 gives places to arrays that have none.
+        self._begins_with_hdf5 = self._raw.read(8) == b"\x89HDF\r\n\x1a\n"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._raw.close()
+
+    def of(self, demo: str) -> dict[str, Extent]:
+        """Extent by path below the demo, sorted; without single values, which have no steps.
+
+        Raises:
+            DatasetError: there is no such demo, or it is damaged.
+        """
+        if demo not in self._known:
+            group = self.file.group(demo)
+            with self.file.reading(f"demo '{demo}'"):
+                found = {
+                    key: self._extent(array, demo, key)
+                    for key, array in arrays_below(group.id)
+                    if array.shape
+                }
+            self._known[demo] = dict(sorted(found.items()))
+        return self._known[demo]
+
+    def read(self, demo: str, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Steps ``start`` to ``stop`` of an array.
+
+        Raises:
+            DatasetError: there is no such array, or it cannot be read.
+        """
+        extent = self.of(demo).get(key)
+        if extent is None or extent.offset is None:
+            return self.file.read(demo, key, start, stop)
+        stop = min(stop, extent.shape[0])
+        step_bytes = math.prod(extent.shape[1:]) * extent.dtype.itemsize
+        values = np.empty(max(0, stop - start) * step_bytes, dtype=np.uint8)
+        with self.file.reading(f"demo '{demo}', '{key}'"):
+            self._raw.seek(extent.offset + start * step_bytes)
+            if self._raw.readinto(values.data) != len(values):
+                raise OSError("the file ends before the array does")
+        return values.view(extent.dtype).reshape(-1, *extent.shape[1:])
+
+    def _extent(self, array: h5d.DatasetID, demo: str, key: str) -> Extent:
+        check_size(array)
+        shape, dtype = tuple(map(int, array.shape)), np.dtype(array.dtype)
+        if dtype.kind == "O":  # such as frames that are compressed one by one
+            return Extent(self.file.shape(demo, key), self.file.dtype(demo, key), None)
+        # What was never written has no place, and what HDF5 would have to convert is left to it.
+        num_bytes = math.prod(shape) * dtype.itemsize
+        plain = (
+            self._begins_with_hdf5
+            and dtype.kind in "fiub"
+            and array.get_storage_size() == num_bytes > 0
+            and array.get_type() == h5t.py_create(dtype, logical=True)
+        )
+        return Extent(shape, dtype, array.get_offset() if plain else None)

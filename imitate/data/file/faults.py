@@ -1,0 +1,109 @@
+"""What can be wrong with the arrays of a demo; each function raises DatasetError in words that say what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.errors import DatasetError
+
+ACTION_LIMIT = 1.0 + 1e-5
+"""Actions beyond are outside [-1, 1], and not just rounded."""
+IMAGE_MODALITIES = ("rgb", "depth")
+
+
+def check_length(file: DatasetFile, demo: str) -> int:
+    """Number of steps of a demo.
+
+    Raises:
+        DatasetError: no actions, no step, or an attribute ``num_samples`` that says otherwise.
+    """
+    length = file.length(demo)
+    if length == 0:
+        raise DatasetError(f"{file.path}: demo '{demo}': 'actions' has no step: remove the demo")
+    said = file.attrs(demo).get("num_samples", length)
+    if said != length:
+        raise DatasetError(
+            f"{file.path}: demo '{demo}': attribute 'num_samples' is {said}, but 'actions' has {length} steps: "
+            "correct the attribute, or collect the demo again"
+        )
+    return length
+
+
+def check_shape(
+    file: DatasetFile, demo: str, key: str, length: int, step: tuple[int, ...], first: str
+) -> None:
+    """The array ``key`` has ``length`` steps, each shaped as in demo ``first``."""
+    shape = file.shape(demo, key)
+    if shape[0] != length:
+        raise DatasetError(
+            f"{file.path}: demo '{demo}': '{key}' has {shape[0]} steps, but 'actions' has {length}: "
+            "cut them to the same length, or leave the demo out with a filter key"
+        )
+    if shape[1:] != step:
+        raise DatasetError(
+            f"{file.path}: demo '{demo}': a step of '{key}' has shape {shape[1:]}, but {step} in {first}: "
+            "leave one of the two out with a filter key, or write both alike"
+        )
+
+
+def check_numeric(file: DatasetFile, demo: str, key: str) -> None:
+    """The array ``key`` holds numbers."""
+    dtype = file.dtype(demo, key)
+    if dtype.kind not in "fiub":
+        raise DatasetError(
+            f"{file.path}: demo '{demo}': '{key}' holds {dtype}, not numbers: write it as float32 or uint8"
+        )
+
+
+def check_finite(
+    values: NDArray[Any], file: DatasetFile, demo: str, key: str, start: int = 0
+) -> None:
+    """No NaN and no infinity.
+
+    Args:
+        values: (T, ...) steps of the array, of any dtype.
+        file: where it is from.
+        demo: where it is from.
+        key: where it is from.
+        start: step of ``values[0]``.
+    """
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return
+    at = np.argwhere(~np.isfinite(values))[0]
+    raise DatasetError(
+        f"{file.path}: demo '{demo}': '{key}' is {values[tuple(at)]} at step {start + at[0]}: "
+        "mend the value, or leave the demo out with a filter key"
+    )
+
+
+def check_bounded(
+    values: NDArray[Any], file: DatasetFile, demo: str, key: str, start: int = 0
+) -> None:
+    """Actions lie in [-1, 1], where the networks' outputs lie; arguments as for :func:`check_finite`."""
+    if values.size == 0 or max(values.max(), -values.min()) <= ACTION_LIMIT:
+        return
+    at = np.argwhere(np.abs(values) > ACTION_LIMIT)[0]
+    raise DatasetError(
+        f"{file.path}: demo '{demo}': '{key}' is {values[tuple(at)]:.6g} at step {start + at[0]}, outside [-1, 1]: set "
+        f"train.action_config.{key}.normalization=min_max, or rescale the actions in the file"
+    )
+
+
+def check_modality(file: DatasetFile, demo: str, key: str, modality: str) -> None:
+    """The observation ``key`` looks like its modality."""
+    step, dtype = file.shape(demo, f"obs/{key}")[1:], file.dtype(demo, f"obs/{key}")
+    is_image = len(step) >= 3 or (dtype == np.uint8 and len(step) >= 2)
+    if modality == "low_dim" and is_image:
+        raise DatasetError(
+            f"{file.path}: demo '{demo}': 'obs/{key}' is an image (shape {step}, {dtype}) but declared low_dim: "
+            "list it under observation.modalities.obs.rgb (or depth)"
+        )
+    if modality in IMAGE_MODALITIES and len(step) != 3:
+        raise DatasetError(
+            f"{file.path}: demo '{demo}': 'obs/{key}' has shape {step} but is declared {modality}, which is (H, W, C): "
+            "list it under observation.modalities.obs.low_dim"
+        )

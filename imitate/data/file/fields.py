@@ -1,0 +1,146 @@
+"""Which arrays of a file a dataset holds, and in what form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.file.faults import check_finite, check_numeric
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.errors import DatasetError, nearest
+
+SCALARS = ("rewards", "dones", "terminals", "timeouts")
+"""Step arrays of shape (T,) that a file may lack."""
+_PIECE_BYTES = 2**22
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array over all demos.
+
+    Attributes:
+        key: its path below the demo, such as 'obs/object'.
+        shape: of one step.
+        columns: where it lies among the packed columns; None for a field apart.
+        dtype: float32, or uint8 for images.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    columns: slice | None
+    dtype: np.dtype[Any]
+
+    @property
+    def step_bytes(self) -> int:
+        """Size of one step."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def lay_out(file: DatasetFile, demo: str, keys: Sequence[str]) -> dict[str, Field]:
+    """The fields of ``keys``, in the order of their columns, as one demo has them.
+
+    Vectors and scalars become float32 columns side by side. Arrays with two dimensions or more per step, such as images
+    and scans, stay apart: uint8 as it is, all else float32.
+    """
+    fields, column = {}, 0
+    for key in keys:
+        shape, dtype = _step(file, demo, key)
+        if len(shape) >= 2:
+            kept = dtype if dtype == np.uint8 else np.dtype(np.float32)
+            fields[key] = Field(key, shape, None, kept)
+            continue
+        width = math.prod(shape)
+        fields[key] = Field(key, shape, slice(column, column + width), np.dtype(np.float32))
+        column += width
+    return fields
+
+
+def _step(file: DatasetFile, demo: str, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    if key in SCALARS:
+        return (), np.dtype(np.float32)
+    check_numeric(file, demo, key)
+    shape = file.shape(demo, key)[1:]
+    if not shape and not key.startswith(("obs/", "next_obs/")):
+        shape = (1,)  # an action such as a gripper's, written as (T,)
+    return shape, file.dtype(demo, key)
+
+
+def read_steps(
+    file: DatasetFile,
+    demo: str,
+    field: Field,
+    start: int,
+    stop: int,
+    threads: Executor | None = None,
+) -> NDArray[Any]:
+    """Steps ``start`` to ``stop`` of a demo's array as :class:`Field` says, unscaled and not yet cast."""
+    if field.key in SCALARS:
+        return _scalars(file, demo, field.key, start, stop)
+    values = file.read(demo, field.key, start, stop, threads)
+    return values.reshape(stop - start, *field.shape)
+
+
+def read_pieces(
+    file: DatasetFile, demo: str, length: int, field: Field, threads: Executor | None = None
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """An array of ``length`` steps as :class:`Field` says, in its dtype: pieces of some megabytes, and their steps.
+
+    Raises:
+        DatasetError: NaN or infinity, or what float32 cannot hold.
+    """
+    size = max(1, _PIECE_BYTES // max(1, field.step_bytes))
+    for start in range(0, length, size):
+        values = read_steps(file, demo, field, start, min(start + size, length), threads)
+        if field.dtype == np.float32:
+            with np.errstate(over="ignore"):  # what is too large becomes inf, which is refused next
+                values = values.astype(np.float32, copy=False)
+        check_finite(values, file, demo, field.key, start)
+        yield start, np.ascontiguousarray(values)
+
+
+def _scalars(file: DatasetFile, demo: str, key: str, start: int, stop: int) -> NDArray[Any]:
+    """Rewards and ends of an episode, derived where the file lacks them.
+
+    ``dones`` and ``terminals`` stand for each other; without both nothing ends. ``timeouts`` default to the last step
+    where that is not terminal. Missing rewards are 0.
+    """
+    source = scalar_source(file, demo, key)
+    if source is not None:
+        values = file.read(demo, source, start, stop)
+        if values.size != stop - start:
+            raise DatasetError(
+                f"{file.path}: demo '{demo}': '{source}' has shape {file.shape(demo, source)}: wanted (T,), one number "
+                "per step"
+            )
+        return values.reshape(stop - start)
+    values = np.zeros(stop - start, dtype=np.float32)
+    if key == "timeouts" and stop == file.length(demo):
+        values[-1] = float(not _scalars(file, demo, "terminals", stop - 1, stop)[0])
+    return values
+
+
+def scalar_source(file: DatasetFile, demo: str, key: str) -> str | None:
+    """The array that a key of :data:`SCALARS` is read from; None if it has to be made up."""
+    stand_in = {"dones": "terminals", "terminals": "dones"}
+    names = (key, stand_in.get(key, key))
+    return next((name for name in names if file.has(demo, name)), None)
+
+
+def check_step_key(file: DatasetFile, demo: str, key: str) -> None:
+    """A key of ``dataset_keys`` or ``action_keys`` that the file has, or that can be derived."""
+    if key in SCALARS or file.has(demo, key):
+        return
+    known = [
+        name for name in ("actions", "actions_abs", "states", *SCALARS) if file.has(demo, name)
+    ]
+    known += [f"action_dict/{name}" for name in file.obs_keys(demo, "action_dict")]
+    raise DatasetError(
+        f"{file.path}: demo '{demo}' has no '{key}'; {nearest(key, known)}: correct train.action_keys or "
+        "train.dataset_keys"
+    )

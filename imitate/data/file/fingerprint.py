@@ -1,0 +1,113 @@
+"""Fingerprint of a demonstration file: tells its content from another's, quickly for a file of any size.
+
+All names, lengths and actions are read. Of everything else that training may read (observations, rewards, ends,
+weights, success, instructions) small arrays are taken whole and of larger ones some steps, at the same places each
+time; where a file has very many arrays, those of some demos. A change of a few steps of a large array
+can go unseen; other data under the same name cannot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from imitate.data.file.extents import Extent, Extents
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.language import TASK_ATTRS
+from imitate.errors import DatasetError
+
+CONTENT_VERSION = 1
+"""Of the way in which ``content_sha256`` is made; digests of different versions say nothing about each other."""
+_ATTRS = ("success", "num_samples", *TASK_ATTRS)
+_WHOLE_BYTES = 2**14
+_STEPS = 4
+_MOST_ARRAYS = 3000
+_MOST_STEP_BYTES = 2**24
+_UNPACKED_DEMOS = 25
+"""Of so many demos large arrays are read that HDF5 has to put together."""
+Item = TypeVar("Item")
+
+
+def fingerprint(file: DatasetFile) -> dict[str, Any]:
+    """Size, counts, a SHA-256 of names, lengths and actions, and one of samples of everything.
+
+    Raises:
+        DatasetError: an array is damaged.
+    """
+    digest = hashlib.sha256(str(file.file_attrs.get("env_args")).encode())
+    demos = file.demos()
+    steps = 0
+    for demo in demos:
+        actions = np.ascontiguousarray(file.read(demo, "actions"))
+        steps += len(actions)
+        digest.update(_bytes(f"{demo} {actions.shape} {actions.dtype}"))
+        digest.update(actions.tobytes())
+    return {
+        "size_bytes": file.hdf5_path.stat().st_size,
+        "num_demos": len(demos),
+        "num_steps": steps,
+        "sha256": digest.hexdigest(),
+        "content_version": CONTENT_VERSION,
+        "content_sha256": _content(file, demos),
+    }
+
+
+def _content(file: DatasetFile, demos: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    if not demos:
+        return digest.hexdigest()
+    with Extents(file) as extents:
+        chosen = _spread(demos, max(2, _MOST_ARRAYS // max(1, len(extents.of(demos[0])))))
+        unpacked = set(_spread(chosen, _UNPACKED_DEMOS))
+        for demo in chosen:
+            attrs = file.attrs(demo, _ATTRS)
+            digest.update(_bytes(f"{demo} {sorted(attrs.items())}"))
+            for key, extent in extents.of(demo).items():
+                digest.update(_bytes(f"{key} {extent.shape} {extent.dtype.str}"))
+                for start, stop in _samples(extent, demo in unpacked):
+                    digest.update(_values(extents, demo, key, start, stop))
+    return digest.hexdigest()
+
+
+def _samples(extent: Extent, unpack: bool) -> list[tuple[int, int]]:
+    """Steps to take: all of a small array, some of a larger one; of those to unpack only where ``unpack`` says so."""
+    length = extent.shape[0]
+    step_bytes = math.prod(extent.shape[1:]) * extent.dtype.itemsize
+    if step_bytes * length <= _WHOLE_BYTES:
+        return [(0, length)]
+    if step_bytes > _MOST_STEP_BYTES or (extent.offset is None and not unpack):
+        return []
+    return [(step, step + 1) for step in _spread(range(length), _STEPS)]
+
+
+def _values(extents: Extents, demo: str, key: str, start: int, stop: int) -> bytes:
+    """Values of some steps as bytes; frames that are compressed one by one stay so."""
+    try:
+        if extents.of(demo)[key].offset is not None:
+            return extents.read(demo, key, start, stop).tobytes()
+        array = extents.file.array(demo, key)
+        with extents.file.reading(f"demo '{demo}', '{key}'"):
+            values = array[start:stop]
+    except DatasetError:
+        return b"unreadable"  # which is nobody's concern who does not train on it
+    if values.dtype.kind != "O":
+        return bytes(values.tobytes())
+    return b"".join(_bytes(item) for item in values.ravel())
+
+
+def _bytes(item: Any) -> bytes:
+    if isinstance(item, str):
+        return item.encode("utf-8", "surrogateescape")
+    return item if isinstance(item, bytes) else np.asarray(item).tobytes()
+
+
+def _spread(items: Sequence[Item], count: int) -> list[Item]:
+    """At most ``count`` items, evenly spread, the first and the last among them."""
+    if len(items) <= count:
+        return list(items)
+    at = np.linspace(0, len(items) - 1, count).round().astype(np.int64)
+    return [items[i] for i in at.tolist()]

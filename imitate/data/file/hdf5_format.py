@@ -1,0 +1,470 @@
+"""Reading of demonstration files in robomimic's HDF5 layout.
+
+/data                   attrs: total, env_args (JSON), imitate_format, control_freq
+  /<demo>               attrs: num_samples, success, model_file, ...
+    actions (T, A), rewards (T,), dones (T,), terminals (T,), timeouts (T,), states (T, S)
+    obs/<key> (T, ...), next_obs/<key> (T, ...)         images uint8 (T, H, W, C), or one JPEG per step
+/mask/<filter key>      names of demos
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+from h5py import h5d
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from imitate.data.file.confined import ConfinedFile, arrays_below
+from imitate.data.file.image_codec import DamagedFrameError, decode_jpegs, storage_of
+from imitate.data.file.journal import is_being_written, take_up, unfinished_words
+from imitate.errors import DatasetError, nearest
+from imitate.recognition import diagnosis
+
+_RECORDS_BYTES = 2**17
+_ALWAYS_BYTES, _MOST_RATIO = 2**26, 1100
+"""Arrays up to this size are taken at their word; larger ones up to so many times what is stored."""
+DAMAGED = "it is cut short or damaged; copy or collect it again"
+
+
+def natural_key(name: str) -> tuple[list[str | int], str]:
+    """Sorting key under which ``demo_2`` comes before ``demo_10``."""
+    parts = re.split(r"([0-9]+)", name)
+    return [int(part) if part.isascii() and part.isdigit() else part for part in parts], name
+
+
+class _Array(NamedTuple):
+    values: h5py.Dataset
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_jpeg: bool
+
+
+class DatasetFile:
+    """A demonstration file, open for reading; also a context manager.
+
+    A path of another format, such as a LeRobot folder, is read through a conversion in the cache
+    (:mod:`imitate.data.formats.cached`).
+
+    Args:
+        path: the HDF5 file, or a dataset of another format.
+        swmr: open it such that a process that writes in HDF5's SWMR mode may go on.
+
+    Attributes:
+        path: as given; errors name it.
+        hdf5_path: the HDF5 file that is read: ``path``, or its conversion.
+
+    Raises:
+        DatasetError: here and in every method: what is missing or damaged, in which file and demo.
+    """
+
+    def __init__(self, path: str | Path, *, swmr: bool = False) -> None:
+        self.path = Path(path).expanduser()
+        self.hdf5_path = self.path if _is_hdf5(self.path) else _converted(self.path)
+        self._file = _open(self.hdf5_path, swmr)
+        if not self._has_demos() and _is_convertible(self.path):
+            self.close()
+            self.hdf5_path = _converted(self.path)
+            self._file = _open(self.hdf5_path, swmr)
+        self._data = self._demo_group()
+        # The demo in hand and its arrays: opening one takes HDF5 longer than reading it.
+        self._demo: tuple[str, h5py.Group] | None = None
+        self._arrays: dict[str, _Array] = {}
+
+    def _has_demos(self) -> bool:
+        with self.reading("data"):
+            return isinstance(self._file.get("data"), h5py.Group)
+
+    def _demo_group(self) -> h5py.Group:
+        with self.reading("data"):
+            data = self._file.get("data")
+            names = ", ".join(sorted(self._file)) or "nothing"
+        if isinstance(data, h5py.Group):
+            return data
+        self.close()
+        raise DatasetError(
+            f"{self.path}: there is no group 'data' (found: {names}): "
+            "demonstrations belong in data/<demo>; write them with imitate.data.DatasetWriter"
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- demos -----------------------------------------------------------------------------------
+
+    def demos(self, filter_key: str | None = None) -> list[str]:
+        """Names of the demos, all or those of a mask, in natural order."""
+        with self.reading("data"):
+            names = list(self._data)
+        if filter_key is not None:
+            known = set(names)
+            names = self._masked(filter_key)
+            for name in names:
+                if name not in known:
+                    raise DatasetError(
+                        f"{self.path}: mask '{filter_key}' names demo '{name}', which is not in the file "
+                        f"({nearest(name, known)}): remove the name from the mask"
+                    )
+        return sorted(set(names), key=natural_key)
+
+    def filter_keys(self) -> dict[str, list[str]]:
+        """The masks: name -> demos."""
+        with self.reading("mask"):
+            masks = list(self._file["mask"]) if "mask" in self._file else []
+        return {name: sorted(self._masked(name), key=natural_key) for name in masks}
+
+    def _masked(self, filter_key: str) -> list[str]:
+        with self.reading("mask"):
+            masks = self._file.get("mask", {})
+            if filter_key not in masks:
+                raise DatasetError(
+                    f"{self.path}: there is no filter key '{filter_key}' under 'mask'; {nearest(filter_key, masks)}"
+                )
+            return [
+                name.decode(errors="surrogateescape") if isinstance(name, bytes) else str(name)
+                for name in np.ravel(masks[filter_key][()])
+            ]
+
+    def length(self, demo: str) -> int:
+        """Number of steps of a demo: that of its actions."""
+        with self.reading(f"demo '{demo}'"):
+            found = sorted(self._group(demo))
+        if "actions" not in found:
+            raise DatasetError(
+                f"{self.path}: demo '{demo}' has no 'actions' (found: {', '.join(found) or 'nothing'}): "
+                "remove the demo or write its actions"
+            )
+        return self.shape(demo, "actions")[0]
+
+    # ---- arrays ----------------------------------------------------------------------------------
+
+    def obs_keys(self, demo: str, group: str = "obs") -> list[str]:
+        """Observations of a demo, sorted; ``group`` is 'obs' or 'next_obs'."""
+        with self.reading(f"data/{demo}/{group}"):
+            found = self._group(demo).get(group)
+            return sorted(found) if isinstance(found, h5py.Group) else []
+
+    def keys(self, demo: str) -> list[str]:
+        """Paths of all arrays of a demo, sorted: 'actions', 'obs/object', ..."""
+        group = self._group(demo)
+        with self.reading(f"demo '{demo}'"):
+            return sorted(key for key, _ in arrays_below(group.id))
+
+    def check_confined(self) -> None:
+        """Make sure that no array of any demo lies in another file: what is copied byte for byte is not opened else.
+
+        Raises:
+            OutsideFileError: one does.
+        """
+        for demo in self.demos():
+            self.keys(demo)
+
+    def has(self, demo: str, key: str) -> bool:
+        """Whether a demo has the array ``key``, such as 'rewards' or 'obs/object'."""
+        with self.reading(f"demo '{demo}'"):
+            group = self._group(demo)
+            return key in self._arrays or key in group
+
+    def group(self, demo: str) -> h5py.Group:
+        """The demo itself; what is done with it belongs inside :meth:`reading`."""
+        return self._group(demo)
+
+    def array(self, demo: str, key: str) -> h5py.Dataset:
+        """The array as it lies in the file, not yet read; what is done with it belongs inside :meth:`reading`."""
+        return self._array(demo, key).values
+
+    def shape(self, demo: str, key: str) -> tuple[int, ...]:
+        """Shape ``(T, ...)`` of an array; of JPEG frames, when decoded."""
+        return self._array(demo, key).shape
+
+    def dtype(self, demo: str, key: str) -> np.dtype[Any]:
+        """Type of an array's values."""
+        return self._array(demo, key).dtype
+
+    def storage(self, demo: str, key: str) -> str:
+        """How an array lies in the file: see :class:`imitate.data.file.image_codec.Storage`."""
+        array = self._array(demo, key)
+        with self.reading(f"demo '{demo}', '{key}'"):
+            return "jpeg" if array.is_jpeg else storage_of(array.values).kind
+
+    def read(
+        self,
+        demo: str,
+        key: str,
+        start: int = 0,
+        stop: int | None = None,
+        threads: Executor | None = None,
+    ) -> NDArray[Any]:
+        """Steps ``start`` to ``stop`` of an array, all by default; ``threads`` decode JPEG frames."""
+        array = self._array(demo, key)
+        with self.reading(f"demo '{demo}', '{key}'"):
+            values: NDArray[Any] = array.values[start:stop]
+        if not array.is_jpeg:
+            return values
+        try:
+            return decode_jpegs(values, array.shape[1:], threads)
+        except DamagedFrameError as error:
+            raise DatasetError(
+                f"{self.path}: demo '{demo}': '{key}' at step {start + error.frame} cannot be decoded ({error}): "
+                "write the frame again, or leave the demo out with a filter key"
+            ) from error
+
+    # ---- metadata --------------------------------------------------------------------------------
+
+    @property
+    def env_meta(self) -> dict[str, Any]:
+        """The environment the demos come from: the attribute ``env_args``; {} if there is none."""
+        with self.reading("data"):
+            text = self._data.attrs.get("env_args")
+        if text is None:
+            return {}
+        try:
+            meta = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
+            meta = None
+        if not isinstance(meta, dict):
+            raise DatasetError(
+                f"{self.path}: attribute 'env_args' of group 'data' is not a JSON object (begins {str(text)[:40]!r}): "
+                "write one with env_name, type, env_kwargs"
+            )
+        kwargs = meta.get("env_kwargs")
+        if kwargs is not None and not isinstance(kwargs, dict):
+            raise DatasetError(
+                f"{self.path}: 'env_kwargs' in attribute 'env_args' of group 'data' is {str(kwargs)[:40]!r}: "
+                "write a JSON object, such as {}"
+            )
+        return {**meta, "env_kwargs": {}} if "env_kwargs" in meta and kwargs is None else meta
+
+    @property
+    def control_freq(self) -> float | None:
+        """Actions per second at which the demos were recorded; None where the file does not say it."""
+        kwargs = self.env_meta.get("env_kwargs")
+        in_env = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
+        said = self.file_attrs.get("control_freq")
+        rate = in_env if said is None else said
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
+            return None
+        return float(rate)
+
+    @property
+    def file_attrs(self) -> dict[str, Any]:
+        """Attributes of the group ``data``."""
+        with self.reading("data"):
+            return {_name(name): _plain(value) for name, value in self._data.attrs.items()}
+
+    def attrs(self, demo: str, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Attributes of a demo: all, or those of ``names`` that it has (a simulator's model takes long to read)."""
+        group = self._group(demo)
+        with self.reading(f"demo '{demo}'"):
+            wanted = list(group.attrs) if names is None else [n for n in names if n in group.attrs]
+            return {_name(name): _plain(group.attrs[name]) for name in wanted}
+
+    def success(self, demo: str) -> bool | None:
+        """Whether a demo solves its task, by its attribute ``success``; None without.
+
+        Raises:
+            DatasetError: the attribute is no single value.
+        """
+        said = self.attrs(demo, ["success"]).get("success")
+        if said is None:
+            return None
+        with self.reading(f"demo '{demo}', attribute 'success'"):
+            if np.size(said) != 1:
+                raise ValueError(f"it is {str(said)[:40]!r}, not true or false")
+            return bool(said)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Digests that tell this file's content from another's: see :mod:`imitate.data.file.fingerprint`."""
+        from imitate.data.file import fingerprint
+
+        return fingerprint.fingerprint(self)
+
+    # ---- access ----------------------------------------------------------------------------------
+
+    def _group(self, demo: str) -> h5py.Group:
+        if self._demo is not None and self._demo[0] == demo:
+            return self._demo[1]
+        with self.reading(f"demo '{demo}'"):
+            group = self._data.get(demo)
+            if isinstance(group, h5py.Group):
+                self._demo = demo, group
+                self._arrays = {}
+                return group
+            names = list(self._data)
+        raise DatasetError(f"{self.path}: there is no demo '{demo}'; {nearest(demo, names)}")
+
+    def _array(self, demo: str, key: str) -> _Array:
+        group = self._group(demo)
+        if key in self._arrays:
+            return self._arrays[key]
+        with self.reading(f"demo '{demo}', '{key}'"):
+            found = group.get(key)
+            if isinstance(found, h5py.Dataset) and found.shape:
+                check_size(found.id)
+                array = self._arrays[key] = _described(found)
+                return array
+            prefix, _, name = key.rpartition("/")
+            siblings = self.obs_keys(demo, prefix) if prefix else sorted(group)
+        place = f"'{prefix}/'" if prefix else "the demo"
+        raise DatasetError(
+            f"{self.path}: demo '{demo}' has no '{key}' ({place}: {nearest(name, siblings)}): "
+            "correct the key, or leave the demo out with a filter key"
+        )
+
+    @contextmanager
+    def reading(self, what: str) -> Iterator[None]:
+        """Turn whatever h5py raises at damaged data into a DatasetError; ``what`` says what was read."""
+        try:
+            yield
+        except (
+            OSError,
+            RuntimeError,
+            LookupError,
+            ValueError,
+            TypeError,
+            ArithmeticError,
+            MemoryError,
+        ) as error:
+            raise DatasetError(
+                f"{self.path}: {what} cannot be read: {DAMAGED} ({error})"
+            ) from error
+
+
+def check_size(array: h5d.DatasetID) -> None:
+    """Refuse an array of a size that only a damaged or malicious file can claim, before memory or time is taken for it.
+
+    Raises:
+        ValueError: it claims far more than any compressor could have put where it is stored.
+    """
+    dtype = array.dtype
+    claimed = math.prod(map(int, array.shape)) * dtype.itemsize
+    if claimed > _ALWAYS_BYTES:
+        stored = array.get_storage_size()
+        if claimed > _MOST_RATIO * stored:
+            raise ValueError(
+                f"shape {tuple(map(int, array.shape))} of {dtype} claims {claimed / 2**30:.3g} GiB, "
+                f"but {stored / 2**20:.3g} MiB are stored"
+            )
+
+
+def _described(values: h5py.Dataset) -> _Array:
+    shape, dtype = tuple(map(int, values.shape)), np.dtype(values.dtype)
+    frame = storage_of(values).frame if dtype.kind == "O" else None
+    if frame is not None:
+        return _Array(values, (*shape, *frame), np.dtype(np.uint8), True)
+    return _Array(values, shape, dtype, False)
+
+
+def _is_hdf5(path: Path) -> bool:
+    """Whether a path is to be opened as HDF5; true of damaged files that are called so."""
+    if path.suffix in (".hdf5", ".h5", ".partial") and path.is_file():
+        return True
+    return path.is_file() and (not os.access(path, os.R_OK) or h5py.is_hdf5(path))
+
+
+def _converted(path: Path) -> Path:
+    """The conversion of a dataset of another format.
+
+    Raises:
+        DatasetError: there is nothing, or nothing that can be converted.
+    """
+    if not path.exists():
+        left = unfinished_words(path)
+        if left:
+            raise DatasetError(f"{path}: there is no such file; {left}")
+        raise DatasetError(
+            diagnosis(path)
+            or f"{path}: there is no such file: correct the path, or collect or download the data first"
+        )
+    # Here, since the formats read and write demonstration files with this module.
+    from imitate.data.formats.cached import as_demonstration_file
+
+    return as_demonstration_file(path)
+
+
+def _is_convertible(path: Path) -> bool:
+    from imitate.data.formats.cached import convertible_format
+
+    return convertible_format(path) is not None
+
+
+def _open(path: Path, swmr: bool) -> h5py.File:
+    take_up(path)
+    try:
+        file = _open_either_way(path, swmr)
+        _keep_little(file)
+        return file
+    except PermissionError as error:
+        raise DatasetError(f"{path}: may not be read: change its permissions") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        if "unable to lock file" in reason and is_being_written(path):
+            raise DatasetError(
+                f"{path}: another process is changing it: try again when it has ended"
+            ) from error
+        with path.open("rb") as file:
+            is_hdf5 = file.read(8) == b"\x89HDF\r\n\x1a\n"
+        if is_hdf5:
+            raise DatasetError(f"{path}: {DAMAGED} ({reason})") from error
+        raise DatasetError(
+            diagnosis(path) or f"{path}: is not an HDF5 file: name a demonstration file (.hdf5)"
+        ) from error
+
+
+def _open_either_way(path: Path, swmr: bool) -> h5py.File:
+    try:
+        return ConfinedFile(path, "r", swmr=swmr)
+    except PermissionError:
+        raise
+    except (OSError, ValueError) as error:
+        # A process can open one file in one way only, and it may have it open already.
+        if "SWMR" not in str(error):
+            raise
+        return ConfinedFile(path, "r", swmr=not swmr)
+
+
+def _keep_little(file: h5py.File) -> None:
+    """Let HDF5 cache little of its own records.
+
+    It would keep up to 32 MB of them, for arrays that are opened once; reading them again costs no time that one sees.
+    """
+    config = file.id.get_mdc_config()
+    config.set_initial_size = True
+    config.initial_size = config.max_size = _RECORDS_BYTES
+    config.min_size = _RECORDS_BYTES // 2
+    file.id.set_mdc_config(config)
+
+
+def _name(name: str | bytes) -> str:
+    """An attribute's name, which h5py gives as bytes where it is not UTF-8."""
+    return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as text, number, bool or array."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,77 @@
+"""Observations of demonstration files by modality: the meaning of ``"auto"`` in ``observation.modalities``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.errors import DatasetError
+
+Shape = tuple[int, ...]
+SCAN_WORDS = ("scan", "lidar", "laser")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The observations that all files have.
+
+    Attributes:
+        shapes: shape of one step as stored, by key, sorted.
+        modalities: 'low_dim', 'rgb', 'depth' or 'scan' by key.
+        left_out: keys that are no observation of a known modality, with the reason.
+    """
+
+    shapes: Mapping[str, Shape]
+    modalities: Mapping[str, str]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def keys(self, modality: str) -> list[str]:
+        """Keys of a modality."""
+        return [key for key, kind in self.modalities.items() if kind == modality]
+
+    @property
+    def words(self) -> str:
+        """For example: position (2,), camera_image (96, 96, 3)."""
+        return ", ".join(f"{key} {shape}" for key, shape in self.shapes.items())
+
+
+def observed(files: Sequence[tuple[DatasetFile, str]]) -> Observed:
+    """Look at a demo of each file.
+
+    Args:
+        files: open files, each with the name of one of its demos.
+
+    Raises:
+        DatasetError: there is no observation that all files have.
+    """
+    common = set.intersection(*(set(file.obs_keys(demo)) for file, demo in files))
+    first, demo = files[0]
+    shapes, modalities, left_out = {}, {}, {}
+    for key in sorted(common):
+        shape, dtype = first.shape(demo, f"obs/{key}")[1:], first.dtype(demo, f"obs/{key}")
+        shapes[key] = shape
+        kind = _modality(key, shape, dtype)
+        if kind is None:
+            left_out[key] = f"shape {shape} of {dtype} is no vector, image, depth image or scan"
+        else:
+            modalities[key] = kind
+    if not modalities:
+        raise DatasetError(
+            f"{', '.join(str(file.path) for file, _ in files)}: have no observation in common: name other files"
+        )
+    return Observed(shapes, modalities, left_out)
+
+
+def _modality(key: str, shape: Shape, dtype: np.dtype) -> str | None:  # type: ignore[type-arg]
+    if dtype.kind not in "fiub":
+        return None
+    if len(shape) == 3:
+        return {3: "rgb", 1: "depth"}.get(shape[-1])
+    if len(shape) == 2 and dtype == np.uint8:
+        return None
+    if len(shape) == 2 and any(word in key.lower() for word in SCAN_WORDS):
+        return "scan"
+    return "low_dim" if len(shape) <= 2 else None

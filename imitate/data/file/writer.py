@@ -1,0 +1,561 @@
+"""Writing of demonstration files, episode by episode."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Self
+
+from imitate.data.file.confined import ConfinedFile, check_below
+from imitate.data.file.episode import Episode, arrays_of, attrs_of, stacked
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.image_codec import STORAGES, ImageStorage, storage_of, write_images
+from imitate.data.file.journal import JournaledFile, is_being_written, partial_of, roll_back
+from imitate.data.file.step_forms import Form, StepForms, as_step, check_first
+from imitate.errors import ConfigError, DatasetError, nearest
+
+FORMAT_VERSION = 1
+_MEANT = ("success", "name", "attrs", "language", "task_id", "model_file", "num_samples")
+"""Arguments of :meth:`DatasetWriter.finish_episode`, and attributes that readers look for."""
+_log = logging.getLogger(__name__)
+
+
+class DatasetWriter:
+    """Writes a demonstration file; a context manager.
+
+    Until :meth:`close` everything lies in ``<path>.partial``, where each finished episode is safe: a process that dies,
+    at whatever moment, loses the running episode only, and so does a full disk. Leaving the context with an exception
+    keeps the partial file; :func:`finish_partial` makes a file of it.
+
+    Args:
+        path: the HDF5 file to make.
+        env_meta: the environment, as :func:`imitate.envs.make_env` takes it; written as JSON.
+        overwrite: replace an existing file, at the moment of closing, and a partial one, now.
+        append: go on with an existing file, or with what an interrupted writer left of it; ``env_meta`` is then that of
+            the file. While it is written it lies under its partial name.
+        control_freq: actions per second, if known; with ``append`` the rate that the file has.
+        image_storage: how observations with two dimensions or more per step lie in the file. 'raw': as they are, read
+            fastest; 'gzip', 'lzf': compressed without loss; 'jpeg': uint8 images (H, W, 3) as one JPEG per step, with
+            loss, a tenth of the size or less, and the others as gzip.
+        jpeg_quality: 1 to 100.
+        keep_partial: keep what is finished when the context is left with an exception; False: leave nothing.
+        strict: refuse observations that readers would take for something else: with '/' in their name, or images that
+            are not uint8 (H, W, C), such as floats or channels first (those named 'depth' or 'segmentation' may be
+            any); and ``next_obs`` that does not fit ``obs``. False: for tools that copy what others recorded.
+
+    Raises:
+        ConfigError: an argument is none of those above.
+        DatasetError: the file exists or was recorded at another rate, an episode is malformed, or the disk is full.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        env_meta: Mapping[str, Any],
+        *,
+        overwrite: bool = False,
+        append: bool = False,
+        control_freq: float | None = None,
+        image_storage: ImageStorage = "raw",
+        jpeg_quality: int = 95,
+        keep_partial: bool = True,
+        strict: bool = True,
+    ) -> None:
+        self.path = Path(path).expanduser()
+        self.partial = partial_of(self.path)
+        if image_storage not in STORAGES:
+            raise ConfigError(
+                f"image_storage is {image_storage!r}; {nearest(str(image_storage), STORAGES)}"
+            )
+        if not 1 <= jpeg_quality <= 100:
+            raise ConfigError(f"jpeg_quality is {jpeg_quality}: wanted 1 to 100")
+        rate_hz = None if control_freq is None else _checked_rate(control_freq)
+        goes_on = append and _taken_up(self.path, self.partial, rate_hz)
+        if not goes_on:
+            _check_free(self.path, self.partial, overwrite)
+        self._image_storage: ImageStorage = image_storage
+        self._jpeg_quality = jpeg_quality
+        self._keep_partial = keep_partial
+        self._strict = strict
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._journal = JournaledFile(self.partial, keep=goes_on)
+        except OSError as error:
+            raise DatasetError(
+                f"{self.path}: cannot be written ({error.strerror}): choose another folder"
+            ) from error
+        self._file: h5py.File | None = ConfinedFile(self._journal, "r+" if goes_on else "w")
+        self._names: list[str] = []
+        self._layout: dict[str, Form] = {}
+        self._running: dict[str, list[Any]] | None = None
+        self._forms = StepForms({}, "", strict=strict)
+        if goes_on:
+            self._look_at_demos(self._file["data"])
+            return
+        with self._saved() as file:
+            data = file.create_group("data")
+            data.attrs["env_args"] = json.dumps(dict(env_meta))
+            data.attrs["imitate_format"] = FORMAT_VERSION
+            data.attrs["total"] = 0
+            if rate_hz is not None:
+                data.attrs["control_freq"] = rate_hz
+
+    def _look_at_demos(self, data: h5py.Group) -> None:
+        """Names and arrays of the demos that are there."""
+        self._names = list(data)
+        if self._names:
+            first = data[self._names[0]]
+            check_below(first)
+
+            def note(key: str, node: h5py.Dataset | h5py.Group) -> None:
+                if isinstance(node, h5py.Dataset):
+                    frame = storage_of(node).frame
+                    dtype = np.dtype(np.uint8) if frame else node.dtype
+                    self._layout[key] = Form(frame or node.shape[1:], dtype)
+
+            first.visititems(note)
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes in the file so far."""
+        return len(self._names)
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the arrays that each episode has; empty before the first."""
+        return tuple(self._layout)
+
+    # ---- whole episodes --------------------------------------------------------------------------
+
+    def append_episode(self, episode: Episode, name: str | None = None) -> str:
+        """Write one episode; safe on disk when this returns.
+
+        Args:
+            episode: its arrays.
+            name: of the demo; by default ``demo_<number>``.
+
+        Returns:
+            the demo's name.
+
+        Raises:
+            DatasetError: as for :meth:`append`; or observations and ``next_obs`` that do not fit each other.
+        """
+        name = f"demo_{len(self._names)}" if name is None else name
+        if name in self._names:
+            raise DatasetError(f"{self.path}: there is a demo '{name}' already: give another name")
+        where = f"{self.path}: demo '{name}'"
+        if not name or "/" in name or name == ".":
+            raise DatasetError(
+                f"{where}: a name has at least one letter and no '/': give another name"
+            )
+        arrays, attrs = arrays_of(episode, where), attrs_of(episode, where)
+        self._check_alike(arrays, where)
+        if self._strict and not self._layout:
+            self._check_first(arrays, where)
+        with self._saved() as file:
+            data = file["data"]
+            group = data.create_group(name)
+            for key, value in arrays.items():
+                is_image = value.ndim >= 3 and key.startswith(("obs/", "next_obs/"))
+                storage = self._image_storage if is_image else "raw"
+                write_images(group, key, value, storage, self._jpeg_quality)
+            length = len(arrays["actions"])
+            group.attrs.update({"num_samples": length, **attrs})
+            data.attrs["total"] = int(data.attrs["total"]) + length
+        self._names.append(name)
+        self._layout = self._layout or {
+            key: Form(value.shape[1:], value.dtype) for key, value in arrays.items()
+        }
+        return name
+
+    def _check_first(self, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
+        """The first episode has forms that others can have."""
+        for key, value in arrays.items():
+            place = f"{where}: '{key}'"
+            check_first(key, value.shape[1:], value.dtype, place, strict=True)
+        following = {key[5:]: value for key, value in arrays.items() if key.startswith("next_obs/")}
+        for key, value in following.items():
+            obs = arrays.get(key)
+            if obs is None or obs.shape != value.shape:
+                seen = "there is none" if obs is None else f"it has shape {obs.shape}"
+                raise DatasetError(
+                    f"{where}: 'next_{key}' has shape {value.shape}, but of '{key}' {seen}: give both alike"
+                )
+        for key in arrays:
+            if following and key.startswith("obs/") and key not in following:
+                raise DatasetError(
+                    f"{where}: 'next_{key}' is missing: give next_obs for all observations, or for none"
+                )
+
+    def _check_alike(self, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
+        """All episodes of a file have the same arrays."""
+        for key, (step, dtype) in self._layout.items():
+            if key not in arrays:
+                raise DatasetError(
+                    f"{where}: '{key}' is missing, which demo '{self._names[0]}' has: give it in each episode"
+                )
+            if arrays[key].shape[1:] != step:
+                raise DatasetError(
+                    f"{where}: a step of '{key}' has shape {arrays[key].shape[1:]}, but {step} in demo "
+                    f"'{self._names[0]}': give the same shape in each episode"
+                )
+            if arrays[key].dtype != dtype and np.uint8 in (arrays[key].dtype, dtype):
+                raise DatasetError(
+                    f"{where}: '{key}' is {arrays[key].dtype}, but {dtype} in demo '{self._names[0]}': "
+                    "give the same type in each episode"
+                )
+        for key in arrays:
+            if self._layout and key not in self._layout:
+                raise DatasetError(
+                    f"{where}: '{key}' is new, demo '{self._names[0]}' lacks it: give it in each episode or in none"
+                )
+
+    def add_filter_key(self, name: str, demos: Iterable[str]) -> None:
+        """Write a mask: the demos that ``filter_key=name`` selects. Replaces one of the same name."""
+        chosen = list(demos)
+        for demo in chosen:
+            if demo not in self._names:
+                raise DatasetError(
+                    f"{self.path}: filter key '{name}': there is no demo '{demo}'; {nearest(demo, self._names)}"
+                )
+        with self._saved() as file:
+            masks = file.require_group("mask")
+            if name in masks:
+                del masks[name]
+            masks.create_dataset(
+                name, data=np.array([demo.encode() for demo in chosen], dtype=np.bytes_)
+            )
+
+    # ---- step by step ----------------------------------------------------------------------------
+
+    def start_episode(self) -> None:
+        """Begin an episode that :meth:`append` fills.
+
+        Raises:
+            DatasetError: another one has begun, and was neither finished nor discarded.
+        """
+        if self._running is not None:
+            steps = len(self._running.get("actions", ()))
+            raise DatasetError(
+                f"{self.path}: start_episode() while an episode of {steps} steps is running: "
+                "call finish_episode() or discard_episode() first"
+            )
+        if any(key.startswith("next_obs/") for key in self._layout):
+            raise DatasetError(
+                f"{self.path}: demo '{self._names[0]}' has next_obs, which is not taken step by step: "
+                "give whole episodes to append_episode(), or begin another file"
+            )
+        self._running = {}
+        origin = self._names[0] if self._names else ""
+        self._forms = StepForms(self._layout, origin, strict=self._strict)
+
+    def append(
+        self,
+        *,
+        obs: Mapping[str, ArrayLike],
+        action: ArrayLike,
+        reward: float = 0.0,
+        terminal: bool = False,
+        timeout: bool = False,
+        state: ArrayLike | None = None,
+        **steps: ArrayLike,
+    ) -> None:
+        """One step: what was seen, what was done, what it gave.
+
+        Args:
+            obs: before the action.
+            action: (A,).
+            reward: for the action.
+            terminal: the task ended with it.
+            timeout: the clock ended with it.
+            state: (S,) simulator state before the action.
+            **steps: further values of this step, such as ``interventions``; each step needs the same ones.
+
+        Raises:
+            DatasetError: there is no running episode; or a value is no number, not finite, an image of another layout
+                or type, or has another name, shape or type than before. The step is not taken then.
+        """
+        if self._running is None:
+            raise DatasetError(
+                f"{self.path}: append() before start_episode(): call start_episode() first"
+            )
+        if not isinstance(obs, Mapping):
+            raise DatasetError(
+                f"{self.path}: obs is a {type(obs).__name__}: wanted a dict of arrays by name, such as "
+                '{"joint_pos": ...}'
+            )
+        values: dict[str, Any] = {f"obs/{key}": value for key, value in obs.items()}
+        values |= {
+            "actions": action,
+            "rewards": reward,
+            "terminals": terminal,
+            "timeouts": timeout,
+            **steps,
+        }
+        if state is not None:
+            values["states"] = state
+        where = f"{self.path}: step {len(self._running.get('actions', ()))}"
+        if "next_obs" in steps:
+            raise DatasetError(
+                f"{where}: next_obs is not taken step by step, as readers take the following observation: "
+                "leave it out, or give whole episodes to append_episode()"
+            )
+        arrays = {key: as_step(value, f"{where}: '{key}'") for key, value in values.items()}
+        self._forms.check(arrays, where)
+        for key, array in arrays.items():
+            self._running.setdefault(key, []).append(array)
+
+    def finish_episode(
+        self,
+        *,
+        success: bool | None = None,
+        name: str | None = None,
+        attrs: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> str:
+        """Write the running episode; its last step counts as a timeout unless it is terminal.
+
+        ``next_obs`` is not written: readers take the following observation.
+
+        Args:
+            success: True where the task was solved, False where not, None where nobody knows.
+            name: of the demo; by default ``demo_<number>``.
+            attrs: attributes of the demo under any name.
+            **more: the same, such as ``language="lift the cube"``, but no name that is nearly one of those that mean
+                something here (``success``, ``language``, ...), which would be a misspelt one.
+
+        Returns:
+            the demo's name.
+
+        Raises:
+            DatasetError: the episode has no step, ``success`` is neither true nor false, or an attribute's name is
+                nearly another one.
+        """
+        _check_spelling(more, self.path)
+        if success is not None and success not in (True, False):
+            raise DatasetError(
+                f"{self.path}: success is {success!r}: wanted True, False, or None where nobody knows"
+            )
+        running, self._running = self._running, None
+        if not running:
+            raise DatasetError(
+                f"{self.path}: finish_episode() without a step: call start_episode() and append() first"
+            )
+        arrays = {key: stacked(values, f"{self.path}: '{key}'") for key, values in running.items()}
+        if not arrays["terminals"][-1]:
+            arrays["timeouts"][-1] = True
+        given = {} if success is None else {"success": bool(success)}
+        known = {"actions", "rewards", "terminals", "timeouts", "states"}
+        episode = Episode(
+            obs={key[4:]: value for key, value in arrays.items() if key.startswith("obs/")},
+            actions=arrays["actions"],
+            rewards=arrays["rewards"],
+            terminals=arrays["terminals"],
+            timeouts=arrays["timeouts"],
+            states=arrays.get("states"),
+            attrs={**given, **more, **(attrs or {})},
+            steps={
+                key: value for key, value in arrays.items() if key not in known and "/" not in key
+            },
+        )
+        return self.append_episode(episode, name)
+
+    def discard_episode(self) -> None:
+        """Forget the running episode."""
+        self._running = None
+
+    # ---- end -------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Finish: the partial file becomes the final one. Without an episode: an error, and nothing is left.
+
+        An episode that is still running is not written, which a warning says.
+        """
+        if self._file is None:
+            return
+        left = len((self._running or {}).get("actions", ()))
+        lost = f"the running episode of {left} steps was neither finished nor discarded: call finish_episode() before"
+        if not self._names:
+            self._abandon()
+            reason = lost if left else "there is nothing to save"
+            raise DatasetError(f"{self.path}: no episode was written: {reason}")
+        if left:
+            _log.warning("%s: %s", self.path, lost)
+        with self._saved() as file:
+            file.close()
+        self._file = None
+        self._journal.close()
+        os.replace(self.partial, self.path)
+        _sync_folder(self.path.parent)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif self._file is not None:
+            self._abandon()
+
+    @contextmanager
+    def _saved(self) -> Iterator[h5py.File]:
+        """Changes to the file that are all on disk at the end, or none."""
+        if self._file is None:
+            raise DatasetError(
+                f"{self.path}: the writer is closed: make a new one with another path"
+            )
+        try:
+            yield self._file
+            if self._file:
+                self._file.flush()
+            self._journal.commit()
+        except BaseException as error:
+            self._abandon()
+            if isinstance(error, OSError):
+                saved = (
+                    f"; the {len(self._names)} episodes before are safe in {self.partial}"
+                    if self._names and self._keep_partial
+                    else ""
+                )
+                raise DatasetError(
+                    f"{self.path}: cannot be written ({error.strerror or error}){saved}: make room on the disk"
+                ) from error
+            raise
+
+    def _abandon(self) -> None:
+        """Close, keeping what was saved; nothing if there was nothing."""
+        self._journal.stop()
+        with suppress(Exception):
+            if self._file is not None:
+                self._file.close()
+        self._file = None
+        self._journal.close(roll_back=True)
+        if self._names and self._keep_partial:
+            _log.warning("finished episodes (%d) are kept in %s", len(self._names), self.partial)
+        else:
+            self.partial.unlink()
+
+
+def _check_spelling(attrs: Iterable[str], path: Path) -> None:
+    for name in attrs:
+        close = get_close_matches(name.lower(), _MEANT, n=1, cutoff=0.8)
+        if close and name not in _MEANT:
+            raise DatasetError(
+                f"{path}: finish_episode({name}=...): did you mean '{close[0]}'? "
+                f"for an attribute of that name say attrs={{'{name}': ...}}"
+            )
+
+
+def finish_partial(path: str | Path) -> int:
+    """Make the file of an interrupted :class:`DatasetWriter` from its partial file.
+
+    Args:
+        path: the file that was to be written; with or without ``.partial``.
+
+    Returns:
+        the number of episodes in it.
+
+    Raises:
+        DatasetError: there is no partial file, it is still being written or holds no episode, or ``path`` exists.
+    """
+    path = Path(path).expanduser()
+    path = path.with_suffix("") if path.suffix == ".partial" else path
+    partial = partial_of(path)
+    if path.exists() and not partial.exists():
+        raise DatasetError(f"{path}: is finished already: there is no {partial.name} beside it")
+    if path.exists():
+        raise DatasetError(f"{path}: exists already: rename or remove it first")
+    if is_being_written(partial):
+        raise DatasetError(f"{partial}: another process is writing it: wait for it or stop it")
+    with DatasetFile(partial) as file:
+        count = len(file.demos())
+    if count == 0:
+        raise DatasetError(f"{partial}: holds no episode: remove it")
+    os.replace(partial, path)
+    _sync_folder(path.parent)
+    return count
+
+
+def _checked_rate(control_freq: float) -> float:
+    try:
+        rate_hz = float(control_freq)
+    except (TypeError, ValueError):
+        rate_hz = 0.0
+    if not 0 < rate_hz < math.inf:
+        raise ConfigError(
+            f"control_freq is {control_freq!r}: wanted the number of actions per second, such as 10"
+        )
+    return rate_hz
+
+
+def _taken_up(path: Path, partial: Path, rate_hz: float | None) -> bool:
+    """Whether there is a file to go on with; it then lies under its partial name, as its writer last left it.
+
+    Raises:
+        DatasetError: another process writes it, there are two of it, or its demos were recorded at another rate.
+    """
+    if is_being_written(partial):
+        raise DatasetError(
+            f"{path}: another process is writing it: wait for it or choose another name"
+        )
+    if partial.exists() and path.exists():
+        raise DatasetError(f"{path}: exists beside {partial}: remove one of them")
+    if path.exists():
+        _check_same_rate(path, rate_hz)
+        os.replace(path, partial)
+    elif partial.exists():
+        roll_back(partial)
+        _check_same_rate(partial, rate_hz)
+    return partial.exists()
+
+
+def _check_same_rate(path: Path, rate_hz: float | None) -> None:
+    with DatasetFile(path) as file:
+        recorded = file.control_freq
+    if None not in (rate_hz, recorded) and rate_hz != recorded:
+        raise DatasetError(
+            f"{path}: was recorded at {recorded:g} Hz, and control_freq is {rate_hz:g}: record at the same rate, "
+            "or into another file"
+        )
+
+
+def _check_free(path: Path, partial: Path, overwrite: bool) -> None:
+    if is_being_written(partial):
+        raise DatasetError(
+            f"{path}: another process is writing it: wait for it or choose another name"
+        )
+    if overwrite:
+        return
+    if path.exists():
+        raise DatasetError(f"{path}: exists already: choose another name, or pass overwrite=True")
+    if partial.exists():
+        raise DatasetError(
+            f"{partial}: is left from an interrupted recording: make a file of it with "
+            f"imitate.data.finish_partial('{path}'), or replace it with overwrite=True"
+        )
+
+
+def _sync_folder(path: Path) -> None:
+    """Make a renaming in the folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Evaluation of policies: rollouts in simulators, videos, fitted Q evaluation from recorded data."""

@@ -1,0 +1,65 @@
+"""Episodes whose process died or hung: which are tried again, which have failed, and when nothing can be played."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from imitate.errors import EvaluationError
+from imitate.evaluation.episodes import Episode, EpisodePlan, failed_episode
+from imitate.processes import Lost
+
+TRIES = 2
+HOPELESS = 4
+"""So many lost episodes without one that was played: nothing is wrong with a single episode."""
+
+GUARD = 'a script that trains or evaluates must do so under `if __name__ == "__main__":`: its processes import it'
+
+
+class Losses:
+    """What was lost in one evaluation.
+
+    Args:
+        env_name: for messages.
+        plan: of the episodes.
+    """
+
+    def __init__(self, env_name: str, plan: EpisodePlan) -> None:
+        self._env_name, self._plan = env_name, plan
+        self._reasons: dict[int, list[str]] = {}
+
+    def add(
+        self, index: int, reason: str, results: Mapping[int, Episode], *, begun: bool = True
+    ) -> None:
+        """Note a loss.
+
+        Args:
+            index: of the episode.
+            reason: in words.
+            results: episodes that have ended.
+            begun: False where the process ended before it did anything.
+
+        Raises:
+            EvaluationError: episodes are lost one after the other and none was ever played.
+        """
+        self._reasons.setdefault(index, []).append(reason)
+        lost = sum(map(len, self._reasons.values()))
+        if lost < HOPELESS or not all(episode.error for episode in results.values()):
+            return
+        if not begun:
+            raise EvaluationError(f"every evaluation process ended as it began ({reason}); {GUARD}")
+        raise EvaluationError(
+            f"environment '{self._env_name}': none of {lost} tries to play an episode came to its end; "
+            f"the last one: {reason}"
+        )
+
+    def episode(self, index: int, answer: Episode | Lost) -> Episode | None:
+        """The episode as it counts: as played, with the first loss told, or failed; None: to be tried again."""
+        reasons = self._reasons.get(index, [])
+        if not isinstance(answer, Lost):
+            first = reasons[0] if reasons else None
+            return replace(answer, first_error=first) if first else answer
+        if len(reasons) < TRIES:
+            return None
+        words = f"environment '{self._env_name}': {reasons[-1]}, in {TRIES} tries"
+        return failed_episode(self._plan, index, words)

@@ -1,0 +1,352 @@
+"""One evaluation episode: seed, reset, act until success or the horizon, perhaps with frames for a video."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imitate.envs import make_env
+from imitate.envs.cameras import sizes_of
+from imitate.envs.watched import watched
+from imitate.errors import EnvError, NotFiniteError, UserError
+from imitate.evaluation.overlay import Overlay
+from imitate.policy.loading import policy_from_checkpoint
+from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.processes import Beat
+from imitate.seeding import preserved_rng, seed_everything, torch_threads
+
+
+@dataclass(frozen=True)
+class EpisodePlan:
+    """How episodes run. Episode i starts from `seed + i`, whatever the checkpoint and the number of workers.
+
+    Attributes:
+        frame_dir: folder for raw video frames; None renders nothing.
+        video_episodes: episodes 0 .. video_episodes - 1 are rendered.
+        video_skip: a frame every so many environment steps.
+        overlay: draw what the policy plans and looks at onto the frames.
+        step_timeout_s: one call of the environment that takes longer ends its process; None: no limit.
+    """
+
+    horizon: int
+    seed: int
+    terminate_on_success: bool = True
+    frame_dir: str | None = None
+    video_episodes: int = 0
+    video_skip: int = 5
+    camera: str | None = "agentview"
+    frame_size: int = 256
+    overlay: bool = False
+    step_timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to play episodes of one checkpoint in one environment; picklable."""
+
+    checkpoint: str
+    env_meta: dict[str, Any]
+    plan: EpisodePlan
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What came out of one episode.
+
+    Attributes:
+        success: at any step.
+        success_at_end: at the last step; the same where episodes end at success.
+        error: why it could not be played; it then counts as failed.
+        first_error: why a first try could not be played; the rest is what came of the second one.
+    """
+
+    index: int
+    seed: int
+    success: bool
+    episode_return: float
+    length: int
+    success_at_end: bool
+    frames: int = 0
+    error: str | None = None
+    render_error: str | None = None
+    first_error: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def told(error: BaseException) -> str:
+    """An error of a simulator or a policy in words."""
+    if isinstance(error, SystemExit):
+        return f"the environment or the policy called sys.exit({error.code!r})"
+    return f"{type(error).__name__}: {error}"
+
+
+def failed_episode(plan: EpisodePlan, index: int, error: str) -> Episode:
+    """The record of an episode that could not be played."""
+    return Episode(
+        index,
+        plan.seed + index,
+        success=False,
+        episode_return=0.0,
+        length=0,
+        success_at_end=False,
+        error=error,
+    )
+
+
+class EpisodeRunner:
+    """Plays episodes in this process; the environment and the policy are made once and kept.
+
+    Args:
+        beat: told which call of the environment begins.
+    """
+
+    def __init__(self, beat: Beat | None = None) -> None:
+        self._beat = beat
+        self._policy: RolloutPolicy | None = None
+        self._policy_key: tuple[Any, ...] = ()
+        self._envs: dict[bool, Any] = {}
+        self._env_key: tuple[Any, ...] = ()
+        self._render_error: str | None = None
+
+    def load(self, job: Job) -> None:
+        """Make ready for a job, keeping what the last one already loaded."""
+        path = Path(job.checkpoint)
+        key = (job.checkpoint, job.device, path.stat().st_mtime_ns if path.is_file() else 0)
+        if key != self._policy_key:
+            self._policy, _ = policy_from_checkpoint(device=job.device, ckpt_path=job.checkpoint)
+            self._policy_key = key
+
+    def use_policy(self, policy: RolloutPolicy) -> None:
+        """Play with a policy at hand."""
+        self._policy = policy
+
+    def play(self, env_meta: dict[str, Any], plan: EpisodePlan, index: int) -> Episode:
+        """Episode `index`. One that the simulator or the policy breaks is tried twice, then recorded with the error.
+
+        Raises:
+            UserError: policy and environment do not fit each other, or the environment cannot be made.
+        """
+        episode = self._try_to_play(env_meta, plan, index)
+        if episode.error is None:
+            return episode
+        self.close()
+        again = self._try_to_play(env_meta, plan, index)
+        return again if again.error else replace(again, first_error=episode.error)
+
+    def close(self) -> None:
+        """Close the environments."""
+        for env in self._envs.values():
+            env.close()
+        self._envs.clear()
+
+    def _try_to_play(self, env_meta: dict[str, Any], plan: EpisodePlan, index: int) -> Episode:
+        # Simulators raise what they like; it is the episode that failed.
+        try:
+            with preserved_rng(), torch_threads(1):
+                seed_everything(plan.seed + index)
+                return self._play(env_meta, plan, index)
+        except NotFiniteError as error:
+            return failed_episode(plan, index, str(error))
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            return failed_episode(plan, index, told(error))
+
+    def _play(self, env_meta: dict[str, Any], plan: EpisodePlan, index: int) -> Episode:
+        assert self._policy is not None
+        policy = self._policy
+        recorder = FrameRecorder(plan, index, policy)
+        env = self._env(env_meta, policy, render=recorder.wanted)
+        obs, _ = env.reset(seed=plan.seed + index)
+        check_fit(policy, env, obs)
+        goal = goal_of(policy, env)
+        policy.start_episode(env_meta.get("lang"))
+        success, at_end, total, length = False, False, 0.0, 0
+        with recorder:
+            over = False
+            while length < plan.horizon and not over:
+                action = policy(obs, goal)
+                recorder.add(env, length, obs)
+                obs, reward, terminated, truncated, _ = env.step(action)
+                policy.observe(reward)
+                length += 1
+                total += float(reward)
+                at_end = bool(env.is_success()["task"])
+                success = success or at_end
+                over = bool(terminated or truncated or (success and plan.terminate_on_success))
+            recorder.add(env, length, last=over)
+        if success:
+            policy.check(obs)  # a simulator that broke may call anything a success
+        return Episode(
+            index,
+            plan.seed + index,
+            success,
+            total,
+            length,
+            at_end,
+            frames=recorder.count,
+            render_error=recorder.error or self._render_error,
+        )
+
+    def _env(self, env_meta: dict[str, Any], policy: RolloutPolicy, *, render: bool) -> Any:
+        sizes = sizes_of(policy.algo.preprocess.raw_shapes)
+        key = (repr(env_meta), policy.obs_keys, tuple(sizes.items()))
+        if key != self._env_key:
+            self.close()
+            self._env_key, self._render_error = key, None
+        render = render and self._render_error is None
+        if render not in self._envs:
+            try:
+                make = partial(
+                    make_env, env_meta, obs_keys=policy.obs_keys, render=render, camera_size=sizes
+                )
+                self._envs[render] = watched(make, self._beat)
+            except Exception as error:
+                if not render:
+                    raise
+                # No OpenGL library: the numbers matter more than the picture.
+                self._render_error = f"{type(error).__name__}: {error}"
+                return self._env(env_meta, policy, render=False)
+        return self._envs[render]
+
+
+class FrameRecorder:
+    """Appends an episode's frames to a raw file, so that no process holds a whole video in memory."""
+
+    def __init__(self, plan: EpisodePlan, index: int, policy: RolloutPolicy) -> None:
+        self.wanted = plan.frame_dir is not None and index < plan.video_episodes
+        self.count = 0
+        self.error: str | None = None
+        self._plan = plan
+        self._overlay = Overlay(policy) if plan.overlay and self.wanted else None
+        self._path = frame_file(plan.frame_dir, index) if plan.frame_dir is not None else None
+        self._file: Any = None
+
+    def __enter__(self) -> FrameRecorder:
+        if self.wanted and self._path is not None:
+            self._file = self._path.open("wb")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(
+        self, env: Any, step: int, obs: Mapping[str, Any] | None = None, *, last: bool = False
+    ) -> None:
+        """Render if this step has a frame; a failing renderer ends the video, not the episode.
+
+        Args:
+            env: in the state to show.
+            step: steps so far.
+            obs: what the policy has just acted on; None where it has not acted on this state.
+            last: nothing follows, so there is a frame in any case.
+        """
+        plan = self._plan
+        if self._file is None or self.error is not None or (step % plan.video_skip and not last):
+            return
+        try:
+            frame = env.render(
+                height=plan.frame_size, width=plan.frame_size, camera_name=plan.camera
+            )
+            frame = np.ascontiguousarray(frame, dtype=np.uint8)
+            if frame.shape != (plan.frame_size, plan.frame_size, 3):
+                raise ValueError(f"the renderer gave a picture of shape {frame.shape}")
+            if self._overlay is not None and obs is not None:
+                frame = self._overlay.draw(frame, env, plan.camera, obs)
+            self._file.write(frame.tobytes())
+            self.count += 1
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+
+
+def frame_file(frame_dir: str, index: int) -> Path:
+    """Where an episode's raw frames lie."""
+    return Path(frame_dir) / f"episode_{index}.rgb"
+
+
+def check_fit(policy: RolloutPolicy, env: Any, obs: Mapping[str, Any]) -> None:
+    """Compare what the policy takes and gives with what the environment gives and takes.
+
+    Raises:
+        EnvError: they differ; both sizes are named.
+    """
+    check_action_size(policy, env.name, int(env.action_dim))
+    check_obs_shapes(policy, env.name, {key: np.shape(value) for key, value in obs.items()})
+
+
+def check_obs_shapes(
+    policy: RolloutPolicy, env_name: str, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Raise EnvError where an observation is missing or has another shape than in training."""
+    for key in policy.obs_keys:
+        wanted = tuple(policy.algo.preprocess.raw_shapes[key])
+        if key not in shapes:
+            raise _misfit(
+                env_name,
+                f"gives no observation '{key}', the checkpoint takes one of shape {wanted}",
+            )
+        if tuple(shapes[key]) != wanted:
+            raise _misfit(
+                env_name,
+                f"gives observation '{key}' of shape {tuple(shapes[key])}, the checkpoint takes {wanted}",
+            )
+
+
+def check_action_size(policy: RolloutPolicy, env_name: str, size: int) -> None:
+    """Raise EnvError where policy and environment disagree on the size of an action."""
+    given = policy.algo.preprocess.actions.sent_dim
+    if given != size:
+        raise _misfit(env_name, f"takes actions of {size} numbers, the checkpoint gives {given}")
+
+
+def _misfit(env_name: str, words: str) -> EnvError:
+    return EnvError(
+        f"environment '{env_name}' {words}; evaluate in the environment and with the robot it was trained for"
+    )
+
+
+def goal_of(policy: RolloutPolicy, env: Any) -> Any:
+    """The goal of this episode, for a policy that takes one.
+
+    Raises:
+        EnvError: the environment has none.
+    """
+    if not policy.goal_keys:
+        return None
+    if not hasattr(env, "get_goal"):
+        raise EnvError(
+            f"environment '{env.name}' has no get_goal(), which a goal-conditioned policy needs "
+            f"(goal keys {', '.join(policy.goal_keys)}); evaluate with an environment class that has it"
+        )
+    return env.get_goal()
+
+
+def timed(start: float) -> float:
+    """Seconds since `start` (time.perf_counter), to the millisecond."""
+    return round(time.perf_counter() - start, 3)
+
+
+def hopeless(results: dict[int, Episode], give_up_after: int | None) -> bool:
+    """Whether the first `give_up_after` episodes are all there and all failed."""
+    if give_up_after is None:
+        return False
+    first = [results.get(index) for index in range(give_up_after)]
+    return all(episode is not None and not episode.success for episode in first)
+
+
+def in_order(results: dict[int, Episode], give_up_after: int | None) -> list[Episode]:
+    """Episodes by index. Of a hopeless evaluation only the first, so that the outcome does not depend on timing."""
+    if hopeless(results, give_up_after):
+        return [results[index] for index in range(give_up_after or 0)]
+    return [results[index] for index in sorted(results)]

@@ -1,0 +1,149 @@
+"""What an evaluation measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from imitate.config.from_data import rollout_horizon
+from imitate.evaluation.episodes import Episode
+from imitate.functional.statistics import wilson_interval
+
+LONG_DEMO = 0.6
+"""Demonstrations of this share of the horizon are about as long as it."""
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Episodes and what they come to.
+
+    Attributes:
+        planned: episodes asked for; fewer were played if the evaluation was given up as hopeless.
+        longest_demo: steps of the longest demonstration that the policy learned from; None: not known.
+    """
+
+    env_name: str
+    checkpoint: str | None
+    episodes: tuple[Episode, ...]
+    planned: int
+    horizon: int
+    seed: int
+    mode: str
+    workers: int
+    wall_s: float
+    video: str | None = None
+    warnings: tuple[str, ...] = ()
+    longest_demo: int | None = None
+
+    @property
+    def successes(self) -> int:
+        """Number of successful episodes."""
+        return sum(self.success)
+
+    @property
+    def success(self) -> list[bool]:
+        """Per episode."""
+        return [episode.success for episode in self.episodes]
+
+    @property
+    def returns(self) -> list[float]:
+        """Sum of rewards per episode."""
+        return [episode.episode_return for episode in self.episodes]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Environment steps per episode."""
+        return [episode.length for episode in self.episodes]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Environment seed per episode."""
+        return [episode.seed for episode in self.episodes]
+
+    @property
+    def success_rate(self) -> float:
+        """Share of successful episodes."""
+        return self.successes / len(self.episodes)
+
+    @property
+    def success_rate_at_end(self) -> float:
+        """Share of episodes whose last step was a success."""
+        return fmean(episode.success_at_end for episode in self.episodes)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson 95 % interval of the success rate."""
+        low, high = wilson_interval(self.successes, len(self.episodes))
+        return float(low), float(high)
+
+    @property
+    def mean_return(self) -> float:
+        """Mean sum of rewards."""
+        return fmean(self.returns)
+
+    @property
+    def mean_length(self) -> float:
+        """Mean number of steps."""
+        return fmean(self.lengths)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it was stopped as hopeless."""
+        return len(self.episodes) < self.planned
+
+    @property
+    def not_played(self) -> int:
+        """Episodes that broke twice; they count as failures."""
+        return sum(episode.error is not None for episode in self.episodes)
+
+    @property
+    def out_of_time(self) -> int:
+        """Failed episodes that ended at the horizon."""
+        return sum(
+            not episode.success and episode.error is None and episode.length >= self.horizon
+            for episode in self.episodes
+        )
+
+    def horizon_note(self, option: str) -> str | None:
+        """A line where the horizon may be what failed: most failures end by it, and demonstrations are about as long.
+
+        Args:
+            option: what a longer horizon is asked for with, such as ``--horizon ``.
+        """
+        failures = len(self.episodes) - self.successes
+        if self.longest_demo is None or self.longest_demo < LONG_DEMO * self.horizon:
+            return None
+        if not self.out_of_time or 2 * self.out_of_time < failures:
+            return None
+        return (
+            f"{self.out_of_time} of {failures} failures ended at the horizon of {self.horizon}; demonstrations last up "
+            f"to {self.longest_demo} steps: {option}{rollout_horizon([self.longest_demo])}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "env": self.env_name,
+            "checkpoint": self.checkpoint,
+            "episodes": len(self.episodes),
+            "planned_episodes": self.planned,
+            "successes": self.successes,
+            "success_rate": self.success_rate,
+            "success_rate_95": list(self.interval),
+            "success_rate_at_end": self.success_rate_at_end,
+            "mean_return": self.mean_return,
+            "mean_length": self.mean_length,
+            "horizon": self.horizon,
+            "out_of_time": self.out_of_time,
+            "longest_demo": self.longest_demo,
+            "seed": self.seed,
+            "mode": self.mode,
+            "workers": self.workers,
+            "wall_s": self.wall_s,
+            "video": self.video,
+            "gave_up": self.gave_up,
+            "not_played": self.not_played,
+            "warnings": list(self.warnings),
+            "per_episode": [episode.to_dict() for episode in self.episodes],
+        }

@@ -1,0 +1,259 @@
+"""Somebody watches a policy at work: an expert who says what is right, or a person who takes over.
+
+What is recorded, per step: ``policy_actions``, what the policy wanted; ``executed_actions``, what was done;
+``actions``, what is to be learned, the label where there is one, else what was done; ``labelled``, 1 where there is a
+label; ``interventions``, 1 where the supervisor acted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from imitate.data.file.episode import Episode
+from imitate.envs import Env
+from imitate.envs.env import Obs
+from imitate.envs.experts import Style, find_expert
+from imitate.policy.rollout_policy import RolloutPolicy
+
+Action = NDArray[np.float64]
+
+
+class Word(NamedTuple):
+    """What a supervisor says to a step.
+
+    Attributes:
+        label: (A,) the right action; None: no opinion.
+        takes_over: ``label`` is done instead of what the policy wants.
+    """
+
+    label: Action | None = None
+    takes_over: bool = False
+
+
+class Supervisor(Protocol):
+    """Watches."""
+
+    def start_episode(self, seed: int) -> None:
+        """A new episode begins; what is drawn in it follows from the seed."""
+
+    def watch(self, obs: Obs, wanted: Action) -> Word:
+        """Look at an observation and at the action (A,) that the policy would take."""
+
+
+Expert = Callable[[Obs], Any]
+"""From an observation to the right action (A,); told of ``start_episode(seed)`` if it has that, and of steps in which
+it is not asked if it has ``follow(obs)``."""
+
+Hand = Callable[[Obs, Action], Any]
+"""From an observation and what the policy wants to an action (A,) while somebody holds the robot, else None."""
+
+
+class ScriptedExpert:
+    """The scripted expert of a robosuite task, always of the same habits: labels do not contradict each other."""
+
+    def __init__(self, env_name: str) -> None:
+        still = np.zeros(3)
+        style = Style(speed=0.65, hover_m=0.075, grasp_offset_m=still, detour_m=still[:2])
+        self._expert = find_expert(env_name)(style)
+
+    def __call__(self, obs: Obs) -> Action:
+        """See the class."""
+        return np.clip(self._expert.act(obs), -1.0, 1.0).astype(np.float64)
+
+
+class PolicyExpert:
+    """A trained policy, such as one that sees more than the one that learns."""
+
+    def __init__(self, policy: RolloutPolicy) -> None:
+        self._policy = policy
+
+    def start_episode(self, seed: int) -> None:
+        """Forget the last one."""
+        self._policy.start_episode()
+
+    def __call__(self, obs: Obs) -> Action:
+        """A new decision each time: of a chunk only the first action is right here."""
+        self._policy.cut_plan()
+        return self._policy(obs)
+
+    def follow(self, obs: Obs) -> None:
+        """What it remembers of an episode has no gaps."""
+        self._policy(obs)
+
+
+class Labels:
+    """DAgger's supervisor: labels each step, and acts with probability ``beta``.
+
+    Args:
+        expert: is asked.
+        beta: probability with which it acts where it is asked.
+        every: it is asked in the first of so many steps; neighbours look alike, so that their labels say little new.
+    """
+
+    def __init__(self, expert: Expert, beta: float, every: int = 1) -> None:
+        self._expert, self._beta, self._every = expert, beta, every
+        self._rng, self._step = np.random.default_rng(0), 0
+
+    def start_episode(self, seed: int) -> None:
+        """See the class."""
+        self._rng, self._step = np.random.default_rng([seed, 1]), 0
+        _tell(self._expert, seed)
+
+    def watch(self, obs: Obs, wanted: Action) -> Word:
+        """See the class."""
+        step, self._step = self._step, self._step + 1
+        if step % self._every:
+            follow = getattr(self._expert, "follow", None)
+            if follow is not None:
+                follow(obs)
+            return Word()
+        label = np.asarray(self._expert(obs), dtype=np.float64).reshape(wanted.shape)
+        return Word(label, bool(self._rng.random() < self._beta))
+
+
+class TakesOver:
+    """HG-DAgger's supervisor: has an opinion only where it acts."""
+
+    def __init__(self, hand: Hand) -> None:
+        self._hand = hand
+
+    def start_episode(self, seed: int) -> None:
+        """See the class."""
+        _tell(self._hand, seed)
+
+    def watch(self, obs: Obs, wanted: Action) -> Word:
+        """See the class."""
+        given = self._hand(obs, wanted)
+        if given is None:
+            return Word()
+        return Word(np.asarray(given, dtype=np.float64).reshape(wanted.shape), takes_over=True)
+
+
+class Vigilant:
+    """A person as a script: takes over where the policy is wrong for a while, lets go where it is right for a while.
+
+    Args:
+        expert: what the person would do.
+        tolerance: largest difference of an action's numbers that counts as right.
+        patience: steps in a row that it takes to take over, or to let go.
+    """
+
+    def __init__(self, expert: Expert, *, tolerance: float = 0.5, patience: int = 5) -> None:
+        self._expert, self._tolerance, self._patience = expert, tolerance, patience
+        self._holds, self._count = False, 0
+
+    def start_episode(self, seed: int) -> None:
+        """Hands off."""
+        self._holds, self._count = False, 0
+        _tell(self._expert, seed)
+
+    def __call__(self, obs: Obs, wanted: Action) -> Action | None:
+        """The expert's action while it holds the robot."""
+        action = np.asarray(self._expert(obs), dtype=np.float64)
+        is_wrong = float(np.abs(action - wanted).max()) > self._tolerance
+        self._count = self._count + 1 if is_wrong != self._holds else 0
+        if self._count >= self._patience:
+            self._holds, self._count = not self._holds, 0
+        return action if self._holds else None
+
+
+def _tell(who: object, seed: int) -> None:
+    """A new episode begins, for whoever wants to know."""
+    begin = getattr(who, "start_episode", None)
+    if begin is not None:
+        begin(seed)
+
+
+def supervised_episode(
+    env: Env,
+    policy: RolloutPolicy,
+    supervisor: Supervisor,
+    *,
+    seed: int,
+    horizon: int,
+    hold_steps: int = 8,
+    round_number: int = 0,
+    states: bool = True,
+) -> Episode:
+    """One episode of a policy under supervision.
+
+    The policy sees each step, also while somebody else acts. Where somebody else acted, its running chunk is cut, so
+    that it plans anew from where the robot then is.
+
+    Args:
+        env: shows what policy and supervisor look at; recorded is what the policy looks at.
+        policy: acts as in evaluation.
+        supervisor: watches.
+        seed: of the environment, of the policy's draws and of the supervisor's.
+        horizon: steps after which it ends.
+        hold_steps: steps that go on after the first success.
+        round_number: is recorded.
+        states: record the simulator's states too.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        obs, _ = env.reset(seed=seed)
+        policy.start_episode()
+        supervisor.start_episode(seed)
+        start = env.get_state() if states else {}
+        rows: list[dict[str, Any]] = []
+        stop, ended = horizon, False
+        while len(rows) < stop and not ended:
+            wanted = policy(obs)
+            word = supervisor.watch(obs, wanted)
+            label = wanted if word.label is None else word.label
+            executed = label if word.takes_over else wanted
+            if word.takes_over:
+                policy.cut_plan()
+            row = {
+                "obs": {key: obs[key] for key in policy.obs_keys},
+                "actions": label,
+                "executed_actions": executed,
+                "policy_actions": wanted,
+                "labelled": word.label is not None,
+                "interventions": word.takes_over,
+                "round": round_number,
+            }
+            if states:
+                row["states"] = env.get_state()["states"]
+            obs, reward, terminated, truncated, info = env.step(executed)
+            policy.observe(reward)
+            success = bool(info.get("success", False))
+            if success and stop == horizon:
+                stop = min(horizon, len(rows) + 1 + hold_steps)
+            ended = bool(terminated or truncated)
+            rows.append({**row, "rewards": reward, "terminals": bool(success or terminated)})
+            rows[-1]["success"] = success
+    return _episode(rows, start)
+
+
+def _episode(rows: list[dict[str, Any]], start: dict[str, Any]) -> Episode:
+    """Steps as the file has them."""
+    series = {key: np.stack([row[key] for row in rows]) for key in rows[0] if key != "obs"}
+    timeouts = np.zeros(len(rows), dtype=bool)
+    timeouts[-1] = not series["terminals"][-1]
+    attrs = {name: start[key] for name, key in _ATTRS.items() if start.get(key)}
+    return Episode(
+        obs={key: np.stack([row["obs"][key] for row in rows]) for key in rows[0]["obs"]},
+        actions=series["actions"],
+        rewards=series["rewards"],
+        terminals=series["terminals"],
+        timeouts=timeouts,
+        states=series.get("states"),
+        attrs={**attrs, "success": bool(series["success"].any()), "round": int(rows[0]["round"])},
+        steps={
+            "labelled": series["labelled"].astype(np.uint8),
+            "interventions": series["interventions"].astype(np.uint8),
+            "policy_actions": series["policy_actions"],
+            "executed_actions": series["executed_actions"],
+            "round": series["round"].astype(np.int32),
+        },
+    )
+
+
+_ATTRS = {"model_file": "model", "ep_meta": "ep_meta"}

@@ -1,0 +1,1 @@
+"""Other toolkits' checkpoints, read and written."""

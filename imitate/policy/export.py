@@ -1,0 +1,24 @@
+"""Checkpoints in other toolkits' layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from imitate.interop.robomimic.exporting import exported
+from imitate.policy.checkpoint import algo_from_checkpoint
+
+
+def to_robomimic(ckpt: Mapping[str, Any], target: str) -> dict[str, Any]:
+    """Convert a checkpoint of ours to one that a release of robomimic loads.
+
+    Args:
+        ckpt: ours.
+        target: 'robomimic-0.5' or 'robomimic-0.3'.
+
+    Raises:
+        CheckpointError: it cannot be loaded, or that release has nothing that acts like it; the message names what.
+    """
+    algo = algo_from_checkpoint(ckpt, source="the checkpoint")
+    epoch = ckpt.get("train_state", {}).get("epoch", 0)
+    return exported(algo, target, env_metadata=ckpt["env_metadata"], epoch=epoch)

@@ -1,0 +1,1 @@
+"""Simulators and recorded demonstrations: collect, play back, render, replay, convert actions."""

@@ -1,0 +1,217 @@
+"""Many demonstrations from many processes into one file.
+
+The content depends on the plan alone: episode i has its own seed, failures are replaced inside the episode, and the
+file is written in the order of the episodes, however many workers there are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imitate.data import DatasetWriter, Episode
+from imitate.errors import DatasetError, EnvError
+from imitate.processes import STEP_TIMEOUT_S, Beat
+from imitate.simulation.demo_pool import DemoPool, Lost
+from imitate.simulation.demonstrate import Demonstration, Plan, demonstrate, describe
+
+VALID_FRACTION = 0.1
+DESCRIBE = "env_args"
+_HOPELESS = (
+    3  # so many episodes lost at the beginning, and none made: it is not the episodes' fault
+)
+
+
+@dataclass
+class CollectionReport:
+    """What came of a collection.
+
+    Attributes:
+        path: the file.
+        demos: episodes in it.
+        solved: those of them that succeed.
+        attempts: episodes played, replaced failures included.
+        steps: control steps in the file.
+        seconds: wall time.
+        size_mb: of the file.
+        quality: demos per level.
+        problems: simulator failures that were survived, in words.
+        lost: episodes that are not in the file, because their process died or hung in each try: why.
+    """
+
+    path: str
+    demos: int = 0
+    solved: int = 0
+    attempts: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    size_mb: float = 0.0
+    quality: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def success_rate(self) -> float:
+        """Solved attempts among all attempts."""
+        return self.solved / self.attempts if self.attempts else 0.0
+
+    @property
+    def mean_steps(self) -> float:
+        """Mean length of the recorded episodes."""
+        return self.steps / self.demos if self.demos else 0.0
+
+
+def collect(
+    path: str | Path,
+    plan: Plan,
+    *,
+    num: int,
+    workers: int = 1,
+    overwrite: bool = False,
+    on_demo: Callable[[CollectionReport], None] | None = None,
+    step_timeout_s: float = STEP_TIMEOUT_S,
+) -> CollectionReport:
+    """Record ``num`` demonstrations.
+
+    Filter keys: ``train`` and ``valid`` (10 %, drawn with the plan's seed); with several levels of quality also one
+    per level, and ``<level>_train``, ``<level>_valid``.
+
+    Args:
+        path: the HDF5 file. It appears when it is complete; until then the data lie beside it.
+        plan: environment, expert's quality, noise, seed.
+        num: demonstrations.
+        workers: processes.
+        overwrite: replace an existing file.
+        on_demo: called after each recorded demonstration.
+        step_timeout_s: a call of the simulator that takes longer, or making it in five times that, ends its process;
+            the episode is tried once more, then left out and reported.
+
+    Raises:
+        EnvError: no such expert or environment, or none of the first episodes can be made.
+        DatasetError: the file exists.
+    """
+    if Path(path).exists() and not overwrite:
+        raise DatasetError(
+            f"{path}: exists already; choose another name, or replace it with --overwrite"
+        )
+    report = CollectionReport(path=str(path))
+    started = time.monotonic()
+    levels: dict[str, list[str]] = {}
+    name_of_env = plan.env_meta.get("env_name")
+    with DemoPool[Any](partial(_prepared, plan), workers, step_timeout_s) as pool:
+        results = pool.results([DESCRIBE, *map(str, range(num))])
+        env_meta = _taken(next(results)[1], name_of_env)
+        control_freq = env_meta.get("env_kwargs", {}).get("control_freq")
+        with DatasetWriter(
+            path, env_meta, overwrite=overwrite, control_freq=control_freq, strict=False
+        ) as writer:
+            for number, found in results:
+                if isinstance(found, Lost) and found.died:
+                    report.lost[f"episode {number}"] = found.reason
+                    _check_hope(report, num, name_of_env)
+                    continue
+                demo: Demonstration = _taken(found, name_of_env)
+                name = writer.append_episode(_episode(demo))
+                levels.setdefault(demo.quality, []).append(name)
+                _count(report, demo)
+                report.problems += demo.problems
+                report.seconds = time.monotonic() - started
+                if on_demo is not None:
+                    on_demo(report)
+            for key, members in _filter_keys(levels, plan.seed).items():
+                writer.add_filter_key(key, members)
+    report.problems += [f"episode {problem}" for problem in pool.problems]
+    report.quality = {level: len(members) for level, members in levels.items()}
+    report.seconds = time.monotonic() - started
+    report.size_mb = Path(path).stat().st_size / 1e6
+    return report
+
+
+def _check_hope(report: CollectionReport, num: int, env_name: Any) -> None:
+    """Raise EnvError where episodes are lost and none was made: it is not the episodes' fault."""
+    if len(report.lost) >= min(_HOPELESS, num) and not report.demos:
+        episode, reason = next(iter(report.lost.items()))
+        raise EnvError(
+            f"{env_name}: none of the first {len(report.lost)} episodes could be made; {episode}: {reason}; "
+            "try fewer --workers (memory) or another --seed"
+        )
+
+
+def _count(report: CollectionReport, demo: Demonstration) -> None:
+    report.demos += 1
+    report.solved += demo.success
+    report.attempts += demo.attempts
+    report.steps += len(demo.actions)
+
+
+def _episode(demo: Demonstration) -> Episode:
+    timeouts = np.zeros(len(demo.actions), dtype=bool)
+    timeouts[-1] = not demo.successes[-1]
+    with_noise = (
+        {"executed_actions": demo.executed} if demo.attrs["action_label"] == "expert" else {}
+    )
+    return Episode(
+        obs=demo.obs,
+        next_obs=demo.next_obs,
+        actions=demo.actions,
+        rewards=demo.rewards,
+        terminals=demo.successes,
+        timeouts=timeouts,
+        states=demo.states,
+        attrs=demo.attrs,
+        steps=with_noise,
+    )
+
+
+def _filter_keys(levels: dict[str, list[str]], seed: int) -> dict[str, list[str]]:
+    """``train`` and ``valid``; of several levels each one, and its part of these."""
+    random = np.random.default_rng(seed)
+    split: dict[str, list[str]] = {"train": [], "valid": []}
+    keys: dict[str, list[str]] = {}
+    for level, names in levels.items():
+        order = random.permutation(len(names))
+        valid = {names[i] for i in order[: _num_valid(len(names))]}
+        parts = {
+            "train": [name for name in names if name not in valid],
+            "valid": [name for name in names if name in valid],
+        }
+        keys[level] = names
+        for part, members in parts.items():
+            split[part] += members
+            keys[f"{level}_{part}"] = members
+    split = {part: members for part, members in split.items() if members}
+    return split | keys if len(levels) > 1 else split
+
+
+def _num_valid(num: int) -> int:
+    return max(1, round(VALID_FRACTION * num)) if num > 1 else 0
+
+
+def _prepared(plan: Plan, beat: Beat) -> Callable[[str], Any]:
+    """In a worker: from the number of an episode to the demonstration, from ``DESCRIBE`` to the env_args."""
+
+    def work(item: str) -> Any:
+        return describe(plan, beat) if item == DESCRIBE else demonstrate(plan, int(item), beat)
+
+    return work
+
+
+def _taken(found: Any, env_name: Any) -> Any:
+    """What a worker gave.
+
+    Raises:
+        EnvError: it could not.
+    """
+    if isinstance(found, Lost):
+        raise EnvError(
+            f"{env_name}: {found.reason}; run the environment alone to see why"
+            if found.died
+            else found.reason
+        )
+    return found

@@ -1,0 +1,216 @@
+"""From recorded simulator states to images: a demonstration file with the observations of cameras."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from imitate.data.curate.selection import Selection, select
+from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.image_codec import ImageStorage
+from imitate.envs.cameras import Camera, camera_kwargs
+from imitate.envs.migration import tell_mismatch
+from imitate.errors import DatasetError
+from imitate.processes import STEP_TIMEOUT_S
+from imitate.simulation.demo_pool import DemoPool, Lost
+from imitate.simulation.drawing import Artist, Drawing, Drawn, installed_version
+from imitate.simulation.render_file import Layout, RenderedFile
+
+_HOPELESS = 3  # so many demos lost at the beginning, and none drawn: it is not the demos' fault
+
+
+@dataclass
+class RenderReport:
+    """What came of it.
+
+    Attributes:
+        path: the file.
+        demos: in it.
+        resumed: of them, those that an interrupted run had made.
+        steps: drawn in this run.
+        images: drawn in this run: one per state and camera, whatever is observed there.
+        seconds: wall time.
+        size_mb: of the file.
+        keys: observations of the cameras.
+        lost: demos that are not in the file: why.
+        differences: per recorded observation, the largest difference from what the simulator shows in the same state.
+        recorded_with: robosuite's version when the demos were recorded.
+        drawn_with: robosuite's version now.
+    """
+
+    path: str
+    demos: int = 0
+    resumed: int = 0
+    steps: int = 0
+    images: int = 0
+    seconds: float = 0.0
+    size_mb: float = 0.0
+    keys: list[str] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+    differences: dict[str, float] = field(default_factory=dict)
+    recorded_with: str | None = None
+    drawn_with: str | None = None
+
+
+def render(
+    path: str | Path,
+    out: str | Path,
+    cameras: tuple[Camera, ...],
+    *,
+    selection: Selection | None = None,
+    keep_obs: bool = True,
+    next_obs: bool = False,
+    workers: int = 1,
+    storage: ImageStorage = "raw",
+    jpeg_quality: int = 95,
+    resume: bool = False,
+    overwrite: bool = False,
+    on_start: Callable[[int], None] = lambda steps: None,
+    on_demo: Callable[[str, int], None] = lambda demo, steps: None,
+    step_timeout_s: float = STEP_TIMEOUT_S,
+) -> RenderReport:
+    """Write a copy of a file with what cameras see in each recorded state.
+
+    All else is copied as it is, except that ``next_obs`` is left out unless it is asked for: readers take the following
+    observation where a file has none. A demo without recorded observations gets those of the simulator. A demo that
+    cannot be drawn is left out and reported.
+
+    Args:
+        path: a file with robosuite's states.
+        out: the file to make; until it is complete the data lie in ``<out>.partial``.
+        cameras: to look through.
+        selection: the demos to draw; None: all.
+        keep_obs: keep the recorded observations.
+        next_obs: also write what each action led to, which doubles the size. The last one is drawn after playing
+            the last action from the last state.
+        workers: processes.
+        storage: of images; see :class:`imitate.data.DatasetWriter`.
+        jpeg_quality: 1 to 100.
+        resume: go on where an interrupted run with the same settings stopped.
+        overwrite: replace an existing file.
+        on_start: called with the number of steps to draw.
+        on_demo: called after each demo with its name and number of steps, also when it is lost.
+        step_timeout_s: a state that takes longer to be set and drawn ends its process: the demo is tried once more.
+
+    Raises:
+        DatasetError: the file cannot be drawn from or written, or no demo could be drawn.
+        EnvError: the environment cannot be made, or has no such camera.
+    """
+    started = time.monotonic()
+    drawing = Drawing(Path(path).expanduser(), cameras, next_obs)
+    if not cameras:
+        raise DatasetError(f"{path}: no camera to look through: name one, such as agentview")
+    with DatasetFile(drawing.path) as file:
+        chosen = select(file, selection or Selection())
+        if not chosen:
+            raise DatasetError(f"{path}: no demo is selected: name others, or another filter key")
+        report = RenderReport(
+            path=str(out),
+            keys=drawing.keys,
+            recorded_with=file.env_meta.get("env_version"),
+            drawn_with=installed_version(),
+        )
+        tell_mismatch(file.env_meta)
+        layout = _layout(file, drawing, keep_obs, storage, jpeg_quality)
+        with RenderedFile(Path(out), file, layout, overwrite=overwrite, resume=resume) as target:
+            report.resumed = len(target.done)
+            missing = [demo for demo in chosen if demo not in set(target.done)]
+            lengths = {demo: file.length(demo) for demo in missing}
+            on_start(sum(lengths.values()))
+            with DemoPool(
+                functools.partial(Artist, drawing),
+                min(workers, max(1, len(missing))),
+                step_timeout_s,
+            ) as pool:
+                for demo, drawn in pool.results(missing):
+                    _add(target, demo, _kept(file, demo, drawn, drawing, keep_obs), report)
+                    _check_hope(file, report, target, len(missing))
+                    on_demo(demo, lengths[demo])
+        report.demos = len(target.done)
+    report.size_mb = target.path.stat().st_size / 1e6
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _layout(
+    file: DatasetFile, drawing: Drawing, keep_obs: bool, storage: ImageStorage, quality: int
+) -> Layout:
+    meta = file.env_meta
+    shown = camera_kwargs(drawing.cameras)
+    kwargs = dict(meta.get("env_kwargs") or {})
+    kwargs.pop("camera_segmentations", None)
+    kwargs |= {**shown, "use_camera_obs": True, "has_offscreen_renderer": True}
+    settings = {
+        "source": file.path.name,
+        "source_sha256": file.fingerprint()["sha256"],
+        "cameras": shown,
+        "keep_obs": keep_obs,
+        "next_obs": drawing.next_obs,
+        "storage": storage,
+        "jpeg_quality": quality if storage == "jpeg" else None,
+    }
+    drop = {"obs": not keep_obs, "next_obs": not (keep_obs and drawing.next_obs)}
+    return Layout(
+        settings,
+        {**meta, "env_kwargs": kwargs},
+        [key for key, left_out in drop.items() if left_out],
+        storage,
+        quality,
+    )
+
+
+def _kept(
+    file: DatasetFile, demo: str, drawn: Drawn | Lost, drawing: Drawing, keep_obs: bool
+) -> Drawn | Lost:
+    """Of what the simulator shows, that which belongs into the file."""
+    if isinstance(drawn, Lost):
+        return drawn
+    recorded = set(file.obs_keys(demo))
+    low_dim = [key for key in drawn.obs if key not in drawing.keys]
+    ours = set(drawing.keys) | (set(low_dim) if keep_obs and not recorded else set())
+    following = drawn.next_obs
+    if following is not None:
+        there = set(file.obs_keys(demo, "next_obs"))
+        wanted = ours | (recorded - there if keep_obs else set())
+        following = {key: values for key, values in following.items() if key in wanted}
+    return Drawn(
+        {key: values for key, values in drawn.obs.items() if key in ours},
+        following,
+        drawn.camera_info,
+        drawn.differences,
+    )
+
+
+def _add(target: RenderedFile, demo: str, drawn: Drawn | Lost, report: RenderReport) -> None:
+    if isinstance(drawn, Lost):
+        report.lost[demo] = drawn.reason
+        return
+    try:
+        target.add(demo, drawn)
+    except DatasetError as error:
+        report.lost[demo] = str(error)
+        return
+    steps = len(next(iter(drawn.obs.values())))
+    report.steps += steps
+    report.images += steps * len(drawn.camera_info)
+    _join(report.differences, drawn.differences)
+
+
+def _join(largest: dict[str, float], found: Mapping[str, float]) -> None:
+    for key, value in found.items():
+        largest[key] = max(value, largest.get(key, 0.0))
+
+
+def _check_hope(file: DatasetFile, report: RenderReport, target: RenderedFile, count: int) -> None:
+    if not target.done and len(report.lost) >= min(_HOPELESS, count):
+        demo, reason = next(iter(report.lost.items()))
+        lost = len(report.lost)
+        tried = (
+            f"none of {count} demos"
+            if lost == count
+            else f"none of the first {lost} of {count} demos"
+        )
+        raise DatasetError(f"{file.path}: {tried} could be drawn; demo '{demo}': {reason}")

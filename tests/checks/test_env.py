@@ -1,0 +1,102 @@
+import functools
+
+import numpy as np
+import pytest
+
+from imitate.checks.env import check_env
+from imitate.envs import make_env
+from tests.online.worlds import Faulty, Line
+
+
+class Complete(Line):
+    """With all that an environment offers."""
+
+    def step(self, action):
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, self.steps >= 30, info
+
+    def is_success(self):
+        return {"task": self.steps >= 3}
+
+    def get_state(self):
+        return {"states": np.array([self.place])}
+
+    def reset_to(self, state):
+        self.place = float(state["states"][0])
+        return self.obs()
+
+
+def verdicts(make, **kwargs):
+    return {f.name: (f.verdict, f.words) for f in check_env(make, {"type": 1}, **kwargs)}
+
+
+def test_a_sound_environment():
+    found = verdicts(Complete)
+    assert {name for name, (verdict, _) in found.items() if verdict != "ok"} == set()
+    assert found["episode end"][1] == "after 30 random steps, by the clock"
+
+
+def test_pendulum_and_what_it_cannot():
+    meta = {"env_name": "Pendulum-v1", "type": 2}
+    found = {f.name: f.verdict for f in check_env(functools.partial(make_env, meta), meta)}
+    assert found.pop("states") == "warning"
+    assert found["seeding"] == found["limits"] == found["episode end"] == "ok"
+    assert "error" not in found.values()
+
+
+def test_words_of_gymnasiums_checker_have_no_colours():
+    meta = {"env_name": "Pendulum-v1", "type": 2}
+    words = [f.words for f in check_env(functools.partial(make_env, meta), meta)]
+    assert any("symmetric and normalized" in word for word in words)
+    assert not any("\x1b" in word for word in words)
+
+
+class Unseeded(Complete):
+    def reset(self, *, seed=None):
+        obs, info = super().reset(seed=seed)
+        self.place += np.random.rand()
+        return self.obs(), info
+
+
+class AlwaysAlike(Complete):
+    def reset(self, *, seed=None):
+        return super().reset(seed=0)
+
+
+class EndsAtOnce(Complete):
+    def step(self, action):
+        return *super().step(action)[:2], True, False, {"success": False}
+
+
+class Endless(Complete):
+    def step(self, action):
+        return *super().step(action)[:2], False, False, {}
+
+
+class Forgetful(Complete):
+    def reset_to(self, state):
+        return self.obs()
+
+
+class Upside(Complete):
+    action_low, action_high = Line.action_high, Line.action_low
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "verdict", "words"),
+    [
+        (Unseeded, "seeding", "error", "np_random"),
+        (AlwaysAlike, "seeding", "warning", "always alike"),
+        (EndsAtOnce, "episode end", "error", "first step"),
+        (Endless, "episode end", "warning", "train.online.horizon"),
+        (Endless, "success", "warning", "nothing of success"),
+        (Forgetful, "states", "error", "differs"),
+        (Upside, "limits", "error", "not below"),
+        (functools.partial(Faulty, "shape", 5), "observations", "error", "shapes change"),
+        (functools.partial(Faulty, "nan_obs", 5), "observations", "error", "NaN"),
+        (functools.partial(Faulty, "crash", 5), "observations", "error", "the simulator is gone"),
+    ],
+)
+def test_what_is_wrong_is_named(make, name, verdict, words):
+    found = verdicts(make)[name]
+    assert found[0] == verdict and words in found[1]

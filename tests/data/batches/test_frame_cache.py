@@ -1,0 +1,288 @@
+"""Compressed images that stay in the file: decoded once, shared, remade when the file changes, never half there."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imitate.data import (
+    DatasetFile,
+    DatasetWriter,
+    DataSource,
+    Episode,
+    SequenceDataset,
+)
+from imitate.data.batches import frame_cache, store
+from imitate.data.batches.frame_cache import frames_folder
+from imitate.data.file import cache
+from imitate.errors import DatasetError
+
+KEYS = ("x", "camera", "depth")
+LENGTHS = (5, 1, 9)
+
+
+def write(path, storage, lengths=LENGTHS, seed=0):
+    random = np.random.default_rng(seed)
+    with DatasetWriter(path, {}, image_storage=storage, overwrite=True) as writer:
+        for length in lengths:
+            base = random.integers(0, 200, (length, 1, 1, 3)) + np.arange(24)[:, None, None]
+            writer.append_episode(
+                Episode(
+                    obs={
+                        "x": random.normal(size=(length, 2)),
+                        "camera": np.broadcast_to(base, (length, 24, 16, 3)).astype(np.uint8),
+                        "depth": random.random((length, 6, 5, 1), np.float32),
+                    },
+                    actions=random.uniform(-1, 1, (length, 3)),
+                    rewards=np.zeros(length),
+                    terminals=np.zeros(length),
+                    timeouts=np.arange(length) == length - 1,
+                )
+            )
+        writer.add_filter_key("last", [f"demo_{len(lengths) - 1}"])
+    return path
+
+
+def dataset(path, mode="low_dim", **arguments):
+    return SequenceDataset(path, KEYS, hdf5_cache_mode=mode, **arguments)
+
+
+def cached():
+    return sorted(frames_folder().iterdir()) if frames_folder().exists() else []
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    frame_stack=st.integers(1, 3),
+    seq_length=st.integers(1, 4),
+    shuffle=st.randoms(use_true_random=False),
+)
+def test_windows_are_equal_whatever_the_storage_and_the_cache_mode(
+    tmp_path, lengths, frame_stack, seq_length, shuffle
+):
+    raw = write(tmp_path / "raw.hdf5", "raw", lengths)
+    index = list(range(sum(lengths)))
+    shuffle.shuffle(index)
+    window = {"frame_stack": frame_stack, "seq_length": seq_length, "load_next_obs": True}
+    wanted = dataset(raw, "all", **window)[index]
+    for storage in ("raw", "gzip", "lzf", "jpeg"):
+        path = write(tmp_path / f"{storage}.hdf5", storage, lengths)
+        for mode in ("auto", "all", "low_dim", None):
+            batch = dataset(path, mode, **window)[index]
+            for group in ("obs", "next_obs"):
+                for key in ("x", "depth"):
+                    assert torch.equal(batch[group][key], wanted[group][key]), (storage, mode)
+                off = (batch[group]["camera"].int() - wanted[group]["camera"].int()).abs()
+                assert off.max() <= (4 if storage == "jpeg" else 0), (storage, mode)
+            assert torch.equal(batch["actions"], wanted["actions"])
+
+
+@pytest.mark.parametrize("storage", ["gzip", "lzf", "jpeg"])
+def test_decoded_once_then_read_from_there(tmp_path, storage):
+    path = write(tmp_path / "a.hdf5", storage)
+    first = dataset(path)
+    camera, depth = cached()
+    assert camera.name.startswith("a-obs-camera-")
+    assert camera.suffix == ".frames"
+    assert (camera.stat().st_size, depth.stat().st_size) == (15 * 24 * 16 * 3, 15 * 6 * 5 * 4)
+    assert first.storage_words == [
+        first.store.placement.words,
+        f"obs/camera was decoded once into {camera} (17.3 kB)",
+        f"obs/depth was decoded once into {depth} (1.8 kB)",
+    ]
+    with DatasetFile(path) as file:
+        frames = [file.read(demo, "obs/camera") for demo in file.demos()]
+    assert camera.read_bytes() == np.concatenate(frames).tobytes()
+    times = camera.stat().st_mtime_ns
+    second = dataset(path)
+    assert second.storage_words[1] == f"obs/camera is read decoded from {camera} (17.3 kB)"
+    assert camera.stat().st_mtime_ns == times
+    assert cached() == [camera, depth]
+    assert torch.equal(second[[3, 14]]["obs"]["camera"], first[[3, 14]]["obs"]["camera"])
+    # It really is read: other bytes there are other pixels.
+    camera.write_bytes(b"\x2a" * camera.stat().st_size)
+    assert (dataset(path)[[7]]["obs"]["camera"] == 42).all()
+
+
+def test_what_is_in_ram_or_not_compressed_needs_no_cache(tmp_path):
+    dataset(write(tmp_path / "raw.hdf5", "raw"))
+    dataset(write(tmp_path / "a.hdf5", "jpeg"), "all")
+    dataset(write(tmp_path / "b.hdf5", "jpeg"), "auto")
+    assert cached() == []
+
+
+def test_auto_decodes_what_does_not_fit(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.hdf5", "jpeg")
+    # The camera takes 17,280 bytes, the depth 1,800, the vectors 420.
+    monkeypatch.setattr(store, "free_memory", lambda: 10_000)
+    partly = dataset(path, "auto")
+    assert set(partly.store.apart) == {"obs/depth"}
+    assert [file.name.split("-")[2] for file in cached()] == ["camera"]
+    monkeypatch.setattr(store, "free_memory", lambda: 24_400)
+    assert set(dataset(path, "auto").store.apart) == {"obs/camera", "obs/depth"}
+    monkeypatch.setattr(store, "free_memory", lambda: 17_000)
+    with pytest.raises(DatasetError, match="19.5 kB of RAM and 17 kB are free"):
+        dataset(path, "all")
+
+
+def test_another_content_or_other_demos_are_another_cache(tmp_path):
+    path = write(tmp_path / "a.hdf5", "gzip")
+    dataset(path)
+    assert len(cached()) == 2
+    only_last = dataset(path, filter_by_attribute="last")
+    assert len(cached()) == 4
+    assert torch.equal(
+        only_last[list(range(9))]["obs"]["camera"],
+        dataset(path, "all")[list(range(6, 15))]["obs"]["camera"],
+    )
+    write(path, "gzip", seed=1)
+    assert torch.equal(
+        dataset(path)[[4]]["obs"]["camera"], dataset(path, "all")[[4]]["obs"]["camera"]
+    )
+    assert len(cached()) == 6
+
+
+def test_several_files(tmp_path):
+    paths = [write(tmp_path / "a.hdf5", "jpeg"), write(tmp_path / "b.hdf5", "raw", seed=1)]
+    sources = [DataSource(paths[1]), DataSource(paths[0], "last"), DataSource(paths[0])]
+    index = [0, 14, 15, 20, 23, 24, 30, 38]
+    wanted = dataset(sources, "all", seq_length=3)[index]["obs"]["camera"]
+    assert torch.equal(dataset(sources, seq_length=3)[index]["obs"]["camera"], wanted)
+    assert len(cached()) == 4
+
+
+# ---- when it cannot be made ----------------------------------------------------------------------
+
+
+def same_as_in_ram(path):
+    slow = dataset(path, seq_length=3)
+    wanted = dataset(path, "all", seq_length=3)[[0, 4, 13]]["obs"]["camera"]
+    assert torch.equal(slow[[0, 4, 13]]["obs"]["camera"], wanted)
+    return slow.storage_words[1]
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.hdf5", "jpeg")
+    usage = SimpleNamespace(total=10**12, used=10**12 - 9 * 10**8, free=9 * 10**8)
+    monkeypatch.setattr(frame_cache.shutil, "disk_usage", lambda folder: usage)
+    assert same_as_in_ram(path) == (
+        f"obs/camera is decoded for each batch, slowly: {frames_folder()}: 17.3 kB do not fit, 900 MB are free; "
+        "set IMITATE_CACHE to a folder with room"
+    )
+    assert cached() == []
+
+
+def test_a_disk_that_fills_up_while_decoding(tmp_path, monkeypatch):
+    def no_space(descriptor):
+        raise OSError(28, "No space left on device")
+
+    path = write(tmp_path / "a.hdf5", "jpeg")
+    monkeypatch.setattr(frame_cache.os, "fsync", no_space)
+    assert "No space left on device; set IMITATE_CACHE" in same_as_in_ram(path)
+    assert cached() == []
+
+
+def test_without_locks_nothing_is_cached(tmp_path, monkeypatch):
+    def no_locks(file, operation):
+        raise OSError(37, "No locks available")
+
+    path = write(tmp_path / "a.hdf5", "jpeg")
+    monkeypatch.setattr(cache.fcntl, "flock", no_locks)
+    assert "No locks available; set IMITATE_CACHE" in same_as_in_ram(path)
+    assert {file.suffix for file in cached()} <= {".partial"}
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "file"))
+    path = write(tmp_path / "a.hdf5", "jpeg")
+    assert "Not a directory; set IMITATE_CACHE" in same_as_in_ram(path)
+
+
+def test_a_damaged_frame_is_named_and_no_cache_is_left(tmp_path):
+    path = write(tmp_path / "a.hdf5", "jpeg")
+    with h5py.File(path, "a") as file:
+        file["data/demo_2/obs/camera"][3] = np.zeros(9, np.uint8)
+    for mode in ("low_dim", "all"):
+        with pytest.raises(
+            DatasetError, match="'demo_2': 'obs/camera' at step 3 cannot be decoded"
+        ):
+            dataset(path, mode)
+    assert cached() == []
+
+
+def test_a_cache_that_went_away_is_told(tmp_path):
+    reading = dataset(write(tmp_path / "a.hdf5", "jpeg"))
+    shutil.rmtree(frames_folder())
+    with pytest.raises(DatasetError, match="cannot be opened .*start again"):
+        reading[[0]]
+
+
+@pytest.mark.parametrize("variable", ["IMITATE_CACHE", "XDG_CACHE_HOME", "HOME"])
+def test_the_folder(tmp_path, monkeypatch, variable):
+    for name in ("IMITATE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    below = {"IMITATE_CACHE": "frames", "XDG_CACHE_HOME": "imitate/frames"}
+    assert frames_folder() == tmp_path / below.get(variable, ".cache/imitate/frames")
+
+
+# ---- several processes ---------------------------------------------------------------------------
+
+SLOWLY = """
+import sys, time
+from imitate.data import SequenceDataset
+from imitate.data.batches import frame_cache
+
+def slowly(file, demo, length, field, threads=None, real=frame_cache.read_pieces):
+    print("decoding", demo, flush=True)
+    time.sleep(0.2)
+    yield from real(file, demo, length, field, threads)
+
+frame_cache.read_pieces = slowly
+data = SequenceDataset(sys.argv[1], ("camera",), hdf5_cache_mode="low_dim")
+print(data.storage_words[1].split()[2], int(data[list(range(15))]["obs"]["camera"].sum()), flush=True)
+"""
+
+
+def start(path):
+    return subprocess.Popen(
+        [sys.executable, "-c", SLOWLY, str(path)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_of_two_processes_one_decodes_and_the_other_waits(tmp_path):
+    path = write(tmp_path / "a.hdf5", "jpeg")
+    said = [process.communicate(timeout=60)[0] for process in [start(path), start(path)]]
+    assert sorted(text.count("decoding demo") for text in said) == [0, 3]
+    sums = {int(text.split()[-1]) for text in said}
+    assert sums == {int(dataset(path, "all")[list(range(15))]["obs"]["camera"].sum())}
+    assert [file.suffix for file in cached()] == [".frames"]
+
+
+def test_a_killed_process_leaves_no_half_cache(tmp_path):
+    path = write(tmp_path / "a.hdf5", "jpeg")
+    process = start(path)
+    assert process.stdout.readline() == "decoding demo_0\n"
+    assert process.stdout.readline() == "decoding demo_1\n"
+    time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert [file.suffix for file in cached()] == [".partial"]
+    wanted = dataset(path, "all")[list(range(15))]["obs"]["camera"]
+    assert torch.equal(dataset(path)[list(range(15))]["obs"]["camera"], wanted)
+    assert {file.suffix for file in cached()} == {".frames"}

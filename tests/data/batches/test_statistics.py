@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from imitate.data.batches.statistics import StatsOnDemand, statistics_of
+
+
+@given(
+    values=hnp.arrays(
+        np.float64,
+        hnp.array_shapes(min_dims=2, max_dims=3, max_side=12),
+        elements=st.floats(-1e3, 1e3, width=32),
+    ),
+    cuts=st.lists(st.integers(0, 12), max_size=3),
+)
+def test_equal_to_numpy_however_the_data_are_cut(values, cuts):
+    edges = sorted({0, len(values), *(cut for cut in cuts if cut < len(values))})
+    chunks = [values[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    stats = statistics_of(chunks)
+    np.testing.assert_allclose(stats.mean, values.mean(0), rtol=1e-12, atol=1e-10)
+    np.testing.assert_allclose(stats.std, values.std(0), rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(stats.min, values.min(0))
+    np.testing.assert_array_equal(stats.max, values.max(0))
+
+
+def test_a_small_spread_far_from_zero_survives():
+    values = 1e6 + np.array([[0.0], [1e-3], [2e-3]])
+    stats = statistics_of([values[:1], values[1:]])
+    np.testing.assert_allclose(stats.std, [np.sqrt(2 / 3) * 1e-3], rtol=1e-6)
+
+
+def test_computed_once_and_only_when_asked_for():
+    asked = []
+
+    def compute(key):
+        asked.append(key)
+        return statistics_of([np.zeros((2, 1))])
+
+    stats = StatsOnDemand(["a", "b"], compute)
+    assert list(stats) == ["a", "b"]
+    assert stats["a"] is stats["a"]
+    assert asked == ["a"]
+    with pytest.raises(KeyError):
+        stats["c"]

@@ -1,0 +1,141 @@
+"""The fingerprint of a file follows everything that training reads, and nothing else."""
+
+import h5py
+import numpy as np
+import pytest
+
+from imitate.data import DatasetFile
+from imitate.data.curate.masks import split
+from imitate.data.curate.target import Target
+
+
+def fingerprint(path):
+    with DatasetFile(path) as file:
+        return file.fingerprint()
+
+
+def observations(demo):
+    demo["obs/object"][...] = 1000
+
+
+def one_value(demo):
+    demo["obs/object"][3, 2] += 1e-6
+
+
+def next_observations(demo):
+    demo["next_obs/object"][...] = 0
+
+
+def rewards(demo):
+    demo["rewards"][...] = -7
+
+
+def ends(demo):
+    demo["terminals"][...] = 0
+
+
+def weights(demo):
+    demo["weight"] = np.ones(len(demo["actions"]))
+
+
+def images(demo):
+    demo["obs/agentview_image"][...] = 3
+
+
+def success(demo):
+    demo.attrs["success"] = False
+
+
+def instruction(demo):
+    demo.attrs["language"] = "lift"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        observations,
+        one_value,
+        next_observations,
+        rewards,
+        ends,
+        weights,
+        images,
+        success,
+        instruction,
+    ],
+    ids=lambda change: change.__name__,
+)
+def test_what_is_not_an_action_changes_the_content(demo_file, change):
+    path = demo_file(image=True)
+    before = fingerprint(path)
+    with h5py.File(path, "r+") as file:
+        change(file["data/demo_1"])
+    after = fingerprint(path)
+    assert after["content_sha256"] != before["content_sha256"]
+    assert after["sha256"] == before["sha256"], "which covers names and actions, as ever"
+
+
+@pytest.mark.parametrize("storage", ["gzip", "jpeg"])
+def test_packed_images_count(tmp_path, storage):
+    from imitate.data import DatasetWriter, Episode
+
+    def written(name, value):
+        images = np.full((40, 32, 32, 3), value, np.uint8)
+        ends = np.arange(40) == 39
+        with DatasetWriter(tmp_path / name, {}, image_storage=storage) as writer:
+            writer.append_episode(
+                Episode({"image": images}, np.zeros((40, 2)), ends, ends, np.zeros(40))
+            )
+        return fingerprint(tmp_path / name)["content_sha256"]
+
+    assert written("a.hdf5", 10) == written("b.hdf5", 10)
+    assert written("c.hdf5", 10) != written("d.hdf5", 200)
+
+
+def test_large_arrays_are_sampled_at_the_same_places(demo_file):
+    path = demo_file(num_demos=2, length=4000)
+    before = fingerprint(path)
+    assert fingerprint(path) == before
+    with h5py.File(path, "r+") as file:
+        file["data/demo_0/obs/object"][...] = 1000
+    assert fingerprint(path)["content_sha256"] != before["content_sha256"]
+
+
+def test_a_file_of_very_many_arrays_is_sampled(demo_file, monkeypatch):
+    from imitate.data.file import fingerprint as module
+
+    monkeypatch.setattr(module, "_MOST_ARRAYS", 45)
+    path = demo_file(num_demos=40, length=3)
+    before = fingerprint(path)
+    opened = []
+    read = module.Extents.of
+    monkeypatch.setattr(
+        module.Extents, "of", lambda self, demo: opened.append(demo) or read(self, demo)
+    )
+    assert fingerprint(path) == before
+    assert set(opened) == {"demo_0", "demo_20", "demo_39"}
+    with h5py.File(path, "r+") as file:
+        for demo in file["data"].values():
+            demo["obs/object"][...] = 1000
+    assert fingerprint(path)["content_sha256"] != before["content_sha256"]
+
+
+def test_a_filter_key_more_is_the_same_content(demo_file):
+    path = demo_file()
+    before = fingerprint(path)
+    split(path, Target(None, path), ratio=0.5)
+    after = fingerprint(path)
+    assert {**after, "size_bytes": 0} == {**before, "size_bytes": 0}
+
+
+def test_a_damaged_array_has_a_fingerprint_too(demo_file):
+    path = demo_file(num_demos=1)
+    with h5py.File(path, "r+") as file:
+        file["data/demo_0"].create_dataset(
+            "obs/packed", data=np.arange(9000.0), chunks=(9000,), compression="gzip"
+        )
+        chunk = file["data/demo_0/obs/packed"].id.get_chunk_info(0)
+    with path.open("r+b") as raw:
+        raw.seek(chunk.byte_offset)
+        raw.write(bytes(chunk.size))
+    assert fingerprint(path) == fingerprint(path)

@@ -1,0 +1,248 @@
+"""Images in each storage: what comes out is what went in, and a broken frame is named."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imitate.data import (
+    DatasetFile,
+    DatasetWriter,
+    Episode,
+    SequenceDataset,
+    check_dataset,
+    finish_partial,
+)
+from imitate.data.file.image_codec import DamagedFrameError, decode_jpegs, encode_jpeg
+from imitate.errors import ConfigError, DatasetError
+
+META = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
+
+
+def smooth(length, height=16, width=24, seed=0):
+    """Images that a JPEG keeps nearly as they are: gradients that differ by channel and by step."""
+    step, row, column = np.meshgrid(
+        np.arange(length), np.arange(height), np.arange(width), indexing="ij"
+    )
+    red, green = 10 * row + 3 * step + seed, 240 - 9 * column - step
+    blue = 4 * (row + column) + 7 * step
+    return np.stack([red, green, blue], axis=-1).clip(0, 255).astype(np.uint8)
+
+
+def episode(images, **obs):
+    length = len(images)
+    return Episode(
+        obs={"camera": images, "x": np.ones((length, 2)), **obs},
+        actions=np.zeros((length, 2)),
+        rewards=np.zeros(length),
+        terminals=np.arange(length) == length - 1,
+        timeouts=np.zeros(length),
+    )
+
+
+def write(path, storage, images, **obs):
+    with DatasetWriter(path, META, image_storage=storage, overwrite=True) as writer:
+        writer.append_episode(episode(images, **obs))
+    return path
+
+
+# ---- each storage --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", ["raw", "gzip", "lzf", "jpeg"])
+def test_the_form_in_the_file(tmp_path, storage):
+    images, depth = smooth(9), np.ones((9, 16, 24, 1), np.float32)
+    path = write(tmp_path / "a.hdf5", storage, images, depth=depth)
+    with h5py.File(path) as file:
+        obs = file["data/demo_0/obs"]
+        assert (obs["x"].chunks, obs["x"].compression) == (None, None)
+        if storage == "jpeg":
+            assert obs["camera"].shape == (9,)
+            assert obs["camera"].dtype.metadata == {"vlen": np.dtype("uint8")}
+            assert obs["camera"].attrs["encoding"] == "jpeg"
+            assert obs["camera"].attrs["shape"].tolist() == [16, 24, 3]
+            assert bytes(obs["camera"][4][:3]) == b"\xff\xd8\xff"
+            assert (obs["depth"].chunks, obs["depth"].compression) == ((4, 16, 24, 1), "gzip")
+        elif storage == "raw":
+            assert (obs["camera"].chunks, obs["camera"].compression) == (None, None)
+        else:
+            assert (obs["camera"].chunks, obs["camera"].compression) == ((4, 16, 24, 3), storage)
+    with DatasetFile(path) as file:
+        assert file.obs_keys("demo_0") == ["camera", "depth", "x"]
+        assert file.shape("demo_0", "obs/camera") == (9, 16, 24, 3)
+        assert file.dtype("demo_0", "obs/camera") == np.uint8
+        assert file.storage("demo_0", "obs/camera") == storage
+        assert file.storage("demo_0", "obs/x") == "raw"
+        np.testing.assert_array_equal(file.read("demo_0", "obs/depth"), depth)
+    check_dataset(path, modalities={"camera": "rgb", "depth": "depth"})
+
+
+def test_large_frames_are_chunks_of_their_own(tmp_path):
+    path = write(tmp_path / "a.hdf5", "gzip", np.zeros((3, 300, 300, 3), np.uint8))
+    with h5py.File(path) as file:
+        assert file["data/demo_0/obs/camera"].chunks == (1, 300, 300, 3)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_every_storage_returns_equal_images(tmp_path, data):
+    length = data.draw(st.integers(1, 12))
+    start = data.draw(st.integers(0, length - 1))
+    stop = data.draw(st.integers(start + 1, length))
+    images = smooth(length, data.draw(st.integers(8, 40)), data.draw(st.integers(8, 40)))
+    for storage, tolerance in (("raw", 0), ("gzip", 0), ("lzf", 0), ("jpeg", 12)):
+        with DatasetFile(write(tmp_path / f"{storage}.hdf5", storage, images)) as file:
+            read = file.read("demo_0", "obs/camera", start, stop)
+        assert read.dtype == np.uint8
+        difference = np.abs(read.astype(int) - images[start:stop])
+        assert difference.max() <= tolerance, storage
+        assert difference.mean() <= tolerance / 6
+
+
+def test_a_jpeg_keeps_red_red(tmp_path):
+    images = np.zeros((2, 16, 16, 3), np.uint8)
+    images[0, ..., 0] = 255
+    images[1, ..., 2] = 255
+    with DatasetFile(write(tmp_path / "a.hdf5", "jpeg", images)) as file:
+        red, blue = file.read("demo_0", "obs/camera")[:, 8, 8].astype(int)
+    np.testing.assert_allclose(red, [255, 0, 0], atol=2)
+    np.testing.assert_allclose(blue, [0, 0, 255], atol=2)
+
+
+def test_less_quality_is_smaller():
+    image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    assert len(encode_jpeg(image, 40)) < 0.6 * len(encode_jpeg(image, 95))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"image_storage": "jpg"}, "image_storage is 'jpg'; did you mean 'jpeg'"),
+        ({"jpeg_quality": 0}, "jpeg_quality is 0: wanted 1 to 100"),
+    ],
+)
+def test_wrong_arguments_leave_nothing(tmp_path, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        DatasetWriter(tmp_path / "a.hdf5", META, **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- damage --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (np.frombuffer(b"nothing of the kind", np.uint8), "not a JPEG file"),
+        (np.zeros(0, np.uint8), "not a JPEG file"),
+        (encode_jpeg(smooth(1)[0], 95)[:-20], "truncated"),
+        (encode_jpeg(smooth(1, 8, 8)[0], 95), "its size is 8 x 8, not 16 x 24"),
+    ],
+)
+def test_a_damaged_frame_is_named(tmp_path, frame, words):
+    path = write(tmp_path / "a.hdf5", "jpeg", smooth(9))
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/obs/camera"][5] = frame
+    with DatasetFile(path) as file:
+        assert file.read("demo_0", "obs/camera", 0, 5).shape == (5, 16, 24, 3)
+        with pytest.raises(DatasetError) as error:
+            file.read("demo_0", "obs/camera", 3)
+    message = str(error.value)
+    assert message.startswith(f"{path}: demo 'demo_0': 'obs/camera' at step 5 cannot be decoded")
+    assert words in message
+    assert "\n" not in message
+    with pytest.raises(DatasetError, match="'obs/camera' at step 5"):
+        check_dataset(path)
+
+
+@pytest.mark.parametrize("shape", [[16, 24], [10**9, 10**9, 3], [0, 24, 3], "wide"])
+def test_a_nonsense_shape_is_an_error_and_takes_no_memory(tmp_path, shape):
+    path = write(tmp_path / "a.hdf5", "jpeg", smooth(3))
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/obs/camera"].attrs["shape"] = shape
+    with DatasetFile(path) as file, pytest.raises(DatasetError, match="'demo_0'.*'obs/camera'"):
+        file.read("demo_0", "obs/camera")
+
+
+def test_damage_is_told_by_the_frames_number_also_from_threads():
+    frames = [encode_jpeg(image, 95) for image in smooth(6)]
+    frames[4] = frames[4][:100]
+    with ThreadPoolExecutor(2) as threads:
+        np.testing.assert_array_equal(
+            decode_jpegs(frames[:4], (16, 24, 3), threads), decode_jpegs(frames[:4], (16, 24, 3))
+        )
+        with pytest.raises(DamagedFrameError) as error:
+            decode_jpegs(frames, (16, 24, 3), threads)
+    assert error.value.frame == 4
+
+
+@pytest.mark.parametrize("storage", ["jpeg", "gzip"])
+@pytest.mark.parametrize("seed", range(12))
+def test_foreign_bytes_are_read_or_refused_in_words(tmp_path, storage, seed):
+    path = write(tmp_path / "a.hdf5", storage, smooth(9))
+    content, random = bytearray(path.read_bytes()), np.random.default_rng(seed)
+    at = int(random.integers(8, len(content) - 40))
+    content[at : at + 40] = random.bytes(40)
+    path.write_bytes(content)
+    try:
+        SequenceDataset(path, ("camera",), seq_length=3)[list(range(9))]
+    except DatasetError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error)
+
+
+# ---- kill -9 -------------------------------------------------------------------------------------
+
+ENDLESS = """
+import sys
+import numpy as np
+from imitate.data import DatasetWriter, Episode
+
+length = 6
+images = np.random.default_rng(0).integers(0, 256, (length, 16, 24, 3), np.uint8)
+with DatasetWriter(sys.argv[1], {"env_name": "Lift"}, image_storage=sys.argv[2]) as writer:
+    for number in range(10**6):
+        writer.append_episode(Episode(
+            obs={"camera": (images + number).astype(np.uint8)},
+            actions=np.full((length, 2), number / 10**6),
+            rewards=np.zeros(length),
+            terminals=np.zeros(length),
+            timeouts=np.zeros(length),
+        ))
+        print(number + 1, flush=True)
+"""
+
+
+@pytest.mark.parametrize("storage", ["gzip", "lzf", "jpeg"])
+@pytest.mark.parametrize("episodes", [1, 7, 40])
+def test_kill_9_loses_the_running_episode_only(tmp_path, storage, episodes):
+    path = tmp_path / "a.hdf5"
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(ENDLESS), str(path), storage],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(episodes):
+        process.stdout.readline()
+    os.kill(process.pid, signal.SIGKILL)
+    rest = process.stdout.read().split()
+    process.wait()
+    said = int(rest[-1]) if rest else episodes
+    assert finish_partial(path) in (said, said + 1)
+    check_dataset(path)
+    images = np.random.default_rng(0).integers(0, 256, (6, 16, 24, 3), np.uint8)
+    with DatasetFile(path) as file:
+        for number, demo in enumerate(file.demos()):
+            wanted = (images + number).astype(np.uint8)
+            read = file.read(demo, "obs/camera").astype(int)
+            assert np.abs(read - wanted).mean() < (8 if storage == "jpeg" else 1e-9)

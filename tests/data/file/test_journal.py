@@ -1,0 +1,82 @@
+import fcntl
+
+import pytest
+
+from imitate.data.file.journal import JournaledFile, is_being_written, journal_of, roll_back
+
+
+def written(path, *changes):
+    """A file whose writer made some changes after a commit of b"0123456789" and then died."""
+    file = JournaledFile(path)
+    file.write(b"0123456789")
+    file.commit()
+    for offset, data in changes:
+        file.seek(offset)
+        file.write(data)
+    file._journal.close()  # what the death of a process does to its lock
+    file._file.close()
+    return path
+
+
+def test_changes_since_the_commit_are_taken_back(tmp_path):
+    path = written(tmp_path / "a", (2, b"ab"), (3, b"xyz"), (8, b"HEADER"))
+    assert path.read_bytes() == b"01axyz67HEADER"
+    roll_back(path)
+    assert path.read_bytes()[:10] == b"0123456789"
+    assert not journal_of(path).exists()
+    roll_back(path)
+    assert path.read_bytes()[:10] == b"0123456789"
+
+
+@pytest.mark.parametrize("lost", [1, 2, 20, 21])
+def test_a_record_cut_short_was_never_acted_on(tmp_path, lost):
+    path = written(tmp_path / "a", (0, b"ab"))
+    path.write_bytes(b"0123456789")  # its record came first, so the change itself had not begun
+    journal = journal_of(path)
+    journal.write_bytes(journal.read_bytes()[:-lost])
+    roll_back(path)
+    assert path.read_bytes() == b"0123456789"
+
+
+def test_after_a_commit_nothing_is_taken_back(tmp_path):
+    path = tmp_path / "a"
+    file = JournaledFile(path)
+    file.write(b"0123")
+    file.commit()
+    file.seek(0)
+    file.write(b"ab")
+    file.commit()
+    assert is_being_written(path)
+    file._journal.close()
+    assert not is_being_written(path)
+    roll_back(path)
+    assert path.read_bytes() == b"ab23"
+
+
+def test_a_failed_write_is_told_at_the_commit_and_rolled_back(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    file = JournaledFile(path)
+    file.write(b"0123")
+    file.commit()
+    file.seek(0)
+    file.write(b"abcdef")
+    with monkeypatch.context() as patch:
+        patch.setattr("imitate.data.file.journal._write_all", lambda *_: 1 / 0)
+        assert file.write(b"lost") == 4
+    with pytest.raises(ZeroDivisionError):
+        file.commit()
+    file.close(roll_back=True)
+    assert path.read_bytes() == b"0123"
+    assert not journal_of(path).exists()
+
+
+def test_a_file_system_without_locks_will_do(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    file = JournaledFile(tmp_path / "a")
+    file.write(b"0123")
+    file.commit()
+    file.close()
+    assert (tmp_path / "a").read_bytes() == b"0123"

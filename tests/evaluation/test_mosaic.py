@@ -1,0 +1,43 @@
+import numpy as np
+
+from imitate.evaluation.episodes import Episode, frame_file
+from imitate.evaluation.mosaic import BORDER, GREEN, GREY, RED, compose, write_mosaic
+
+
+def episode(index, success, frames):
+    return Episode(index, index, success, 0.0, frames, success, frames=frames)
+
+
+def test_layout_and_borders():
+    episodes = [episode(0, True, 2), episode(1, False, 3), episode(2, True, 1)]
+    reels = [np.full((e.frames, 4, 4, 3), 10 * (e.index + 1), np.uint8) for e in episodes]
+    side = 4 + 2 * BORDER
+    first, second, third = (compose(episodes, reels, t) for t in range(3))
+    assert first.shape == (2 * side, 2 * side, 3)  # three tiles in a square of four
+    assert tuple(first[0, 0]) == GREY
+    assert tuple(second[0, 0]) == GREEN  # episode 0 is at its last frame
+    assert tuple(second[0, side]) == GREY
+    assert tuple(third[0, side]) == RED
+    assert tuple(first[side, 0]) == GREEN
+    assert first[side + BORDER, BORDER, 0] == 30
+    assert not first[side:, side:].any()
+
+
+def test_without_frames_there_is_no_video(tmp_path):
+    assert write_mosaic(tmp_path / "v.mp4", str(tmp_path), [episode(0, True, 0)], size=4) is None
+    assert not (tmp_path / "v.mp4").exists()
+
+
+def test_raw_frames_become_a_video(tmp_path):
+    from imageio.v2 import get_reader
+
+    frames = np.zeros((3, 32, 32, 3), np.uint8)
+    frames[1:] = 200
+    frame_file(str(tmp_path), 4).write_bytes(frames.tobytes())
+    path = write_mosaic(tmp_path / "v.mp4", str(tmp_path), [episode(4, True, 3)], size=32)
+    with get_reader(path) as reader:
+        shown = [np.asarray(frame) for frame in reader]
+    assert len(shown) == 3 + 10
+    assert shown[0].shape == (44, 44, 3)
+    assert shown[0][20:24, 20:24].mean() < 20
+    assert shown[1][20:24, 20:24].mean() > 180

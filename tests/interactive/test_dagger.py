@@ -1,0 +1,251 @@
+"""Rounds on a point that is to go to its goal: one demonstration is not enough, corrected practice is."""
+
+import dataclasses
+import json
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+
+from imitate import load_config
+from imitate.data import DatasetFile, build_datasets
+from imitate.errors import ConfigError
+from imitate.interactive.dagger import DaggerPlan, dagger
+from imitate.interactive.supervision import Labels, TakesOver, Vigilant
+from imitate.policy.checkpoint import control_freq_of, load_checkpoint
+from tests.train.conftest import config_dict, env_meta, write_demos, write_expert
+
+PLAN = DaggerPlan(rounds=2, episodes=4, horizon=20, hold_steps=0, demos=1)
+pytestmark = pytest.mark.usefixtures("importable_env")
+
+
+def right(obs):
+    return np.clip(4 * (obs["goal"] - obs["pos"]), -1, 1)
+
+
+def config(**sections):
+    return load_config(config_dict(**sections))
+
+
+def labelled(number):
+    return Labels(right, 0.5**number)
+
+
+def held(number):
+    return TakesOver(Vigilant(right, tolerance=0.3, patience=1))
+
+
+def content(path):
+    with h5py.File(path) as file:
+        found = {}
+        file["data"].visititems(
+            lambda name, node: found.update({name: node[()]}) if hasattr(node, "shape") else None
+        )
+    return found
+
+
+def error(checkpoint):
+    """Mean distance of the learned actions from the right ones, all over the plane."""
+    from imitate import policy_from_checkpoint
+
+    policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=checkpoint)
+    rng = np.random.default_rng(1)
+    obs = {"pos": rng.uniform(-0.5, 0.5, (200, 2)), "goal": rng.uniform(-0.5, 0.5, (200, 2))}
+    policy.start_episode()
+    return float(np.abs(policy(obs, batched_ob=True) - right(obs)).mean())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, importable_env):
+    folder = tmp_path_factory.mktemp("dagger")
+    demos = write_demos(folder / "demos.hdf5")
+    longer = config(train={"num_epochs": 12})
+    progress = dagger(longer, PLAN, labelled, env_meta(), folder / "out", dataset=demos)
+    return demos, folder / "out", progress
+
+
+def test_a_null_horizon_is_that_of_the_plan_in_every_round(tmp_path, importable_env):
+    demos = write_demos(tmp_path / "demos.hdf5")
+    plan = DaggerPlan(rounds=0, horizon=47)
+    open_ = config(experiment={"rollout": {"horizon": None}}, train={"num_epochs": 1})
+    progress = dagger(open_, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
+    trained = json.loads(load_checkpoint(progress.rounds[0].checkpoint)["config"])
+    assert trained["experiment"]["rollout"]["horizon"] == 47
+
+
+def test_a_configuration_that_saves_at_the_best_validation_serves(tmp_path, importable_env):
+    demos = write_demos(tmp_path / "demos.hdf5")
+    saving = config(
+        experiment={"validate": True, "save": {"on_best_validation": True}},
+        train={"num_epochs": 1},
+    )
+    plan = DaggerPlan(rounds=0, horizon=20)
+    progress = dagger(saving, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
+    assert progress.rounds[0].checkpoint
+    assert not list(tmp_path.glob("out/**/best_valid.pth"))
+
+
+def test_policies_know_the_rate_of_the_demonstrations(tmp_path, importable_env):
+    demos = write_demos(tmp_path / "demos.hdf5")
+    with h5py.File(demos, "r+") as file:
+        file["data"].attrs["control_freq"] = 10.0
+    plan = DaggerPlan(rounds=1, episodes=1, horizon=20)
+    brief = config(train={"num_epochs": 1})
+    progress = dagger(brief, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
+    rates = [control_freq_of(load_checkpoint(done.checkpoint)) for done in progress.rounds]
+    assert rates == [10.0, 10.0]
+
+
+def test_all_data_lie_in_one_file(finished):
+    _, out, progress = finished
+    with DatasetFile(out / "demos.hdf5") as file:
+        rounds = [int(file.attrs(demo)["round"]) for demo in file.demos()]
+        assert rounds == [0, 1, 1, 1, 1, 2, 2, 2, 2]
+        for demo, number in zip(file.demos(), rounds, strict=True):
+            assert (file.read(demo, "round") == number).all()
+            obs = {key: file.read(demo, f"obs/{key}") for key in ("pos", "goal")}
+            np.testing.assert_allclose(file.read(demo, "actions"), right(obs), atol=1e-6)
+            by_hand = file.read(demo, "interventions") > 0
+            done, wanted = file.read(demo, "executed_actions"), file.read(demo, "policy_actions")
+            np.testing.assert_array_equal(done[by_hand], file.read(demo, "actions")[by_hand])
+            np.testing.assert_array_equal(done[~by_hand], wanted[~by_hand])
+            if number:  # what was done is what moved the point
+                np.testing.assert_allclose(np.diff(obs["pos"], axis=0), 0.1 * done[:-1])
+    assert [r.number for r in progress.rounds] == [0, 1, 2]
+    assert [r.episodes for r in progress.rounds] == [1, 4, 4]
+    assert progress.rounds[2].labels == sum(r.steps for r in progress.rounds)
+    assert 0 < progress.rounds[1].interventions < progress.rounds[1].steps
+
+
+def test_practice_that_is_corrected_mends_what_one_demonstration_left_open(finished):
+    _, _, progress = finished
+    first, *_, last = (error(r.checkpoint) for r in progress.rounds)
+    assert last < 0.5 * first
+
+
+def test_what_is_finished_is_not_done_again(finished, monkeypatch):
+    demos, out, progress = finished
+    monkeypatch.setattr("imitate.interactive.dagger.train", None)
+    again = dagger(config(train={"num_epochs": 12}), PLAN, labelled, env_meta(), out, dataset=demos)
+    assert again == progress
+
+
+def test_an_interrupted_round_goes_on_with_its_next_episode(finished, tmp_path):
+    demos, out, progress = finished
+    calls = []
+
+    def interrupt(number, done):
+        calls.append((number, done))
+        if calls == [(1, 1), (1, 2)]:
+            raise KeyboardInterrupt
+
+    settings = (config(train={"num_epochs": 12}), PLAN, labelled, env_meta(), tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        dagger(*settings, dataset=demos, on_episode=interrupt)
+    dagger(*settings, dataset=demos, on_episode=interrupt)
+    assert calls[:4] == [(1, 1), (1, 2), (1, 3), (1, 4)]
+    one, two = content(out / "demos.hdf5"), content(tmp_path / "out" / "demos.hdf5")
+    assert one.keys() == two.keys()
+    for key in one:
+        np.testing.assert_array_equal(one[key], two[key], err_msg=key)
+
+
+def test_other_settings_are_refused(finished, tmp_path):
+    demos, out, _ = finished
+    with pytest.raises(ConfigError, match="take another folder"):
+        dagger(config(), DaggerPlan(episodes=5), labelled, env_meta(), out, dataset=demos)
+    with pytest.raises(ConfigError, match="--dataset"):
+        dagger(config(), PLAN, labelled, env_meta(), tmp_path / "none")
+
+
+def test_episodes_that_are_gone_are_noticed(finished, tmp_path):
+    demos, out, _ = finished
+    shutil.copytree(out, tmp_path / "out")
+    with h5py.File(tmp_path / "out" / "demos.hdf5", "a") as file:
+        del file["data/demo_8"]
+    more = DaggerPlan(rounds=3, episodes=4, horizon=20, hold_steps=0, demos=1)
+    with pytest.raises(ConfigError, match="has 8 episodes, but 9 were recorded"):
+        dagger(
+            config(train={"num_epochs": 12}),
+            more,
+            labelled,
+            env_meta(),
+            tmp_path / "out",
+            dataset=demos,
+        )
+
+
+def test_after_a_take_over_only_the_steps_by_hand_count(tmp_path):
+    policy = write_expert(tmp_path / "wrong.pth", gain=-1.0)
+    plan = DaggerPlan(rounds=1, episodes=3, horizon=12)
+    # Its network is what the configuration has.
+    progress = dagger(
+        config(algo={"actor_layer_dims": []}),
+        plan,
+        held,
+        env_meta(),
+        tmp_path / "out",
+        init=policy,
+        labels_all=False,
+    )
+    before, after = progress.rounds
+    assert before.checkpoint == str(policy)
+    assert 0 < after.interventions == after.labels < after.steps
+    run = json.loads(next((tmp_path / "out" / "round_1").glob("*/*/config.json")).read_text())
+    assert run["train"]["sample_weight"]["kind"] == "interventions"
+    assert run["experiment"]["ckpt_path"] == str(policy)
+    train_set, _ = build_datasets(load_config(run))
+    by_hand = train_set.numbers.array("interventions").reshape(-1) > 0
+    batch = train_set.__getitems__(list(range(len(train_set))))[0]
+    weights = batch["weight"][:, 0].numpy()
+    assert (weights[~by_hand] == 0).all()
+    np.testing.assert_allclose(weights[by_hand], len(by_hand) / by_hand.sum(), rtol=1e-5)
+    assert error(after.checkpoint) < error(policy)
+
+
+def test_only_labelled_steps_are_learned_from(tmp_path):
+    plan = dataclasses.replace(PLAN, label_every=4)
+    progress = dagger(
+        config(train={"num_epochs": 12}),
+        plan,
+        lambda number: Labels(right, 0.0, every=4),
+        env_meta(),
+        tmp_path / "out",
+        dataset=write_demos(tmp_path / "demos.hdf5"),
+    )
+    first, *_, last = progress.rounds
+    with DatasetFile(tmp_path / "out" / "demos.hdf5") as file:
+        practised = [-(-file.length(demo) // 4) for demo in file.demos()[1:]]
+    assert last.labels == first.steps + sum(practised)
+    run = json.loads(next((tmp_path / "out" / "round_2").glob("*/*/config.json")).read_text())
+    train_set, _ = build_datasets(load_config(run))
+    labelled_steps = train_set.numbers.array("labelled").reshape(-1) > 0
+    weights = train_set.__getitems__(list(range(len(train_set))))[0]["weight"][:, 0].numpy()
+    np.testing.assert_array_equal(weights > 0, labelled_steps)
+    # What the policy did where nobody was asked is wrong, and not learned.
+    assert error(last.checkpoint) < 0.7 * error(first.checkpoint)
+
+
+def test_weights_of_ones_own_and_steps_without_labels_contradict_each_other(finished, tmp_path):
+    demos, _, _ = finished
+    weighted = config(train={"sample_weight": {"kind": "return"}})
+    plan = dataclasses.replace(PLAN, label_every=4)
+    with pytest.raises(ConfigError, match="train.sample_weight.kind: 'return'"):
+        dagger(weighted, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
+
+
+def test_a_folder_from_before_labels_were_recorded_goes_on(finished, tmp_path):
+    demos, out, progress = finished
+    shutil.copytree(out, tmp_path / "out")
+    with h5py.File(tmp_path / "out" / "demos.hdf5", "a") as file:
+        for demo in file["data"].values():
+            del demo["labelled"]
+    saved = json.loads((tmp_path / "out" / "progress.json").read_text())
+    del saved["settings"]["label_every"]
+    (tmp_path / "out" / "progress.json").write_text(json.dumps(saved))
+    more = dataclasses.replace(PLAN, rounds=3)
+    settings = (config(train={"num_epochs": 12}), more, labelled, env_meta(), tmp_path / "out")
+    after = dagger(*settings, dataset=demos)
+    assert after.rounds[:3] == progress.rounds
+    assert after.rounds[3].labels == sum(r.steps for r in after.rounds)

@@ -1,0 +1,232 @@
+"""From robomimic's format to ours, back, and again: exact; and what cannot go back is named."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from imitate import algo_factory, load_config
+from imitate.cli.main import app
+from imitate.errors import CheckpointError
+from imitate.interop.robomimic import limits
+from imitate.interop.robomimic.importing import flattened
+from imitate.interop.robomimic.released_keys import ALGO, OBSERVATION, SHARED, SINCE_0_5
+from imitate.policy.checkpoint import (
+    algo_from_checkpoint,
+    checkpoint_dict,
+    converted,
+    load_checkpoint,
+    save_checkpoint,
+)
+from imitate.policy.export import to_robomimic
+
+NEW_IN_0_5 = {"bc_minmax", "bc_transformer_future"}
+
+
+@pytest.fixture
+def any_unet(monkeypatch):
+    """Small U-Nets, as in the recordings, may be exported."""
+    monkeypatch.setattr(limits, "UNET", {})
+
+
+@pytest.mark.parametrize("target", ["robomimic-0.5", "robomimic-0.3"])
+def test_round_trip_is_exact(any_name, target, recorded, any_unet):
+    if any_name == "bc_vae_image":
+        return
+    raw = recorded(any_name).raw()
+    ours = converted(raw)
+    if target == "robomimic-0.3" and (any_name in NEW_IN_0_5 or "diffusion" in any_name):
+        with pytest.raises(CheckpointError, match=r"robomimic 0\.3 cannot act like this policy"):
+            to_robomimic(ours, target)
+        return
+    theirs = to_robomimic(ours, target)
+    before, after = flattened(raw["model"]), flattened(theirs["model"])
+    for name, tensor in before.items():
+        if "scale" in name and any_name == "bc_fixed_std":  # learned from nothing, used by nothing
+            continue
+        assert torch.equal(tensor, after[name]), name
+    assert {name for name in after if "mask" not in name} == {n for n in before if "mask" not in n}
+    again = converted(theirs)
+    for name, tensor in ours["model"]["nets"].items():
+        assert torch.equal(tensor, again["model"]["nets"][name])
+    assert json.loads(again["config"])["algo"] == json.loads(ours["config"])["algo"]
+    first, second = (algo_from_checkpoint(ckpt).preprocess for ckpt in (ours, again))
+    for part in ("offset", "scale", "action_offset", "action_scale"):
+        assert torch.equal(getattr(first, part), getattr(second, part))
+
+
+def leaves(tree, path=()):
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def is_known(path, keys):
+    if isinstance(keys, str):
+        return path[0] in keys.split()
+    if path[0] in keys:
+        return is_known(path[1:], keys[path[0]])
+    return path[0] in keys.get("", "").split()
+
+
+@pytest.mark.parametrize(
+    "name", ["bc_rnn_gmm", "bcq", "cql", "iql", "td3_bc", "diffusion_ddim", "gl_vae", "hbc", "iris"]
+)
+def test_only_keys_that_robomimic_knows(name, recorded, any_unet):
+    theirs = to_robomimic(recorded(name).checkpoint(), "robomimic-0.5")
+    tree = json.loads(theirs["config"])
+    known = {
+        **SHARED,
+        "": "algo_name",
+        "observation": OBSERVATION[theirs["algo_name"]],
+        "algo": ALGO[theirs["algo_name"]],
+    }
+    injected = ("num_train_batches", "num_epochs")
+    for path in leaves(tree):
+        if path[-1] not in injected and "action_config" not in path:
+            assert is_known(path, known), path
+
+
+def test_0_3_has_none_of_the_keys_that_came_later(recorded):
+    tree = json.loads(to_robomimic(recorded("bc").checkpoint(), "robomimic-0.3")["config"])
+    for path in leaves(tree):
+        assert not ".".join(path).startswith(SINCE_0_5)
+
+
+def test_statistics_have_the_names_of_the_release(recorded):
+    ckpt = recorded("bc_normobs").checkpoint()
+    new, old = (to_robomimic(ckpt, f"robomimic-{release}") for release in ("0.5", "0.3"))
+    assert set(new["obs_normalization_stats"]["object"]) == {"offset", "scale"}
+    assert set(old["obs_normalization_stats"]["object"]) == {"mean", "std"}
+    assert json.loads(old["config"])["train"]["hdf5_normalize_obs"] is True
+    assert "action_normalization_stats" not in old
+    assert new["action_normalization_stats"]["actions"]["scale"] == [[1.0] * 7]
+    assert "nets" not in old["model"]
+
+
+def policy(algo, train=None, observation=None, shapes=None, name="bc"):
+    observation = observation or {"modalities": {"obs": {"low_dim": ["state"]}}}
+    config = load_config(
+        {"algo_name": name, "algo": algo, "train": train or {}, "observation": observation}
+    )
+    built = algo_factory(name, config, shapes or {"state": (3,)}, 2, "cpu")
+    return checkpoint_dict(built, env_metadata={"env_name": "Lift"}, shape_metadata={})
+
+
+def clipped():
+    ckpt = policy({})
+    ckpt["preprocess"]["obs_clip"] = 10.0
+    return ckpt
+
+
+CAMERA = {"modalities": {"obs": {"low_dim": [], "rgb": ["camera"]}}}
+CAMERA_SHAPE = {"camera": (3, 40, 40)}
+
+
+@pytest.mark.parametrize(
+    ("ckpt", "words"),
+    [
+        (lambda: policy({"chunk": {"enabled": True}}, {"seq_length": 16}), "algo.chunk.enabled"),
+        (lambda: policy({}, {"frame_stack": 2}), "train.frame_stack 2"),
+        (clipped, r"train\.obs_clip"),
+        (
+            lambda: policy({}, name="flow_policy", train={"frame_stack": 2, "seq_length": 16}),
+            "no algorithm 'flow_policy'",
+        ),
+        (
+            lambda: policy(
+                {
+                    "transformer": {
+                        "enabled": True,
+                        "context_length": 3,
+                        "embed_dim": 8,
+                        "num_heads": 2,
+                    }
+                },
+                {"frame_stack": 4},
+            ),
+            "train.frame_stack 4",
+        ),
+        (
+            lambda: policy(
+                {"unet": {"down_dims": [16, 32]}},
+                {"frame_stack": 2, "seq_length": 16},
+                name="diffusion_policy",
+            ),
+            r"algo\.unet\.down_dims is \(16, 32\): it always builds \(256, 512, 1024\)",
+        ),
+        (
+            lambda: policy(
+                {},
+                observation={
+                    **CAMERA,
+                    "encoder": {"rgb": {"core_kwargs": {"backbone_class": "ResNet34Conv"}}},
+                },
+                shapes=CAMERA_SHAPE,
+            ),
+            "ResNet34Conv",
+        ),
+        (
+            lambda: policy(
+                {},
+                observation={
+                    **CAMERA,
+                    "encoder": {"rgb": {"core_kwargs": {"backbone_kwargs": {"norm": "group"}}}},
+                },
+                shapes=CAMERA_SHAPE,
+            ),
+            "backbone_kwargs.norm",
+        ),
+        (
+            lambda: policy({"critic": {"layer_norm": True}}, name="iql"),
+            "nothing like 'critic.norms",
+        ),
+    ],
+)
+def test_what_robomimic_cannot_do_is_named(ckpt, words):
+    with pytest.raises(CheckpointError, match=words):
+        to_robomimic(ckpt(), "robomimic-0.5")
+
+
+def test_an_average_of_weights_takes_their_place():
+    ckpt = policy({"ema": {"enabled": True}, "actor_layer_dims": [4]})
+    for tensor in ckpt["model"]["ema"]["module"].values():
+        tensor.add_(1.0)
+    theirs = to_robomimic(ckpt, "robomimic-0.5")
+    averaged = ckpt["model"]["ema"]["module"]["policy.head.action.bias"]
+    assert torch.equal(theirs["model"]["nets"]["policy.nets.decoder.nets.action.bias"], averaged)
+
+
+COSINE = {"learning_rate": {"scheduler_type": "cosine", "epoch_schedule": [3]}}
+
+
+def test_schedules_are_such_as_the_release_can_build():
+    """robomimic 0.5 builds them on loading: a cosine only with a key that its BC does not have."""
+    theirs = to_robomimic(policy({"optim_params": {"policy": COSINE}}), "robomimic-0.5")
+    rate = json.loads(theirs["config"])["algo"]["optim_params"]["policy"]["learning_rate"]
+    assert rate["scheduler_type"] == "multistep"
+    assert rate["epoch_schedule"] == []
+    assert "step_every_batch" not in rate
+
+
+def test_the_command(tmp_path, recorded):
+    source, target = tmp_path / "ours.pth", tmp_path / "theirs.pth"
+    save_checkpoint(recorded("bc_gmm").checkpoint(), source)
+    run = CliRunner().invoke
+    done = run(app, ["convert-checkpoint", str(source), str(target), "--to", "robomimic-0.3"])
+    assert done.exit_code == 0, done.output
+    assert load_checkpoint(target)["provenance"]["imported_from"] == "robomimic"
+    again = run(app, ["convert-checkpoint", str(source), str(target)])
+    assert again.exit_code == 2
+    wrong = run(
+        app, ["convert-checkpoint", str(source), str(tmp_path / "x"), "--to", "robomimic-0.4"]
+    )
+    assert wrong.exit_code == 2
+    back = run(
+        app, ["convert-checkpoint", str(target), str(tmp_path / "back.pth"), "--to", "imitate"]
+    )
+    assert back.exit_code == 0
+    assert torch.load(tmp_path / "back.pth", weights_only=True)["format_version"] == 1

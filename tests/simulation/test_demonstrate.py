@@ -1,0 +1,156 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from imitate.envs.experts import Habits, find_expert
+from imitate.errors import EnvError
+from imitate.simulation import demonstrate as module
+from imitate.simulation.demonstrate import ActionNoise, Plan, demonstrate, describe
+
+LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
+
+
+def noisy(scale, quality="better", pause=0.0, steps=2000):
+    noise = ActionNoise(np.random.default_rng(0), scale, quality, pause)
+    return np.stack([noise(np.array([0.2, 0, 0, 0, 0, 0, 1.0])) for _ in range(steps)])
+
+
+def test_no_noise_changes_nothing():
+    assert (noisy(0.0) == np.array([0.2, 0, 0, 0, 0, 0, 1.0])).all()
+
+
+def test_noise_is_centred_grows_with_its_scale_and_spares_the_gripper():
+    one, two = noisy(1.0), noisy(2.0)
+    assert (one[:, 6] == 1.0).all()
+    np.testing.assert_allclose(one[:, 3:6].std(axis=0), 0.03, rtol=0.1)
+    np.testing.assert_allclose(two[:, 3:6].std(axis=0), 0.06, rtol=0.1)
+    assert abs(one[:, 0].mean() - 0.2) < 0.05
+    # pushes: some steps are far off, and neighbours are off together
+    deviation = one[:, 1]
+    assert 0.05 < (np.abs(deviation) > 0.15).mean() < 0.25
+    assert np.corrcoef(deviation[:-1], deviation[1:])[0, 1] > 0.4
+    assert np.abs(two).max() <= 1.0
+
+
+def test_pauses_stop_the_motion_but_not_the_gripper():
+    paused = noisy(0.0, quality="worse", pause=0.06)
+    still = (paused[:, 0] == 0.0).mean()
+    assert 0.1 < still < 0.5
+    assert (paused[:, 6] == 1.0).all()
+
+
+@pytest.mark.robosuite
+def test_an_episode_depends_on_its_number_alone():
+    plan = Plan(env_meta=LIFT, seed=3)
+    first = demonstrate(plan, 5)
+    other = demonstrate(plan, 6)
+    again = demonstrate(plan, 5)
+    assert (first.actions == again.actions).all()
+    assert (first.states == again.states).all()
+    assert all((first.obs[key] == again.obs[key]).all() for key in first.obs)
+    assert first.attrs["seed"] != other.attrs["seed"]
+
+
+@pytest.mark.robosuite
+def test_what_is_recorded():
+    demo = demonstrate(Plan(env_meta=LIFT, seed=0, hold_steps=4), 0)
+    steps = len(demo.actions)
+    assert demo.success
+    assert steps < 80
+    assert demo.successes.argmax() == steps - 5  # the first success and four more steps
+    assert demo.states.shape == (steps, 32)
+    for key, values in demo.obs.items():
+        assert len(values) == steps
+        np.testing.assert_array_equal(values[1:], demo.next_obs[key][:-1])
+    assert demo.rewards.tolist() == demo.successes.astype(float).tolist()
+    assert np.abs(demo.actions).max() <= 1.0
+    assert demo.attrs["model_file"].startswith("<mujoco")
+    assert (demo.attrs["success"], demo.attrs["quality"], demo.attrs["action_label"]) == (
+        True,
+        "better",
+        "executed",
+    )
+    assert (demo.executed == demo.actions).all()
+
+
+@pytest.mark.robosuite
+def test_labels_of_the_expert_differ_from_what_was_executed():
+    clean = demonstrate(Plan(env_meta=LIFT, seed=0, label="expert"), 0)
+    noisy_twin = demonstrate(Plan(env_meta=LIFT, seed=0), 0)
+    assert (clean.executed == noisy_twin.actions).all()
+    assert np.abs(clean.actions - clean.executed).max() > 0.05
+    assert clean.attrs["action_label"] == "expert"
+
+
+@pytest.mark.robosuite
+def test_failures_are_kept_or_replaced(monkeypatch):
+    kept = demonstrate(Plan(env_meta=LIFT, horizon=3, keep_failures=True), 0)
+    assert (len(kept.actions), kept.success, kept.attrs["success"], kept.attempts) == (
+        3,
+        False,
+        False,
+        1,
+    )
+    monkeypatch.setattr(module, "MAX_ATTEMPTS", 2)
+    with pytest.raises(EnvError, match="failed 2 times in a row at episode 0.*--horizon"):
+        demonstrate(Plan(env_meta=LIFT, horizon=3), 0)
+
+
+@pytest.mark.robosuite
+def test_a_simulator_that_blows_up_is_replaced():
+    plan = Plan(env_meta=LIFT, seed=0)
+    env = module._worker_env('{"env_name": "Lift", "type": 1, "env_kwargs": {}}')
+    env._env.step = None  # calling it raises TypeError
+    demo = demonstrate(plan, 0)
+    assert demo.success
+    assert demo.attempts == 2
+    assert demo.problems[0].startswith("episode 0, attempt 0: TypeError")
+
+
+@pytest.mark.robosuite
+def test_description_is_complete():
+    meta = describe(Plan(env_meta=LIFT))
+    assert meta["env_version"].startswith("1.5")
+    assert meta["env_kwargs"]["control_freq"] == 20
+
+
+def test_workers_need_no_torch():
+    program = "import sys, imitate.simulation.collect; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.robosuite
+def test_a_person_waits_and_takes_longer():
+    lengths, still = {}, {}
+    for name, habits in (("plain", None), ("person", Habits())):
+        demos = [demonstrate(Plan(env_meta=LIFT, habits=habits), number) for number in range(2)]
+        assert [demo.success for demo in demos] == [True] * 2
+        lengths[name] = sum(len(demo.actions) for demo in demos)
+        motion = np.concatenate([np.abs(demo.actions[:, :6]).max(axis=1) for demo in demos])
+        still[name] = float((motion == 0.0).mean())
+    assert lengths["person"] > 1.5 * lengths["plain"]
+    assert still["plain"] == 0.0  # noise moves the expert all the time
+    assert 0.15 < still["person"] < 0.6
+
+
+@pytest.mark.robosuite
+def test_a_person_tries_a_missed_grasp_again():
+    always = replace(Habits(), miss_probability=1.0)
+    missed = demonstrate(Plan(env_meta=LIFT, habits=always, horizon=250, keep_failures=True), 0)
+    closes = np.diff(missed.actions[:, 6]) > 0
+    assert closes.sum() >= 2
+    assert not missed.success  # each try closes above the cube
+    never = replace(Habits(), miss_probability=0.0)
+    held = demonstrate(Plan(env_meta=LIFT, habits=never), 0)
+    assert (np.diff(held.actions[:, 6]) > 0).sum() == 1
+    assert held.success
+
+
+def test_a_person_gets_twice_the_experts_steps():
+    expert = find_expert("Lift")
+    assert Plan(env_meta=LIFT).attempt_steps(expert) == 200
+    assert Plan(env_meta=LIFT, habits=Habits()).attempt_steps(expert) == 400
+    assert Plan(env_meta=LIFT, habits=Habits(), horizon=30).attempt_steps(expert) == 30

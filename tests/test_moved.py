@@ -1,0 +1,104 @@
+"""Former paths of modules: what they give, in this process and in others."""
+
+import importlib
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+import imitate.moved
+from imitate.interactive.supervision import supervised_episode
+from imitate.moved import MOVED, present_path
+
+DOCUMENTED = [
+    "imitate.collection.collect.collect",
+    "imitate.collection.demonstrate",
+    "imitate.collection.render.render",
+    "imitate.collection.replay.replayed",
+    "imitate.data.action_scale.recorded_scale",
+    "imitate.data.build.build_datasets",
+    "imitate.data.check.check_dataset",
+    "imitate.data.extents.Extents",
+    "imitate.data.hdf5_format.DatasetFile",
+    "imitate.data.journal",
+    "imitate.data.sequence_dataset.SequenceDataset",
+    "imitate.data.store.Store",
+    "imitate.data.transitions",
+    "imitate.data.writer.DatasetWriter",
+    "imitate.online.supervision.supervised_episode",
+    "imitate.policy.robomimic.importing.algo_from_robomimic",
+    "imitate.train.algo_check.check_algo",
+    "imitate.train.dagger.dagger",
+    "imitate.train.environments",
+    "imitate.train.errors.TrainingError",
+    "imitate.train.evaluation.evaluate",
+    "imitate.train.fqe.evaluate_checkpoint",
+    "imitate.train.run_folder.find_checkpoint",
+    "imitate.train.seeding.seed_everything",
+]
+"""Paths that documentation and examples have named, with a function or class of the module where they named one."""
+
+
+def imported(path):
+    """The module or the member of a module that a path names."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        if present_path(path) is not None:
+            return importlib.import_module(path)
+        module, _, name = path.rpartition(".")
+        return getattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("path", DOCUMENTED)
+def test_a_documented_path_gives_the_same_object(path):
+    module = path if present_path(path) else path.rpartition(".")[0]
+    present = importlib.import_module(present_path(module))
+    wanted = present if module == path else getattr(present, path.rpartition(".")[2])
+    assert imported(path) is wanted
+
+
+@pytest.mark.parametrize("former", sorted(MOVED))
+def test_every_former_path_names_a_module(former):
+    assert imported(former).__name__ == MOVED[former]
+
+
+def test_a_module_keeps_its_own_name_and_place():
+    module = importlib.import_module("imitate.interactive.dagger")
+    assert imported("imitate.train.dagger") is module
+    assert module.__spec__.name == module.__name__ == "imitate.interactive.dagger"
+
+
+def test_the_present_path_is_named_in_a_warning():
+    code = "import imitate.train.mosaic"
+    command = [sys.executable, "-W", "always", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "imitate.train.mosaic is now imitate.evaluation.mosaic" in done.stderr
+    assert "<string>:1" in done.stderr  # the importing line, not the finder's
+
+
+@pytest.mark.parametrize("path", ["imitate.train.nothing", "imitate.collection.nothing"])
+def test_other_paths_are_unknown_as_ever(path):
+    with pytest.raises(ModuleNotFoundError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        importlib.import_module(path)
+
+
+def test_pickles_by_a_former_path():
+    former = pickle.PROTO + bytes([0]) + b"cimitate.online.supervision\nsupervised_episode\n."
+    assert pickle.loads(former) is supervised_episode
+
+
+def test_processes_find_a_function_by_a_former_path():
+    former = imported("imitate.train.seeding").seed_everything
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(former, (1,)) is None
+
+
+def test_installed_once():
+    before = list(sys.meta_path)
+    imitate.moved.install()
+    assert sys.meta_path == before
