@@ -65,6 +65,7 @@ CASES = {
     "sac_pendulum": Case("sac/sac_pendulum", -200.0),
     "td3_pendulum": Case("td3/td3_pendulum", -200.0),
     "ddpg_pendulum": Case("ddpg/ddpg_pendulum", -200.0),
+    "mbrl_pendulum": Case("mbrl/mbrl_pendulum", -300.0),
     "ppo_cartpole": Case("ppo/ppo_cartpole", 475.0),
     "a2c_cartpole": Case("a2c/a2c_cartpole", 475.0),
     "dqn_cartpole": Case("dqn/dqn_cartpole", 450.0),

@@ -9,22 +9,17 @@ another package in the group ``imitate.auxiliaries``.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, WrapValidator
 from torch import Tensor, nn
 
 from imitate.config import OptimizerConfig, Section
-from imitate.config.plugins import installed_points
-from imitate.errors import ConfigError, nearest
+from imitate.config.kinds import Kinds
 from imitate.models.actor import GroupEncoder
 
-ENTRY_POINTS = "imitate.auxiliaries"
 PREFIX = "auxiliary/"
 """Before the given name: the name of its network."""
 
@@ -76,51 +71,10 @@ class Auxiliary(nn.Module, ABC):
         """Update statistics or targets, after the algorithm's own step."""
 
 
-_kinds: dict[str, tuple[type[Auxiliary], type[AuxiliaryConfig]]] = {}
-Kind = TypeVar("Kind", bound=type[Auxiliary])
-
-
-def register(name: str, section: type[AuxiliaryConfig]) -> Callable[[Kind], Kind]:
-    """Register the class of a type.
-
-    Args:
-        name: value of the key ``type``; registering it twice raises ConfigError.
-        section: its section.
-    """
-
-    def decorator(kind: Kind) -> Kind:
-        if name in _kinds:
-            raise ConfigError(f"auxiliary '{name}' is already registered: choose another name")
-        _kinds[name] = (kind, section)
-        return kind
-
-    return decorator
-
-
-def find(name: str) -> tuple[type[Auxiliary], type[AuxiliaryConfig]]:
-    """Class and section of a type. Raises ConfigError with the nearest name for an unknown one."""
-    if name not in _kinds:
-        module = f"{__package__}.{name}"
-        if re.fullmatch(r"[A-Za-z]\w*", name) and find_spec(module) is not None:
-            import_module(module)
-        for point in installed_points(ENTRY_POINTS, name):
-            point.load()
-    if name not in _kinds:
-        known = {*_kinds, "rnd", *(point.name for point in installed_points(ENTRY_POINTS))}
-        raise ConfigError(f"algo.auxiliary: no type '{name}'; {nearest(name, sorted(known))}")
-    return _kinds[name]
-
-
-def _by_type(value: Any, handler: Any) -> AuxiliaryConfig:
-    """The entry, checked by the section of its type."""
-    tree = value.to_dict() if isinstance(value, Section) else value
-    if not isinstance(tree, Mapping) or not isinstance(tree.get("type"), str):
-        return handler(value)  # type: ignore[no-any-return] # pydantic says what is missing
-    try:
-        section = find(tree["type"])[1]
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
-    return section.model_validate(tree)
+AUXILIARIES: Kinds[Auxiliary, AuxiliaryConfig] = Kinds(
+    "algo.auxiliary", __package__, "imitate.auxiliaries", AuxiliaryConfig, ("rnd",)
+)
+register = AUXILIARIES.register
 
 
 class AuxiliariesConfig(Section):
@@ -129,9 +83,9 @@ class AuxiliariesConfig(Section):
     model_config = ConfigDict(extra="allow")
     entry_type: ClassVar[type[Section] | None] = AuxiliaryConfig
 
-    __pydantic_extra__: dict[str, Annotated[AuxiliaryConfig, WrapValidator(_by_type)]] = Field(
-        init=False
-    )
+    __pydantic_extra__: dict[
+        str, Annotated[AuxiliaryConfig, WrapValidator(AUXILIARIES.validated)]
+    ] = Field(init=False)
 
 
 def built(
@@ -139,6 +93,6 @@ def built(
 ) -> dict[str, Auxiliary]:
     """New auxiliaries by the names of their networks."""
     return {
-        PREFIX + name: find(config.type)[0](config, make_encoder, ac_dim)
+        PREFIX + name: AUXILIARIES.find(config.type)[0](config, make_encoder, ac_dim)
         for name, config in configs.items()
     }

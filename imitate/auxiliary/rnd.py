@@ -24,6 +24,7 @@ from imitate.auxiliary.auxiliary import Auxiliary, AuxiliaryConfig, Batch, regis
 from imitate.config.section import Section
 from imitate.models.actor import GroupEncoder
 from imitate.models.mlp import MLP
+from imitate.models.moments import Moments
 
 CLIP = 5.0
 """Bound of whitened inputs."""
@@ -39,36 +40,6 @@ class RNDConfig(AuxiliaryConfig):
     )
     layer_dims: tuple[int, ...] = Field((128, 128), description="hidden layers of both networks")
     num_features: int = Field(64, ge=1, description="random features to predict")
-
-
-class Moments(nn.Module):
-    """Running mean and variance of rows (B, D), merged batch by batch (Chan et al. 1979)."""
-
-    count: Tensor
-    mean: Tensor
-    squares: Tensor
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(()))
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("squares", torch.zeros(size))
-
-    @torch.no_grad()
-    def add(self, rows: Tensor) -> None:
-        """Count rows (B, D) in."""
-        mean, count = rows.mean(0), len(rows)
-        total, difference = self.count + count, mean - self.mean
-        self.squares += (rows - mean).square().sum(0)
-        self.squares += difference.square() * self.count * count / total
-        self.mean += difference * count / total
-        self.count.copy_(total)
-
-    @property
-    def std(self) -> Tensor:
-        """(D,) standard deviation; 1 where nothing is known or nothing varies."""
-        std = (self.squares / self.count.clamp(min=1.0)).sqrt()
-        return torch.where(std > 1e-6, std, torch.ones_like(std))
 
 
 @register("rnd", RNDConfig)

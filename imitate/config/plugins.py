@@ -1,4 +1,4 @@
-"""Entry points of other packages: algorithms, encoders, auxiliaries."""
+"""Entry points of other packages: algorithms, encoders, and other components."""
 
 from __future__ import annotations
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+_POISSON = torch.tensor([1.0 / math.factorial(k) for k in range(10)], dtype=torch.float64)
+_POISSON = _POISSON.cumsum(0) / math.e
+"""Poisson(1): probabilities of at most 0, 1, ... 9."""
 
 
 def draw_class(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -43,6 +49,28 @@ def smoothed_actions(actions: Tensor, noise_std: float, noise_clip: float) -> Te
     """
     noise = torch.randn_like(actions) * noise_std
     return (actions + noise.clamp(-noise_clip, noise_clip)).clamp(-1.0, 1.0)
+
+
+def bootstrap_counts(index: Tensor, members: int) -> Tensor:
+    """How often each sample is in the bootstrap of each member of an ensemble: Poisson(1), always the same.
+
+    Oza and Russell, "Online Bagging and Boosting" (AISTATS 2001), with a hash of the sample's number in place of a
+    generator, so that a member never sees what it was not given.
+
+    Args:
+        index: (B,) int64 numbers of samples.
+        members: M.
+
+    Returns:
+        (M, B) int64.
+    """
+    member = torch.arange(1, members + 1, device=index.device).unsqueeze(-1)
+    # SplitMix64 (Steele, Lea, Flood 2014), in integers that wrap around; shifts fill with the sign, which does no harm.
+    bits = index * -0x61C8864680B583EB + member * -0x4B47D0C5A1A6B4B3
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        bits = (bits ^ (bits >> shift)) * factor
+    uniform = ((bits ^ (bits >> 31)) & 0xFFFFFF).to(torch.float64) / 2.0**24
+    return torch.searchsorted(_POISSON.to(index.device), uniform, right=True)
 
 
 def pick_class(values: Tensor, index: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.auxiliary.rnd import RND, Moments, RNDConfig
+from imitate.auxiliary.rnd import RND, RNDConfig
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError
 from imitate.models.actor import GroupEncoder
@@ -30,16 +30,6 @@ def make_rnd(**settings):
 def batch(states):
     states = torch.as_tensor(states, dtype=torch.float32)
     return {"next_obs": {"s": states}, "actions": torch.zeros(len(states), 1)}
-
-
-def test_moments_are_those_of_all_rows():
-    rows = torch.randn(100, 3, generator=torch.Generator().manual_seed(0)) * 2 + 5
-    moments = Moments(3)
-    for part in rows.split([1, 60, 39]):
-        moments.add(part)
-    torch.testing.assert_close(moments.mean, rows.mean(0))
-    torch.testing.assert_close(moments.std, rows.std(0, correction=0))
-    assert Moments(2).std.tolist() == [1.0, 1.0]
 
 
 def test_loss_and_reward_by_hand():

@@ -1,0 +1,172 @@
+"""Model-based RL: a model of the environment is learned, and each action is the first of the best plan in it.
+
+Chua, Calandra, McAllister, Levine, "Deep Reinforcement Learning in a Handful of Trials using Probabilistic Dynamics
+Models" (PETS), NeurIPS 2018 (arXiv:1805.12114). With the model in the slot ``dynamics``
+(:mod:`imitate.dynamics.ensemble`), the search in the slot ``planner`` (:mod:`imitate.dynamics.planner`), and the
+discount g:
+
+    model   learns s' and r of (s, a) from replayed or recorded transitions                    -> MBRL._loss
+    score   E[ sum_t g^t r(s_t, a_t) ] over H steps of a plan, nothing after an end            -> Dynamics.returns
+    act     first action of the plan that the planner finds, begun at the last one             -> MBRL._act
+
+Departures: the reward is learned rather than known; the model learns ``train.online.update_ratio`` batches per
+environment step rather than anew after each episode; returns are discounted. There is no policy and no value of what
+comes after the plan, so that the plan has to reach as far as its consequences.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import Annotated, Any, cast
+
+import torch
+from pydantic import Field, WrapValidator
+from torch import Tensor, nn
+
+from imitate.algo.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.factory import register
+from imitate.algo.policy_state import PolicyState
+from imitate.config import OptimizerConfig, Section
+from imitate.config.transitions import Transitions
+from imitate.dynamics.dynamics import DYNAMICS, Dynamics, DynamicsConfig
+from imitate.dynamics.dynamics import built as dynamics_of
+from imitate.dynamics.ensemble import EnsembleConfig
+from imitate.dynamics.planner import PLANNERS, CEMConfig, Planner, PlannerConfig
+from imitate.dynamics.planner import built as planner_of
+
+WORST = -1e30
+"""Score of a plan whose states leave what can be computed with."""
+
+
+class MBRLConfig(Section):
+    """Section ``algo`` of algorithm ``mbrl``."""
+
+    tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
+
+    discount: float = Field(0.99, gt=0, le=1, description="of a reward one step later")
+    dynamics: Annotated[DynamicsConfig, WrapValidator(DYNAMICS.validated)] = Field(
+        EnsembleConfig(), description="model of the environment"
+    )
+    planner: Annotated[PlannerConfig, WrapValidator(PLANNERS.validated)] = Field(
+        CEMConfig(), description="search for actions"
+    )
+    particles: int = Field(
+        1,
+        ge=1,
+        description="trajectories of each member of the model for each plan; more than 1 where predictions are drawn",
+    )
+
+    def transitions(self, config: Any) -> Transitions:
+        """Rewards, terminals and what follows."""
+        return Transitions(discount=self.discount)
+
+    def observed_steps(self, config: Any) -> int | None:
+        """The sample's step; what follows comes with the transition."""
+        return 1
+
+    def conflicts(self, config: Any) -> list[str]:
+        """Combinations that cannot be trained."""
+        train, observation, problems = config.train, config.observation, []
+        if train.frame_stack > 1:
+            problems.append(
+                f"train.frame_stack is {train.frame_stack}, but {config.algo_name} predicts one observation from the "
+                "one before: set it to 1"
+            )
+        others = [key for key, kind in observation.modality_of("obs").items() if kind != "low_dim"]
+        if others:
+            problems.append(
+                f"observation.modalities.obs: {config.algo_name} predicts vectors, but {', '.join(others)} are none: "
+                "leave them out"
+            )
+        if observation.modality_of("goal"):
+            problems.append(
+                f"observation.modalities.goal: {config.algo_name} learns a reward that knows no goal: leave it empty"
+            )
+        if train.hdf5_load_next_obs is False:
+            problems.append(
+                f"train.hdf5_load_next_obs is false, but {config.algo_name} learns from next observations: leave it out"
+            )
+        return problems
+
+
+@register("mbrl", MBRLConfig)
+class MBRL(Algo[MBRLConfig]):
+    """Acts by planning in a learned model."""
+
+    main_net = "dynamics"
+
+    def _create_networks(self) -> None:
+        model = dynamics_of(self.config.dynamics, self.obs_shapes, self.ac_dim)
+        self.nets = nn.ModuleDict({"dynamics": model})
+
+    def _optim_params(self) -> dict[str, OptimizerConfig]:
+        return {"dynamics": self.config.dynamics.optimizer}
+
+    @property
+    def dynamics(self) -> Dynamics:
+        """The model."""
+        return cast(Dynamics, self.nets["dynamics"])
+
+    @cached_property
+    def planner(self) -> Planner:
+        """The search."""
+        return planner_of(self.config.planner, self.ac_dim)
+
+    # ---- training ------------------------------------------------------------------------------------------------
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """The transition at the window's step."""
+        weight = batch.get("weight")
+        return {
+            "obs": {key: value[:, 0] for key, value in batch["obs"].items()},
+            "next_obs": {key: value[:, 0] for key, value in batch["next_obs"].items()},
+            "actions": batch["actions"][:, 0],
+            "rewards": batch["n_step_rewards"],
+            "discounts": batch["discounts"],
+            "weight": None if weight is None else weight[:, 0],
+            "index": batch["index"],
+        }
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """The model's."""
+        loss, info = self.dynamics.loss(batch)
+        return loss, {**info, "Loss": loss}
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """One update of the model; with ``validate`` its loss and nothing else."""
+        if validate:
+            return super().train_on_batch(batch, epoch, validate=True)
+        self.dynamics.follow(batch)
+        loss, info = self._loss(batch)
+        info["Dynamics_Grad_Norms"] = self._gradient_step("dynamics", loss)
+        return {name: value.detach() for name, value in info.items()}
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _score(self, states: Tensor, generator: torch.Generator | None, plans: Tensor) -> Tensor:
+        """Returns (B, P) of plans (B, P, H, A) from states (B, D)."""
+        config = self.config
+        returns = self.dynamics.returns(states, plans, config.discount, config.particles, generator)
+        return returns.nan_to_num(nan=WORST, posinf=WORST, neginf=WORST)
+
+    @torch.no_grad()
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: PolicyState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep:
+        score = partial(self._score, self.dynamics.state_of(obs), generator)
+        action, plan = self.planner.plan(score, state["plan"], explore=explore, generator=generator)
+        return PolicyStep(action, {"plan": plan}, {})
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        return {"plan": self.planner.initial_plan(batch_size, self.device)}
+
+    def cut_plan(self, state: PolicyState) -> PolicyState:
+        """The state without the last plan."""
+        batch_size = len(next(iter(state["policy"]["plan"].values())))
+        return {**state, "policy": self._initial_policy_state(batch_size)}

@@ -1,0 +1,1 @@
+"""Learned models of an environment, and planners that choose actions by them."""

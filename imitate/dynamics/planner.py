@@ -1,0 +1,221 @@
+"""Slot of algorithms that plan: search for the actions that a learned model values most.
+
+    "algo": {"planner": {"type": "cem", "horizon": 25}}
+
+A type is a section derived from :class:`PlannerConfig`, and a class under ``@register("cem", CEMConfig)``. Those below
+are registered here; other packages' are entry points in the group ``imitate.planners``. A plan lies in the policy's
+state, from which the next search begins, one step later.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from pydantic import ConfigDict, Field, model_validator
+from torch import Tensor
+from typing_extensions import Self
+
+from imitate.config import Section
+from imitate.config.kinds import Kinds
+from imitate.functional.planning import (
+    INITIAL_STD,
+    MIDDLE,
+    Score,
+    cem,
+    mppi,
+    random_shooting,
+    shifted,
+)
+from imitate.functional.sampling import draw_class, draw_normal, pick_class
+
+Plan = dict[str, Tensor]
+"""Tensors with leading dimension B."""
+
+
+class PlannerConfig(Section):
+    """Section ``algo.planner``; a type adds keys of its own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field("cem", min_length=1, description="kind of search")
+    horizon: int = Field(25, ge=1, description="H, steps that are planned")
+
+
+class RandomShootingConfig(PlannerConfig):
+    """Section of type ``random_shooting``."""
+
+    model_config = {**Section.model_config}
+
+    population: int = Field(5000, ge=1, description="plans drawn")
+
+
+class ElitesConfig(PlannerConfig):
+    """What planners with elites share."""
+
+    model_config = {**Section.model_config}
+
+    population: int = Field(400, ge=1, description="plans drawn in an iteration")
+    elites: int = Field(40, ge=1, description="best of them, to which the Gaussian is fitted")
+    iterations: int = Field(5, ge=1, description="draws and fits in a search")
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        if self.elites > self.population:
+            raise ValueError(f"elites {self.elites} of a population of {self.population}")
+        return self
+
+
+class CEMConfig(ElitesConfig):
+    """Section of type ``cem``."""
+
+    rate: float = Field(
+        0.9, gt=0, le=1, description="mean and variance move this fraction to the elites'"
+    )
+    min_std: float = Field(0.003, ge=0, description="floor of the standard deviation")
+
+
+class MPPIConfig(ElitesConfig):
+    """Section of type ``mppi``."""
+
+    inverse_temperature: float = Field(
+        0.5, ge=0, description="elites weigh exp(this * score); 0: all the same"
+    )
+    std_limits: tuple[float, float] = Field(
+        (0.05, 2.0), description="least and greatest standard deviation"
+    )
+
+
+class Planner(ABC):
+    """Search for the best actions in B states at once.
+
+    Args:
+        config: its section.
+        ac_dim: A.
+    """
+
+    def __init__(self, config: Any, ac_dim: int) -> None:
+        self.config = config
+        self.ac_dim = ac_dim
+
+    def initial_plan(self, batch_size: int, device: torch.device) -> Plan:
+        """The plan at an episode's start: nothing but the middle of the limits."""
+        shape = (batch_size, self.config.horizon, self.ac_dim)
+        return {"mean": torch.full(shape, MIDDLE, device=device)}
+
+    @abstractmethod
+    def plan(
+        self,
+        score: Score,
+        plan: Plan,
+        *,
+        explore: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Plan]:
+        """The actions (B, A) to take now, and the plan from which the next search begins.
+
+        Args:
+            score: of plans (B, P, H, A).
+            plan: as :meth:`initial_plan` or the last call gave it.
+            explore: act with the noise of a rollout.
+            generator: source of randomness.
+        """
+
+
+PLANNERS: Kinds[Planner, PlannerConfig] = Kinds(
+    "algo.planner",
+    __package__,
+    "imitate.planners",
+    PlannerConfig,
+    ("random_shooting", "cem", "mppi"),
+)
+register = PLANNERS.register
+
+
+@register("random_shooting", RandomShootingConfig)
+class RandomShooting(Planner):
+    """Best of many uniform plans; nothing is kept from step to step."""
+
+    def initial_plan(self, batch_size: int, device: torch.device) -> Plan:
+        """Zeros (B,), which say how many searches there are."""
+        return {"searches": torch.zeros(batch_size, device=device)}
+
+    def plan(
+        self,
+        score: Score,
+        plan: Plan,
+        *,
+        explore: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Plan]:
+        """First action of the best plan."""
+        searches = plan["searches"]
+        shape = (len(searches), self.config.horizon, self.ac_dim)
+        best = random_shooting(score, shape, self.config.population, generator, searches.device)
+        return best[:, 0], plan
+
+
+@register("cem", CEMConfig)
+class CEM(Planner):
+    """Cross-entropy method, begun at the last mean."""
+
+    def plan(
+        self,
+        score: Score,
+        plan: Plan,
+        *,
+        explore: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Plan]:
+        """First action of the mean."""
+        config = self.config
+        mean = cem(
+            score,
+            plan["mean"],
+            torch.full_like(plan["mean"], INITIAL_STD),
+            population=config.population,
+            elites=config.elites,
+            iterations=config.iterations,
+            rate=config.rate,
+            min_std=config.min_std,
+            generator=generator,
+        )
+        return mean[:, 0], {"mean": shifted(mean)}
+
+
+@register("mppi", MPPIConfig)
+class MPPI(Planner):
+    """Model predictive path integral, begun at the last mean."""
+
+    def plan(
+        self,
+        score: Score,
+        plan: Plan,
+        *,
+        explore: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Plan]:
+        """First action of one elite, drawn by the weights, with noise in rollouts."""
+        config = self.config
+        found = mppi(
+            score,
+            plan["mean"],
+            torch.full_like(plan["mean"], config.std_limits[1]),
+            population=config.population,
+            elites=config.elites,
+            iterations=config.iterations,
+            inverse_temperature=config.inverse_temperature,
+            std_limits=config.std_limits,
+            generator=generator,
+        )
+        chosen = draw_class(found.weights.log(), generator)
+        action = pick_class(found.elites[:, :, 0], chosen)
+        if explore:
+            action = draw_normal(action, found.std[:, 0], generator).clamp(-1.0, 1.0)
+        return action, {"mean": shifted(found.mean)}
+
+
+def built(config: PlannerConfig, ac_dim: int) -> Planner:
+    """A new planner, as its section says."""
+    return PLANNERS.find(config.type)[0](config, ac_dim)

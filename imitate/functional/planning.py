@@ -1,0 +1,162 @@
+"""Search for sequences of actions with the highest score: random shooting, cross-entropy method, MPPI.
+
+``score(plans (B, P, H, A)) -> (B, P)`` says how good P candidate plans of H actions are, for each of B problems; higher
+is better. Actions lie within ``[-1, 1]``. The B problems never influence each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Score = Callable[[Tensor], Tensor]
+"""``(B, P, H, A) -> (B, P)``."""
+
+MIDDLE = 0.0
+"""Middle of the limits of an action."""
+INITIAL_STD = 1.0
+"""Half of the limits' distance."""
+
+
+class Search(NamedTuple):
+    """Result of :func:`mppi`.
+
+    Attributes:
+        mean: (B, H, A) weighted mean of the last elites.
+        std: (B, H, A) their weighted standard deviation.
+        elites: (B, E, H, A) the last elites.
+        weights: (B, E) theirs, which sum to 1.
+    """
+
+    mean: Tensor
+    std: Tensor
+    elites: Tensor
+    weights: Tensor
+
+
+def shifted(plan: Tensor) -> Tensor:
+    """The plan (B, H, A) one step later; its last action is the middle of the limits."""
+    return torch.cat([plan[:, 1:], torch.full_like(plan[:, :1], MIDDLE)], dim=1)
+
+
+def random_shooting(
+    score: Score,
+    shape: tuple[int, int, int],
+    population: int,
+    generator: torch.Generator | None = None,
+    device: torch.device | None = None,
+) -> Tensor:
+    """The best of P plans drawn uniformly.
+
+    Args:
+        score: of plans.
+        shape: (B, H, A).
+        population: P.
+        generator: source of randomness.
+        device: of the draws.
+
+    Returns:
+        (B, H, A).
+    """
+    size, horizon, ac_dim = shape
+    plans = torch.empty(size, population, horizon, ac_dim, device=device)
+    plans.uniform_(-1.0, 1.0, generator=generator)
+    best = score(plans).argmax(-1)
+    return plans[torch.arange(size, device=device), best]
+
+
+def cem(
+    score: Score,
+    mean: Tensor,
+    std: Tensor,
+    *,
+    population: int,
+    elites: int,
+    iterations: int,
+    rate: float = 0.9,
+    min_std: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Mean of a Gaussian that is refitted to the best of its draws (cross-entropy method).
+
+    ``mean <- (1 - rate) mean + rate mean(elites)``, and the variance alike (Chua et al. 2018, arXiv:1805.12114). Draws
+    are clipped to the limits before they are scored, and elites are the clipped ones, so that the mean stays within.
+
+    Args:
+        score: of plans.
+        mean: (B, H, A) of the first draws.
+        std: (B, H, A) of the first draws.
+        population: P, draws of an iteration.
+        elites: best draws, to which the Gaussian is fitted.
+        iterations: refits.
+        rate: in (0, 1], of a refit.
+        min_std: floor of the standard deviation.
+        generator: source of randomness.
+
+    Returns:
+        (B, H, A).
+    """
+    variance = std.square()
+    for _ in range(iterations):
+        best, _ = _best(score, mean, variance.sqrt(), population, elites, generator)
+        mean = torch.lerp(mean, best.mean(1), rate)
+        variance = torch.lerp(variance, best.var(1, correction=0), rate).clamp(min=min_std**2)
+    return mean
+
+
+def mppi(
+    score: Score,
+    mean: Tensor,
+    std: Tensor,
+    *,
+    population: int,
+    elites: int,
+    iterations: int,
+    inverse_temperature: float = 0.5,
+    std_limits: tuple[float, float] = (0.05, 2.0),
+    generator: torch.Generator | None = None,
+) -> Search:
+    """Gaussian that is refitted to the best of its draws, each weighted by its score.
+
+    Weights are ``exp(inverse_temperature (score - greatest score))``, normalized (Williams et al. 2015,
+    arXiv:1509.01149; with elites as in Hansen et al. 2022, arXiv:2203.04955).
+
+    Args:
+        score: of plans.
+        mean: (B, H, A) of the first draws.
+        std: (B, H, A) of the first draws.
+        population: P, draws of an iteration.
+        elites: E, best draws, to which the Gaussian is fitted.
+        iterations: refits, at least 1.
+        inverse_temperature: of the weights; 0: all elites count the same.
+        std_limits: least and greatest standard deviation.
+        generator: source of randomness.
+    """
+    for _ in range(iterations):
+        best, scores = _best(score, mean, std, population, elites, generator)
+        weights = (inverse_temperature * scores).softmax(-1)
+        share = weights[..., None, None]
+        mean = (share * best).sum(1)
+        std = (share * (best - mean.unsqueeze(1)).square()).sum(1).sqrt().clamp(*std_limits)
+    return Search(mean, std, best, weights)
+
+
+def _best(
+    score: Score,
+    mean: Tensor,
+    std: Tensor,
+    population: int,
+    elites: int,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor]:
+    """The elites (B, E, H, A) of P clipped draws, best first, and their scores (B, E)."""
+    noise = torch.empty(
+        mean.shape[0], population, *mean.shape[1:], dtype=mean.dtype, device=mean.device
+    )
+    noise.normal_(generator=generator)
+    plans = torch.addcmul(mean.unsqueeze(1), noise, std.unsqueeze(1)).clamp_(-1.0, 1.0)
+    scores, places = score(plans).topk(elites, dim=-1)
+    return plans[torch.arange(len(plans), device=plans.device)[:, None], places], scores

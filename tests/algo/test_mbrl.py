@@ -1,0 +1,168 @@
+"""Model-based RL: plans in a learned model, and what it learns of a world where imitation fails."""
+
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.dynamics.dynamics import Dynamics, Outcome
+from imitate.errors import ConfigError
+from imitate.policy.rollout_policy import RolloutPolicy
+
+PLANNER = {"horizon": 3, "population": 200, "elites": 20, "iterations": 5}
+
+
+def make(planner=None, dynamics=None, train=None, **algo):
+    tree = {
+        "algo_name": "mbrl",
+        "experiment": {"epoch_every_n_steps": 10},
+        "train": {"num_epochs": 10, **(train or {})},
+        "algo": {
+            "planner": {**PLANNER, **(planner or {})},
+            "dynamics": {"members": 2, "layer_dims": [32], **(dynamics or {})},
+            **algo,
+        },
+        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+    }
+    torch.manual_seed(0)
+    return algo_factory("mbrl", load_config(tree), {"s": (1,)}, 1)
+
+
+class Road(Dynamics):
+    """The state moves by the action; the reward is that of state and action before the move, and of no other."""
+
+    def loss(self, batch):
+        return torch.zeros(()), {}
+
+    def step(self, states, actions, generator=None):
+        ends = torch.zeros(states.shape[:2])
+        return Outcome(states + actions, -states.squeeze(-1).square(), ends)
+
+
+def test_plans_look_ahead():
+    """From 1.5 the best first action is -1, then -0.5; greedily no action is better than another."""
+    algo = make({"horizon": 4})
+    algo.nets["dynamics"] = Road(None, {"s": (1,)}, 1)
+    state = algo.initial_state(2)
+    obs = {"s": torch.tensor([[1.5], [-0.3]])}
+    torch.manual_seed(0)
+    actions = []
+    for _ in range(2):
+        action, state, _ = algo.act(obs, state)
+        obs = {"s": obs["s"] + action}
+        actions.append(action.squeeze(-1))
+    torch.testing.assert_close(actions[0], torch.tensor([-1.0, 0.3]), atol=0.05, rtol=0)
+    torch.testing.assert_close(actions[1], torch.tensor([-0.5, 0.0]), atol=0.05, rtol=0)
+
+
+def test_what_cannot_be_computed_is_never_the_best_plan():
+    algo = make({"horizon": 1})
+
+    class Cliff(Road):
+        def step(self, states, actions, generator=None):
+            outcome = super().step(states, actions)
+            beyond = actions.squeeze(-1) > 0
+            lost = torch.tensor(float("nan")), torch.tensor(float("inf"))
+            rewards = torch.where(
+                beyond, lost[int(states[0, 0] > 0)], -actions.squeeze(-1).square()
+            )
+            return outcome._replace(rewards=rewards)
+
+    algo.nets["dynamics"] = Cliff(None, {"s": (1,)}, 1)
+    for place in (-1.0, 1.0):
+        torch.manual_seed(0)
+        action = algo.act({"s": torch.tensor([[place]])}, algo.initial_state(1)).action
+        assert -0.2 < action.item() <= 0.01
+
+
+def test_the_plan_is_kept_and_forgotten_at_an_episodes_start_and_where_it_is_cut():
+    algo = make()
+    obs = {"s": torch.zeros(2, 1)}
+    torch.manual_seed(0)
+    state = algo.act(obs, algo.initial_state(2)).state
+    mean = state["policy"]["plan"]["mean"]
+    assert (mean != 0).any(dim=1).all()
+    begun = algo.reset_state(state, torch.tensor([True, False]))["policy"]["plan"]["mean"]
+    assert (begun[0] == 0).all() and torch.equal(begun[1], mean[1])
+    assert (algo.cut_plan(state)["policy"]["plan"]["mean"] == 0).all()
+
+
+def test_particles_are_drawn_by_the_generator():
+    algo = make({"population": 30, "elites": 5}, {"distribution": "gaussian"}, particles=3)
+    obs = {"s": torch.zeros(1, 1)}
+
+    def action(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return algo.act(obs, algo.initial_state(1), generator=generator).action
+
+    assert torch.equal(action(0), action(0)) and not torch.equal(action(0), action(1))
+
+
+def world(size=256, ends=False):
+    """Steps at random on a road: ``s' = s + 0.5 a``, rewarded by ``-s^2``; with ends, beyond 1 there is a cliff."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.rand(size, 1, 1, generator=generator) * 4 - 2
+    actions = torch.rand(size, 1, 1, generator=generator) * 2 - 1
+    following = states + 0.5 * actions
+    over = (following > 1).flatten() if ends else torch.zeros(size, dtype=torch.bool)
+    return {
+        "obs": {"s": states},
+        "next_obs": {"s": following},
+        "actions": actions,
+        "n_step_rewards": (states.flatten() if ends else -states.flatten().square()),
+        "discounts": torch.where(over, 0.0, 0.99),
+        "index": torch.arange(size),
+    }
+
+
+def learned(algo, raw, updates=600):
+    algo.set_train()
+    torch.manual_seed(0)
+    batch = algo.process_batch_for_training(raw)
+    for _ in range(updates):
+        info = algo.train_on_batch(batch, 1)
+    algo.set_eval()
+    return info
+
+
+FAST = {"optimizer": {"learning_rate": {"initial": 0.01}}}
+
+
+def test_it_learns_a_task_from_random_steps():
+    """Cloning the same steps would stay where it is: their mean action is 0."""
+    algo = make(dynamics=FAST)
+    info = learned(algo, world())
+    assert info["Dynamics_Error"] < 0.02 and info["Loss"] == info["Dynamics_Loss"]
+    policy = RolloutPolicy(algo)
+    torch.manual_seed(0)
+    for start in (-1.8, 1.8):
+        policy.start_episode()
+        place = start
+        for _ in range(8):
+            place += 0.5 * float(policy({"s": [place]})[0])
+        assert abs(place) < 0.25
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_it_keeps_away_from_ends(ends):
+    """Rewards grow to the right, but beyond 1 the episode and its rewards are over."""
+    algo = make({"horizon": 6}, {**FAST, "ends": ends})
+    learned(algo, world(1024, ends=True))
+    torch.manual_seed(0)
+    place = torch.tensor([[0.8]])
+    action = algo.act({"s": place}, algo.initial_state(1)).action
+    assert (0.5 * action + place > 1.0).item() == (not ends)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"train.frame_stack": 2}, "train.frame_stack is 2"),
+        ({"observation.modalities.obs.rgb": ["camera_image"]}, "camera_image are none"),
+        ({"observation.modalities.goal.low_dim": ["s"]}, "knows no goal"),
+        ({"train.hdf5_load_next_obs": False}, "learns from next observations"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(change, words):
+    config = make().global_config
+    with pytest.raises(ConfigError, match=words):
+        config.with_overrides(change)
