@@ -1,8 +1,9 @@
-"""Which normalization the configuration's words mean."""
+"""Normalization by the names of the configuration, and the statistics that it is fitted to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,44 +21,142 @@ Affine = tuple[Tensor, Tensor]
 class Stats(Protocol):
     """Statistics of one key, arrays shaped like one step (images: per channel, in [0, 1])."""
 
-    mean: ArrayLike
-    std: ArrayLike
-    min: ArrayLike
-    max: ArrayLike
+    @property
+    def mean(self) -> ArrayLike:
+        """Average."""
+        ...
+
+    @property
+    def std(self) -> ArrayLike:
+        """Population standard deviation."""
+        ...
+
+    @property
+    def min(self) -> ArrayLike:
+        """Smallest value."""
+        ...
+
+    @property
+    def max(self) -> ArrayLike:
+        """Largest value."""
+        ...
+
+    @property
+    def quantiles(self) -> tuple[ArrayLike, ArrayLike] | None:
+        """Quantiles 0.01 and 0.99; None where they are not known, as of images."""
+        ...
 
 
-def fit_obs(mode: str, stats: Stats) -> Affine:
+Statistics = Mapping[str, Mapping[str, Stats]]
+"""``{"obs": {observation: Stats}, "actions": {action key: Stats}}``."""
+
+
+@dataclass(frozen=True)
+class MeasuredStats:
+    """Statistics of values (N, ...), each (...)."""
+
+    mean: Tensor
+    std: Tensor
+    min: Tensor
+    max: Tensor
+    quantiles: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, values: Tensor) -> MeasuredStats:
+        """Population statistics over the first axis, in float64."""
+        x = values.double()
+        low, high = np.quantile(x.numpy(), QUANTILES, axis=0)
+        return cls(
+            x.mean(0),
+            x.std(0, correction=0),
+            x.amin(0),
+            x.amax(0),
+            (torch.as_tensor(low), torch.as_tensor(high)),
+        )
+
+
+QUANTILES = (0.01, 0.99)
+"""Quantiles that the normalization 'quantile' maps to -1 and 1."""
+
+
+class PartlyMeasured(Mapping[str, Stats]):
+    """Statistics of which some are measured, each when it is first asked for.
+
+    Args:
+        known: statistics of all keys, as they were before something changed the values.
+        measure: gives those of a key whose values were changed; None for the other keys.
+    """
+
+    def __init__(self, known: Mapping[str, Stats], measure: Callable[[str], Stats | None]) -> None:
+        self._known = known
+        self._measure = measure
+
+    def __getitem__(self, key: str) -> Stats:
+        return self._measure(key) or self._known[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def fit_obs(mode: str, stats: Stats, key: str = "") -> Affine:
     """Offset and scale of an observation key for ``train.obs_normalization``."""
-    return _rule(_OBS_RULES, mode, "train.obs_normalization")(*_tensors(stats))
+    rule = _rule(_OBS_RULES, mode, "train.obs_normalization")
+    return rule(stats, f"train.obs_normalization of '{key}'")
 
 
 def fit_actions(mode: str, stats: Stats, key: str) -> Affine:
     """Offset and scale of an action key for ``train.action_config.<key>.normalization``."""
-    rule = _rule(_ACTION_RULES, mode, f"train.action_config.{key}.normalization")
-    return rule(*_tensors(stats))
+    place = f"train.action_config.{key}.normalization"
+    return _rule(_ACTION_RULES, mode, place)(stats, place)
 
 
-def _tensors(stats: Stats) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    mean, std, low, high = (
-        torch.as_tensor(np.asarray(value, dtype=np.float64))
-        for value in (stats.mean, stats.std, stats.min, stats.max)
-    )
-    return mean, std, low, high
+def _tensor(value: ArrayLike) -> Tensor:
+    return torch.as_tensor(np.asarray(value, dtype=np.float64))
 
 
 class _Rule(Protocol):
-    def __call__(self, mean: Tensor, std: Tensor, low: Tensor, high: Tensor, /) -> Affine: ...
+    def __call__(self, stats: Stats, place: str, /) -> Affine: ...
+
+
+def _mean_std(stats: Stats, place: str) -> Affine:
+    return normalization.mean_std_with_floor(_tensor(stats.mean), _tensor(stats.std))
+
+
+def _gaussian(stats: Stats, place: str) -> Affine:
+    return normalization.mean_std_unless_constant(_tensor(stats.mean), _tensor(stats.std))
+
+
+def _min_max(stats: Stats, place: str) -> Affine:
+    return normalization.min_max(_tensor(stats.min), _tensor(stats.max))
+
+
+def _limited_min_max(stats: Stats, place: str) -> Affine:
+    low, high = _tensor(stats.min), _tensor(stats.max)
+    return normalization.min_max(low, high, normalization.ACTION_LIMIT)
+
+
+def _quantile(stats: Stats, place: str) -> Affine:
+    if stats.quantiles is None:
+        raise ConfigError(
+            f"{place}: 'quantile' is for vectors, and the quantiles of this one are not known; "
+            "wanted 'mean_std' or 'min_max'"
+        )
+    low, high = stats.quantiles
+    return normalization.min_max(_tensor(low), _tensor(high))
 
 
 _OBS_RULES: Mapping[str, _Rule] = {
-    "mean_std": lambda mean, std, low, high: normalization.mean_std_with_floor(mean, std),
-    "min_max": lambda mean, std, low, high: normalization.min_max(low, high),
+    "mean_std": _mean_std,
+    "min_max": _min_max,
+    "quantile": _quantile,
 }
 _ACTION_RULES: Mapping[str, _Rule] = {
-    "min_max": lambda mean, std, low, high: normalization.min_max(
-        low, high, normalization.ACTION_LIMIT
-    ),
-    "gaussian": lambda mean, std, low, high: normalization.mean_std_unless_constant(mean, std),
+    "min_max": _limited_min_max,
+    "gaussian": _gaussian,
+    "quantile": _quantile,
 }
 
 

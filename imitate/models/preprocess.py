@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,35 +10,51 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from imitate.errors import ConfigError, UserError, nearest
+from imitate.errors import CheckpointError, ConfigError, UserError, nearest
 from imitate.models.action_layout import ActionLayout
-from imitate.models.fitting import Affine, Stats, fit_actions, fit_obs
-from imitate.models.layout import IMAGE_MODALITIES, Shape, processed_shape, raw_shape_of
+from imitate.models.fitting import Affine, Statistics
+from imitate.models.layout import raw_shape_of
+from imitate.models.preprocessing.measuring import Samples, statistics_before
+from imitate.models.preprocessing.standard import Clip, Layout, Normalize, Rotations
+from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
+from imitate.models.preprocessing.table import NORMALIZE, make_steps
 
-_OVERSHOOT = 0.1
-"""Resized images may go so far beyond black and white."""
+VERSION = 2
+"""Of the format of :meth:`Preprocess.to_dict`; the first, which had no number, knew no steps but the standard ones."""
+
+Raw = Mapping[str, "Tensor | np.ndarray[Any, Any]"]
 
 
 class _Plan(NamedTuple):
-    """What :meth:`Preprocess.prepare_obs` needs for one choice of keys."""
+    """Work of :meth:`Preprocess.prepare_obs` for one choice of keys.
+
+    Attributes:
+        keys: the choice.
+        packed: vectors that are prepared side by side.
+        sizes: numbers of each of these.
+        together: functions of these, in order.
+        device: of the result.
+        one_by_one: per other key the steps on it, in order.
+    """
 
     keys: tuple[str, ...]
-    packed: tuple[str, ...]  # flat low_dim keys
+    packed: tuple[str, ...]
     sizes: list[int]
-    offset: Tensor
-    scale: Tensor
-    others: tuple[str, ...]
+    together: list[Callable[[Tensor], Tensor]]
+    device: torch.device
+    one_by_one: dict[str, list[PreprocessStep]]
 
 
 class Preprocess(nn.Module):
-    """Layout and normalization of observations and actions, in training, rollout and serving.
+    """Pipeline of observations and actions, the same in training, rollout and serving.
 
-    Observations: float32 on the module's device; images uint8 (H, W, C) to (C, H, W) in [0, 1],
-    float images are taken as in [0, 1] already; scans (L, C) to (C, L). Then
-    ``(x - offset) / scale``, per channel for images, and low_dim numbers are clipped to
-    +-``obs_clip``. Actions: the concatenation of the action keys, in their given order, rotations
-    as :class:`~imitate.models.action_layout.ActionLayout` says, normalized the same
-    way and back. Where nothing is normalized, offset is 0 and scale is 1.
+    Its steps in order: layout, rotations, those of ``train.preprocess`` with the normalization at its place among
+    them. Without any of the latter, observations become float32 on the module's device: images uint8 (H, W, C) to
+    (C, H, W) in [0, 1], float images are taken as in [0, 1] already; scans (L, C) to (C, L). Then
+    ``(x - offset) / scale``, per channel for images, and low_dim numbers are clipped to +-``obs_clip``. Actions: the
+    concatenation of the action keys, in their given order, rotations as
+    :class:`~imitate.models.action_layout.ActionLayout` says, normalized the same way and back. Where nothing is
+    normalized, offset is 0 and scale is 1.
 
     Args:
         raw_shapes: shape of one step of each observation key as stored.
@@ -48,12 +63,18 @@ class Preprocess(nn.Module):
         obs_affine: offset and scale of the keys to normalize, shaped like one step, or per channel.
         action_affine: offset and scale of the action keys to normalize.
         obs_clip: greatest magnitude of a prepared low_dim number; None: any.
+        steps: entries of ``train.preprocess``, see :mod:`imitate.models.preprocessing.table`.
+        normalize: the normalization, to be fitted; by default one that changes nothing.
+
+    Attributes:
+        steps: all steps in order.
+        normalization: one of these.
+        obs_shapes: shape of one step of each observation as networks see it.
+        reference_keys: observations that actions are relative to; empty where they are not relative.
     """
 
-    offset: Tensor
-    scale: Tensor
-    action_offset: Tensor
-    action_scale: Tensor
+    normalization: Normalize
+    _layout: Layout
 
     def __init__(
         self,
@@ -63,26 +84,50 @@ class Preprocess(nn.Module):
         obs_affine: Mapping[str, Affine] | None = None,
         action_affine: Mapping[str, Affine] | None = None,
         obs_clip: float | None = None,
+        steps: Sequence[Mapping[str, Any]] = (),
+        normalize: Normalize | None = None,
     ) -> None:
         super().__init__()
         self.raw_shapes = {key: tuple(raw_shapes[key]) for key in sorted(raw_shapes)}
         self.modalities = {key: modalities[key] for key in self.raw_shapes}
-        self.obs_shapes = {
-            key: processed_shape(shape, self.modalities[key], key)
-            for key, shape in self.raw_shapes.items()
-        }
         self.actions = actions if isinstance(actions, ActionLayout) else ActionLayout(actions)
         self.obs_clip = obs_clip
-        # One pair of buffers for all observation keys: an entry per value, or per channel of an image.
-        self._ranges = _ranges({key: self._affine_size(key) for key in self.raw_shapes})
-        self._register("offset", "scale", self._ranges, obs_affine or {})
-        self._register(
-            "action_offset",
-            "action_scale",
-            _ranges(self.actions.learned_dims),
-            action_affine or {},
+        before, after = make_steps(steps)
+        layout, normalization = Layout(), normalize or Normalize()
+        # The same modules are among the steps: named here past torch, so that each is registered once.
+        self.__dict__.update(_layout=layout, normalization=normalization)
+        clip = [] if obs_clip is None else [Clip(obs_clip)]
+        self.steps: list[PreprocessStep] = [
+            *(layout, Rotations(self.actions), *before),
+            *(normalization, *clip, *after),
+        ]
+        self.registered_steps = nn.ModuleList(self.steps)
+        self.register_load_state_dict_post_hook(_refreshed)  # type: ignore[no-untyped-call]
+        self._specs = self._bound()
+        self.obs_shapes = {key: space.shape for key, space in self._specs[-1].obs.items()}
+        self.reference_keys = tuple(
+            dict.fromkeys(key for step in self.steps for key in step.references)
         )
+        for key, affine in (obs_affine or {}).items():
+            normalization.set_obs(key, *affine)
+        for key, affine in (action_affine or {}).items():
+            normalization.set_actions(key, *affine)
         self._refresh()
+
+    def _bound(self) -> list[Spec]:
+        """Bind each step to what comes out of the one before; what comes into each, and out of the last."""
+        spaces = {key: Space(self.raw_shapes[key], self.modalities[key]) for key in self.raw_shapes}
+        specs = [Spec(spaces, {name: key.stored for name, key in self.actions.keys.items()})]
+        for step in self.steps:
+            specs.append(step.bind(specs[-1]))
+        for key in (key for step in self.steps for key in step.references):
+            for step in self.steps:
+                if not step.invertible and step.acts_on(key):
+                    raise ConfigError(
+                        f"train.preprocess: actions are relative to observation '{key}', but step "
+                        f"'{step.name or 'obs_clip'}' does not keep its values; wanted only steps that do"
+                    )
+        return specs
 
     # ---- constructors ---------------------------------------------------------------------------
 
@@ -113,46 +158,62 @@ class Preprocess(nn.Module):
         raw_shapes: Mapping[str, Sequence[int]],
         modalities: Mapping[str, str],
         action_dims: Mapping[str, int],
-        statistics: Mapping[str, Mapping[str, Stats]],
+        statistics: Statistics,
         obs_normalization: str | None = None,
         action_config: Mapping[str, Any] | None = None,
         unit_range_keys: Collection[str] = (),
         obs_clip: float | None = None,
+        steps: Sequence[Mapping[str, Any]] = (),
+        samples: Samples | None = None,
     ) -> Self:
-        """Normalization fitted to data.
+        """Pipeline fitted to data.
 
         Args:
             raw_shapes: shape of one step of each observation key as stored.
             modalities: modality of each key.
             action_dims: size of each action key, in the order of concatenation.
             statistics: ``{"obs": {key: Stats}, "actions": {key: Stats}}``.
-            obs_normalization: None; 'mean_std', the std not below 0.01; 'min_max', to [-1, 1].
+            obs_normalization: None; 'mean_std', the std not below 0.01; 'min_max', to [-1, 1]; 'quantile', which takes
+                the quantiles 0.01 and 0.99 of each number to -1 and 1.
             action_config: per action key a mapping with ``normalization``: None; 'min_max', to
-                +-0.999999; 'gaussian', to mean 0 and std 1; and ``format`` and ``convert_at_runtime``, see
-                :class:`~imitate.models.action_layout.ActionLayout`.
+                +-0.999999; 'gaussian', to mean 0 and std 1; 'quantile' as for observations; and ``format`` and
+                ``convert_at_runtime``, see :class:`~imitate.models.action_layout.ActionLayout`.
             unit_range_keys: images that are not normalized further and stay in [0, 1].
             obs_clip: see the class.
+            steps: see the class.
+            samples: windows of the data, for statistics of what ``steps`` have changed.
         """
-        obs_affine: dict[str, Affine] = {}
-        if obs_normalization is not None:
-            for key in [key for key in raw_shapes if key not in unit_range_keys]:
-                offset, scale = fit_obs(obs_normalization, statistics["obs"][key])
-                if modalities[key] == "scan":  # statistics are in the layout of the file
-                    offset, scale = offset.mT, scale.mT
-                obs_affine[key] = (offset, scale)
         layout = ActionLayout.from_config(action_dims, action_config or {})
-        action_affine: dict[str, Affine] = {}
+        modes: dict[str, str | None] = {}
         for name, action_key in layout.keys.items():
-            mode = (action_config or {}).get(name, {}).get("normalization", None)
-            if mode is None:
-                continue
-            if action_key.learned != action_key.stored:
+            modes[name] = (action_config or {}).get(name, {}).get("normalization", None)
+            if modes[name] is not None and action_key.learned != action_key.stored:
                 raise ConfigError(
-                    f"train.action_config.{name}.normalization is '{mode}', but rotations that are converted to 6d are "
-                    "within [-1, 1] already; set it to null"
+                    f"train.action_config.{name}.normalization is '{modes[name]}', but rotations that are converted to "
+                    "6d are within [-1, 1] already; set it to null"
                 )
-            action_affine[name] = fit_actions(mode, statistics["actions"][name], name)
-        return cls(raw_shapes, modalities, layout, obs_affine, action_affine, obs_clip)
+        normalize = Normalize(obs_normalization, modes, unit_range_keys)
+        pipeline = cls(
+            raw_shapes,
+            modalities,
+            layout,
+            obs_clip=obs_clip,
+            steps=steps,
+            normalize=normalize,
+        )
+        pipeline.fit(statistics, samples)
+        return pipeline
+
+    def fit(self, statistics: Statistics, samples: Samples | None = None) -> None:
+        """Fit each step to what comes into it.
+
+        Args:
+            statistics: of the data.
+            samples: windows of the data, for the statistics of what earlier steps have changed.
+        """
+        for number, (step, spec) in enumerate(zip(self.steps, self._specs[:-1], strict=True)):
+            step.fit(statistics_before(self.steps, number, spec.actions, statistics, samples))
+        self._refresh()
 
     # ---- observations ----------------------------------------------------------------------------
 
@@ -171,58 +232,24 @@ class Preprocess(nn.Module):
         Raises:
             UserError: a key is missing or has another shape, or an image has values beyond its range.
         """
-        plan = self._plan(None if keys is None else tuple(keys))
+        plan = self._plans.get(keys if keys is None else tuple(keys))
+        if plan is None:
+            plan = self._plan(None if keys is None else tuple(keys))
         self._check(raw, plan.keys)
         prepared: dict[str, Tensor] = {}
         if plan.packed:
-            x = _joined([raw[key] for key in plan.packed], self.offset.device)
-            if self.normalizes_obs:
-                x = (x - plan.offset).div_(plan.scale)
-            parts = torch.split(self._clipped(x), plan.sizes, -1)
-            prepared = dict(zip(plan.packed, parts, strict=True))
-        for key in plan.others:
-            prepared[key] = self._prepare_one(key, torch.as_tensor(raw[key]))
+            x = _joined([raw[key] for key in plan.packed], plan.device)
+            for function in plan.together:
+                x = function(x)
+            prepared = dict(zip(plan.packed, torch.split(x, plan.sizes, -1), strict=True))
+        for key, steps in plan.one_by_one.items():
+            value = torch.as_tensor(raw[key])
+            for step in steps:
+                value = step.forward_obs(key, value)
+            prepared[key] = value
         return prepared
 
-    def _prepare_one(self, key: str, value: Tensor) -> Tensor:
-        """An image, a scan, or low_dim values that are not a vector."""
-        modality = self.modalities[key]
-        if modality == "rgb" and value.dtype is not torch.uint8:
-            self._check_pixels(key, value)
-        value = value.to(self.offset.device, non_blocking=True)
-        # A copy of its own, so that it can be changed in place: five times as fast for images.
-        x = value.to(torch.float32, copy=True)
-        if modality in IMAGE_MODALITIES:
-            x = x.movedim(
-                -1, -3
-            )  # a view: the channels stay last in memory, as convolutions like them
-            if not value.is_floating_point():
-                x = x.div_(255.0)
-        elif modality == "scan":
-            x = x.movedim(-1, -2)
-        if self.normalizes_obs:
-            start, stop = self._ranges[key]
-            shape = self._affine_shape(key)
-            x.sub_(self.offset[start:stop].view(shape)).div_(self.scale[start:stop].view(shape))
-        return self._clipped(x) if modality == "low_dim" else x
-
-    def _check_pixels(self, key: str, value: Tensor) -> None:
-        """Refuse floats beyond [0, 1] and integers beyond [0, 255], unless the normalization was fitted to such."""
-        highest = 1 if value.is_floating_point() else 255
-        offset = self.offset[slice(*self._ranges[key])]
-        if value.numel() == 0 or bool((offset > 1).any()):
-            return
-        low, high = (float(limit) for limit in value.aminmax())
-        if low < -_OVERSHOOT or high > highest + _OVERSHOOT:
-            raise UserError(
-                f"image '{key}' has {str(value.dtype).removeprefix('torch.')} values from {low:.4g} to {high:.4g}; "
-                "wanted uint8 from 0 to 255, or floats from 0 to 1: give pixels as uint8, or divide floats by 255"
-            )
-
-    def _clipped(self, x: Tensor) -> Tensor:
-        return x if self.obs_clip is None else x.clamp(-self.obs_clip, self.obs_clip)
-
-    def _check(self, raw: Mapping[str, Tensor | np.ndarray[Any, Any]], keys: Sequence[str]) -> None:
+    def _check(self, raw: Raw, keys: Sequence[str]) -> None:
         for key in keys:
             shape = self.raw_shapes[key]
             if key not in raw:
@@ -238,70 +265,159 @@ class Preprocess(nn.Module):
                 )
 
     def _plan(self, keys: tuple[str, ...] | None) -> _Plan:
-        plan = self._plans.get(keys)
-        if plan is not None:
-            return plan
         chosen = tuple(self.raw_shapes) if keys is None else keys
         for key in chosen:
             if key not in self.raw_shapes:
                 raise UserError(f"unknown observation '{key}'; {nearest(key, self.raw_shapes)}")
-        packed = tuple(
-            key
-            for key in chosen
-            if self.modalities[key] == "low_dim" and len(self.raw_shapes[key]) == 1
+        packed, together = self._packed(
+            [
+                key
+                for key in chosen
+                if self.modalities[key] == "low_dim" and len(self.raw_shapes[key]) == 1
+            ]
         )
-        ranges = [self._ranges[key] for key in packed]
-        index = [i for start, stop in ranges for i in range(start, stop)]
         plan = _Plan(
             keys=chosen,
             packed=packed,
-            sizes=[stop - start for start, stop in ranges],
-            offset=self.offset[index],
-            scale=self.scale[index],
-            others=tuple(key for key in chosen if key not in packed),
+            sizes=[self.raw_shapes[key][0] for key in packed],
+            together=together,
+            device=self.normalization.offset.device,
+            one_by_one={
+                key: [step for step in self.steps if step.acts_on(key)]
+                for key in chosen
+                if key not in packed
+            },
         )
         self._plans[keys] = plan
         return plan
 
+    def _packed(
+        self, keys: Sequence[str]
+    ) -> tuple[tuple[str, ...], list[Callable[[Tensor], Tensor]]]:
+        """The vectors among these that all their steps can prepare side by side, and functions of these steps."""
+        together: list[Callable[[Tensor], Tensor]] = []
+        for step in self.steps[1:]:  # the layout of a vector is done by joining it to the others
+            acted_on = [key for key in keys if step.acts_on(key)]
+            if not acted_on:
+                continue
+            function = step.packed(keys) if len(acted_on) == len(keys) else None
+            if function is None:
+                return self._packed([key for key in keys if key not in acted_on])
+            together.append(function)
+        return tuple(keys), together
+
     def unnormalize_obs(self, key: str, value: Tensor) -> Tensor:
         """A prepared observation ``(*B, ...)`` in the units of the data; images stay (C, H, W) in [0, 1]."""
-        start, stop = self._ranges[key]
-        shape = self._affine_shape(key)
-        return value * self.scale[start:stop].view(shape) + self.offset[start:stop].view(shape)
+        for step in reversed(self.steps):
+            if step.acts_on(key):
+                value = step.inverse_obs(key, value)
+        return value
 
     def normalize_obs(self, key: str, value: Tensor) -> Tensor:
         """The inverse of :meth:`unnormalize_obs`, within the limits of :meth:`prepare_obs`."""
-        start, stop = self._ranges[key]
-        shape = self._affine_shape(key)
-        x = (value - self.offset[start:stop].view(shape)) / self.scale[start:stop].view(shape)
-        return self._clipped(x) if self.modalities[key] == "low_dim" else x
+        value = value.clone()
+        for step in self.steps[1:]:
+            if step.acts_on(key):
+                value = step.forward_obs(key, value)
+        return value
 
     def set_obs_normalization(self, key: str, offset: Tensor, scale: Tensor) -> None:
         """Another offset and scale of an observation, shaped like one step, or per channel of an image."""
-        start, stop = self._ranges[key]
-        self.offset[start:stop] = offset.flatten()
-        self.scale[start:stop] = scale.flatten()
+        self.normalization.set_obs(key, offset, scale)
         self._refresh()
 
     # ---- actions ---------------------------------------------------------------------------------
 
+    def normalize_actions(self, actions: Tensor, obs: Observations | None = None) -> Tensor:
+        """Actions ``(*B, D)`` as stored to what networks predict, ``(*B, A)`` float32 on the module's device.
+
+        Args:
+            actions: of one step, (B, D), or of several, (B, T, D).
+            obs: prepared observations that have :attr:`reference_keys`, of the step at which the actions begin
+                (B, ...), or of each step (B, T, ...); not looked at where actions are not relative.
+
+        Raises:
+            UserError: actions are relative to an observation that is not given.
+        """
+        actions = actions.to(self.action_offset)
+        reference = self._reference(obs)
+        for step in self._action_steps:
+            actions = step.forward_actions(actions, reference)
+        return actions
+
+    def unnormalize_actions(self, actions: Tensor, obs: Observations | None = None) -> Tensor:
+        """What networks predict, ``(*B, A)``, to what the robot takes; ``obs`` as in :meth:`normalize_actions`."""
+        reference = self._reference(obs)
+        for step in reversed(self._action_steps):
+            actions = step.inverse_actions(actions, reference)
+        return actions
+
+    def rebase_actions(self, actions: Tensor, old: Observations, new: Observations) -> Tensor:
+        """What networks predict, relative to one observation, as the same actions relative to another."""
+        if not self.reference_keys:
+            return actions
+        relative = [step for step in self._action_steps if not isinstance(step, Rotations)]
+        before, after = self._reference(old), self._reference(new)
+        for step in reversed(relative):
+            actions = step.inverse_actions(actions, before)
+        for step in relative:
+            actions = step.forward_actions(actions, after)
+        return actions
+
+    def _reference(self, obs: Observations | None) -> Observations:
+        """Observations that actions are relative to, in the units of the data."""
+        if not self.reference_keys:
+            return {}
+        missing = [key for key in self.reference_keys if key not in (obs or {})]
+        if obs is None or missing:
+            step = next(step for step in self.steps if step.references)
+            raise UserError(
+                f"step '{step.name}': actions are relative to observation '{missing[0]}', but no observation was given "
+                "with them: wanted the prepared observation of the step at which they begin"
+            )
+        return {key: self.unnormalize_obs(key, obs[key]) for key in self.reference_keys}
+
+    # ---- parts -----------------------------------------------------------------------------------
+
     @property
     def action_dim(self) -> int:
         """Numbers that networks predict."""
-        return self.actions.learned_dim
+        return sum(self._specs[-1].actions.values())
 
-    def normalize_actions(self, actions: Tensor) -> Tensor:
-        """Actions ``(*B, D)`` as stored to what networks predict, ``(*B, A)`` float32 on the module's device."""
-        actions = self.actions.to_learned(actions.to(self.action_offset))
-        if not self.normalizes_actions:
-            return actions
-        return (actions - self.action_offset) / self.action_scale
+    @property
+    def offset(self) -> Tensor:
+        """Of all observations, one after the other."""
+        return self.normalization.offset
 
-    def unnormalize_actions(self, actions: Tensor) -> Tensor:
-        """What networks predict, ``(*B, A)``, to what the robot takes."""
-        if self.normalizes_actions:
-            actions = actions * self.action_scale + self.action_offset
-        return self.actions.to_sent(actions)
+    @property
+    def scale(self) -> Tensor:
+        """Of all observations, one after the other."""
+        return self.normalization.scale
+
+    @property
+    def action_offset(self) -> Tensor:
+        """Of the action."""
+        return self.normalization.action_offset
+
+    @property
+    def action_scale(self) -> Tensor:
+        """Of the action."""
+        return self.normalization.action_scale
+
+    @property
+    def normalizes_obs(self) -> bool:
+        """True where the normalization changes any observation."""
+        return self.normalization.normalizes_obs
+
+    @property
+    def normalizes_actions(self) -> bool:
+        """True where the normalization changes actions."""
+        return self.normalization.normalizes_actions
+
+    @property
+    def chosen_steps(self) -> list[PreprocessStep]:
+        """The steps of ``train.preprocess``."""
+        return [step for step in self.steps if step.name]
 
     # ---- saving ----------------------------------------------------------------------------------
 
@@ -311,25 +427,54 @@ class Preprocess(nn.Module):
             key: {
                 "raw_shape": list(shape),
                 "modality": self.modalities[key],
-                **self._affine_dict(self.offset, self.scale, *self._ranges[key]),
+                **_affine_dict(*self.normalization.obs_affine(key)),
             }
             for key, shape in self.raw_shapes.items()
         }
         actions = {
             key: {
-                "dim": self.actions.keys[key].stored,
-                "rotation": self.actions.keys[key].rotation,
-                **self._affine_dict(self.action_offset, self.action_scale, start, stop),
+                "dim": action.stored,
+                "rotation": action.rotation,
+                **_affine_dict(*self.normalization.action_affine(key)),
             }
-            for key, (start, stop) in _ranges(self.actions.learned_dims).items()
+            for key, action in self.actions.keys.items()
         }
-        return {"obs": obs, "actions": actions, "obs_clip": self.obs_clip}
+        steps = [
+            {"step": NORMALIZE}
+            if step is self.normalization
+            else {"step": step.name, **step.options}
+            for step in self.steps
+            if step.name or step is self.normalization
+        ]
+        tensors = {
+            f"{number}.{name}": tensor.detach().cpu().clone()
+            for number, step in enumerate(self.chosen_steps)
+            for name, tensor in step.state_dict().items()
+        }
+        return {
+            "version": VERSION,
+            "obs": obs,
+            "actions": actions,
+            "obs_clip": self.obs_clip,
+            "steps": steps,
+            "tensors": tensors,
+        }
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`, on the CPU."""
+        """The inverse of :meth:`to_dict`, on the CPU, also of earlier versions.
+
+        Raises:
+            CheckpointError: a later version wrote it.
+            ConfigError: a step belongs to a package that is not installed.
+        """
+        version = saved.get("version", 1)
+        if version > VERSION:
+            raise CheckpointError(
+                f"preprocess: written in version {version}; this one reads up to {VERSION}: upgrade imitate"
+            )
         obs, actions = saved["obs"], saved["actions"]
-        return cls(
+        pipeline = cls(
             {key: entry["raw_shape"] for key, entry in obs.items()},
             {key: entry["modality"] for key, entry in obs.items()},
             ActionLayout(
@@ -339,73 +484,46 @@ class Preprocess(nn.Module):
             _affine_of(obs),
             _affine_of(actions),
             saved.get("obs_clip"),  # absent from files of before there was one
+            saved.get("steps", ()),
         )
+        for number, step in enumerate(pipeline.chosen_steps):
+            prefix = f"{number}."
+            step.load_state_dict(
+                {
+                    name.removeprefix(prefix): torch.as_tensor(tensor)
+                    for name, tensor in saved.get("tensors", {}).items()
+                    if name.startswith(prefix)
+                }
+            )
+        pipeline._refresh()
+        return pipeline
 
     # ---- buffers ---------------------------------------------------------------------------------
 
-    def _affine_shape(self, key: str) -> Shape:
-        """Shape of a key's offset such that it broadcasts over the processed value."""
-        shape = self.obs_shapes[key]
-        return (shape[0], 1, 1) if self.modalities[key] in IMAGE_MODALITIES else shape
-
-    def _affine_size(self, key: str) -> int:
-        return math.prod(self._affine_shape(key))
-
-    def _register(
-        self,
-        offset_name: str,
-        scale_name: str,
-        ranges: Mapping[str, tuple[int, int]],
-        affine: Mapping[str, Affine],
-    ) -> None:
-        total = max((stop for _, stop in ranges.values()), default=0)
-        offset, scale = torch.zeros(total), torch.ones(total)
-        for key, (key_offset, key_scale) in affine.items():
-            start, stop = ranges[key]
-            for buffer, value in ((offset, key_offset), (scale, key_scale)):
-                flat = torch.as_tensor(value).flatten()
-                if flat.numel() != stop - start:
-                    raise UserError(
-                        f"normalization of '{key}' has {flat.numel()} values; wanted {stop - start}"
-                    )
-                buffer[start:stop] = flat
-        self.register_buffer(offset_name, offset)
-        self.register_buffer(scale_name, scale)
-
     def _refresh(self) -> None:
-        """What is derived from the buffers; to be called whenever they change."""
+        """Look at the buffers anew; to be called whenever they change."""
         self._plans: dict[tuple[str, ...] | None, _Plan] = {}
-        self.normalizes_obs = not _is_identity(self.offset, self.scale)
-        self.normalizes_actions = not _is_identity(self.action_offset, self.action_scale)
+        normalization = self.normalization
+        normalization.refresh()
+        self._layout.beyond_unit_range = frozenset(
+            key
+            for key, modality in self.modalities.items()
+            if modality == "rgb" and bool((normalization.obs_affine(key)[0] > 1).any())
+        )
+        self._action_steps = [step for step in self.steps if step.changes_actions]
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
         super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
         self._refresh()
         return self
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._refresh()
 
-    @staticmethod
-    def _affine_dict(offset: Tensor, scale: Tensor, start: int, stop: int) -> dict[str, Tensor]:
-        return {
-            "offset": offset[start:stop].detach().cpu().clone(),
-            "scale": scale[start:stop].detach().cpu().clone(),
-        }
+def _refreshed(preprocess: Preprocess, keys: Any) -> None:
+    preprocess._refresh()
 
 
-def _ranges(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Start and end of each key in the concatenation."""
-    ranges, start = {}, 0
-    for key, size in sizes.items():
-        ranges[key] = (start, start + size)
-        start += size
-    return ranges
-
-
-def _is_identity(offset: Tensor, scale: Tensor) -> bool:
-    return bool((offset == 0).all()) and bool((scale == 1).all())
+def _affine_dict(offset: Tensor, scale: Tensor) -> dict[str, Tensor]:
+    return {"offset": offset.detach().cpu().clone(), "scale": scale.detach().cpu().clone()}
 
 
 def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.device) -> Tensor:

@@ -74,7 +74,7 @@ class DemoLanguage:
     def statistics(self) -> KeyStats:
         """Those that leave the vectors as they are: a text encoder has scaled them."""
         zero, one = np.zeros(self.instructions.size), np.ones(self.instructions.size)
-        return KeyStats(zero, one, -one, one)
+        return KeyStats(zero, one, -one, one, lambda: (-one, one))
 
 
 def holds_language(sources: Sequence[DataSource]) -> bool:

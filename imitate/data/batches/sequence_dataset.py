@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from imitate.config.transitions import Returns, Subgoals, Transitions
 from imitate.data.batches.demo_language import DemoLanguage, holds_language
 from imitate.data.batches.gathering import Gatherer
 from imitate.data.batches.placement import CACHE_MODES
-from imitate.data.batches.statistics import KeyStats, StatsOnDemand, statistics_of
+from imitate.data.batches.statistics import KeyStats, StatsOnDemand, quantiles_of, statistics_of
 from imitate.data.batches.step_numbers import StepNumbers
 from imitate.data.batches.store import DataSource, Store
 from imitate.data.batches.windows import Windows
@@ -343,7 +344,12 @@ class SequenceDataset(Dataset[dict[str, Any]]):
                     values = values / 255.0
                 yield values.reshape(-1, values.shape[-1]) if len(field.shape) >= 3 else values
 
-        return statistics_of(chunks())
+        stats = statistics_of(chunks())
+        if field.columns is None:
+            return stats
+        return replace(
+            stats, find_quantiles=lambda: quantiles_of(self.store.field(key, rows).cpu().numpy())
+        )
 
     def source_of_samples(self) -> NDArray[np.int64]:
         """Number of the file that each sample is from: (len,)."""

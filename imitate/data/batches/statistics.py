@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,27 @@ class KeyStats:
         std: population standard deviation (divided by n).
         min: smallest value.
         max: largest value.
+        find_quantiles: computes :attr:`quantiles`, which need all values at once; None where that is too much.
     """
 
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
     min: NDArray[np.float64]
     max: NDArray[np.float64]
+    find_quantiles: Callable[[], tuple[NDArray[np.float64], NDArray[np.float64]]] | None = field(
+        default=None, compare=False, repr=False
+    )
+
+    @property
+    def quantiles(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Quantiles 0.01 and 0.99 of vectors; None for images and scans."""
+        return None if self.find_quantiles is None else self.find_quantiles()
+
+
+def quantiles_of(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Quantiles 0.01 and 0.99 over the first axis."""
+    low, high = np.quantile(values.astype(np.float64), (0.01, 0.99), axis=0)
+    return low, high
 
 
 def statistics_of(chunks: Iterable[NDArray[Any]]) -> KeyStats:

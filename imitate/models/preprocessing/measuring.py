@@ -1,0 +1,106 @@
+"""Statistics of values inside the pipeline, where steps before have changed those of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from imitate.errors import ConfigError
+from imitate.models.fitting import MeasuredStats, PartlyMeasured, Statistics
+from imitate.models.preprocessing.step import PreprocessStep
+
+
+class Sample(NamedTuple):
+    """A batch of windows, raw.
+
+    Attributes:
+        obs: (B, T, ...) per key.
+        actions: (B, K, D) as stored.
+        reference: observations that the actions are relative to, (B, D) or (B, K, D) per key.
+        real: (B, K) bool, false for actions beyond the end of a demonstration.
+    """
+
+    obs: dict[str, Tensor]
+    actions: Tensor
+    reference: dict[str, Tensor]
+    real: Tensor
+
+
+Samples = Callable[[Collection[str]], Iterable[Sample]]
+"""Gives windows of the training data with these observations."""
+
+
+def statistics_before(
+    steps: Sequence[PreprocessStep],
+    number: int,
+    action_dims: dict[str, int],
+    statistics: Statistics,
+    samples: Samples | None,
+) -> Statistics:
+    """Statistics of what comes into a step.
+
+    Args:
+        steps: the pipeline.
+        number: of the step.
+        action_dims: numbers of each action key there.
+        statistics: of the data.
+        samples: for keys that a step before has changed; None: there is no access to the data.
+    """
+    measured = _Measured(steps[:number], action_dims, samples)
+    return {
+        "obs": PartlyMeasured(statistics.get("obs", {}), measured.obs),
+        "actions": PartlyMeasured(statistics.get("actions", {}), measured.actions),
+    }
+
+
+class _Measured:
+    """Statistics of values that the given steps have changed."""
+
+    def __init__(
+        self,
+        steps: Sequence[PreprocessStep],
+        action_dims: dict[str, int],
+        samples: Samples | None,
+    ) -> None:
+        self._steps = steps
+        self._action_dims = action_dims
+        self._samples = samples
+
+    def obs(self, key: str) -> MeasuredStats | None:
+        """Of an observation; None where its statistics are as before."""
+        steps = [step for step in self._steps if step.acts_on(key)]
+        if all(step.keeps_statistics for step in steps):
+            return None
+        values = []
+        for sample in self._windows(key, (key,)):
+            value = sample.obs[key].flatten(0, 1)
+            for step in steps:
+                value = step.forward_obs(key, value)
+            # Of images each pixel is a sample of its channels.
+            values.append(value.movedim(1, -1).flatten(0, -2) if value.dim() == 4 else value)
+        return MeasuredStats.of(torch.cat(values))
+
+    def actions(self, key: str) -> MeasuredStats | None:
+        """Of an action key; None where its statistics are as before."""
+        steps = [step for step in self._steps if step.changes_actions]
+        if all(step.keeps_statistics for step in steps):
+            return None
+        values = []
+        for sample in self._windows(key, {name for step in steps for name in step.references}):
+            actions = sample.actions.float()
+            for step in steps:
+                actions = step.forward_actions(actions, sample.reference)
+            parts = torch.split(actions, list(self._action_dims.values()), -1)
+            values.append(parts[list(self._action_dims).index(key)][sample.real])
+        return MeasuredStats.of(torch.cat(values))
+
+    def _windows(self, key: str, obs_keys: Collection[str]) -> Iterable[Sample]:
+        if self._samples is None:
+            raise ConfigError(
+                f"train.preprocess: a step changes '{key}' before the normalization, which then wants samples of the "
+                "data to be fitted to; none were given"
+            )
+        return self._samples(obs_keys)

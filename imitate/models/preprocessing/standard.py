@@ -1,0 +1,308 @@
+"""Steps of every pipeline: layout, rotations, normalization, and limits of what networks see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from imitate.errors import ConfigError, UserError
+from imitate.models.action_layout import ActionLayout
+from imitate.models.fitting import Affine, Statistics, fit_actions, fit_obs
+from imitate.models.layout import IMAGE_MODALITIES, Shape, processed_shape
+from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
+
+_OVERSHOOT = 0.1
+"""Resized images may go so far beyond black and white."""
+
+
+class Layout(PreprocessStep):
+    """Numbers to float32 on the module's device; images (H, W, C) to (C, H, W) in [0, 1]; scans (L, C) to (C, L)."""
+
+    keeps_statistics = True
+    place: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._modalities: dict[str, str] = {}
+        self.beyond_unit_range: frozenset[str] = frozenset()
+        """Images that were recorded with other values than 0 to 1, so that theirs are not checked."""
+        self.register_buffer("place", torch.empty(0), persistent=False)
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        self._modalities = {key: space.modality for key, space in spec.obs.items()}
+        return spec.with_obs(
+            {
+                key: space._replace(shape=processed_shape(space.shape, space.modality, key))
+                for key, space in spec.obs.items()
+            }
+        )
+
+    def acts_on(self, key: str) -> bool:
+        """All observations."""
+        return True
+
+    def forward_obs(self, key: str, value: Tensor) -> Tensor:
+        """A copy in the networks' layout, which the steps that follow may change in place."""
+        modality = self._modalities[key]
+        if modality == "rgb" and value.dtype is not torch.uint8:
+            self._check_pixels(key, value)
+        device = self.place.device
+        value = value.to(device, non_blocking=True)
+        # A copy of its own, so that it can be changed in place: five times as fast for images.
+        x = value.to(torch.float32, copy=True)
+        if modality in IMAGE_MODALITIES:
+            x = x.movedim(
+                -1, -3
+            )  # a view: the channels stay last in memory, as convolutions like them
+            if not value.is_floating_point():
+                x = x.div_(255.0)
+        elif modality == "scan":
+            x = x.movedim(-1, -2)
+        return x
+
+    def _check_pixels(self, key: str, value: Tensor) -> None:
+        """Refuse floats beyond [0, 1] and integers beyond [0, 255], unless the normalization was fitted to such."""
+        if value.numel() == 0 or key in self.beyond_unit_range:
+            return
+        highest = 1 if value.is_floating_point() else 255
+        low, high = (float(limit) for limit in value.aminmax())
+        if low < -_OVERSHOOT or high > highest + _OVERSHOOT:
+            raise UserError(
+                f"image '{key}' has {str(value.dtype).removeprefix('torch.')} values from {low:.4g} to {high:.4g}; "
+                "wanted uint8 from 0 to 255, or floats from 0 to 1: give pixels as uint8, or divide floats by 255"
+            )
+
+
+class Rotations(PreprocessStep):
+    """Rotations of actions to rotation-6d and back, see :class:`~imitate.models.action_layout.ActionLayout`.
+
+    Back means to the form that the robot takes, which need not be the stored one. What is converted is never
+    normalized, so that the statistics of the data stay valid for the rest.
+    """
+
+    keeps_statistics = True
+
+    def __init__(self, layout: ActionLayout) -> None:
+        super().__init__()
+        self._layout = layout
+        self.changes_actions = any(key.rotation for key in layout.keys.values())
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        return Spec(spec.obs, self._layout.learned_dims)
+
+    def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        return self._layout.to_learned(actions)
+
+    def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        return self._layout.to_sent(actions)
+
+
+class Normalize(PreprocessStep):
+    """``(x - offset) / scale``, per number, or per channel of an image.
+
+    Where nothing is normalized, offset is 0 and scale is 1.
+
+    Args:
+        obs_mode: None, or a name of :func:`~imitate.models.fitting.fit_obs` for all observations.
+        action_modes: per action key None, or a name of :func:`~imitate.models.fitting.fit_actions`.
+        unit_range_keys: images that are not normalized.
+
+    Attributes:
+        offset, scale: of all observations, one after the other.
+        action_offset, action_scale: of the whole action.
+        normalizes_obs, normalizes_actions: True where any number of them is changed.
+    """
+
+    offset: Tensor
+    scale: Tensor
+    action_offset: Tensor
+    action_scale: Tensor
+
+    def __init__(
+        self,
+        obs_mode: str | None = None,
+        action_modes: Mapping[str, str | None] | None = None,
+        unit_range_keys: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        self._obs_mode = obs_mode
+        self._action_modes = dict(action_modes or {})
+        self._unit_range_keys = frozenset(unit_range_keys)
+        self._spaces: dict[str, Space] = {}
+        self._ranges: dict[str, tuple[int, int]] = {}
+        self._action_ranges: dict[str, tuple[int, int]] = {}
+        self.normalizes_obs = self.normalizes_actions = False
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        self._spaces = dict(spec.obs)
+        self._ranges = _ranges({key: math.prod(self._shape(key)) for key in spec.obs})
+        self._action_ranges = _ranges(spec.actions)
+        for prefix, ranges in (("", self._ranges), ("action_", self._action_ranges)):
+            total = max((stop for _, stop in ranges.values()), default=0)
+            self.register_buffer(f"{prefix}offset", torch.zeros(total))
+            self.register_buffer(f"{prefix}scale", torch.ones(total))
+        return spec
+
+    def fit(self, statistics: Statistics) -> None:
+        """See the base class."""
+        if self._obs_mode is not None:
+            for key, space in self._spaces.items():
+                if key in self._unit_range_keys or space.is_token:
+                    continue
+                offset, scale = fit_obs(self._obs_mode, statistics["obs"][key], key)
+                if space.modality == "scan":  # statistics are in the layout of the file
+                    offset, scale = offset.mT, scale.mT
+                self.set_obs(key, offset, scale)
+        for key, mode in self._action_modes.items():
+            if mode is not None:
+                self.set_actions(key, *fit_actions(mode, statistics["actions"][key], key))
+
+    def refresh(self) -> None:
+        """Look at the buffers anew; to be called when they have changed."""
+        self.normalizes_obs = not _is_identity(self.offset, self.scale)
+        self.normalizes_actions = not _is_identity(self.action_offset, self.action_scale)
+        self.changes_actions = self.normalizes_actions
+
+    def set_obs(self, key: str, offset: Tensor, scale: Tensor) -> None:
+        """Another offset and scale of an observation, shaped like one step, or per channel of an image."""
+        _write(key, self._ranges[key], (self.offset, offset), (self.scale, scale))
+        self.refresh()
+
+    def set_actions(self, key: str, offset: Tensor, scale: Tensor) -> None:
+        """Another offset and scale of an action key."""
+        _write(
+            key, self._action_ranges[key], (self.action_offset, offset), (self.action_scale, scale)
+        )
+        self.refresh()
+
+    def obs_affine(self, key: str) -> Affine:
+        """Offset and scale of an observation, as views of the buffers."""
+        part = slice(*self._ranges[key])
+        return self.offset[part], self.scale[part]
+
+    def action_affine(self, key: str) -> Affine:
+        """Offset and scale of an action key, as views of the buffers."""
+        part = slice(*self._action_ranges[key])
+        return self.action_offset[part], self.action_scale[part]
+
+    def acts_on(self, key: str) -> bool:
+        """All observations, once any number is changed."""
+        return self.normalizes_obs
+
+    def forward_obs(self, key: str, value: Tensor) -> Tensor:
+        """See the base class."""
+        offset, scale = self._broadcast(key)
+        return value.sub_(offset).div_(scale)
+
+    def inverse_obs(self, key: str, value: Tensor) -> Tensor:
+        """See the base class."""
+        offset, scale = self._broadcast(key)
+        return value * scale + offset
+
+    def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        return (actions - self.action_offset) / self.action_scale
+
+    def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        return actions * self.action_scale + self.action_offset
+
+    def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
+        """See the base class."""
+        index = [i for key in keys for i in range(*self._ranges[key])]
+        offset, scale = self.offset[index], self.scale[index]
+        return lambda x: (x - offset).div_(scale)
+
+    def _shape(self, key: str) -> Shape:
+        """Shape of a key's offset such that it broadcasts over its values."""
+        space = self._spaces[key]
+        return (space.shape[0], 1, 1) if space.modality in IMAGE_MODALITIES else space.shape
+
+    def _broadcast(self, key: str) -> Affine:
+        offset, scale = self.obs_affine(key)
+        shape = self._shape(key)
+        return offset.view(shape), scale.view(shape)
+
+
+class Clip(PreprocessStep):
+    """Values beyond +- ``limit`` become that.
+
+    Args:
+        limit: greatest magnitude.
+        observations: keys of vectors; None: all low_dim observations.
+        actions: True clips the actions that networks learn, too; what they predict is not clipped.
+    """
+
+    invertible = False
+
+    def __init__(
+        self, limit: float, observations: Sequence[str] | None = None, actions: bool = False
+    ) -> None:
+        super().__init__()
+        if not limit > 0:
+            raise ConfigError(f"clip: limit is {limit}; wanted more than 0")
+        self.limit = float(limit)
+        self.changes_actions = bool(actions)
+        self._chosen = None if observations is None else tuple(observations)
+        self._keys: frozenset[str] = frozenset()
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        for key in self._chosen or ():
+            space = spec.space(key, self.name)
+            if space.modality != "low_dim" or space.is_token:
+                kind = "tokens" if space.is_token else space.modality
+                raise ConfigError(f"{self.name}: observation '{key}' is {kind}; wanted low_dim")
+        every = [k for k, s in spec.obs.items() if s.modality == "low_dim" and not s.is_token]
+        self._keys = frozenset(every if self._chosen is None else self._chosen)
+        return spec
+
+    def acts_on(self, key: str) -> bool:
+        """The chosen observations."""
+        return key in self._keys
+
+    def forward_obs(self, key: str, value: Tensor) -> Tensor:
+        """See the base class."""
+        return value.clamp(-self.limit, self.limit)
+
+    def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        return actions.clamp(-self.limit, self.limit)
+
+    def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
+        """See the base class."""
+        limit = self.limit
+        return (lambda x: x.clamp(-limit, limit)) if self._keys.issuperset(keys) else None
+
+
+def _write(key: str, place: tuple[int, int], *pairs: tuple[Tensor, Any]) -> None:
+    start, stop = place
+    for buffer, value in pairs:
+        flat = torch.as_tensor(value).flatten()
+        if flat.numel() != stop - start:
+            raise UserError(
+                f"normalization of '{key}' has {flat.numel()} values; wanted {stop - start}"
+            )
+        buffer[start:stop] = flat
+
+
+def _ranges(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Start and end of each key in the concatenation."""
+    ranges, start = {}, 0
+    for key, size in sizes.items():
+        ranges[key] = (start, start + size)
+        start += size
+    return ranges
+
+
+def _is_identity(offset: Tensor, scale: Tensor) -> bool:
+    return bool((offset == 0).all()) and bool((scale == 1).all())

@@ -1,0 +1,125 @@
+"""Contract of a preprocessing step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from imitate.errors import ConfigError, nearest
+from imitate.models.fitting import Statistics
+from imitate.models.layout import Shape
+
+Observations = Mapping[str, Tensor]
+
+
+class Space(NamedTuple):
+    """Values of one observation, at one place of the pipeline.
+
+    Attributes:
+        shape: of one time step.
+        modality: 'low_dim', 'rgb', 'depth' or 'scan'.
+        is_token: True for whole numbers that name words; these are never normalized or clipped.
+    """
+
+    shape: Shape
+    modality: str
+    is_token: bool = False
+
+
+class Spec(NamedTuple):
+    """Everything that comes into a step, or goes out of it.
+
+    Attributes:
+        obs: space of each observation.
+        actions: numbers of each action key, in the order of their concatenation.
+    """
+
+    obs: dict[str, Space]
+    actions: dict[str, int]
+
+    def space(self, key: str, step: str) -> Space:
+        """Space of an observation that the configuration of a step names."""
+        if key not in self.obs:
+            raise ConfigError(
+                f"{step}: there is no observation '{key}'; {nearest(key, self.obs)} "
+                f"(observation.modalities has {', '.join(self.obs) or 'none'})"
+            )
+        return self.obs[key]
+
+    def with_obs(self, changed: Mapping[str, Space]) -> Spec:
+        """The same with other spaces of some observations."""
+        return Spec({**self.obs, **changed}, self.actions)
+
+
+class PreprocessStep(nn.Module):
+    """One step between raw values and networks, on observations, on actions, or on both.
+
+    The constructor's arguments are the step's options, as they stand in ``train.preprocess``: numbers, strings, lists
+    and objects of them. Tensors that belong to it are registered as buffers, in the constructor or in :meth:`bind`;
+    options and buffers are what a checkpoint keeps. A step that changes observations overrides :meth:`acts_on`,
+    :meth:`forward_obs` and :meth:`inverse_obs`; one that changes actions sets :attr:`changes_actions` and overrides
+    :meth:`forward_actions` and :meth:`inverse_actions`; one that changes shapes says so in :meth:`bind`.
+
+    Attributes:
+        name: in the configuration, for messages and checkpoints.
+        options: arguments of the constructor.
+        changes_actions: True for a step that changes actions.
+        invertible: False where :meth:`inverse_obs` does not give back the values that :meth:`forward_obs` got.
+        keeps_statistics: True where statistics (per channel of images) are the same after the step as before.
+        after_normalization: True for a step that belongs behind the normalization.
+        references: observations that actions are relative to, see :meth:`forward_actions`.
+    """
+
+    name: str = ""
+    options: dict[str, Any]
+    changes_actions: bool = False
+    invertible: ClassVar[bool] = True
+    keeps_statistics: ClassVar[bool] = False
+    after_normalization: ClassVar[bool] = False
+    references: tuple[str, ...] = ()
+
+    def bind(self, spec: Spec) -> Spec:
+        """Say what goes out for what comes in; called once, before any value.
+
+        Raises:
+            ConfigError: the step cannot take that; the message names step, key, value got and value wanted.
+        """
+        return spec
+
+    def acts_on(self, key: str) -> bool:
+        """True for the observations that the step changes."""
+        return False
+
+    def fit(self, statistics: Statistics) -> None:  # noqa: B027 - a hook, empty by default
+        """Learn from statistics of the values that come in; called once, before training."""
+
+    def forward_obs(self, key: str, value: Tensor) -> Tensor:
+        """An observation ``(*B, ...)`` that the step acts on, which may be changed in place, as networks see it."""
+        return value
+
+    def inverse_obs(self, key: str, value: Tensor) -> Tensor:
+        """The values of before :meth:`forward_obs`; the given ones are not changed in place."""
+        return value
+
+    def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """Actions ``(*B, A)`` as networks learn them; not in place.
+
+        Args:
+            actions: of one step (B, A), or of several (B, T, A).
+            reference: per key of :attr:`references` the observation that these actions are relative to, in the units
+                of the data: (B, D), one for all T; or (B, T, D), one for each.
+        """
+        return actions
+
+    def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """The inverse of :meth:`forward_actions`."""
+        return actions
+
+    def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
+        """The step on several vectors at once, for speed: a function of ``(*B, D)``, their values side by side.
+
+        None where there is no such function; keys that the step acts on are then prepared one by one.
+        """
+        return None

@@ -1,0 +1,84 @@
+"""Preprocessing steps by name: those below, and what other packages offer by entry points in ``imitate.preprocess``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from imitate.errors import ConfigError, nearest
+from imitate.models.options import arguments, chosen_or_installed
+from imitate.models.preprocessing.standard import Clip
+from imitate.models.preprocessing.step import PreprocessStep
+
+ENTRY_POINTS = "imitate.preprocess"
+NORMALIZE = "normalize"
+"""Name of the place of the normalization in a list of steps."""
+
+STEPS: dict[str, type[PreprocessStep]] = {"clip": Clip}
+
+
+def make_step(entry: Mapping[str, Any], place: str = "train.preprocess") -> PreprocessStep:
+    """The step that an entry of the configuration describes.
+
+    Args:
+        entry: the name under ``step``, and the options of that step.
+        place: of the entry, for messages.
+
+    Raises:
+        ConfigError: no step has this name, it does not know an option, or wants one that is not there.
+    """
+    options = {key: value for key, value in entry.items() if key != "step"}
+    name = str(entry.get("step", ""))
+    kind = chosen_or_installed(STEPS, name, f"{place}.step", ENTRY_POINTS)
+    known = arguments(kind)
+    for key in options:
+        if key not in known:
+            raise ConfigError(
+                f"{place}.{key}: step '{name}' has no such key; {nearest(key, known)}"
+            )
+    try:
+        step = kind(**options)
+    except TypeError as error:
+        raise ConfigError(f"{place}: step '{name}' cannot be made: {error}") from error
+    if not isinstance(step, PreprocessStep):
+        raise ConfigError(
+            f"{place}: step '{name}' is a {type(step).__name__}; wanted a class derived from PreprocessStep"
+        )
+    step.name, step.options = name, options
+    return step
+
+
+def make_steps(
+    entries: Sequence[Mapping[str, Any]],
+) -> tuple[list[PreprocessStep], list[PreprocessStep]]:
+    """The steps before the normalization, and those behind it.
+
+    The normalization's place is an entry ``{"step": "normalize"}``; without it, before the first step that belongs
+    behind it, else at the end.
+
+    Raises:
+        ConfigError: an entry cannot be made, or is on the wrong side of the normalization.
+    """
+    before: list[PreprocessStep] = []
+    after: list[PreprocessStep] = []
+    marked = any(entry.get("step") == NORMALIZE for entry in entries)
+    passed = False
+    for number, entry in enumerate(entries):
+        place = f"train.preprocess.{number}"
+        if entry.get("step") == NORMALIZE:
+            if passed or len(entry) > 1:
+                raise ConfigError(
+                    f'{place}: wanted {{"step": "normalize"}} once, without other keys: it is the place of what '
+                    "train.obs_normalization and train.action_config say"
+                )
+            passed = True
+            continue
+        step = make_step(entry, place)
+        if step.after_normalization and not passed:
+            if marked:
+                raise ConfigError(
+                    f"{place}: step '{step.name}' stands before the entry 'normalize'; wanted it behind"
+                )
+            passed = True
+        (after if passed else before).append(step)
+    return before, after
