@@ -62,7 +62,7 @@ def _sac() -> Any:
     algo = algo_factory("sac", config, {"flat": (OBS,)}, ACTIONS)
     algo.set_train()
     memory = ReplayBuffer(
-        {"flat": (OBS,)}, ACTIONS, 20_000, transitions=config.algo.transitions(config)
+        {"flat": (OBS,)}, ACTIONS, 20_000, transitions=config.algo.data_needs(config).transitions
     )
     rng = np.random.default_rng(0)
     none = np.zeros(1, dtype=np.bool_)

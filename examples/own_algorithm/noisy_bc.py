@@ -13,11 +13,11 @@ from torch import nn
 from imitate import Algo, register_algo_factory_func
 from imitate.algo.algo import PolicyStep
 from imitate.algo.sections import LayerDims, OptimParams
-from imitate.config import Section
+from imitate.config import AlgoSection
 from imitate.models.mlp import MLP
 
 
-class NoisyBCConfig(Section):
+class NoisyBCConfig(AlgoSection):
     """Section ``algo``: every key with its type, default and meaning; `imitate config keys noisy_bc` prints them."""
 
     optim_params: OptimParams = Field(OptimParams())

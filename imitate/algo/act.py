@@ -18,7 +18,7 @@ paper, and else one token each.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from pydantic import Field
@@ -29,7 +29,7 @@ from imitate.algo.chunk_policy import ChunkPolicy
 from imitate.algo.factory import register
 from imitate.algo.sections import ChunkConfig, EMAConfig, OptimParams
 from imitate.algo.weights import sample_weight, step_weight
-from imitate.config import Section
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.functional.losses import gaussian_kl_to_standard, masked_mean
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.attention import sinusoidal_positions
@@ -62,7 +62,7 @@ class ACTVAEConfig(Section):
     encoder_layers: int = Field(4, ge=1, description="layers over the demonstrated chunk")
 
 
-class ACTConfig(Section):
+class ACTConfig(AlgoSection):
     """Section ``algo`` of algorithm ``act``."""
 
     tree_defaults = {"train": {"seq_length": 100}}
@@ -83,11 +83,11 @@ class ACTConfig(Section):
     vae: ACTVAEConfig = Field(ACTVAEConfig())
     ema: EMAConfig = Field(EMAConfig())
 
-    def observed_steps(self, config: Any) -> int | None:
-        """The first frames, whatever is predicted from them."""
-        return int(config.train.frame_stack)
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Images of the frames before the first predicted action."""
+        return DataNeeds(observed_steps=config.train.frame_stack)
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         problems = self.chunk.prediction_problems("algo.chunk", config.train.seq_length)
         width, heads = self.transformer.embed_dim, self.transformer.num_heads

@@ -277,11 +277,12 @@ class ActorCritic(Algo[RLConfigT]):
 
     def _one_step(self, batch: Batch, now: int) -> Batch:
         """Transitions of one step, from batches of windows with rewards and ends."""
-        wanted = self.config.transitions(self.global_config)
+        wanted = self.config.data_needs(self.global_config).transitions
         ends = batch.get("terminals", batch.get("dones"))
         lacks = "next_obs" not in batch or "rewards" not in batch
         if (
-            ends is None
+            wanted is None
+            or ends is None
             or lacks
             or wanted.n_step > 1
             or wanted.next_actions
@@ -289,7 +290,8 @@ class ActorCritic(Algo[RLConfigT]):
         ):
             raise DatasetError(
                 f"{self.global_config.algo_name} learns from transitions, which the batches lack: make the dataset "
-                "with SequenceDataset(..., transitions=config.algo.transitions(config)), or by build_datasets(config)"
+                "by build_datasets(config), or with "
+                "SequenceDataset(..., transitions=config.algo.data_needs(config).transitions)"
             )
         return {
             **batch,

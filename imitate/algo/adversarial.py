@@ -29,7 +29,7 @@ from imitate.algo.on_policy import OnPolicyOptimParams, by_parts, select_rows
 from imitate.algo.ppo import PPO, PPOConfig
 from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer
 from imitate.algo.sections import LayerDims
-from imitate.config import Section
+from imitate.config import BaseConfig, Section
 from imitate.functional.losses import masked_mean
 from imitate.models.discriminator import Judge
 
@@ -59,7 +59,7 @@ class AdversarialConfig(PPOConfig):
     optim_params: AdversarialOptimParams = Field(AdversarialOptimParams())
     discriminator: DiscriminatorConfig = Field(DiscriminatorConfig())
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         problems = super().conflicts(config)
         if config.train.frame_stack > 1:

@@ -17,7 +17,7 @@ from imitate.algo.sections import (
     TransformerConfig,
     VAEConfig,
 )
-from imitate.config import Section
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 
 
 class LossConfig(Section):
@@ -28,7 +28,7 @@ class LossConfig(Section):
     cos_weight: float = Field(0.0, ge=0, description="weight of 1 - cosine of the first 3 dims")
 
 
-class BCConfig(Section):
+class BCConfig(AlgoSection):
     """Section ``algo`` of algorithm ``bc``; at most one of gaussian, gmm and vae is enabled."""
 
     optim_params: OptimParams = Field(OptimParams())
@@ -44,14 +44,12 @@ class BCConfig(Section):
     chunk: ChunkConfig = Field(ChunkConfig())
     ema: EMAConfig = Field(EMAConfig())
 
-    def observed_steps(self, config: Any) -> int | None:
-        """Policies without memory see the frames before their action, also where they predict a chunk."""
-        if self.rnn.enabled or self.transformer.enabled:
-            return None
-        frames: int = config.train.frame_stack
-        return frames
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Images of the frames before the action or the chunk; of the whole window for policies with memory."""
+        memory = self.rnn.enabled or self.transformer.enabled
+        return DataNeeds(observed_steps=None if memory else config.train.frame_stack)
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         train = config.train
         problems: list[str] = []

@@ -44,7 +44,7 @@ from imitate.algo.rl_sections import (
     optimizer,
 )
 from imitate.algo.sections import GMMConfig, LayerDims, VAEConfig
-from imitate.config import Section
+from imitate.config import BaseConfig, Section
 from imitate.functional.distributional import (
     categorical_cross_entropy,
     expected_value,
@@ -115,7 +115,7 @@ class BCQConfig(ActorCriticConfig):
     action_sampler: ActionSamplerConfig = Field(ActionSamplerConfig())
     actor: PerturbationConfig = Field(PerturbationConfig())
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         problems = super().conflicts(config)
         sampler, critic = self.action_sampler, self.critic

@@ -22,7 +22,7 @@ grows with its size (0.001 at 128 samples of one action is 0.011 here); actions 
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -32,7 +32,7 @@ from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.sections import EMAConfig, LayerDims
-from imitate.config import OptimizerConfig, Section
+from imitate.config import AlgoSection, BaseConfig, OptimizerConfig, Section
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor, GroupEncoder
 from imitate.models.heads import DeterministicHead
@@ -50,7 +50,7 @@ class CausalBCOptimParams(Section):
     )
 
 
-class CausalBCConfig(Section):
+class CausalBCConfig(AlgoSection):
     """Section ``algo`` of algorithm ``causal_bc``."""
 
     tree_defaults = {"train": {"seq_length": 2}}
@@ -69,7 +69,7 @@ class CausalBCConfig(Section):
     norm_weight: float = Field(0.01, ge=0, description="weight of the size of what is foretold")
     ema: EMAConfig = Field(EMAConfig())
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         steps = self.instrument_lag + 1
         if config.train.seq_length == steps:

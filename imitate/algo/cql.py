@@ -36,6 +36,7 @@ means the same. Set it to false for dense rewards whose last one says little abo
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -53,8 +54,7 @@ from imitate.algo.rl_sections import (
     StochasticActorConfig,
     optimizer,
 )
-from imitate.config import Section
-from imitate.config.transitions import Returns
+from imitate.config import BaseConfig, DataNeeds, Returns, Section
 from imitate.functional.conservative import calibrated, sampled_logsumexp, uniform_log_density
 from imitate.functional.losses import masked_mean
 from imitate.models.heads import Gaussian, TanhDistribution
@@ -123,7 +123,7 @@ class CQLConfig(ActorCriticConfig):
     actor: CQLActorConfig = Field(CQLActorConfig())
     critic: CQLCriticConfig = Field(CQLCriticConfig())
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         problems = super().conflicts(config)
         if self.actor.net.type != "gaussian":
@@ -161,11 +161,12 @@ class CalQLConfig(CQLConfig):
         description="returns of demos without a terminal: the last reward for ever; false: nothing more",
     )
 
-    def returns(self, config: Any) -> Returns:
-        """Discounted returns of the rewards that are learned from."""
-        return Returns(discount=self.discount, continue_truncated=self.continue_truncated)
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """As in the base class, and discounted returns of the scaled rewards."""
+        returns = Returns(discount=self.discount, continue_truncated=self.continue_truncated)
+        return replace(super().data_needs(config), returns=returns)
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         problems = super().conflicts(config)
         if self.infinite_horizon:

@@ -31,7 +31,7 @@ from imitate.algo.factory import register_learner
 from imitate.algo.reward_source import RewardSource
 from imitate.algo.rl_sections import StagedOptimizerConfig, needs_demonstrations, optimizer
 from imitate.algo.sections import LayerDims
-from imitate.config import Section
+from imitate.config import BaseConfig, Section
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import GroupEncoder
 from imitate.models.discriminator import Judge, gradient_penalty
@@ -104,13 +104,12 @@ class DACConfig(SACConfig):
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True, "demo_ratio": 0.5}}}
     reward_source: ClassVar[type[RewardSource]] = DACRewards
-    reward_free: ClassVar[bool] = True
-    """Demonstrations need no rewards."""
+    reward_free = True
 
     optim_params: DACOptimParams = Field(DACOptimParams())
     discriminator: DACDiscriminatorConfig = Field(DACDiscriminatorConfig())
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         problems = [*super().conflicts(config), *needs_demonstrations(config)]
         if config.use_goals:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from imitate.config import Section
+from imitate.config import AlgoSection, Section
 from imitate.models.actor import GroupEncoder
 from imitate.models.denoiser import Denoiser
 from imitate.models.denoising_mlp import DenoisingMLP
@@ -47,7 +47,7 @@ class DenoisingMLPConfig(Section):
     dropout: float = Field(0.0, ge=0, lt=1, description="inside the blocks")
 
 
-class NetworkChoice(Section):
+class NetworkChoice(AlgoSection):
     """One of the networks."""
 
     unet: UNetConfig = Field(UNetConfig())

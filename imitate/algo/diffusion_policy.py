@@ -18,7 +18,7 @@ is heeded; padded steps are left out of the loss; batches of observations give b
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -31,7 +31,7 @@ from imitate.algo.execution import ChunkExecution
 from imitate.algo.factory import register
 from imitate.algo.sections import EMAConfig, HorizonConfig, OptimParams
 from imitate.algo.weights import step_weight
-from imitate.config import Section
+from imitate.config import BaseConfig, DataNeeds, Section
 from imitate.functional.diffusion import (
     BetaSchedule,
     NoiseSchedule,
@@ -95,11 +95,11 @@ class DiffusionPolicyConfig(NetworkChoice):
         """The sampler that is enabled."""
         return self.ddim if self.ddim.enabled else self.ddpm
 
-    def observed_steps(self, config: Any) -> int | None:
-        """The first frames, whatever is predicted from them."""
-        return self.horizon.observation_horizon
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Images of the frames before the first predicted action."""
+        return DataNeeds(observed_steps=self.horizon.observation_horizon)
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         train = config.train
         problems = self.horizon.problems("algo.horizon", train.frame_stack, train.seq_length)

@@ -16,7 +16,7 @@ Rollouts take a random action with probability epsilon, which is annealed linear
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -28,7 +28,7 @@ from imitate.algo.factory import register
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.rl_sections import ActorCriticConfig, StagedOptimizerConfig, optimizer
 from imitate.algo.sections import LayerDims
-from imitate.config import Section
+from imitate.config import BaseConfig, Section
 from imitate.functional.distributional import quantile_regression_loss
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import GroupEncoder, Obs
@@ -84,7 +84,7 @@ class DQNConfig(ActorCriticConfig):
     )
     target_update_freq: int = Field(1000, ge=1, description="updates between two moves of targets")
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         problems = super().conflicts(config)
         if self.num_choices == 0:

@@ -28,8 +28,15 @@ from imitate.algo.factory import register
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.sections import OptimParams
 from imitate.algo.weights import step_weight
-from imitate.config import OptimizerConfig, Section
-from imitate.config.transitions import Returns
+from imitate.config import (
+    AlgoSection,
+    BaseConfig,
+    DataNeeds,
+    OptimizerConfig,
+    Returns,
+    Section,
+    TrainingSet,
+)
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import GroupEncoder
 from imitate.models.heads import DeterministicHead
@@ -47,7 +54,7 @@ class DTTransformerConfig(Section):
     dropout: float = Field(0.1, ge=0, lt=1, description="of inputs, attention and each block")
 
 
-class DTConfig(Section):
+class DTConfig(AlgoSection):
     """Section ``algo`` of algorithm ``dt``."""
 
     tree_defaults = {"train": {"frame_stack": CONTEXT_LENGTH, "seq_length": 1}}
@@ -80,20 +87,20 @@ class DTConfig(Section):
     )
     transformer: DTTransformerConfig = Field(DTTransformerConfig())
 
-    def returns(self, config: Any) -> Returns:
-        """The plain sum of what is still to come, as a rollout counts it."""
-        return Returns(discount=1.0, scaled=False)
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Returns without discount and scale, as a rollout sums rewards."""
+        return DataNeeds(returns=Returns(discount=1.0, scaled=False))
 
-    def numbers_from_data(self, dataset: Any) -> dict[str, Any]:
-        """Scale and target where they are null."""
-        numbers: dict[str, Any] = {}
+    def values_from_data(self, dataset: TrainingSet) -> dict[str, Any]:
+        """Target and scale of returns, where they are null."""
+        values: dict[str, Any] = {}
         if self.target_return is None:
-            numbers["target_return"] = dataset.numbers.returns.best
+            values["target_return"] = dataset.return_statistics.best
         if self.return_scale is None:
-            numbers["return_scale"] = dataset.numbers.returns.largest or 1.0
-        return numbers
+            values["return_scale"] = dataset.return_statistics.largest or 1.0
+        return values
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         train, problems = config.train, []
         if train.frame_stack != self.context_length:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from imitate.algo.rl_sections import (
     optimizer,
 )
 from imitate.algo.sections import LayerDims
-from imitate.config import Section
+from imitate.config import BaseConfig, DataNeeds, Section, Sequences
 
 
 class SoftOptimParams(Section):
@@ -79,7 +79,7 @@ class SoftActorCriticConfig(ActorCriticConfig):
     critic: SoftCriticConfig = Field(SoftCriticConfig())
     temperature: TemperatureConfig = Field(TemperatureConfig())
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         problems = super().conflicts(config)
         net = self.actor.net
@@ -106,7 +106,14 @@ class SACConfig(SoftActorCriticConfig):
     )
     rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
 
-    def conflicts(self, config: Any) -> list[str]:
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """As in the base class; with memory, replayed sequences."""
+        needs = super().data_needs(config)
+        if not self.rnn.enabled:
+            return needs
+        return replace(needs, sequences=Sequences(config.train.seq_length, self.rnn.burn_in))
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         return [*super().conflicts(config), *self.rnn.problems(config)]
 

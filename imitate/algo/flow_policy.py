@@ -13,7 +13,7 @@ The default network is an MLP over the flattened chunk, which a CPU trains in a 
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -26,7 +26,7 @@ from imitate.algo.execution import ChunkExecution
 from imitate.algo.factory import register
 from imitate.algo.sections import EMAConfig, HorizonConfig, OptimParams
 from imitate.algo.weights import step_weight
-from imitate.config import Section
+from imitate.config import BaseConfig, DataNeeds, Section
 from imitate.functional.flow import Integrator, TimeDensity, draw_times, integrate, straight_path
 from imitate.functional.losses import masked_mean
 from imitate.models.denoiser import Denoiser, gaussian_noise
@@ -56,11 +56,11 @@ class FlowPolicyConfig(NetworkChoice):
     mlp: DenoisingMLPConfig = Field(DenoisingMLPConfig(enabled=True))
     ema: EMAConfig = Field(EMAConfig(enabled=True))
 
-    def observed_steps(self, config: Any) -> int | None:
-        """The first frames, whatever is predicted from them."""
-        return self.horizon.observation_horizon
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Images of the frames before the first predicted action."""
+        return DataNeeds(observed_steps=self.horizon.observation_horizon)
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         train = config.train
         problems = self.horizon.problems("algo.horizon", train.frame_stack, train.seq_length)

@@ -25,9 +25,8 @@ from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.sections import LayerDims, VAEConfig
-from imitate.config import OptimizerConfig, Section
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Section, Subgoals
 from imitate.config.observation import ROBOT_STATE
-from imitate.config.transitions import Subgoals
 from imitate.errors import DatasetError, UserError
 from imitate.functional.losses import masked_mean
 from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
@@ -45,7 +44,7 @@ class MeanSubgoalConfig(Section):
     planner_layer_dims: LayerDims = Field((300, 400), description="hidden layers")
 
 
-class GLConfig(Section):
+class GLConfig(AlgoSection):
     """Section ``algo`` of algorithm ``gl``."""
 
     acts = False
@@ -59,16 +58,14 @@ class GLConfig(Section):
     ae: MeanSubgoalConfig = Field(MeanSubgoalConfig())
     vae: VAEConfig = Field(VAEConfig(enabled=True, latent_dim=16))
 
-    def observed_steps(self, config: Any) -> int | None:
-        """The frames up to the sample's step."""
-        frames: int = config.train.frame_stack
-        return frames
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """The observation ``subgoal_horizon`` steps ahead; images of the frames up to the sample's step."""
+        keys = tuple(config.observation.modality_of("subgoal"))
+        return DataNeeds(
+            subgoals=Subgoals(keys, self.subgoal_horizon), observed_steps=config.train.frame_stack
+        )
 
-    def subgoals(self, config: Any) -> Subgoals | None:
-        """The state so many steps ahead."""
-        return Subgoals(tuple(config.observation.modality_of("subgoal")), self.subgoal_horizon)
-
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         if config.observation.modality_of("subgoal"):
             return []
@@ -275,6 +272,6 @@ def with_subgoals(batch: Batch, keys: Any, first: int, horizon: int) -> Batch:
     if any(key not in window or window[key].shape[1] < first + horizon for key in keys):
         raise DatasetError(
             f"the batches have no subgoals, {horizon} steps ahead: make the dataset with "
-            "SequenceDataset(..., subgoals=config.algo.subgoals(config)), or by build_datasets(config)"
+            "SequenceDataset(..., subgoals=config.algo.data_needs(config).subgoals), or by build_datasets(config)"
         )
     return {**batch, "subgoals": {key: window[key][:, first : first + horizon] for key in keys}}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -25,9 +26,8 @@ from imitate.algo.execution import take_rows
 from imitate.algo.gl import GL, GL_VAE, GLConfig, with_subgoals
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.sections import RNNConfig
-from imitate.config import ObservationConfig, Section
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, ObservationConfig, Section, Subgoals
 from imitate.config.observation import ROBOT_STATE, Observations
-from imitate.config.transitions import Subgoals
 from imitate.errors import DatasetError
 
 LATENT_KEY = "latent_subgoal"
@@ -50,7 +50,7 @@ class LatentSubgoalConfig(Section):
     prior_correction: PriorCorrectionConfig = Field(PriorCorrectionConfig())
 
 
-class HierarchyConfig(Section):
+class HierarchyConfig(AlgoSection):
     """What the sections of hierarchical policies share."""
 
     tree_defaults: ClassVar[Mapping[str, Any]] = {"train": {"seq_length": 10}, "observation": {}}
@@ -76,27 +76,27 @@ class HierarchyConfig(Section):
     def goal_planner(self) -> GLConfig:
         """Section of the part that predicts subgoals."""
 
-    def observed_steps(self, config: Any) -> int | None:
-        """As many as the actor looks at, which are no fewer than the planner's."""
-        return self.actor.observed_steps(config)
-
-    def subgoals(self, config: Any) -> Subgoals | None:
-        """The planner's, or all states on the way there."""
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """The planner's subgoal, or all observations up to it; images as the actor, which sees no fewer steps."""
         keys = tuple(config.observation.modality_of("subgoal"))
-        return Subgoals(keys, self.goal_planner.subgoal_horizon, self.actor_use_random_subgoals)
+        horizon = self.goal_planner.subgoal_horizon
+        return replace(
+            self.actor.data_needs(config),
+            subgoals=Subgoals(keys, horizon, self.actor_use_random_subgoals),
+        )
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         problems = [text.replace("algo.", "algo.actor.") for text in self.actor.conflicts(config)]
         if not config.observation.modality_of("subgoal"):
             problems.append(
                 "observation: the planner's modalities.subgoal lists nothing to predict: name at least one observation"
             )
-        if config.observation.actor.modality_of("goal"):
+        if config.observation["actor"].modality_of("goal"):
             problems.append(
                 "observation.actor.modalities.goal: the actor's goal is the planner's subgoal: leave the list empty"
             )
-        if config.observation.actor.modality_of("subgoal"):
+        if config.observation["actor"].modality_of("subgoal"):
             problems.append(
                 "observation.actor.modalities.subgoal: the actor predicts no subgoals: leave the list empty"
             )
@@ -267,7 +267,8 @@ class Hierarchy(Algo):
         if first.shape == batch["planner"]["subgoals"][next(iter(every))].shape:
             raise DatasetError(
                 "algo.actor_use_random_subgoals wants all observations on the way to the subgoal, but the batches have "
-                "the last alone: make the dataset with SequenceDataset(..., subgoals=config.algo.subgoals(config))"
+                "the last alone: make the dataset with "
+                "SequenceDataset(..., subgoals=config.algo.data_needs(config).subgoals)"
             )
         step = torch.randint(first.shape[1], (len(first),), device=first.device)
         rows = torch.arange(len(first), device=first.device)

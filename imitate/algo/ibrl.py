@@ -21,7 +21,7 @@ episode's start, from no more than ``train.frame_stack`` observations.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -43,7 +43,7 @@ from imitate.algo.rl_sections import (
     wants_practice,
 )
 from imitate.algo.sections import LayerDims
-from imitate.config import Section
+from imitate.config import BaseConfig, Section
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import smoothed_actions
 
@@ -90,7 +90,7 @@ class IBRLConfig(ActorCriticConfig):
     critic: IBRLCriticConfig = Field(IBRLCriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         problems = super().conflicts(config) + wants_practice(config)
         if self.critic.subset > self.critic.ensemble.n:

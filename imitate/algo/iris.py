@@ -17,6 +17,7 @@ fails): the actor then learns with the subgoals of the highest value; random sub
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -29,9 +30,8 @@ from imitate.algo.bcq import BCQ, BCQConfig
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.gl import GLConfig
 from imitate.algo.hierarchy import PLANNER_OBSERVATIONS, Hierarchy, HierarchyConfig
-from imitate.config import ObservationConfig, Section
+from imitate.config import BaseConfig, DataNeeds, ObservationConfig, Section
 from imitate.config.observation import PartedObservations
-from imitate.config.transitions import Transitions
 from imitate.functional.sampling import pick_class
 
 
@@ -75,11 +75,12 @@ class IRISConfig(HierarchyConfig):
         """Section of the part that predicts subgoals."""
         return self.value_planner.planner
 
-    def transitions(self, config: Any) -> Transitions | None:
-        """Those of the value."""
-        return self.value_planner.value.transitions(config)
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """As in the base class, and the transitions of the value."""
+        of_value = self.value_planner.value.data_needs(config)
+        return replace(super().data_needs(config), transitions=of_value.transitions)
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         path = "algo.value_planner"
         problems = super().conflicts(config)
@@ -101,7 +102,7 @@ class IRISConfig(HierarchyConfig):
                 f"{path}.planner.vae.enabled is false, so that there is one subgoal to choose from: set it to true"
             )
         known = config.observation.modality_of("subgoal")
-        for key in config.observation.value_planner.value.modality_of("obs"):
+        for key in config.observation["value_planner"]["value"].modality_of("obs"):
             if key not in known:
                 problems.append(
                     f"observation.value_planner.value.modalities.obs: '{key}' is not among the subgoal's, whose value "

@@ -17,7 +17,7 @@ comes after the plan, so that the plan has to reach as far as its consequences.
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import torch
 from pydantic import Field, WrapValidator
@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register
 from imitate.algo.policy_state import PolicyState
-from imitate.config import OptimizerConfig, Section
-from imitate.config.transitions import Transitions
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Transitions
 from imitate.dynamics.dynamics import DYNAMICS, Dynamics, DynamicsConfig
 from imitate.dynamics.dynamics import built as dynamics_of
 from imitate.dynamics.ensemble import EnsembleConfig
@@ -38,7 +37,7 @@ WORST = -1e30
 """Score of a plan whose states leave what can be computed with."""
 
 
-class MBRLConfig(Section):
+class MBRLConfig(AlgoSection):
     """Section ``algo`` of algorithm ``mbrl``."""
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
@@ -56,15 +55,11 @@ class MBRLConfig(Section):
         description="trajectories of each member of the model for each plan; more than 1 where predictions are drawn",
     )
 
-    def transitions(self, config: Any) -> Transitions:
-        """Rewards, terminals and what follows."""
-        return Transitions(discount=self.discount)
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Transitions of one step; images of the sample's step, the next ones come with the transition."""
+        return DataNeeds(transitions=Transitions(discount=self.discount), observed_steps=1)
 
-    def observed_steps(self, config: Any) -> int | None:
-        """The sample's step; what follows comes with the transition."""
-        return 1
-
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         train, observation, problems = config.train, config.observation, []
         if train.frame_stack > 1:

@@ -27,7 +27,7 @@ from imitate.algo.recurrence import MemoryConfig
 from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer, wants_practice
 from imitate.algo.sections import LayerDims
 from imitate.auxiliary.auxiliary import AuxiliariesConfig
-from imitate.config import Section
+from imitate.config import AlgoSection, BaseConfig, Section
 from imitate.functional.advantages import generalized_advantages
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.categorical import Categorical, CategoricalHead
@@ -58,7 +58,7 @@ class OnPolicyNetConfig(Section):
     orthogonal_init: bool = Field(True, description="begin with orthogonal weights")
 
 
-class OnPolicyConfig(Section):
+class OnPolicyConfig(AlgoSection):
     """What each algorithm that learns from whole rollouts has; base of its section."""
 
     may_remember: ClassVar[bool] = True
@@ -86,7 +86,7 @@ class OnPolicyConfig(Section):
         AuxiliariesConfig(), description="auxiliary losses and intrinsic rewards by name"
     )
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         online = config.train.online
         problems = self.rnn.problems(config) + wants_practice(config)

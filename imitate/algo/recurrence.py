@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from imitate.config import Section
+from imitate.config import BaseConfig, Section
 from imitate.models.rnn import RNN, RNNState
 
 STORED = "memory/"
@@ -28,7 +28,7 @@ class MemoryConfig(Section):
         """The network for so many features per step."""
         return RNN(input_dim, self.hidden_dim, self.num_layers, self.rnn_type)
 
-    def problems(self, config: Any) -> list[str]:
+    def problems(self, config: BaseConfig) -> list[str]:
         """Settings of the shared sections that do not go with a memory."""
         train, problems = config.train, []
         if not self.enabled:
@@ -55,7 +55,7 @@ class ReplayedMemoryConfig(MemoryConfig):
         "stored as it was when the step was taken, with older weights",
     )
 
-    def problems(self, config: Any) -> list[str]:
+    def problems(self, config: BaseConfig) -> list[str]:
         """As in the base class."""
         online, problems = config.train.online, super().problems(config)
         if not self.enabled:

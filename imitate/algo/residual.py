@@ -45,7 +45,7 @@ from imitate.algo.rl_sections import (
     wants_practice,
 )
 from imitate.algo.sections import LayerDims
-from imitate.config import Section
+from imitate.config import BaseConfig, Section
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import smoothed_actions
 from imitate.models.actor import GroupEncoder, Obs
@@ -88,7 +88,7 @@ class ResidualConfig(ActorCriticConfig):
     critic: ResidualCriticConfig = Field(ResidualCriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         return super().conflicts(config) + wants_practice(config)
 

@@ -8,8 +8,7 @@ from pydantic import Field
 
 from imitate.algo.sections import LayerDims
 from imitate.auxiliary.auxiliary import AuxiliariesConfig
-from imitate.config import OptimizerConfig, Section
-from imitate.config.transitions import Transitions
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Section, Transitions
 
 
 class StagedOptimizerConfig(OptimizerConfig):
@@ -122,10 +121,12 @@ class StochasticActorConfig(ActorConfig):
     net: ActorNetConfig = Field(ActorNetConfig())
 
 
-class ActorCriticConfig(Section):
+class ActorCriticConfig(AlgoSection):
     """What each algorithm that learns values from transitions has; base of its section."""
 
     needs_next_actions: ClassVar[bool] = False
+    reward_free: ClassVar[bool] = False
+    """The algorithm makes its rewards; demonstrations need none."""
 
     discount: float = Field(0.99, ge=0, lt=1, description="of a reward one step later")
     n_step: int = Field(1, ge=1, description="steps whose rewards are summed before values count")
@@ -139,21 +140,20 @@ class ActorCriticConfig(Section):
         AuxiliariesConfig(), description="auxiliary losses and intrinsic rewards by name"
     )
 
-    def transitions(self, config: Any) -> Transitions:
-        """Rewards, terminals and what follows."""
-        return Transitions(
-            discount=self.discount,
-            n_step=self.n_step,
-            next_actions=self.needs_next_actions,
-            infinite_horizon=self.infinite_horizon,
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Transitions; images of the frames up to the sample's step, the next ones come with the transition."""
+        return DataNeeds(
+            transitions=Transitions(
+                discount=self.discount,
+                n_step=self.n_step,
+                next_actions=self.needs_next_actions,
+                infinite_horizon=self.infinite_horizon,
+            ),
+            observed_steps=config.train.frame_stack,
+            environment_rewards=not self.reward_free,
         )
 
-    def observed_steps(self, config: Any) -> int | None:
-        """The frames up to the sample's step; what follows comes with the transition."""
-        frames: int = config.train.frame_stack
-        return frames
-
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         train, problems = config.train, []
         if train.hdf5_load_next_obs is False:
@@ -171,7 +171,7 @@ class ActorCriticConfig(Section):
             )
         return problems + self._auxiliary_conflicts(config)
 
-    def _auxiliary_conflicts(self, config: Any) -> list[str]:
+    def _auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
         """Settings that do not go with ``auxiliary``."""
         problems = []
         if self.n_step > 1 and any(entry.reward > 0 for entry in self.auxiliary.values()):
@@ -187,7 +187,7 @@ class ActorCriticConfig(Section):
         return problems
 
 
-def needs_demonstrations(config: Any) -> list[str]:
+def needs_demonstrations(config: BaseConfig) -> list[str]:
     """Conflicts of a training whose rewards tell demonstrations from replayed steps."""
     online, section, problems = config.train.online, config.algo, []
     if not online.enabled or not 0 < online.demo_ratio < 1:
@@ -195,11 +195,11 @@ def needs_demonstrations(config: Any) -> list[str]:
             f"train.online.demo_ratio: {config.algo_name} tells demonstrations from replayed steps: enable "
             "train.online, with a share between 0 and 1, such as 0.5"
         )
-    if section.n_step != 1:
+    if section["n_step"] != 1:
         problems.append(
-            f"algo.n_step is {section.n_step}, but {config.algo_name}'s rewards are of one step: set it to 1"
+            f"algo.n_step is {section['n_step']}, but {config.algo_name}'s rewards are of one step: set it to 1"
         )
-    if section.rnn.enabled:
+    if section["rnn"]["enabled"]:
         problems.append(
             f"algo.rnn.enabled is true, but demonstrations, which {config.algo_name} needs, have no recurrent states: "
             "set it to false"
@@ -207,7 +207,7 @@ def needs_demonstrations(config: Any) -> list[str]:
     return problems
 
 
-def wants_practice(config: Any) -> list[str]:
+def wants_practice(config: BaseConfig) -> list[str]:
     """The conflict of an online algorithm with a training that is not online, if there is one."""
     if config.train.online.enabled:
         return []

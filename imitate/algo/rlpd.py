@@ -17,7 +17,7 @@ layer is normalized after its ReLU, not before; as in ``sac``, errors are summed
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -33,6 +33,7 @@ from imitate.algo.entropy import (
 )
 from imitate.algo.factory import register
 from imitate.algo.rl_sections import EnsembleConfig
+from imitate.config import BaseConfig
 from imitate.functional.losses import masked_mean
 from imitate.models.heads import TanhDistribution
 
@@ -73,7 +74,7 @@ class RLPDConfig(SoftActorCriticConfig):
         True, description="targets count the next action's entropy; false: the actor alone does"
     )
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         problems = super().conflicts(config)
         critic = self.critic

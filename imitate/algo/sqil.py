@@ -12,7 +12,7 @@ expert that ends its task would be worse off for that, and a policy that drops w
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from imitate.algo.entropy import SACConfig
 from imitate.algo.factory import register_learner
 from imitate.algo.reward_source import RewardSource
 from imitate.algo.rl_sections import needs_demonstrations
+from imitate.config import BaseConfig
 
 
 class SQILRewards(RewardSource):
@@ -40,9 +41,8 @@ class SQILConfig(SACConfig):
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True, "demo_ratio": 0.5}}}
     reward_source: ClassVar[type[RewardSource]] = SQILRewards
-    reward_free: ClassVar[bool] = True
-    """Demonstrations need no rewards."""
+    reward_free = True
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         return [*super().conflicts(config), *needs_demonstrations(config)]

@@ -23,7 +23,7 @@ predicted, from the newest observation. The weights of the losses are divided by
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -34,7 +34,7 @@ from imitate.algo.chunk_policy import ChunkPolicy
 from imitate.algo.factory import register
 from imitate.algo.sections import ChunkConfig, EMAConfig, LayerDims
 from imitate.algo.weights import sample_weight, step_weight
-from imitate.config import OptimizerConfig, Section
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Section
 from imitate.functional.losses import focal_loss, masked_mean
 from imitate.functional.sampling import draw_class
 from imitate.models.actor import GroupEncoder, Obs
@@ -95,7 +95,7 @@ class VQBeTTransformerConfig(Section):
     dropout: float = Field(0.1, ge=0, lt=1, description="of inputs, attention and each block")
 
 
-class VQBeTConfig(Section):
+class VQBeTConfig(AlgoSection):
     """Section ``algo`` of algorithm ``vq_bet``."""
 
     tree_defaults = {"train": {"frame_stack": 5, "seq_length": 5}}
@@ -119,11 +119,11 @@ class VQBeTConfig(Section):
     )
     ema: EMAConfig = Field(EMAConfig())
 
-    def observed_steps(self, config: Any) -> int | None:
-        """The first frames, whatever is predicted from them."""
-        return int(config.train.frame_stack)
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Images of the frames before the first predicted action."""
+        return DataNeeds(observed_steps=config.train.frame_stack)
 
-    def conflicts(self, config: Any) -> list[str]:
+    def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
         problems = self.chunk.prediction_problems("algo.chunk", config.train.seq_length)
         epochs = config.train.num_epochs

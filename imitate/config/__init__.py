@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from imitate.config.algo_section import AlgoSection
+from imitate.config.base_config import BaseConfig
 from imitate.config.config import Config
+from imitate.config.data_needs import (
+    DataNeeds,
+    Returns,
+    Sequences,
+    Subgoals,
+    TrainingSet,
+    Transitions,
+)
 from imitate.config.data_paths import located_data
 from imitate.config.experiment import ExperimentConfig
 from imitate.config.loading import load_config
@@ -14,7 +24,10 @@ from imitate.config.train import ActionConfig, DatasetConfig, TrainConfig
 
 __all__ = [
     "ActionConfig",
+    "AlgoSection",
+    "BaseConfig",
     "Config",
+    "DataNeeds",
     "DatasetConfig",
     "EncoderConfig",
     "ExperimentConfig",
@@ -25,8 +38,13 @@ __all__ = [
     "OpenSection",
     "OptimizerConfig",
     "RegularizationConfig",
+    "Returns",
     "Section",
+    "Sequences",
+    "Subgoals",
     "TrainConfig",
+    "TrainingSet",
+    "Transitions",
     "load_config",
     "located_data",
 ]

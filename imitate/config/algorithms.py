@@ -13,6 +13,8 @@ from typing import Any
 
 from pydantic import Field
 
+from imitate.config.algo_section import AlgoSection
+from imitate.config.former_hooks import adapted
 from imitate.config.observation import ObservationConfig
 from imitate.config.optimizer import OptimizerConfigs
 from imitate.config.plugins import installed_points
@@ -23,7 +25,7 @@ PACKAGE = "imitate.algo"
 ENTRY_POINTS = "imitate.algos"
 
 
-class OpenAlgorithm(OpenSection):
+class OpenAlgorithm(AlgoSection, OpenSection):
     """The subtree ``algo`` of an algorithm without a section of its own: any key, and optimizers as everywhere."""
 
     optim_params: OptimizerConfigs = Field(
@@ -42,7 +44,7 @@ class OpenAlgorithm(OpenSection):
 class AlgorithmEntry:
     """What is known of an algorithm before it is built."""
 
-    section: type[Section]
+    section: type[AlgoSection]
     """Type of the subtree ``algo``."""
     to_class: Callable[[Any], tuple[type, dict[str, Any]]]
     """From the subtree ``algo`` to the class and its extra arguments."""
@@ -65,7 +67,7 @@ def register(
 
     Args:
         algo_name: the value of the key ``algo_name``.
-        section: type of the subtree ``algo``; None: :class:`OpenAlgorithm`.
+        section: type of the subtree ``algo``, an :class:`AlgoSection`; None: :class:`OpenAlgorithm`.
         to_class: picks the class from the subtree ``algo``.
     """
     if algo_name in _entries:
@@ -74,7 +76,7 @@ def register(
             f"{_entries[algo_name].to_class.__module__}: "
             "choose another name"
         )
-    _entries[algo_name] = AlgorithmEntry(section or OpenAlgorithm, to_class)
+    _entries[algo_name] = AlgorithmEntry(adapted(section or OpenAlgorithm), to_class)
 
 
 def unregister(algo_name: str) -> None:

@@ -17,14 +17,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from imitate.config.algo_section import AlgoSection
 from imitate.config.algorithms import ALIASES, find, subtree_type
-from imitate.config.experiment import ExperimentConfig
-from imitate.config.meta import MetaConfig
+from imitate.config.base_config import BaseConfig
 from imitate.config.observation import ObservationConfig, Observations
 from imitate.config.overrides import put
 from imitate.config.problems import problem_lines
-from imitate.config.section import Section, merged
-from imitate.config.train import TrainConfig
+from imitate.config.section import merged
 from imitate.errors import ConfigError
 
 
@@ -41,21 +40,15 @@ def _observed_as_the_algorithm_wants(value: Any, handler: Any, info: ValidationI
     return (kind or ObservationConfig).model_validate(value)
 
 
-class Config(Section):
+class Config(BaseConfig):
     """A configuration, made by `load_config`; never changed, only copied with other values."""
 
-    algo_name: str = Field(min_length=1, description="Name of the algorithm.")
-    experiment: ExperimentConfig = Field(
-        ExperimentConfig(), description="Name, logging, saving, evaluation."
-    )
-    train: TrainConfig = Field(TrainConfig(), description="Data, batches, precision, device.")
-    algo: Annotated[Section, WrapValidator(_as_the_algorithm_wants)] = Field(
-        Section(), validate_default=True, description="Settings of the algorithm."
+    algo: Annotated[AlgoSection, WrapValidator(_as_the_algorithm_wants)] = Field(
+        AlgoSection(), validate_default=True, description="Settings of the algorithm."
     )
     observation: Annotated[Observations, WrapValidator(_observed_as_the_algorithm_wants)] = Field(
         ObservationConfig(), description="Observations and their encoders."
     )
-    meta: MetaConfig = Field(MetaConfig(), description="Filled in by a hyper-parameter sweep.")
 
     _folder: Path | None = PrivateAttr(None)
 
@@ -108,16 +101,6 @@ class Config(Section):
     def folder(self) -> Path | None:
         """Folder of the JSON file this was read from, if it was."""
         return self._folder
-
-    @property
-    def use_goals(self) -> bool:
-        """Whether the policy is conditioned on a goal."""
-        return bool(self.observation.modality_of("goal"))
-
-    @property
-    def all_obs_keys(self) -> tuple[str, ...]:
-        """All keys of the groups obs, goal and subgoal, sorted, each once."""
-        return tuple(sorted(self.observation.modalities_of_all()))
 
     def to_json(self) -> str:
         """The whole tree as JSON text; `load_config` of it gives an equal object."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from imitate.config.transitions import Returns, Subgoals, Transitions
 from imitate.errors import ConfigError
 
 SCALARS = (str, int, float, bool, type(None))
@@ -42,12 +41,6 @@ class Section(BaseModel):
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
     )
 
-    tree_defaults: ClassVar[Mapping[str, Any]] = {}
-    """On an algorithm's section: its defaults of the shared sections, as a partial tree."""
-    observations: ClassVar[type[Section] | None] = None
-    """On an algorithm's section: type of the subtree ``observation``; None: one list of observations for all."""
-    acts: ClassVar[bool] = True
-    """On an algorithm's section: whether what it learns is a policy, which can be evaluated."""
     entry_type: ClassVar[type[Section] | None] = None
     """Type of the freely named entries, where a section has such."""
 
@@ -65,47 +58,6 @@ class Section(BaseModel):
                 if isinstance(default, Section):
                     out[name] = merged(default.given(), out[name])
         return out
-
-    def conflicts(self, config: Any) -> list[str]:
-        """Combinations that cannot work; for an algorithm's section to override.
-
-        Args:
-            config: the whole `Config`.
-
-        Returns:
-            One line per problem: the full dotted key, what is wrong, what to do.
-        """
-        return []
-
-    def observed_steps(self, config: Any) -> int | None:
-        """Steps of a window whose observations an algorithm looks at, from the first; for its section to override.
-
-        Images of later steps are not loaded. None: it may look at all of them.
-        """
-        return None
-
-    def transitions(self, config: Any) -> Transitions | None:
-        """What an algorithm that learns values wants to know of each sample's future; for its section to override.
-
-        None: nothing. Otherwise next observations, rewards and terminals are loaded, whatever ``train`` says.
-        """
-        return None
-
-    def returns(self, config: Any) -> Returns | None:
-        """What an algorithm wants to know of the return from each step on; for its section to override."""
-        return None
-
-    def subgoals(self, config: Any) -> Subgoals | None:
-        """Which later observations of the demo an algorithm wants with each sample; for its section to override."""
-        return None
-
-    def numbers_from_data(self, dataset: Any) -> dict[str, Any]:
-        """Values of keys that are null, from the training data; for an algorithm's section to override.
-
-        Args:
-            dataset: the training set.
-        """
-        return {}
 
     def __getitem__(self, key: str) -> Any:
         if key in type(self).model_fields:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from imitate.algo.algo import Algo
-from imitate.config.transitions import Transitions
+from imitate.config.data_needs import Transitions
 from imitate.data import DatasetFile, SequenceDataset
 from imitate.errors import CheckpointError, DatasetError
 from imitate.policy.rollout_policy import RolloutPolicy

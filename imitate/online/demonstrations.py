@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from imitate.config import Config
-from imitate.config.transitions import Returns, Transitions
+from imitate.config.data_needs import Returns, Transitions
 from imitate.data import DatasetFile
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
@@ -97,7 +97,7 @@ def demonstrations_of(config: Config, memory_like: ReplayBuffer, action_dim: int
         returns=memory_like.returns,
         frame_stack=memory_like.frame_stack,
         reward=memory_like.reward,
-        reward_free=getattr(config.algo, "reward_free", False),
+        reward_free=not config.algo.data_needs(config).environment_rewards,
         end_at_success=config.train.online.end_at_success,
         hindsight=memory_like.hindsight,
         seed=config.train.seed + 1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.config.transitions import Returns, Transitions
+from imitate.config.data_needs import Returns, Transitions
 from imitate.data.batches.rewards import RewardTransform
 from imitate.online.ring import StepRing
 from imitate.online.steps import Array

@@ -34,7 +34,8 @@ def check_hindsight(config: Config) -> None:
     if not config.train.online.hindsight.enabled:
         return
     name = config.algo_name
-    wanted = config.algo.transitions(config)
+    needs = config.algo.data_needs(config)
+    wanted = needs.transitions
     if wanted is None:
         raise ConfigError(
             f"{SETTING}: {name} does not replay: set it to false, or take sac, td3, ddpg or dqn"
@@ -44,11 +45,11 @@ def check_hindsight(config: Config) -> None:
             f"{SETTING}: the rewards of {wanted.n_step} steps in a row were earned on the way to another goal: "
             "set algo.n_step to 1"
         )
-    if getattr(config.algo, "reward_free", False) or wanted.infinite_horizon:
+    if not needs.environment_rewards or wanted.infinite_horizon:
         raise ConfigError(
             f"{SETTING}: {name} does not learn from the environment's rewards: set it to false"
         )
-    if config.algo.returns(config) is not None:
+    if needs.returns is not None:
         raise ConfigError(
             f"{SETTING}: {name} wants returns of whole episodes, which have one goal: set it to false"
         )

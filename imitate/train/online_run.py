@@ -15,7 +15,7 @@ import torch
 from imitate.algo.actor_critic import ActorCritic
 from imitate.algo.on_policy import OnPolicy
 from imitate.config import Config
-from imitate.config.transitions import Transitions
+from imitate.config.data_needs import Transitions
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError, TrainingError, UserError
@@ -323,8 +323,8 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
         ConfigError: the algorithm does not learn from transitions.
     """
     config = setup.config
-    wanted = config.algo.transitions(config)
-    if wanted is None:
+    needs = config.algo.data_needs(config)
+    if needs.transitions is None:
         raise ConfigError(
             f"algo_name: '{config.algo_name}' is offline-only; for online training choose an RL algorithm (sac, td3, "
             "ppo, ...)"
@@ -333,20 +333,21 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
     settings: dict[str, Any] = {
         "num_envs": config.train.online.num_envs,
         "images": setup.env.image_keys,
-        "transitions": wanted,
-        "returns": config.algo.returns(config),
+        "transitions": needs.transitions,
+        "returns": needs.returns,
         "frame_stack": config.train.frame_stack,
         "reward": fixed_rewards(config),
         "seed": config.train.seed,
     }
     if config.train.online.hindsight.enabled:
         settings["hindsight"] = make_hindsight(config, setup.make(), setup.env.stored_shapes)
-    if setup.algo.state_shapes is not None:
+    states = setup.algo.state_shapes
+    if needs.sequences is not None and states is not None:
         return SequenceReplay(
             *shape,
-            state_shapes=setup.algo.state_shapes,
-            seq_length=config.train.seq_length,
-            burn_in=config.algo["rnn"]["burn_in"],
+            state_shapes=states,
+            seq_length=needs.sequences.length,
+            burn_in=needs.sequences.burn_in,
             **settings,
         )
     prioritized = config.train.online.prioritized

@@ -182,7 +182,7 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
 
 def _numbers_for_null(config: Config, train_set: Any, valid_set: Any) -> dict[str, Any]:
     numbers = {
-        f"algo.{key}": value for key, value in config.algo.numbers_from_data(train_set).items()
+        f"algo.{key}": value for key, value in config.algo.values_from_data(train_set).items()
     }
     size = config.train.batch_size
     if config.experiment.epoch_every_n_steps is None:

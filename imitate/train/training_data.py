@@ -121,7 +121,7 @@ def choice_warnings(config: Config, data: TrainingData) -> list[str]:
     """
     if config.train.hdf5_filter_key is not None:
         return []
-    from_rewards = config.algo.transitions(config) is not None
+    from_rewards = config.algo.data_needs(config).transitions is not None
     lines = []
     for file in data.files:
         if file.filter_key not in (None, TRAIN_MASK):

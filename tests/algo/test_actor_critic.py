@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from imitate import SequenceDataset, algo_factory, load_config
-from imitate.algo.rl_sections import ActorCriticConfig
-from imitate.config.transitions import Transitions
+from imitate.config import DataNeeds, Returns, Sequences, Transitions
 from imitate.errors import ConfigError, DatasetError
 
 KEYS = {"robot0_eef_pos": (3,), "object": (10,)}
@@ -33,7 +32,7 @@ def dataset(algo, path):
         path,
         list(KEYS),
         frame_stack=config.train.frame_stack,
-        transitions=config.algo.transitions(config),
+        transitions=config.algo.data_needs(config).transitions,
     )
 
 
@@ -80,7 +79,7 @@ def test_windows_with_next_observations_are_transitions_of_one_step(demo_file):
 )
 def test_windows_that_lack_what_is_learned_from_are_refused(name, algo, demo_file):
     plain = SequenceDataset(demo_file(), list(KEYS), load_next_obs=True)
-    with pytest.raises(DatasetError, match="make the dataset with SequenceDataset"):
+    with pytest.raises(DatasetError, match="make the dataset by build_datasets"):
         make(name, algo).process_batch_for_training(plain[np.arange(4)])
 
 
@@ -169,14 +168,32 @@ def test_settings_that_cannot_work_are_refused(train, words):
         make("iql", **train)
 
 
-def test_what_is_asked_of_the_data():
-    section = ActorCriticConfig(discount=0.9, n_step=3, infinite_horizon=True)
-    assert section.transitions(None) == Transitions(0.9, 3, False, True)
+def needs(name, **algo):
+    config = load_config({"algo_name": name, "algo": algo, "train": {"seq_length": 6}})
+    return config.algo.data_needs(config)
+
+
+def test_needs_of_values():
+    found = needs("iql", discount=0.9, n_step=3, infinite_horizon=True)
+    assert found == DataNeeds(Transitions(0.9, 3, False, True), observed_steps=1)
+    assert needs("rebrac").transitions.next_actions
+    assert needs("cal_ql", discount=0.5).returns == Returns(0.5, continue_truncated=True)
+
+
+def test_a_recurrent_critic_replays_sequences():
+    assert needs("sac").sequences is None
+    rnn = {"enabled": True, "burn_in": 3}
+    assert needs("sac", rnn=rnn).sequences == Sequences(length=6, burn_in=3)
+
+
+def test_algorithms_that_make_their_rewards_read_none():
+    assert not needs("sqil").environment_rewards
+    assert not needs("dac").environment_rewards
 
 
 def test_the_actors_frames_are_all_that_is_read_of_images():
     algo = make("iql", frame_stack=3, seq_length=5)
-    assert algo.global_config.algo.observed_steps(algo.global_config) == 3
+    assert algo.global_config.algo.data_needs(algo.global_config).observed_steps == 3
 
 
 ROBOMIMICS_DEFAULTS = {

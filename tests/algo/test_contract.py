@@ -55,7 +55,7 @@ def raw_batch(algo, size=6, seed=0):
         }
 
     subgoals = {key: obs()[key][:, 0] for key in algo.subgoal_shapes}
-    wanted = algo.algo_config.subgoals(algo.global_config)
+    wanted = algo.algo_config.data_needs(algo.global_config).subgoals
     if wanted is not None and wanted.every:
         subgoals = {k: torch.stack([v] * wanted.horizon, dim=1) for k, v in subgoals.items()}
     return {

@@ -145,7 +145,7 @@ def test_windows_and_execution_are_those_of_the_horizons():
     )
     assert algo.prediction_horizon == 10
     assert algo.execution == ChunkExecution(8, 3, None, 0)
-    assert algo.algo_config.observed_steps(algo.global_config) == 3
+    assert algo.algo_config.data_needs(algo.global_config).observed_steps == 3
     steps = torch.arange(12.0).view(1, 12, 1)
     batch = {"obs": {"state": steps.expand(1, 12, 3)}, "actions": steps.expand(1, 12, 2)}
     selected = algo.process_batch_for_training(batch)

@@ -5,8 +5,8 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.algo.gl import GL, GL_VAE
+from imitate.config.data_needs import Subgoals
 from imitate.config.readiness import check_trainable
-from imitate.config.transitions import Subgoals
 from imitate.errors import ConfigError, DatasetError, UserError
 
 SHAPES = {"a": (1,), "b": (2,)}
@@ -62,7 +62,7 @@ def test_defaults_are_robomimics():
     assert config.observation.modality_of("subgoal") == dict.fromkeys(
         ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"), "low_dim"
     )
-    assert algo.subgoals(config) == Subgoals(
+    assert algo.data_needs(config).subgoals == Subgoals(
         ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"), 10
     )
 

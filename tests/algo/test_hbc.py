@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.config.transitions import Subgoals
+from imitate.config.data_needs import Subgoals
 from imitate.errors import ConfigError, DatasetError
 from imitate.policy.rollout_policy import RolloutPolicy
 
@@ -110,7 +110,9 @@ def test_in_cascade_it_is_what_the_planner_names():
 
 def test_random_subgoals_are_of_all_steps_on_the_way_and_the_planner_s_is_the_last():
     algo = make(actor_use_random_subgoals=True, planner={"subgoal_horizon": 4})
-    assert algo.algo_config.subgoals(algo.global_config) == Subgoals(("x",), 4, every=True)
+    assert algo.algo_config.data_needs(algo.global_config).subgoals == Subgoals(
+        ("x",), 4, every=True
+    )
     ready = algo.process_batch_for_training(raw(400, every=4))
     every = ready["actor"]["subgoals"]["x"][..., 0]
     assert torch.equal(ready["planner"]["subgoals"]["x"][:, 0], every[:, 3])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.config.transitions import Subgoals, Transitions
+from imitate.config.data_needs import Subgoals, Transitions
 from imitate.errors import ConfigError
 
 LOW = {"low_dim": ["s"]}
@@ -177,8 +177,8 @@ def test_all_parts_learn_and_go_on_where_they_stopped():
 
 def test_what_it_asks_of_the_data():
     config = load_config(tree())
-    assert config.algo.transitions(config) == Transitions(discount=0.99, n_step=1)
-    assert config.algo.subgoals(config) == Subgoals(("s",), 10)
+    assert config.algo.data_needs(config).transitions == Transitions(discount=0.99, n_step=1)
+    assert config.algo.data_needs(config).subgoals == Subgoals(("s",), 10)
     assert config.all_obs_keys == ("s",)
 
 

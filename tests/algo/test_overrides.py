@@ -9,7 +9,7 @@ from imitate.algo.algo import PolicyStep
 from imitate.algo.bc import BC
 from imitate.algo.bc_config import BCConfig
 from imitate.algo.factory import check_algorithm
-from imitate.config import Section, algorithms
+from imitate.config import AlgoSection, algorithms
 from imitate.config.algorithms import find
 from imitate.errors import ConfigError
 from imitate.train.metrics import EpochMeans
@@ -98,7 +98,7 @@ def test_a_key_that_is_missing_is_named_with_the_ways_to_give_it():
     with pytest.raises(ConfigError, match=wanted):
         build(Reads)
 
-    class Narrow(Section):
+    class Narrow(AlgoSection):
         depth: int = 1
 
     with pytest.raises(

@@ -86,7 +86,7 @@ def practised(algo, steps=40, envs=2, capacity=200):
         algo.ac_dim,
         capacity,
         num_envs=envs,
-        transitions=algo.algo_config.transitions(algo.global_config),
+        transitions=algo.algo_config.data_needs(algo.global_config).transitions,
         state_shapes=algo.state_shapes,
         seq_length=algo.global_config.train.seq_length,
         burn_in=rnn.burn_in,

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from imitate.config import OpenSection, OptimizerConfig, Section
+from imitate.config import AlgoSection, OpenSection, OptimizerConfig, Section
 from imitate.config.algorithms import register
 
 
@@ -11,7 +11,7 @@ class Widths(Section):
     kwargs: OpenSection = OpenSection(bidirectional=False)
 
 
-class Toy(Section):
+class Toy(AlgoSection):
     tree_defaults = {"train": {"batch_size": 7, "hdf5_load_next_obs": True}}
 
     optimizer: OptimizerConfig = OptimizerConfig(optimizer_type="adamw")

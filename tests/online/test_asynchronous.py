@@ -65,7 +65,7 @@ def test_the_same_is_learned(kind):
         1,
         5000,
         num_envs=2,
-        transitions=algo.global_config.algo.transitions(algo.global_config),
+        transitions=algo.global_config.algo.data_needs(algo.global_config).transitions,
     )
     learner = ReplayLearner(algo, memory, memory, batch_size=32, update_ratio=0.5, warmup_steps=100)
     algo.set_train()

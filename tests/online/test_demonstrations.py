@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from imitate.config.transitions import Transitions
+from imitate.config.data_needs import Transitions
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.batches.store import DataSource
 from imitate.data.file.episode import Episode

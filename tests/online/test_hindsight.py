@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imitate import algo_factory, load_config
-from imitate.config.transitions import Transitions
+from imitate.config.data_needs import Transitions
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.file.episode import Episode
 from imitate.online.collector import LocalCollector
@@ -304,7 +304,7 @@ def success_of_practice(share, size=10, episodes=600):
         size,
         10_000,
         num_envs=4,
-        transitions=config.algo.transitions(config),
+        transitions=config.algo.data_needs(config).transitions,
         hindsight=Hindsight(Bits.goal_rewards, share, ends_at_goal=True),
     )
     learner = ReplayLearner(algo, memory, memory, batch_size=64, update_ratio=0.5, warmup_steps=200)

@@ -78,7 +78,7 @@ def practise(name, section, *, choices=0, envs=1, steps=1, rounds=400, batch_siz
             choices or 1,
             5000,
             num_envs=envs,
-            transitions=config.algo.transitions(config),
+            transitions=config.algo.data_needs(config).transitions,
         )
         learner = ReplayLearner(
             algo, memory, memory, batch_size=batch_size, update_ratio=1, warmup_steps=50

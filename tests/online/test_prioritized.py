@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imitate.config.transitions import Transitions
+from imitate.config.data_needs import Transitions
 from imitate.online.learners import MixedBuffer, ReplayLearner
 from imitate.online.prioritized import PrioritizedReplay, SumTree
 from imitate.online.replay import ReplayBuffer

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.config.transitions import Returns, Transitions
+from imitate.config.data_needs import Returns, Transitions
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import CheckpointError, EnvError
 from imitate.online.replay import ReplayBuffer

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.config.transitions import Transitions
+from imitate.config.data_needs import Transitions
 from imitate.data import DatasetWriter, Episode
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.batches.store import DataSource
@@ -52,7 +52,7 @@ def load(path, config, choices, **how):
         [DataSource(path)],
         {"told": (1,)},
         choices or 1,
-        transitions=config.algo.transitions(config),
+        transitions=config.algo.data_needs(config).transitions,
         reward=RewardTransform(),
         **how,
     )
@@ -122,7 +122,7 @@ def test_imitation_that_replays(name, rounds, tmp_path):
     config, algo, collector = make(name, section, choices=0)
     demos = load(demonstrations(tmp_path / "d.hdf5", 0), config, 0, reward_free=True)
     memory = ReplayBuffer(
-        {"told": (1,)}, 1, 5000, num_envs=4, transitions=config.algo.transitions(config)
+        {"told": (1,)}, 1, 5000, num_envs=4, transitions=config.algo.data_needs(config).transitions
     )
     learner = ReplayLearner(
         algo,

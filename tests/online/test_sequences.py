@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.config.transitions import Transitions
+from imitate.config.data_needs import Transitions
 from imitate.online.sequences import SequenceReplay
 from imitate.online.steps import Step
 

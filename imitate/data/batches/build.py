@@ -194,7 +194,7 @@ def _check_observations(file: DatasetFile, source: DataSource, config: Config) -
 def _sequence_dataset(
     sources: list[DataSource], config: Config, instructions: Instructions
 ) -> SequenceDataset:
-    train, subgoals = config.train, config.algo.subgoals(config)
+    train, needs = config.train, config.algo.data_needs(config)
     return SequenceDataset(
         sources,
         obs_keys=config.all_obs_keys,
@@ -210,10 +210,10 @@ def _sequence_dataset(
         hdf5_cache_mode=train.hdf5_cache_mode,
         hdf5_use_swmr=train.hdf5_use_swmr,
         hdf5_normalize_obs=train.hdf5_normalize_obs,
-        load_next_obs=bool(train.hdf5_load_next_obs) and subgoals is None,
+        load_next_obs=bool(train.hdf5_load_next_obs) and needs.subgoals is None,
         instructions=instructions,
-        image_steps=config.algo.observed_steps(config),
-        transitions=config.algo.transitions(config),
-        returns=config.algo.returns(config),
-        subgoals=subgoals,
+        image_steps=needs.observed_steps,
+        transitions=needs.transitions,
+        returns=needs.returns,
+        subgoals=needs.subgoals,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imitate.config.transitions import Subgoals
+from imitate.config.data_needs import Subgoals
 from imitate.data.batches.store import Store
 from imitate.data.batches.transitions import TransitionPicker
 from imitate.data.batches.windows import Rows, WindowRows

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.config.transitions import Returns
+from imitate.config.data_needs import Returns
 from imitate.functional.returns import returns_to_go
 
 Rows = NDArray[np.int64]

@@ -15,10 +15,11 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from typing_extensions import Self
 
-from imitate.config.transitions import Returns, Subgoals, Transitions
+from imitate.config.data_needs import Returns, Subgoals, Transitions
 from imitate.data.batches.demo_language import DemoLanguage, holds_language
 from imitate.data.batches.gathering import Gatherer
 from imitate.data.batches.placement import CACHE_MODES
+from imitate.data.batches.returns import ReturnTable
 from imitate.data.batches.statistics import KeyStats, StatsOnDemand, quantiles_of, statistics_of
 from imitate.data.batches.step_numbers import StepNumbers
 from imitate.data.batches.store import DataSource, Store
@@ -233,6 +234,20 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             frame_stack,
             end_is_known=has_next or not self.load_next_obs,
         )
+
+    @property
+    def return_statistics(self) -> ReturnTable:
+        """Statistics of the returns.
+
+        Raises:
+            DatasetError: the dataset was made without ``returns``.
+        """
+        if self.numbers.returns is None:
+            raise DatasetError(
+                "the dataset has no returns: make it with returns=config.algo.data_needs(config).returns, or by "
+                "build_datasets(config)"
+            )
+        return self.numbers.returns
 
     # ---- samples ---------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.config.transitions import Returns, Transitions
+from imitate.config.data_needs import Returns, Transitions
 from imitate.data.batches.returns import ReturnTable
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.batches.store import Store

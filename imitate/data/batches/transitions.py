@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.config.transitions import Transitions
+from imitate.config.data_needs import Transitions
 
 Rows = NDArray[np.int64]
 

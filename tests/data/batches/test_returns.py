@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from imitate.config import load_config
-from imitate.config.transitions import Returns
+from imitate.config.data_needs import Returns
 from imitate.data import DatasetWriter, Episode, SequenceDataset
 from imitate.data.batches.build import build_datasets
 from imitate.train.setup import resolve
@@ -88,7 +88,7 @@ def test_values_are_learned_of_the_scaled_rewards(path):
 def test_a_decision_transformer_counts_rewards_as_a_rollout_does(path):
     dataset, _ = build_datasets(config_for(path, "dt"))
     assert dataset[np.arange(5)]["returns"][:, -1].tolist() == [4.0, 4.0, 4.0, 3.0, 2.0]
-    numbers = load_config({"algo_name": "dt"}).algo.numbers_from_data(dataset)
+    numbers = load_config({"algo_name": "dt"}).algo.values_from_data(dataset)
     assert numbers == {"target_return": 4.0, "return_scale": 4.0}
     given = {"target_return": 1.0, "return_scale": 2.0}
-    assert config_for(path, "dt", **given).algo.numbers_from_data(dataset) == {}
+    assert config_for(path, "dt", **given).algo.values_from_data(dataset) == {}

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from imitate import SequenceDataset
-from imitate.config.transitions import Subgoals, Transitions
+from imitate.config.data_needs import Subgoals, Transitions
 from imitate.data.file.writer import DatasetWriter, Episode
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imitate import load_config
-from imitate.config.transitions import Transitions
+from imitate.config.data_needs import Transitions
 from imitate.data import DatasetWriter, Episode, SequenceDataset, build_datasets
 from imitate.data.batches.transitions import TransitionPicker, transition_table
 from imitate.errors import ConfigError
