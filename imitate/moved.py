@@ -21,6 +21,7 @@ PACKAGES = {
 
 
 _MODULES = {
+    "config": {"transitions": "config.data_needs"},
     "online": {"env_check": "checks.env", "supervision": "interactive.supervision"},
     "train": {
         "acting_check": "checks.acting",
