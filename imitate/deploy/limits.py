@@ -1,0 +1,259 @@
+"""Limits of the actions that are sent to a robot: box, step, speed, acceleration, distance from the measured pose.
+
+The filter keeps the commanded trajectory within limits whatever a policy asks for. It is no safety function: it runs in
+a user process, and knows nothing of what stands in the robot's way.
+
+Limits are in the units of the action. They bound how the *command* changes. For targets (joint angles, poses) that is
+the robot's own speed and acceleration; for relative actions the box bounds the speed, and ``speed`` the acceleration.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from imitate.errors import UserError
+
+Vector = NDArray[np.float64]
+
+Answer = Literal["scale", "clip", "refuse"]
+"""Treatment of a change that is too large: shorten it and keep its direction, cut each number, or raise."""
+
+
+class LimitError(RuntimeError):
+    """An action was not finite, or was beyond a limit whose answer is ``refuse``."""
+
+
+@dataclass(frozen=True)
+class ActionLimits:
+    """Limits of one robot's actions. Each is a number for all A dimensions or one value for each; None: no limit.
+
+    Attributes:
+        low, high: (A,) lowest and highest action.
+        margin: distance that is kept from both, at least 0.
+        step: greatest change of the command from one control step to the next.
+        speed: greatest change per second.
+        acceleration: greatest change of that speed per second; the command then also brakes in time for the box.
+        from_measured: greatest distance of the command from the measured pose, where the robot tells it.
+        answer: ``scale`` a step that is too large as a whole, ``clip`` it dimension by dimension, or ``refuse`` it.
+            What is outside the box is moved to its edge, and refused under ``refuse``.
+    """
+
+    low: ArrayLike
+    high: ArrayLike
+    margin: ArrayLike = 0.0
+    step: ArrayLike | None = None
+    speed: ArrayLike | None = None
+    acceleration: ArrayLike | None = None
+    from_measured: ArrayLike | None = None
+    answer: Answer = "scale"
+
+    def __post_init__(self) -> None:
+        low = np.atleast_1d(np.asarray(self.low, dtype=np.float64))
+        if low.ndim != 1:
+            raise UserError(f"low has shape {low.shape}; wanted one value for each action dimension")
+        object.__setattr__(self, "low", low)
+        for name in ("high", "margin", "step", "speed", "acceleration", "from_measured"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, self._vector(name, value, len(low)))
+        for name in ("step", "speed", "acceleration", "from_measured"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0).all():
+                raise UserError(f"{name} is {_shown(value)}; wanted numbers above 0")
+        if not np.isfinite(self.margin).all() or not (np.asarray(self.margin) >= 0).all():
+            raise UserError(f"margin is {_shown(self.margin)}; wanted finite numbers, at least 0")
+        if np.isnan(self.low).any() or np.isnan(self.high).any() or not self._has_room():
+            raise UserError(
+                f"low is {_shown(self.low)} and high is {_shown(self.high)} with a margin of {_shown(self.margin)}: "
+                "each high has to be above its low by more than two margins"
+            )
+        if self.answer not in ("scale", "clip", "refuse"):
+            raise UserError(f"answer is '{self.answer}'; wanted scale, clip or refuse")
+
+    @staticmethod
+    def _vector(name: str, value: ArrayLike, size: int) -> Vector:
+        array = np.asarray(value, dtype=np.float64)
+        if array.ndim > 1 or (array.ndim == 1 and len(array) != size):
+            raise UserError(f"{name} has shape {array.shape}; wanted one number, or {size} of them")
+        return np.broadcast_to(array, (size,)).copy()
+
+    def _has_room(self) -> bool:
+        return bool((np.asarray(self.high) - self.low > 2 * np.asarray(self.margin)).all())
+
+    @property
+    def size(self) -> int:
+        """A, the number of action dimensions."""
+        return len(np.asarray(self.low))
+
+    def scaled(self, factor: float) -> ActionLimits:
+        """The same box with steps, speeds and accelerations multiplied by ``factor`` in (0, 1]: ``run --slow``."""
+        if not 0 < factor <= 1:
+            raise UserError(f"the factor of slow motion is {factor}; wanted a number above 0, at most 1")
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in ("step", "speed", "acceleration"):
+            if values[name] is not None:
+                values[name] = np.asarray(values[name]) * factor
+        return ActionLimits(**values)
+
+
+@dataclass
+class LimitCounts:
+    """Number of actions that each limit has changed."""
+
+    actions: int = 0
+    changed: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        parts = [f"{name} {count}" for name, count in sorted(self.changed.items())]
+        return f"of {self.actions} actions limited by: {', '.join(parts) or 'nothing'}"
+
+
+class LimitFilter:
+    """Applies :class:`ActionLimits` to a stream of actions at a fixed rate.
+
+    The order: finite, box, distance from the measured pose, step and speed, acceleration and braking. Step, speed and
+    acceleration are relative to the last *commanded* action, so that the filter does not follow a robot that lags.
+
+    Args:
+        limits: the limits.
+        rate_hz: control steps per second.
+    """
+
+    def __init__(self, limits: ActionLimits, rate_hz: float) -> None:
+        if not (np.isfinite(rate_hz) and rate_hz > 0):
+            raise UserError(f"the control rate is {rate_hz} Hz; wanted a number above 0")
+        self.limits, self.counts = limits, LimitCounts()
+        self._period = 1.0 / rate_hz
+        margin = np.asarray(limits.margin)
+        self._low, self._high = np.asarray(limits.low) + margin, np.asarray(limits.high) - margin
+        self._step = _least(limits.step, _times(limits.speed, self._period))
+        self._gain = _times(limits.acceleration, self._period * self._period)
+        self._reach: Vector | None = _times(limits.from_measured, 1.0)
+        self._last: Vector | None = None
+        self._change = np.zeros(limits.size)
+
+    @property
+    def last(self) -> Vector | None:
+        """The last commanded action (A,); None before the first."""
+        return None if self._last is None else self._last.copy()
+
+    def start(self, at: ArrayLike | None) -> None:
+        """Begin at rest.
+
+        Args:
+            at: (A,) the action that keeps the robot where it is, from which the first action is limited; None where
+                there is no such action, then the first one is only put into the box.
+
+        Raises:
+            LimitError: ``at`` is not finite, of another size, or outside of the box.
+        """
+        self._last, self._change = None, np.zeros(self.limits.size)
+        if at is None:
+            return
+        pose = self._checked(at, "the present pose")
+        outside = (pose < np.asarray(self.limits.low)) | (pose > np.asarray(self.limits.high))
+        if outside.any():
+            raise LimitError(
+                f"the robot stands at {_shown(pose)}, outside of its limits in dimension "
+                f"{', '.join(map(str, np.flatnonzero(outside)))}: bring it back by hand before a policy moves it"
+            )
+        self._last = pose.copy()
+
+    def __call__(self, action: ArrayLike, measured: ArrayLike | None = None) -> Vector:
+        """The action to send.
+
+        Args:
+            action: (A,) wanted.
+            measured: (A,) the measured pose in the units of the action, for ``from_measured``.
+
+        Raises:
+            LimitError: the action is not finite or of another size, or is beyond a limit whose answer is ``refuse``.
+                The filter's state is then as before.
+        """
+        wanted = self._checked(action, "the action")
+        reasons: list[str] = []
+        safe = np.minimum(np.maximum(wanted, self._low), self._high)
+        if (safe != wanted).any():
+            reasons.append("box")
+        if self._reach is not None and measured is not None:
+            pose = self._checked(measured, "the measured pose")
+            safe = self._shortened(safe, pose, self._reach, "distance from the measured pose", reasons)
+            safe = np.minimum(np.maximum(safe, self._low), self._high)
+        if self._last is not None:
+            safe = self._within_motion(safe, self._last, reasons)
+        if reasons and self.limits.answer == "refuse":
+            raise LimitError(f"the action {_shown(wanted)} is beyond: {', '.join(reasons)}; it was not sent")
+        self.counts.actions += 1
+        self.counts.changed.update(reasons)
+        self._change = np.zeros_like(safe) if self._last is None else safe - self._last
+        self._last = safe
+        return safe.copy()
+
+    def _checked(self, value: ArrayLike, name: str) -> Vector:
+        array = np.asarray(value, dtype=np.float64)
+        if array.shape != self._low.shape:
+            raise LimitError(f"{name} has shape {array.shape}; wanted ({self.limits.size},)")
+        if not np.isfinite(array).all():
+            raise LimitError(f"{name} is not finite: {_shown(array)}")
+        return array
+
+    def _within_motion(self, safe: Vector, last: Vector, reasons: list[str]) -> Vector:
+        """Limit the change from the last command."""
+        if self._step is not None:
+            safe = self._shortened(safe, last, self._step, "step or speed", reasons)
+        if self._gain is None:
+            return safe
+        change = safe - last
+        # Brake in time for the target and for the box, then keep the change of speed within its limit.
+        towards = _braking(np.abs(change), self._gain)
+        limited = np.minimum(np.maximum(change, -towards), towards)
+        limited = np.minimum(limited, self._change + self._gain)
+        limited = np.maximum(limited, self._change - self._gain)
+        room_up = _braking(np.maximum(self._high - last, 0.0), self._gain)
+        room_down = _braking(np.maximum(last - self._low, 0.0), self._gain)
+        limited = np.minimum(np.maximum(limited, -room_down), room_up)
+        if (np.abs(limited - change) > 1e-12).any():
+            reasons.append("acceleration")
+        return last + limited
+
+    def _shortened(
+        self, wanted: Vector, origin: Vector, most: Vector, name: str, reasons: list[str]
+    ) -> Vector:
+        """``wanted`` no further than ``most`` (A,) from ``origin``."""
+        change = wanted - origin
+        size = np.abs(change)
+        if (size <= most).all():
+            return wanted
+        reasons.append(name)
+        if self.limits.answer == "scale":
+            return origin + change * float((most / np.maximum(size, 1e-300)).min())
+        return origin + np.minimum(np.maximum(change, -most), most)
+
+
+def _braking(distance: Vector, gain: Vector) -> Vector:
+    """The greatest change per step from which a command can still come to rest within ``distance``.
+
+    With ``gain`` g, the greatest change of the change per step, a change c and the steps that slow it down by g each take
+    at most c + c^2 / (2 g).
+    """
+    result: Vector = np.sqrt(gain * gain + 2.0 * gain * distance) - gain
+    return result
+
+
+def _times(value: ArrayLike | None, factor: float) -> Vector | None:
+    return None if value is None else np.asarray(value, dtype=np.float64) * factor
+
+
+def _least(first: ArrayLike | None, second: Vector | None) -> Vector | None:
+    if first is None or second is None:
+        return second if first is None else np.asarray(first, dtype=np.float64)
+    return np.minimum(first, second)
+
+
+def _shown(values: ArrayLike) -> str:
+    return np.array2string(np.asarray(values), precision=4, separator=", ", threshold=20)

@@ -1,0 +1,181 @@
+"""The limits hold for every stream of actions, whatever a policy asks for."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from imitate.deploy.limits import ActionLimits, LimitError, LimitFilter
+from imitate.errors import UserError
+
+
+def box(**rest):
+    return ActionLimits(low=[-1.0, -2.0], high=[1.0, 2.0], **rest)
+
+
+def test_actions_inside_pass_unchanged():
+    limit = LimitFilter(box(margin=0.1), 10.0)
+    np.testing.assert_array_equal(limit([0.5, -1.0]), [0.5, -1.0])
+    assert limit.counts.actions == 1
+    assert not limit.counts.changed
+
+
+def test_the_box_keeps_its_margin():
+    limit = LimitFilter(box(margin=[0.1, 0.5]), 10.0)
+    np.testing.assert_allclose(limit([3.0, -3.0]), [0.9, -1.5])
+    assert limit.counts.changed == {"box": 1}
+
+
+def test_scaling_a_step_keeps_its_direction_and_clipping_does_not():
+    # From 0 with steps of at most 0.1: (0.2, 0.1) is halved, or cut to (0.1, 0.1).
+    scaled, clipped = (LimitFilter(box(step=0.1, answer=a), 10.0) for a in ("scale", "clip"))
+    for limit in (scaled, clipped):
+        limit.start([0.0, 0.0])
+    np.testing.assert_allclose(scaled([0.2, 0.1]), [0.1, 0.05])
+    np.testing.assert_allclose(clipped([0.2, 0.1]), [0.1, 0.1])
+
+
+def test_speed_is_per_second():
+    limit = LimitFilter(box(speed=0.5), 10.0)
+    limit.start([0.0, 0.0])
+    np.testing.assert_allclose(limit([1.0, 0.0]), [0.05, 0.0])
+
+
+def test_steps_count_from_the_last_command_and_not_from_the_wish():
+    limit = LimitFilter(box(step=0.1), 10.0)
+    limit.start([0.0, 0.0])
+    limit([1.0, 0.0])
+    np.testing.assert_allclose(limit([1.0, 0.0]), [0.2, 0.0])
+    np.testing.assert_allclose(limit.last, [0.2, 0.0])
+
+
+def test_the_first_action_is_near_the_present_pose():
+    limit = LimitFilter(box(step=0.1), 10.0)
+    limit.start([0.5, 0.0])
+    np.testing.assert_allclose(limit([-1.0, 0.0]), [0.4, 0.0])
+
+
+def test_without_a_present_pose_the_first_action_is_only_put_into_the_box():
+    limit = LimitFilter(box(step=0.1), 10.0)
+    limit.start(None)
+    np.testing.assert_allclose(limit([5.0, 0.0]), [1.0, 0.0])
+
+
+def test_commands_stay_near_the_measured_pose():
+    limit = LimitFilter(box(from_measured=0.2), 10.0)
+    np.testing.assert_allclose(limit([1.0, 0.0], measured=[0.1, 0.0]), [0.3, 0.0])
+    # The box goes before the measured pose, which may be outside of it.
+    np.testing.assert_allclose(limit([1.0, 0.0], measured=[1.5, 0.0]), [1.0, 0.0])
+
+
+def test_acceleration_by_hand():
+    # At 10 Hz an acceleration of 1 changes the step by 0.01 each time.
+    limit = LimitFilter(box(acceleration=1.0), 10.0)
+    limit.start([0.0, 0.0])
+    sent = [limit([1.0, 0.0])[0] for _ in range(3)]
+    np.testing.assert_allclose(sent, [0.01, 0.03, 0.06])
+
+
+def test_a_command_brakes_for_its_target_without_overshoot():
+    limit = LimitFilter(box(acceleration=1.0), 10.0)
+    limit.start([-0.9, 0.0])
+    sent = np.array([limit([0.5, 0.0])[0] for _ in range(80)])
+    assert sent.max() <= 0.5 + 1e-9
+    assert sent[-1] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_what_is_beyond_may_be_refused_and_then_changes_nothing():
+    limit = LimitFilter(box(step=0.1, answer="refuse"), 10.0)
+    limit.start([0.0, 0.0])
+    with pytest.raises(LimitError, match="step or speed"):
+        limit([0.5, 0.0])
+    with pytest.raises(LimitError, match="box"):
+        limit([5.0, 0.0])
+    np.testing.assert_array_equal(limit.last, [0.0, 0.0])
+    np.testing.assert_allclose(limit([0.05, 0.0]), [0.05, 0.0])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_never_sent(bad):
+    limit = LimitFilter(box(), 10.0)
+    with pytest.raises(LimitError, match="not finite"):
+        limit([0.0, bad])
+    with pytest.raises(LimitError, match="present pose is not finite"):
+        limit.start([bad, 0.0])
+    assert limit.counts.actions == 0
+
+
+def test_another_size_is_refused():
+    with pytest.raises(LimitError, match=r"shape \(3,\); wanted \(2,\)"):
+        LimitFilter(box(), 10.0)([0.0, 0.0, 0.0])
+
+
+def test_a_robot_that_stands_outside_is_not_moved():
+    with pytest.raises(LimitError, match="dimension 1"):
+        LimitFilter(box(), 10.0).start([0.0, 2.5])
+
+
+def test_slow_motion_scales_motion_and_not_the_box():
+    slow = box(speed=1.0, step=0.5, acceleration=2.0).scaled(0.1)
+    np.testing.assert_allclose(slow.speed, [0.1, 0.1])
+    np.testing.assert_allclose(slow.step, [0.05, 0.05])
+    np.testing.assert_allclose(slow.acceleration, [0.2, 0.2])
+    np.testing.assert_allclose(slow.high, [1.0, 2.0])
+    with pytest.raises(UserError, match="slow motion"):
+        slow.scaled(0.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"high": [1.0]}, "high has shape"),
+        ({"high": [1.0, -3.0]}, "each high has to be above its low"),
+        ({"margin": 1.0}, "two margins"),
+        ({"margin": -0.1}, "margin"),
+        ({"speed": 0.0}, "speed is"),
+        ({"step": [0.1, 0.1, 0.1]}, "step has shape"),
+        ({"answer": "ignore"}, "wanted scale, clip or refuse"),
+        ({"low": [np.nan, 0.0]}, "each high"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(values, words):
+    with pytest.raises(UserError, match=words):
+        ActionLimits(**{"low": [-1.0, -2.0], "high": [1.0, 2.0], **values})
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    wishes=arrays(np.float64, (40, 2), elements=st.floats(-1e6, 1e6)),
+    start=arrays(np.float64, 2, elements=st.floats(-0.9, 0.9)),
+    answer=st.sampled_from(["scale", "clip"]),
+    acceleration=st.floats(0.1, 50.0),
+)
+def test_no_stream_of_wishes_breaks_a_limit(wishes, start, answer, acceleration):
+    rate = 20.0
+    limits = box(margin=0.05, speed=1.5, step=0.06, acceleration=acceleration, answer=answer)
+    limit = LimitFilter(limits, rate)
+    limit.start(start)
+    path = np.array([start, *(limit(wish) for wish in wishes)])
+    step = np.diff(path, axis=0)
+    assert (np.abs(path) <= np.array([0.95, 1.95]) + 1e-9).all()
+    assert (np.abs(step) <= 0.06 + 1e-9).all()
+    change = np.diff(np.vstack([np.zeros((1, 2)), step]), axis=0)
+    assert (np.abs(change) * rate**2 <= acceleration * (1 + 1e-9) + 1e-7).all()
+
+
+def test_seven_joints_take_less_than_a_twentieth_of_a_millisecond():
+    from time import process_time
+
+    limits = ActionLimits([-2.0] * 7, [2.0] * 7, margin=0.1, speed=1.0, acceleration=5.0, from_measured=0.5)
+    limit, rng = LimitFilter(limits, 100.0), np.random.default_rng(0)
+    limit.start(np.zeros(7))
+    wishes = rng.uniform(-2, 2, (500, 7))
+
+    def seconds():
+        before = process_time()
+        for wish in wishes:
+            limit(wish, measured=limit.last)
+        return (process_time() - before) / len(wishes)
+
+    assert min(seconds() for _ in range(5)) < 100e-6
