@@ -1,0 +1,151 @@
+"""Chunks become one stream of actions, whenever they arrive."""
+
+import numpy as np
+import pytest
+
+from imitate.deploy.chunks import ChunkPlayer, DelayEstimate
+from imitate.errors import UserError
+
+
+def chunk(first, count=6):
+    """A chunk (count, 1) that rises by 1 a step."""
+    return (first + np.arange(count, dtype=float))[:, None]
+
+
+def taken(player, count):
+    return [None if a is None else a.item() for a in (player.next() for _ in range(count))]
+
+
+def test_the_first_chunk_is_executed_from_its_first_action_however_late_it_is():
+    player = ChunkPlayer("replace")
+    ticket = player.request()
+    assert taken(player, 3) == [None, None, None]  # nothing was executed meanwhile
+    assert player.accept(chunk(0), ticket)
+    assert taken(player, 7) == [0, 1, 2, 3, 4, 5, None]
+    assert player.counts.empty == 4
+
+
+def test_actions_that_were_executed_during_the_prediction_are_dropped():
+    player = ChunkPlayer("replace")
+    player.accept(chunk(0), player.request())
+    taken(player, 2)
+    ticket = player.request()
+    taken(player, 3)
+    assert player.accept(chunk(100), ticket)  # its first three actions are over
+    assert taken(player, 2) == [103, 104]
+
+
+def test_a_starved_robot_drops_only_what_it_executed():
+    player = ChunkPlayer("replace")
+    player.accept(chunk(0, 2), player.request())
+    ticket = player.request()
+    assert taken(player, 5) == [0, 1, None, None, None]  # five steps, two actions
+    player.accept(chunk(100), ticket)
+    assert taken(player, 1) == [102]
+
+
+def test_a_chunk_that_is_over_is_refused():
+    player = ChunkPlayer("replace")
+    player.accept(chunk(0, 8), player.request())
+    ticket = player.request()
+    taken(player, 4)
+    assert not player.accept(chunk(100, 4), ticket)
+    assert player.counts.outdated == 1
+    assert taken(player, 1) == [4]
+
+
+def test_a_late_chunk_does_not_replace_a_newer_one():
+    player = ChunkPlayer("replace")
+    old, new = player.request(), player.request()
+    assert player.accept(chunk(100), new)
+    assert not player.accept(chunk(0), old)
+    assert not player.accept(chunk(0), new)  # nor the same one twice
+    assert player.counts.older == 2
+    assert taken(player, 1) == [100]
+
+
+def test_after_clear_an_earlier_request_is_void():
+    player = ChunkPlayer("replace")
+    ticket = player.request()
+    player.clear()
+    assert not player.accept(chunk(0), ticket)
+    assert player.accept(chunk(5), player.request())
+    assert taken(player, 1) == [5]
+
+
+def test_blending_by_hand():
+    player = ChunkPlayer("blend", steps=3)
+    player.accept(np.zeros((6, 1)), player.request())
+    player.accept(np.ones((6, 1)), player.request())
+    # Weights 1/4, 2/4, 3/4, then the new chunk alone.
+    np.testing.assert_allclose(taken(player, 5), [0.25, 0.5, 0.75, 1.0, 1.0])
+
+
+def test_blending_ends_where_the_old_plan_ends():
+    player = ChunkPlayer("blend", steps=10)
+    player.accept(np.zeros((1, 1)), player.request())
+    player.accept(np.ones((4, 1)), player.request())
+    np.testing.assert_allclose(taken(player, 3), [0.5, 1.0, 1.0])
+
+
+def test_fading_by_hand():
+    player = ChunkPlayer("fade", steps=3)
+    player.accept(np.zeros((6, 1)), player.request())
+    player.accept(np.full((6, 1), 4.0), player.request())
+    # The jump of -4 is left by 3/4, 2/4, 1/4.
+    np.testing.assert_allclose(taken(player, 5), [1.0, 2.0, 3.0, 4.0, 4.0])
+
+
+def test_fading_begins_at_the_last_action_where_the_plan_has_run_out():
+    player = ChunkPlayer("fade", steps=1)
+    player.accept(np.zeros((1, 1)), player.request())
+    taken(player, 1)
+    player.accept(np.full((3, 1), 2.0), player.request())
+    np.testing.assert_allclose(taken(player, 2), [1.0, 2.0])
+
+
+def test_the_rest_of_a_plan_is_a_copy():
+    player = ChunkPlayer()
+    assert player.remaining() is None
+    player.accept(chunk(0, 3), player.request())
+    taken(player, 1)
+    rest = player.remaining()
+    rest[:] = 9.0
+    assert taken(player, 3) == [1, 2, None]
+    assert player.remaining() is None
+    assert player.planned == 0
+
+
+def test_given_chunks_are_not_changed():
+    player = ChunkPlayer("fade")
+    player.accept(np.zeros((6, 1)), player.request())
+    given = np.ones((6, 1))
+    player.accept(given, player.request())
+    assert (given == 1.0).all()
+
+
+@pytest.mark.parametrize("bad", [np.zeros(3), np.zeros((0, 2)), np.full((2, 2), np.nan)])
+def test_what_is_no_chunk_is_refused(bad):
+    player = ChunkPlayer()
+    with pytest.raises(UserError, match="chunk"):
+        player.accept(bad, player.request())
+
+
+def test_settings_that_make_no_sense_are_refused():
+    with pytest.raises(UserError, match="unknown 'blent'.*blend"):
+        ChunkPlayer("blent")
+    with pytest.raises(UserError, match="at least 1"):
+        ChunkPlayer("blend", 0)
+
+
+def test_the_delay_is_a_high_quantile_of_the_latest_predictions():
+    delay = DelayEstimate(period_s=0.05, window=4, warm_up=1)
+    assert delay.steps == 0
+    delay.add(10.0)  # the warm-up
+    assert delay.steps == 0
+    for seconds in (0.06, 0.10, 0.20):
+        delay.add(seconds)
+    assert delay.steps == 4
+    for _ in range(4):
+        delay.add(0.04)
+    assert delay.steps == 1  # the slow ones are forgotten
