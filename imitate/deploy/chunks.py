@@ -169,7 +169,9 @@ class DelayEstimate:
         quantile: of the window, in (0, 1].
     """
 
-    def __init__(self, period_s: float, window: int = 20, warm_up: int = 1, quantile: float = 0.95) -> None:
+    def __init__(
+        self, period_s: float, window: int = 20, warm_up: int = 1, quantile: float = 0.95
+    ) -> None:
         self._period, self._quantile = period_s, quantile
         self._ignore = warm_up
         self._seen: deque[float] = deque(maxlen=window)

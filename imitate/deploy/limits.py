@@ -55,7 +55,9 @@ class ActionLimits:
     def __post_init__(self) -> None:
         low = np.atleast_1d(np.asarray(self.low, dtype=np.float64))
         if low.ndim != 1:
-            raise UserError(f"low has shape {low.shape}; wanted one value for each action dimension")
+            raise UserError(
+                f"low has shape {low.shape}; wanted one value for each action dimension"
+            )
         object.__setattr__(self, "low", low)
         for name in ("high", "margin", "step", "speed", "acceleration", "from_measured"):
             value = getattr(self, name)
@@ -93,7 +95,9 @@ class ActionLimits:
     def scaled(self, factor: float) -> ActionLimits:
         """The same box with steps, speeds and accelerations multiplied by ``factor`` in (0, 1]: ``run --slow``."""
         if not 0 < factor <= 1:
-            raise UserError(f"the factor of slow motion is {factor}; wanted a number above 0, at most 1")
+            raise UserError(
+                f"the factor of slow motion is {factor}; wanted a number above 0, at most 1"
+            )
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in ("step", "speed", "acceleration"):
             if values[name] is not None:
@@ -182,12 +186,16 @@ class LimitFilter:
             reasons.append("box")
         if self._reach is not None and measured is not None:
             pose = self._checked(measured, "the measured pose")
-            safe = self._shortened(safe, pose, self._reach, "distance from the measured pose", reasons)
+            safe = self._shortened(
+                safe, pose, self._reach, "distance from the measured pose", reasons
+            )
             safe = np.minimum(np.maximum(safe, self._low), self._high)
         if self._last is not None:
             safe = self._within_motion(safe, self._last, reasons)
         if reasons and self.limits.answer == "refuse":
-            raise LimitError(f"the action {_shown(wanted)} is beyond: {', '.join(reasons)}; it was not sent")
+            raise LimitError(
+                f"the action {_shown(wanted)} is beyond: {', '.join(reasons)}; it was not sent"
+            )
         self.counts.actions += 1
         self.counts.changed.update(reasons)
         self._change = np.zeros_like(safe) if self._last is None else safe - self._last
@@ -219,7 +227,8 @@ class LimitFilter:
         limited = np.minimum(np.maximum(limited, -room_down), room_up)
         if (np.abs(limited - change) > 1e-12).any():
             reasons.append("acceleration")
-        return last + limited
+        commanded: Vector = last + limited
+        return commanded
 
     def _shortened(
         self, wanted: Vector, origin: Vector, most: Vector, name: str, reasons: list[str]
@@ -231,15 +240,16 @@ class LimitFilter:
             return wanted
         reasons.append(name)
         if self.limits.answer == "scale":
-            return origin + change * float((most / np.maximum(size, 1e-300)).min())
-        return origin + np.minimum(np.maximum(change, -most), most)
+            change = change * float((most / np.maximum(size, 1e-300)).min())
+        shortened: Vector = origin + np.minimum(np.maximum(change, -most), most)
+        return shortened
 
 
 def _braking(distance: Vector, gain: Vector) -> Vector:
     """The greatest change per step from which a command can still come to rest within ``distance``.
 
-    With ``gain`` g, the greatest change of the change per step, a change c and the steps that slow it down by g each take
-    at most c + c^2 / (2 g).
+    With ``gain`` g, the greatest difference of two successive changes, a change c and those that slow it down to rest
+    add up to at most c + c^2 / (2 g).
     """
     result: Vector = np.sqrt(gain * gain + 2.0 * gain * distance) - gain
     return result
@@ -252,7 +262,8 @@ def _times(value: ArrayLike | None, factor: float) -> Vector | None:
 def _least(first: ArrayLike | None, second: Vector | None) -> Vector | None:
     if first is None or second is None:
         return second if first is None else np.asarray(first, dtype=np.float64)
-    return np.minimum(first, second)
+    least: Vector = np.minimum(first, second)
+    return least
 
 
 def _shown(values: ArrayLike) -> str:

@@ -30,7 +30,11 @@ Jacobian = Literal["identity", "vjp"]
 
 
 def prefix_weights(
-    delay: int, end: int, chunk: int, schedule: Schedule = "exponential", device: torch.device | str = "cpu"
+    delay: int,
+    end: int,
+    chunk: int,
+    schedule: Schedule = "exponential",
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """How strongly each action of a new chunk is drawn towards the old one: (chunk,) in [0, 1].
 
@@ -46,7 +50,9 @@ def prefix_weights(
     """
     valid = get_args(Schedule)
     if schedule not in valid:
-        raise ConfigError(f"schedule of the prefix: unknown '{schedule}'; {nearest(schedule, valid)}")
+        raise ConfigError(
+            f"schedule of the prefix: unknown '{schedule}'; {nearest(schedule, valid)}"
+        )
     if not 0 <= delay <= end <= chunk:
         raise ConfigError(
             f"delay {delay}, end {end}, chunk {chunk}: wanted 0 <= delay <= end <= chunk"

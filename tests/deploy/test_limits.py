@@ -167,7 +167,9 @@ def test_no_stream_of_wishes_breaks_a_limit(wishes, start, answer, acceleration)
 def test_seven_joints_take_less_than_a_twentieth_of_a_millisecond():
     from time import process_time
 
-    limits = ActionLimits([-2.0] * 7, [2.0] * 7, margin=0.1, speed=1.0, acceleration=5.0, from_measured=0.5)
+    limits = ActionLimits(
+        [-2.0] * 7, [2.0] * 7, margin=0.1, speed=1.0, acceleration=5.0, from_measured=0.5
+    )
     limit, rng = LimitFilter(limits, 100.0), np.random.default_rng(0)
     limit.start(np.zeros(7))
     wishes = rng.uniform(-2, 2, (500, 7))

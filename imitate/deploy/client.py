@@ -1,0 +1,350 @@
+"""A policy on another machine, called as if it were here.
+
+    from imitate.deploy.client import RemotePolicy
+
+    with RemotePolicy("ws://127.0.0.1:8000") as policy:
+        policy.start_episode()
+        action = policy(observation)
+
+Needs numpy, websockets and msgpack; no torch. It speaks to ``imitate serve`` and to openpi's policy server.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.sync.client import ClientConnection, connect
+
+from imitate.deploy.schema import PROTOCOL, Schema
+from imitate.deploy.wire import MAX_MESSAGE, Jpeg, WireError, decode, encode
+from imitate.errors import UserError
+
+HEADER = "imitate"
+
+
+class RemoteError(ConnectionError):
+    """The server was not reached, did not answer in time, or ended the connection. The next call connects anew."""
+
+
+class RemotePolicy:
+    """The same call as :class:`imitate.RolloutPolicy`, answered by a server.
+
+    After a :class:`RemoteError` the next call connects again, and begins the episode anew on the server: a policy with
+    memory has then forgotten what it saw before.
+
+    Args:
+        url: ``ws://host:port``, or ``wss://`` with TLS.
+        token: of the server.
+        timeout_s: longest time that a call may take, from asking to the answer.
+        connect_s: longest time to reach the server and to read its schema.
+        jpeg: quality from 1 to 95 with which (H, W, 3) uint8 images are sent as JPEG; None: as they are. JPEG pays on
+            slow networks; the policy then sees what JPEG leaves of the images.
+        tls: context that knows the server's certificate, where it is not one that everybody knows.
+
+    Raises:
+        RemoteError: the server cannot be reached.
+        UserError: it refused the token, speaks another version, or the URL is malformed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout_s: float = 1.0,
+        connect_s: float = 5.0,
+        jpeg: int | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._url, self._token, self._tls = url, token, tls
+        self._timeout_s, self._connect_s, self._jpeg = timeout_s, connect_s, jpeg
+        self._connection: ClientConnection | None = None
+        self._lang: str | None = None
+        self._number = 0
+        self._chunk: NDArray[np.float64] | None = None
+        self._began = False
+        self.timing: dict[str, float] = {}
+        self.schema: Schema | None = None
+        self.metadata: dict[str, Any] = {}
+        self._ask_connection(time.monotonic() + connect_s)
+
+    # ---- what is known of the policy --------------------------------------------------------------
+
+    @property
+    def control_freq(self) -> float | None:
+        """Control rate of the demonstrations in Hz; None where it is not known."""
+        return None if self.schema is None else self.schema.rate_hz
+
+    @property
+    def obs_keys(self) -> tuple[str, ...]:
+        """Keys that an observation needs; empty where an openpi server does not say it."""
+        return () if self.schema is None else tuple(self.schema.observations)
+
+    # ---- acting ----------------------------------------------------------------------------------
+
+    def start_episode(self, lang: str | None = None) -> None:
+        """Forget what was seen; ``lang`` is the instruction of a policy of several tasks."""
+        self._lang, self._chunk = lang, None
+        deadline = time.monotonic() + self._timeout_s
+        self._began = False
+        self._begin(self._ask_connection(deadline), deadline)
+
+    def __call__(
+        self, ob: Mapping[str, ArrayLike], goal: Mapping[str, ArrayLike] | None = None
+    ) -> NDArray[np.float64]:
+        """The action (A,) for an observation, in the units of the demonstrations.
+
+        Args:
+            ob: raw observation by key, see :attr:`schema`; other keys are not sent.
+            goal: the same for the goal, where the policy has one.
+
+        Raises:
+            RemoteError: no answer within ``timeout_s``, or the connection was lost.
+            UserError: the observation does not fit the schema, or the server refused it.
+        """
+        began = time.monotonic()
+        deadline = began + self._timeout_s
+        connection = self._ask_connection(deadline)
+        if self.schema is None:
+            return self._ask_openpi(connection, ob, deadline)
+        self._begin(connection, deadline)
+        try:
+            message: dict[str, Any] = {"obs": self._packed(self.schema.select(ob))}
+            if self.schema.goals:
+                message["goal"] = self._packed(self.schema.select(goal or {}, goal=True))
+        except WireError as error:
+            raise UserError(str(error)) from error
+        reply = self._exchange(connection, "observe", message, deadline)
+        header = reply[HEADER]
+        action, chunk = _actions(reply.get("action"), 1), _actions(reply.get("chunk"), 2)
+        self._chunk = chunk
+        self.timing = {
+            "total_ms": 1e3 * (time.monotonic() - began),
+            **{k: float(header[k]) for k in ("queued_ms", "infer_ms") if k in header},
+        }
+        return action
+
+    def planned_actions(self) -> NDArray[np.float64] | None:
+        """(K, A) actions that were planned when the last one was taken, that one first; None before the first."""
+        return None if self._chunk is None else self._chunk.copy()
+
+    def cut_plan(self) -> None:
+        """Forget the actions that are planned and not yet taken, as when somebody else has moved the robot."""
+        deadline = time.monotonic() + self._timeout_s
+        connection = self._ask_connection(deadline)
+        if self.schema is not None:
+            self._exchange(connection, "cut", {}, deadline)
+
+    def ping(self) -> float:
+        """Milliseconds of a round trip without a prediction."""
+        began = time.monotonic()
+        deadline = began + self._timeout_s
+        connection = self._ask_connection(deadline)
+        if self.schema is not None:
+            self._exchange(connection, "ping", {}, deadline)
+        return 1e3 * (time.monotonic() - began)
+
+    def close(self) -> None:
+        """End the session."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> RemotePolicy:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- connection ------------------------------------------------------------------------------
+
+    def _ask_connection(self, deadline: float) -> ClientConnection:
+        """The open connection, made where there is none."""
+        if self._connection is not None:
+            return self._connection
+        left = min(self._connect_s, max(deadline - time.monotonic(), 0.01))
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else None
+        try:
+            opened = connect(
+                self._url,
+                ssl=self._tls,
+                compression=None,
+                max_size=MAX_MESSAGE,
+                additional_headers=headers,
+                user_agent_header=None,
+                open_timeout=left,
+                close_timeout=0.5,
+                ping_interval=20,
+                ping_timeout=20,
+                proxy=None,
+            )
+            connection = opened.__enter__()
+        except InvalidStatus as error:
+            raise self._refusal(error) from error
+        except (InvalidURI, ValueError) as error:
+            raise UserError(
+                f"'{self._url}' is no address of a policy server: wanted ws://host:port or wss://host:port"
+            ) from error
+        except (OSError, InvalidHandshake, TimeoutError, EOFError) as error:
+            raise RemoteError(
+                f"{self._url} was not reached: {error or type(error).__name__}"
+            ) from error
+        try:
+            self._read_metadata(decode(_bytes(connection.recv(timeout=left))))
+        except (ConnectionClosed, TimeoutError, WireError) as error:
+            connection.close()
+            raise RemoteError(f"{self._url} sent no schema: {error or 'no answer'}") from error
+        except BaseException:
+            connection.close()
+            raise
+        # A server that stops reading must not block a call that sends images: the kernel gives up after this time.
+        seconds = int(self._timeout_s)
+        patience = struct.pack("ll", seconds, int(1e6 * (self._timeout_s - seconds)))
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+        self._connection, self._began = connection, False
+        return connection
+
+    def _refusal(self, error: InvalidStatus) -> Exception:
+        status = error.response.status_code
+        if status == 401:
+            return UserError(
+                f"{self._url} refused the token: give the one that the server was started with"
+            )
+        if status == 503:
+            return RemoteError(f"{self._url}: all sessions are taken")
+        return RemoteError(f"{self._url} answered with status {status}")
+
+    def _read_metadata(self, metadata: Any) -> None:
+        if not isinstance(metadata, dict):
+            raise WireError("the metadata is no map")
+        self.metadata = metadata
+        ours = metadata.get(HEADER)
+        if not isinstance(ours, dict):
+            self.schema = None  # an openpi server
+            return
+        if ours.get("protocol") != PROTOCOL:
+            raise UserError(
+                f"{self._url} speaks version {ours.get('protocol')} of the protocol (imitate {ours.get('version')}), "
+                f"this client version {PROTOCOL}: install the same version on both machines"
+            )
+        schema = Schema.from_dict(ours.get("schema") or {})
+        if self.schema is not None and schema.hash != self.schema.hash:
+            raise UserError(
+                f"{self._url} now serves another policy: its observations or actions differ from those at the "
+                "beginning; make a new RemotePolicy"
+            )
+        self.schema = schema
+
+    def _lost(self, reason: str) -> RemoteError:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # Not close(): it would wait for a server that does not answer.
+            connection.socket.close()
+        return RemoteError(f"{self._url}: {reason}")
+
+    # ---- messages --------------------------------------------------------------------------------
+
+    def _begin(self, connection: ClientConnection, deadline: float) -> None:
+        """Begin an episode, once for each connection and each :meth:`start_episode`."""
+        if self._began or self.schema is None:
+            return
+        self._exchange(connection, "begin", {"lang": self._lang}, deadline)
+        self._began = True
+
+    def _packed(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        if self._jpeg is None:
+            return dict(arrays)
+        return {
+            key: Jpeg(value, self._jpeg)
+            if value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3
+            else value
+            for key, value in arrays.items()
+        }
+
+    def _exchange(
+        self, connection: ClientConnection, kind: str, message: Mapping[str, Any], deadline: float
+    ) -> dict[str, Any]:
+        """Send a request and wait for the reply with its number; replies to earlier requests are passed over."""
+        self._number += 1
+        header = {"kind": kind, "id": self._number, "t": time.monotonic()}
+        self._send(connection, {HEADER: header, **message})
+        while True:
+            reply = self._receive(connection, deadline)
+            told = reply.get(HEADER) if isinstance(reply, dict) else None
+            if not isinstance(told, dict):
+                raise self._lost("the server sent what is no reply")
+            if told.get("id") != self._number:
+                continue
+            if told.get("kind") == "error":
+                raise UserError(f"{self._url}: {reply.get('error')}")
+            return dict(reply)
+
+    def _send(self, connection: ClientConnection, message: Mapping[str, Any]) -> None:
+        try:
+            connection.send(encode(message))
+        except (ConnectionClosed, OSError) as error:
+            raise self._lost(f"the connection was lost ({type(error).__name__})") from error
+
+    def _receive(self, connection: ClientConnection, deadline: float) -> Any:
+        try:
+            data = connection.recv(timeout=max(deadline - time.monotonic(), 0.0))
+            if isinstance(data, str):
+                return {"error": data}
+            return decode(data)
+        except TimeoutError as error:
+            raise self._lost(f"no answer within {self._timeout_s} s") from error
+        except ConnectionClosed as error:
+            raise self._lost(f"the server ended the connection ({error})") from error
+        except WireError as error:
+            raise self._lost(str(error)) from error
+
+    def _ask_openpi(
+        self, connection: ClientConnection, ob: Mapping[str, ArrayLike], deadline: float
+    ) -> NDArray[np.float64]:
+        """The first action of an openpi server's chunk; :meth:`planned_actions` has all of them."""
+        began = time.monotonic()
+        message: dict[str, Any] = {key: np.asarray(value) for key, value in ob.items()}
+        if self._lang is not None:
+            message["prompt"] = self._lang
+        self._send(connection, message)
+        reply = self._receive(connection, deadline)
+        if not isinstance(reply, dict) or "actions" not in reply:
+            text = reply.get("error") if isinstance(reply, dict) else None
+            last = (text or "an answer without actions").strip().splitlines()[-1]
+            raise UserError(f"{self._url}: {last}")
+        self._chunk = _actions(reply["actions"], 2)
+        self.timing = {"total_ms": 1e3 * (time.monotonic() - began)}
+        first: NDArray[np.float64] = self._chunk[0].copy()
+        return first
+
+
+def _bytes(data: str | bytes) -> bytes:
+    if isinstance(data, str):
+        raise WireError("a text frame is no schema")
+    return data
+
+
+def _actions(value: Any, dimensions: int) -> NDArray[np.float64]:
+    """Actions as float64.
+
+    Raises:
+        UserError: they are no finite numbers of so many dimensions.
+    """
+    array = np.array(value, dtype=np.float64) if isinstance(value, np.ndarray) else None
+    if array is None or array.ndim != dimensions or not array.size or not np.isfinite(array).all():
+        raise UserError("the server sent an action that is no array of finite numbers")
+    return array

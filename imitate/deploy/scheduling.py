@@ -1,0 +1,111 @@
+"""Predictions for many sessions by one policy: whoever waits together is answered together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+
+@dataclass
+class Answer(Generic[Reply]):
+    """A reply with the times that it took.
+
+    Attributes:
+        reply: of the policy.
+        queued_ms: milliseconds until its prediction began.
+        infer_ms: milliseconds of the prediction.
+        together: requests that were answered by the same prediction.
+    """
+
+    reply: Reply
+    queued_ms: float
+    infer_ms: float
+    together: int
+
+
+@dataclass
+class _Job(Generic[Request, Reply]):
+    request: Request
+    arrived: float = field(default_factory=time.perf_counter)
+    answer: Answer[Reply] | None = None
+    error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.answer is not None or self.error is not None
+
+
+class Scheduler(Generic[Request, Reply]):
+    """Runs one prediction at a time, for all requests that wait when it begins.
+
+    A request therefore waits for at most one prediction before its own. The prediction runs in the thread of one of the
+    requests, so that a single client pays for no change of threads.
+
+    Args:
+        predict: from requests to replies of the same number and order; it may raise.
+    """
+
+    def __init__(self, predict: Callable[[Sequence[Request]], Sequence[Reply]]) -> None:
+        self._predict = predict
+        self._changed = threading.Condition()
+        self._waiting: list[_Job[Request, Reply]] = []
+        self._busy = False
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for the prediction after the present one."""
+        return len(self._waiting)
+
+    def __call__(self, request: Request) -> Answer[Reply]:
+        """The answer to a request; called from any thread.
+
+        Raises:
+            Exception: the one that ``predict`` raised for this request alone.
+        """
+        job: _Job[Request, Reply] = _Job(request)
+        with self._changed:
+            self._waiting.append(job)
+            while self._busy and not job.done:
+                self._changed.wait()
+            batch: list[_Job[Request, Reply]] = []
+            if not job.done:
+                self._busy = True
+                batch, self._waiting = self._waiting, []
+        if batch:
+            try:
+                self._run(batch)
+            finally:
+                with self._changed:
+                    self._busy = False
+                    self._changed.notify_all()
+        if job.error is not None:
+            raise job.error
+        assert job.answer is not None
+        return job.answer
+
+    def _run(self, batch: list[_Job[Request, Reply]]) -> None:
+        """Answer a batch; where it fails as a whole, each of its requests alone, so that one cannot fail others."""
+        try:
+            self._answer(batch)
+        except BaseException as error:
+            if len(batch) == 1 or not isinstance(error, Exception):
+                for job in batch:
+                    job.error = error
+                return
+            for job in batch:
+                self._run([job])
+
+    def _answer(self, batch: list[_Job[Request, Reply]]) -> None:
+        began = time.perf_counter()
+        replies = self._predict([job.request for job in batch])
+        if len(replies) != len(batch):
+            raise RuntimeError(f"{len(batch)} requests got {len(replies)} replies")
+        took = 1e3 * (time.perf_counter() - began)
+        for job, reply in zip(batch, replies, strict=True):
+            job.answer = Answer(reply, 1e3 * (began - job.arrived), took, len(batch))

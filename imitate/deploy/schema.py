@@ -1,0 +1,113 @@
+"""The schema of a served policy: what it has to be given and what it gives, known before the first observation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.wire import WireError
+
+PROTOCOL = 1
+"""Version of the messages between server and client."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One observation key.
+
+    Attributes:
+        shape: of one step as recorded: (D,), images (H, W, C).
+        kind: ``low_dim``, ``rgb``, ``depth`` or ``scan``.
+    """
+
+    shape: tuple[int, ...]
+    kind: str = "low_dim"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Observations, goals and actions of a policy.
+
+    Attributes:
+        observations: the keys that every observation needs.
+        goals: the keys that a goal needs; empty where the policy has none.
+        action_dim: A.
+        action_low, action_high: (A,) limits in the units of the demonstrations.
+        rate_hz: control rate of the demonstrations; None where their file did not say it.
+        chunk: K, actions that are planned at once; 1 where the policy decides anew at every step.
+        languages: instructions that the policy knows; empty where it follows none.
+        algorithm: name of the algorithm.
+    """
+
+    observations: Mapping[str, Observed]
+    action_dim: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    rate_hz: float | None = None
+    chunk: int = 1
+    goals: Mapping[str, Observed] = field(default_factory=dict)
+    languages: tuple[str, ...] = ()
+    algorithm: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Schema:
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            WireError: something is missing or of another type.
+        """
+        try:
+            known = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
+            for group in ("observations", "goals"):
+                known[group] = {
+                    str(key): Observed(tuple(int(n) for n in value["shape"]), str(value["kind"]))
+                    for key, value in saved.get(group, {}).items()
+                }
+            for name in ("action_low", "action_high"):
+                known[name] = tuple(float(value) for value in saved[name])
+            known["languages"] = tuple(str(lang) for lang in saved.get("languages", ()))
+            known["action_dim"] = int(saved["action_dim"])
+            return cls(**known)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise WireError(f"the server's schema cannot be read: {error}") from error
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the schema, 16 hexadecimal digits: two servers with the same one take the same observations."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def select(self, given: Mapping[str, Any], goal: bool = False) -> dict[str, NDArray[Any]]:
+        """The arrays of an observation (or a goal) that the policy needs; other keys are left out.
+
+        Raises:
+            WireError: a key is missing, has another shape, or holds no numbers.
+        """
+        wanted = self.goals if goal else self.observations
+        word = "goal" if goal else "observation"
+        missing = [key for key in wanted if key not in given]
+        if missing:
+            got = ", ".join(map(str, given)) or "nothing"
+            raise WireError(
+                f"{word} '{missing[0]}' is missing; wanted {', '.join(wanted)}, got {got}"
+            )
+        chosen = {}
+        for key, spec in wanted.items():
+            value = np.asarray(given[key])
+            if value.dtype.kind not in "fiub":
+                raise WireError(f"{word} '{key}' is no array of numbers but {value.dtype}")
+            if value.shape != spec.shape:
+                raise WireError(f"{word} '{key}' has shape {value.shape}; wanted {spec.shape}")
+            chosen[key] = value
+        return chosen

@@ -1,0 +1,208 @@
+"""Messages between a policy server and its clients: msgpack with numpy arrays, as openpi's clients write them.
+
+An array is a map ``{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [...]}``, a numpy scalar
+``{b"__npgeneric__": True, b"data": number, b"dtype": ...}``. Beyond openpi's, an image may be
+``{b"__jpeg__": bytes, b"shape": [H, W, 3]}``. Nothing here can run code: types are numbers, strings, bytes, lists, maps
+and arrays of the dtypes in ``DTYPES``; sizes are compared before memory is taken.
+
+Needs msgpack, and pillow for JPEG; no torch.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_MESSAGE = 64 * 2**20
+"""Bytes of the largest message that is read."""
+DTYPES = frozenset(["f2", "f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "b1"])
+"""Dtypes of arrays, without byte order."""
+_MAX_ENTRIES = 4096
+_MAX_DEPTH = 8
+_MAX_DIMENSIONS = 8
+
+
+class WireError(ValueError):
+    """A message that is malformed, too large, or of a kind that is not allowed."""
+
+
+class Jpeg:
+    """An image (H, W, 3) uint8 to be sent as JPEG.
+
+    Args:
+        image: (H, W, 3) uint8, red first.
+        quality: 1 to 95.
+    """
+
+    def __init__(self, image: NDArray[np.uint8], quality: int = 90) -> None:
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise WireError(
+                f"a JPEG is made of (H, W, 3) uint8, not of {image.shape} {image.dtype}"
+            )
+        self.image, self.quality = image, quality
+
+
+def encode(message: Any) -> bytes:
+    """A message as bytes.
+
+    Args:
+        message: nested dicts and lists of numbers, strings, bytes, numpy arrays and :class:`Jpeg`.
+
+    Raises:
+        WireError: it contains something else, or an array of another dtype.
+    """
+    try:
+        packed: bytes = msgpack.packb(message, default=_pack)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WireError(str(error)) from error
+    return packed
+
+
+def decode(data: bytes, limit: int = MAX_MESSAGE) -> Any:
+    """The message in ``data``; arrays are read-only views where possible.
+
+    Raises:
+        WireError: it is malformed, larger than ``limit`` bytes, nested too deep, or contains what is not allowed.
+    """
+    if len(data) > limit:
+        raise WireError(f"the message has {len(data)} bytes; at most {limit} are read")
+    try:
+        message = msgpack.unpackb(
+            data,
+            object_hook=_unpack,
+            strict_map_key=False,
+            max_bin_len=limit,
+            max_str_len=min(limit, 2**20),
+            max_array_len=_MAX_ENTRIES,
+            max_map_len=_MAX_ENTRIES,
+            max_ext_len=0,
+        )
+    except WireError:
+        raise
+    except Exception as error:  # msgpack raises ValueError and classes of its own
+        raise WireError(f"the message is malformed: {type(error).__name__}") from error
+    _check_depth(message, _MAX_DEPTH)
+    return message
+
+
+def _check_depth(value: Any, left: int) -> None:
+    if isinstance(value, dict | list):
+        if left == 0:
+            raise WireError(f"the message is nested deeper than {_MAX_DEPTH} levels")
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_depth(part, left - 1)
+
+
+def _pack(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        _check_dtype(value.dtype)
+        whole = np.ascontiguousarray(value)
+        data = whole.reshape(-1).view(np.uint8).data if whole.size else b""
+        return {
+            b"__ndarray__": True,
+            b"data": data,
+            b"dtype": whole.dtype.str,
+            b"shape": value.shape,
+        }
+    if isinstance(value, np.generic):
+        _check_dtype(value.dtype)
+        return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
+    if isinstance(value, Jpeg):
+        return {b"__jpeg__": _jpeg(value), b"shape": value.image.shape}
+    raise WireError(f"a message cannot hold a {type(value).__name__}")
+
+
+def _check_dtype(dtype: np.dtype[Any]) -> None:
+    if dtype.str[1:] not in DTYPES:
+        raise WireError(f"a message cannot hold arrays of dtype {dtype}")
+
+
+def _unpack(value: dict[Any, Any]) -> Any:
+    if b"__ndarray__" in value:
+        return _array(value)
+    if b"__npgeneric__" in value:
+        return _scalar(value)
+    if b"__jpeg__" in value:
+        return _image(value)
+    return value
+
+
+def _dtype(value: dict[Any, Any]) -> np.dtype[Any]:
+    name = value.get(b"dtype")
+    if isinstance(name, bytes):
+        name = name.decode("ascii", "replace")
+    if not isinstance(name, str) or name[:1] not in "<>|=" or name[1:] not in DTYPES:
+        raise WireError(f"an array has dtype {str(name)[:20]!r}, which is not read")
+    return np.dtype(name)
+
+
+def _shape(value: dict[Any, Any]) -> tuple[int, ...]:
+    shape = value.get(b"shape")
+    if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS:
+        raise WireError("an array has no shape of at most 8 dimensions")
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise WireError("an array has a shape that is not of whole numbers")
+    return tuple(shape)
+
+
+def _array(value: dict[Any, Any]) -> NDArray[Any]:
+    dtype, shape, data = _dtype(value), _shape(value), value.get(b"data")
+    size = math.prod(shape) * dtype.itemsize
+    if not isinstance(data, bytes) or len(data) != size:
+        got = len(data) if isinstance(data, bytes) else type(data).__name__
+        raise WireError(
+            f"an array of shape {shape} and dtype {dtype} wants {size} bytes, got {got}"
+        )
+    return np.frombuffer(data, dtype=dtype).reshape(shape)
+
+
+def _scalar(value: dict[Any, Any]) -> np.generic:
+    data = value.get(b"data")
+    if not isinstance(data, bool | int | float):
+        raise WireError(f"a number is a {type(data).__name__}")
+    dtype = _dtype(value)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if not limits.min <= data <= limits.max:
+            raise WireError(f"the number {data} does not fit its dtype {dtype}")
+    scalar: np.generic = dtype.type(data)
+    return scalar
+
+
+def _jpeg(picture: Jpeg) -> bytes:
+    from PIL import Image  # only clients and servers that agreed on JPEG load it
+
+    buffer = io.BytesIO()
+    Image.fromarray(picture.image).save(buffer, format="JPEG", quality=picture.quality)
+    return buffer.getvalue()
+
+
+def _image(value: dict[Any, Any]) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    shape, data = _shape(value), value[b"__jpeg__"]
+    if (
+        len(shape) != 3
+        or shape[2] != 3
+        or math.prod(shape) > MAX_MESSAGE
+        or not isinstance(data, bytes)
+    ):
+        raise WireError(
+            f"a JPEG has the shape {shape}; wanted (H, W, 3) within {MAX_MESSAGE} bytes"
+        )
+    try:
+        picture = Image.open(io.BytesIO(data), formats=["JPEG"])
+        if picture.size != (shape[1], shape[0]):  # known before anything is decoded
+            raise WireError(
+                f"a JPEG is {picture.size[1]} x {picture.size[0]} and was said to be {shape}"
+            )
+        return np.asarray(picture.convert("RGB"))
+    except WireError:
+        raise
+    except Exception as error:  # pillow raises many classes for damaged files
+        raise WireError(f"a JPEG cannot be read: {type(error).__name__}") from error

@@ -1,0 +1,151 @@
+"""Messages come back as they were; what is malformed or oversized is refused before memory is taken."""
+
+import contextlib
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imitate.deploy.wire import DTYPES, Jpeg, WireError, decode, encode
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+def test_arrays_come_back(dtype):
+    array = np.arange(12).reshape(3, 4).astype(dtype)
+    again = decode(encode({"x": array}))["x"]
+    assert again.dtype == array.dtype
+    np.testing.assert_array_equal(again, array)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((0, 3)),
+        np.float32(1.5),
+        np.arange(6.0).reshape(2, 3).T,
+        np.arange(10)[::2],
+        np.array(3.0),
+        np.arange(3, dtype=">f8"),
+    ],
+)
+def test_arrays_of_every_layout_come_back(array):
+    again = decode(encode(array))
+    np.testing.assert_array_equal(again, array)
+    assert again.shape == np.shape(array)
+
+
+def test_nested_messages_come_back():
+    message = {"a": [1, 2.5, None, True, "text", b"bytes"], "b": {"c": {"d": 1}}, 3: "number"}
+    assert decode(encode(message)) == message
+
+
+def test_the_layout_of_openpi():
+    array = np.arange(3, dtype=np.float32)
+    # As openpi's client packs it.
+    theirs = msgpack.packb(
+        {
+            "observation/state": {
+                b"__ndarray__": True,
+                b"data": array.tobytes(),
+                b"dtype": array.dtype.str,
+                b"shape": array.shape,
+            },
+            "prompt": "pick it up",
+            "scale": {b"__npgeneric__": True, b"data": 2.0, b"dtype": "<f8"},
+        }
+    )
+    message = decode(theirs)
+    np.testing.assert_array_equal(message["observation/state"], array)
+    assert message["prompt"] == "pick it up"
+    assert message["scale"] == 2.0
+    raw = msgpack.unpackb(encode({"observation/state": array}))["observation/state"]
+    assert raw == {b"__ndarray__": True, b"data": array.tobytes(), b"dtype": "<f4", b"shape": [3]}
+
+
+def packed_array(**changes):
+    whole = {b"__ndarray__": True, b"data": b"\0" * 8, b"dtype": "<f4", b"shape": [2]}
+    return msgpack.packb({**whole, **{k.encode(): v for k, v in changes.items()}})
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (packed_array(shape=[2**60]), "wants"),
+        (packed_array(shape=[3]), "wants 12 bytes, got 8"),
+        (packed_array(shape=[-2]), "whole numbers"),
+        (packed_array(shape=[2.0]), "whole numbers"),
+        (packed_array(shape=[True, 2]), "whole numbers"),
+        (packed_array(shape=[1] * 9), "8 dimensions"),
+        (packed_array(shape=None), "8 dimensions"),
+        (packed_array(dtype="|O"), "dtype '|O'"),
+        (packed_array(dtype="|V8"), "not read"),
+        (packed_array(dtype="<c8"), "not read"),
+        (packed_array(dtype=3), "not read"),
+        (packed_array(data="text"), "got str"),
+        (msgpack.packb({b"__npgeneric__": True, b"data": 10**9, b"dtype": "|i1"}), "does not fit"),
+        (msgpack.packb({b"__npgeneric__": True, b"data": [1], b"dtype": "<f4"}), "is a list"),
+        (b"", "malformed"),
+        (b"\xc1", "malformed"),
+        (b"\xdd\xff\xff\xff\xff", "malformed"),  # a list said to have 4,294,967,295 entries
+        (b"\xc6\xff\xff\xff\xff", "malformed"),  # bytes said to be 4 GiB
+        (msgpack.packb(msgpack.ExtType(1, b"x")), "malformed"),
+        (encode({"a": 1}) + b"\0", "malformed"),
+    ],
+)
+def test_what_is_malformed_is_refused(data, words):
+    with pytest.raises(WireError, match=words):
+        decode(data)
+
+
+def test_a_message_beyond_the_limit_is_refused():
+    with pytest.raises(WireError, match="at most 100 are read"):
+        decode(encode(np.zeros(100)), limit=100)
+
+
+def test_deep_nesting_is_refused():
+    message = 1
+    for _ in range(9):
+        message = [message]
+    with pytest.raises(WireError, match="deeper than 8"):
+        decode(encode(message))
+    deep = b"\x91" * 100_000 + b"\x01"
+    with pytest.raises(WireError):
+        decode(deep)
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, np.zeros(2, dtype=complex), np.array([None])])
+def test_what_a_message_cannot_hold_is_refused(value):
+    with pytest.raises(WireError):
+        encode({"x": value})
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_raise_nothing_else(data):
+    with contextlib.suppress(WireError):
+        decode(data)
+
+
+def test_a_picture_as_jpeg():
+    gradient = np.broadcast_to(np.linspace(0, 255, 64).astype(np.uint8)[:, None, None], (64, 48, 3))
+    data = encode({"image": Jpeg(np.ascontiguousarray(gradient), quality=95)})
+    again = decode(data)["image"]
+    assert again.shape == (64, 48, 3)
+    assert again.dtype == np.uint8
+    assert np.abs(again.astype(int) - gradient).max() <= 4
+    assert len(data) < gradient.size / 4
+    with pytest.raises(WireError, match="made of"):
+        Jpeg(np.zeros((4, 4, 3)))
+
+
+def test_a_picture_of_another_size_than_said_is_refused_before_it_is_decoded():
+    data = msgpack.unpackb(encode(Jpeg(np.zeros((8, 8, 3), np.uint8))))
+    for changes, words in (
+        ({b"shape": [8, 9, 3]}, "said to be"),
+        ({b"shape": [2**20, 2**20, 3]}, "within"),
+        ({b"__jpeg__": b"garbage"}, "cannot be read"),
+        ({b"shape": [8, 8]}, "wanted"),
+    ):
+        with pytest.raises(WireError, match=words):
+            decode(msgpack.packb({**data, **changes}))
