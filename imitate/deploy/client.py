@@ -11,9 +11,7 @@ Needs numpy, websockets and msgpack; no torch. It speaks to ``imitate serve`` an
 
 from __future__ import annotations
 
-import socket
 import ssl
-import struct
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -21,10 +19,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
-from websockets.sync.client import ClientConnection, connect
 
 from imitate.deploy.schema import PROTOCOL, Schema
+from imitate.deploy.transport import Channel, ClosedError, RefusedError, connected
 from imitate.deploy.wire import MAX_MESSAGE, Jpeg, WireError, decode, encode
 from imitate.errors import UserError
 
@@ -67,7 +64,7 @@ class RemotePolicy:
     ) -> None:
         self._url, self._token, self._tls = url, token, tls
         self._timeout_s, self._connect_s, self._jpeg = timeout_s, connect_s, jpeg
-        self._connection: ClientConnection | None = None
+        self._connection: Channel | None = None
         self._lang: str | None = None
         self._number = 0
         self._chunk: NDArray[np.float64] | None = None
@@ -172,54 +169,31 @@ class RemotePolicy:
 
     # ---- connection ------------------------------------------------------------------------------
 
-    def _ask_connection(self, deadline: float) -> ClientConnection:
+    def _ask_connection(self, deadline: float) -> Channel:
         """The open connection, made where there is none."""
         if self._connection is not None:
             return self._connection
         left = min(self._connect_s, max(deadline - time.monotonic(), 0.01))
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else None
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            opened = connect(
-                self._url,
-                ssl=self._tls,
-                compression=None,
-                max_size=MAX_MESSAGE,
-                additional_headers=headers,
-                user_agent_header=None,
-                open_timeout=left,
-                close_timeout=0.5,
-                ping_interval=20,
-                ping_timeout=20,
-                proxy=None,
-            )
-            connection = opened.__enter__()
-        except InvalidStatus as error:
-            raise self._refusal(error) from error
-        except (InvalidURI, ValueError) as error:
-            raise UserError(
-                f"'{self._url}' is no address of a policy server: wanted ws://host:port or wss://host:port"
-            ) from error
-        except (OSError, InvalidHandshake, TimeoutError, EOFError) as error:
-            raise RemoteError(
-                f"{self._url} was not reached: {error or type(error).__name__}"
-            ) from error
+            connection = connected(self._url, left, MAX_MESSAGE, headers, self._tls)
+        except RefusedError as error:
+            raise self._refusal(error.status) from error
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise RemoteError(f"{self._url} was not reached: {reason}") from error
         try:
-            self._read_metadata(decode(_bytes(connection.recv(timeout=left))))
-        except (ConnectionClosed, TimeoutError, WireError) as error:
-            connection.close()
-            raise RemoteError(f"{self._url} sent no schema: {error or 'no answer'}") from error
+            self._read_metadata(decode(_bytes(connection.recv(left))))
+        except (ClosedError, TimeoutError, WireError) as error:
+            connection.abort()
+            raise RemoteError(f"{self._url} sent no schema: {error}") from error
         except BaseException:
-            connection.close()
+            connection.abort()
             raise
-        # A server that stops reading must not block a call that sends images: the kernel gives up after this time.
-        seconds = int(self._timeout_s)
-        patience = struct.pack("ll", seconds, int(1e6 * (self._timeout_s - seconds)))
-        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
         self._connection, self._began = connection, False
         return connection
 
-    def _refusal(self, error: InvalidStatus) -> Exception:
-        status = error.response.status_code
+    def _refusal(self, status: int) -> Exception:
         if status == 401:
             return UserError(
                 f"{self._url} refused the token: give the one that the server was started with"
@@ -252,13 +226,12 @@ class RemotePolicy:
     def _lost(self, reason: str) -> RemoteError:
         connection, self._connection = self._connection, None
         if connection is not None:
-            # Not close(): it would wait for a server that does not answer.
-            connection.socket.close()
+            connection.abort()
         return RemoteError(f"{self._url}: {reason}")
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _begin(self, connection: ClientConnection, deadline: float) -> None:
+    def _begin(self, connection: Channel, deadline: float) -> None:
         """Begin an episode, once for each connection and each :meth:`start_episode`."""
         if self._began or self.schema is None:
             return
@@ -276,12 +249,12 @@ class RemotePolicy:
         }
 
     def _exchange(
-        self, connection: ClientConnection, kind: str, message: Mapping[str, Any], deadline: float
+        self, connection: Channel, kind: str, message: Mapping[str, Any], deadline: float
     ) -> dict[str, Any]:
         """Send a request and wait for the reply with its number; replies to earlier requests are passed over."""
         self._number += 1
         header = {"kind": kind, "id": self._number, "t": time.monotonic()}
-        self._send(connection, {HEADER: header, **message})
+        self._send(connection, {HEADER: header, **message}, deadline)
         while True:
             reply = self._receive(connection, deadline)
             told = reply.get(HEADER) if isinstance(reply, dict) else None
@@ -293,34 +266,30 @@ class RemotePolicy:
                 raise UserError(f"{self._url}: {reply.get('error')}")
             return dict(reply)
 
-    def _send(self, connection: ClientConnection, message: Mapping[str, Any]) -> None:
+    def _send(self, connection: Channel, message: Mapping[str, Any], deadline: float) -> None:
         try:
-            connection.send(encode(message))
-        except (ConnectionClosed, OSError) as error:
-            raise self._lost(f"the connection was lost ({type(error).__name__})") from error
+            connection.send(encode(message), max(deadline - time.monotonic(), 0.001))
+        except OSError as error:
+            raise self._lost(str(error)) from error
 
-    def _receive(self, connection: ClientConnection, deadline: float) -> Any:
+    def _receive(self, connection: Channel, deadline: float) -> Any:
         try:
-            data = connection.recv(timeout=max(deadline - time.monotonic(), 0.0))
-            if isinstance(data, str):
-                return {"error": data}
-            return decode(data)
+            data = connection.recv(max(deadline - time.monotonic(), 0.0))
+            return {"error": data} if isinstance(data, str) else decode(data)
         except TimeoutError as error:
             raise self._lost(f"no answer within {self._timeout_s} s") from error
-        except ConnectionClosed as error:
-            raise self._lost(f"the server ended the connection ({error})") from error
-        except WireError as error:
+        except (ClosedError, WireError) as error:
             raise self._lost(str(error)) from error
 
     def _ask_openpi(
-        self, connection: ClientConnection, ob: Mapping[str, ArrayLike], deadline: float
+        self, connection: Channel, ob: Mapping[str, ArrayLike], deadline: float
     ) -> NDArray[np.float64]:
         """The first action of an openpi server's chunk; :meth:`planned_actions` has all of them."""
         began = time.monotonic()
         message: dict[str, Any] = {key: np.asarray(value) for key, value in ob.items()}
         if self._lang is not None:
             message["prompt"] = self._lang
-        self._send(connection, message)
+        self._send(connection, message, deadline)
         reply = self._receive(connection, deadline)
         if not isinstance(reply, dict) or "actions" not in reply:
             text = reply.get("error") if isinstance(reply, dict) else None

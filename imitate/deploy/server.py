@@ -20,8 +20,8 @@ Needs websockets and msgpack (``pip install "imitate[deploy]"``).
 from __future__ import annotations
 
 import hmac
-import http
 import logging
+import socket
 import ssl
 import threading
 import time
@@ -32,14 +32,11 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request as HTTPRequest
-from websockets.http11 import Response
-from websockets.sync.server import Server, ServerConnection, serve
 
 from imitate import __version__
 from imitate.deploy.scheduling import Answer, Scheduler
 from imitate.deploy.schema import PROTOCOL, Schema
+from imitate.deploy.transport import Channel, ClosedError, Handshake
 from imitate.deploy.wire import MAX_MESSAGE, WireError, decode, encode
 from imitate.errors import UserError
 
@@ -48,6 +45,9 @@ HEADER = "imitate"
 """Key of a message's header."""
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _TOKEN_BYTES = 16
+_HANDSHAKE_S = 10.0
+_SEND_S = 10.0
+_PING_S = 20.0
 
 
 @dataclass
@@ -117,10 +117,12 @@ class Statistics:
     refused: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def count(self, name: str, number: int = 1) -> None:
-        """Add to one of the numbers."""
+    def count(self, name: str) -> int:
+        """Add 1 to one of the numbers, and return it."""
         with self.lock:
-            setattr(self, name, getattr(self, name) + number)
+            number: int = getattr(self, name) + 1
+            setattr(self, name, number)
+            return number
 
 
 class PolicyServer:
@@ -165,37 +167,37 @@ class PolicyServer:
         self._served, self._token = served, token
         self._idle_s, self._max_bytes, self._max_sessions = idle_s, max_bytes, max_sessions
         self._scheduler: Scheduler[Ask, Prediction] = Scheduler(served.predict)
+        self._tls = tls
         self._lock = threading.Lock()
-        self._open = 0
+        self._channels: set[Channel] = set()
+        self._closed = threading.Event()
         try:
-            self._server: Server = serve(
-                self._handle,
-                host,
-                port,
-                ssl=tls,
-                process_request=self._admit,
-                compression=None,
-                max_size=max_bytes,
-                open_timeout=10,
-                close_timeout=2,
-                ping_interval=20,
-                ping_timeout=20,
-                server_header=None,
-                logger=LOG,
-            )
-        except OSError as error:
-            raise UserError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        self.host, self.port = host, int(self._server.socket.getsockname()[1])
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._listener = socket.create_server((host, port), family=family, backlog=max_sessions)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"cannot listen on {host}:{port}: {reason}") from error
+        self.host, self.port = host, int(self._listener.getsockname()[1])
         self._thread: threading.Thread | None = None
 
     @property
     def url(self) -> str:
         """Address for clients on this machine."""
-        return f"ws://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'wss' if self._tls else 'ws'}://{host}:{self.port}"
 
     def serve_forever(self) -> None:
-        """Answer clients until :meth:`close` is called from another thread or a signal handler."""
-        self._server.serve_forever()
+        """Answer clients until :meth:`close` is called, from another thread or a signal handler."""
+        while not self._closed.is_set():
+            try:
+                sock, _ = self._listener.accept()
+            except OSError as error:
+                if self._closed.is_set():
+                    return
+                LOG.warning("a connection was not accepted: %s", error)
+                self._closed.wait(0.1)  # as when all file descriptors are taken
+                continue
+            threading.Thread(target=self._welcome, args=(sock,), daemon=True).start()
 
     def __enter__(self) -> PolicyServer:
         self._thread = threading.Thread(
@@ -209,49 +211,88 @@ class PolicyServer:
 
     def close(self) -> None:
         """End all sessions and free the port."""
-        self._server.shutdown()
+        self._closed.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+        with self._lock:
+            channels = list(self._channels)
+        for channel in channels:
+            channel.abort()
         if self._thread is not None:
             self._thread.join(5)
 
     # ---- connections -----------------------------------------------------------------------------
 
-    def _admit(self, connection: ServerConnection, request: HTTPRequest) -> Response | None:
-        """Answer ``/healthz``, and refuse clients without the token or beyond the number of sessions."""
-        if request.path == "/healthz":
-            return connection.respond(http.HTTPStatus.OK, "OK\n")
-        if self._token is not None:
-            given = request.headers.get("Authorization", "")
-            scheme, _, word = given.partition(" ")
-            same = hmac.compare_digest(word.strip().encode(), self._token.encode())
-            if scheme.lower() not in ("bearer", "api-key") or not same:
-                self.statistics.count("refused")
-                return connection.respond(http.HTTPStatus.UNAUTHORIZED, "wrong or missing token\n")
-        with self._lock:
-            if self._open >= self._max_sessions:
-                self.statistics.count("refused")
-                return connection.respond(
-                    http.HTTPStatus.SERVICE_UNAVAILABLE, "all sessions are taken\n"
-                )
-        return None
-
-    def _handle(self, connection: ServerConnection) -> None:
-        with self._lock:
-            self._open += 1
-        self.statistics.count("sessions")
-        session = _Session(self.statistics.sessions, None)
+    def _welcome(self, sock: socket.socket) -> None:
+        """The life of one connection, in a thread of its own."""
         try:
-            connection.send(encode(self._metadata(session)))
+            sock.settimeout(_HANDSHAKE_S)
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_side=True)
+            handshake = Handshake(sock, _HANDSHAKE_S, self._max_bytes)
+            channel = self._admitted(handshake)
+        except (OSError, ValueError):
+            sock.close()
+            return
+        if channel is None:
+            return
+        try:
+            self._serve(channel)
+        finally:
+            with self._lock:
+                self._channels.discard(channel)
+
+    def _admitted(self, handshake: Handshake) -> Channel | None:
+        """Answer ``/healthz``, and refuse clients without the token or beyond the number of sessions."""
+        if handshake.request.path == "/healthz":
+            handshake.answer(200, "OK\n")
+            return None
+        if not self._knows_token(handshake.request.headers.get("Authorization", "")):
+            self.statistics.count("refused")
+            handshake.answer(401, "wrong or missing token\n")
+            return None
+        with self._lock:
+            free = len(self._channels) < self._max_sessions
+            if free:
+                self._channels.add(handshake.channel)
+        if not free:
+            self.statistics.count("refused")
+            handshake.answer(503, "all sessions are taken\n")
+            return None
+        channel = None
+        try:
+            channel = handshake.accept()
+        finally:
+            if channel is None:
+                with self._lock:
+                    self._channels.discard(handshake.channel)
+        return channel
+
+    def _knows_token(self, header: str) -> bool:
+        if self._token is None:
+            return True
+        scheme, _, word = header.partition(" ")
+        same = hmac.compare_digest(word.strip().encode(), self._token.encode())
+        return same and scheme.lower() in ("bearer", "api-key")
+
+    def _serve(self, channel: Channel) -> None:
+        """One session."""
+        session = _Session(self.statistics.count("sessions"), None)
+        try:
+            channel.send(encode(self._metadata(session)), _SEND_S)
             while True:
-                self._answer_all(connection, session, self._received(connection))
-        except (ConnectionClosed, TimeoutError):
-            pass
+                self._answer_all(channel, session, self._received(channel))
+        except TimeoutError:
+            channel.close(1001, "no message for too long")
+        except ClosedError:
+            channel.abort()
         except WireError as error:
             self.statistics.count("errors")
-            connection.close(1007, _one_line(error, 100))
-        finally:
-            connection.close()
-            with self._lock:
-                self._open -= 1
+            channel.close(1007, _one_line(error, 100))
+        except BaseException:
+            channel.abort()
+            raise
 
     def _metadata(self, session: _Session) -> dict[str, Any]:
         schema = self._served.schema
@@ -267,13 +308,26 @@ class PolicyServer:
             }
         }
 
-    def _received(self, connection: ServerConnection) -> list[dict[str, Any]]:
+    def _received(self, channel: Channel) -> list[dict[str, Any]]:
         """All messages that wait, at least one."""
-        messages = [self._decoded(connection.recv(timeout=self._idle_s))]
+        messages = [self._decoded(self._awaited(channel))]
         with suppress(TimeoutError):
             while True:
-                messages.append(self._decoded(connection.recv(timeout=0)))
+                messages.append(self._decoded(channel.recv(0.0)))
         return messages
+
+    def _awaited(self, channel: Channel) -> bytes | str:
+        """The next message; a client that gives no sign of life meanwhile is asked for one."""
+        waited = 0.0
+        while True:
+            patience = min(_PING_S, self._idle_s - waited)
+            try:
+                return channel.recv(patience)
+            except TimeoutError:
+                waited += patience
+                if waited >= self._idle_s:
+                    raise
+                channel.ping(_SEND_S)
 
     def _decoded(self, data: str | bytes) -> dict[str, Any]:
         if isinstance(data, str):
@@ -284,12 +338,12 @@ class PolicyServer:
         return message
 
     def _answer_all(
-        self, connection: ServerConnection, session: _Session, messages: list[dict[str, Any]]
+        self, channel: Channel, session: _Session, messages: list[dict[str, Any]]
     ) -> None:
         for position, message in enumerate(messages):
             header = message.get(HEADER)
             if header is None:
-                self._answer_openpi(connection, session, message)
+                self._answer_openpi(channel, session, message)
                 continue
             if not isinstance(header, dict):
                 raise WireError("the header of a message is a map")
@@ -297,9 +351,9 @@ class PolicyServer:
             kind = header.get("kind")
             if kind == "observe" and any(_kind(other) == "observe" for other in later):
                 self.statistics.count("dropped")
-                connection.send(encode(_reply(header, "dropped")))
+                channel.send(encode(_reply(header, "dropped")), _SEND_S)
                 continue
-            connection.send(encode(self._answer(session, header, message)))
+            channel.send(encode(self._answer(session, header, message)), _SEND_S)
 
     # ---- messages --------------------------------------------------------------------------------
 
@@ -356,7 +410,7 @@ class PolicyServer:
         return answer
 
     def _answer_openpi(
-        self, connection: ServerConnection, session: _Session, message: Mapping[str, Any]
+        self, channel: Channel, session: _Session, message: Mapping[str, Any]
     ) -> None:
         """Answer an observation of openpi's client: the actions from now on, planned anew."""
         began = time.perf_counter()
@@ -367,12 +421,12 @@ class PolicyServer:
             session.state = self._served.cut(session.state)
             answer = self._predicted(session, dict(message), None)
         except Exception as error:
-            connection.send(self._told(error))
+            channel.send(self._told(error), _SEND_S)
             return
         timing = {"infer_ms": answer.infer_ms, "queued_ms": answer.queued_ms}
         if session.total_ms is not None:
             timing["prev_total_ms"] = session.total_ms
-        connection.send(encode({"actions": answer.reply.chunk, "server_timing": timing}))
+        channel.send(encode({"actions": answer.reply.chunk, "server_timing": timing}), _SEND_S)
         session.total_ms = 1e3 * (time.perf_counter() - began)
 
     def _told(self, error: Exception) -> str:
