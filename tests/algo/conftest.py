@@ -102,6 +102,34 @@ def stitching(size=256, seed=0):
     }
 
 
+def only(batch, row, copies=1):
+    """One sample of a batch, so many times."""
+
+    def pick(value):
+        if isinstance(value, dict):
+            return {key: pick(each) for key, each in value.items()}
+        return (
+            None if value is None else value[row : row + 1].repeat(copies, *[1] * (value.dim() - 1))
+        )
+
+    return {key: pick(value) for key, value in batch.items()}
+
+
+def losses(algo, batch):
+    """Numbers that an algorithm logs of a prepared batch; nothing changes."""
+    return {
+        key: value.item() for key, value in algo.train_on_batch(batch, 1, validate=True).items()
+    }
+
+
+def gradients(algo, batch, epoch=1):
+    """An update whose steps have no length: the gradients stay in the weights, targets follow. Numbers logged."""
+    for optimizer in algo.optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+    return {key: value.item() for key, value in algo.train_on_batch(batch, epoch).items()}
+
+
 def learn(algo, batch, steps, seed=0):
     """Updates on the whole data."""
     torch.manual_seed(seed)
@@ -130,6 +158,9 @@ def worlds():
         two_transitions=two_transitions,
         bandit=bandit,
         stitching=stitching,
+        only=only,
+        losses=losses,
+        gradients=gradients,
         learn=learn,
         action_in=action_in,
     )

@@ -5,11 +5,20 @@ import math
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
+from imitate import load_config
 from imitate.algo.cql import CQL
 from imitate.errors import ConfigError
 
 STATE, ACTION, BATCH = 3, 2, 6
+
+
+class Sampled(CQL):
+    """Its sampled actions and their densities may be given."""
+
+    samples = None
+
+    def _sampled_actions(self, batch):
+        return super()._sampled_actions(batch) if self.samples is None else self.samples
 
 
 def make(overrides=(), ac_dim=ACTION, algo_name="cql", seed=0):
@@ -26,7 +35,7 @@ def make(overrides=(), ac_dim=ACTION, algo_name="cql", seed=0):
         overrides,
     )
     torch.manual_seed(seed)
-    return algo_factory(algo_name, config, {"state": (STATE,)}, ac_dim)
+    return Sampled(config.algo, config.observation, config, {"state": (STATE,)}, ac_dim, "cpu")
 
 
 def prepared(algo, size=BATCH, seed=0):
@@ -44,92 +53,100 @@ def prepared(algo, size=BATCH, seed=0):
 
 
 class Fixed(torch.nn.Module):
-    """Critics that say what they are told: a linear function of the actions, other for each member."""
+    """Critics that are a linear function of the actions, another for each member; `seen` keeps the actions."""
 
     def __init__(self, slopes, offsets=(0.0, 0.0)):
         super().__init__()
         self.slopes = torch.nn.Parameter(torch.tensor(slopes))
         self.offsets = torch.tensor(offsets)
+        self.seen = []
 
     def forward(self, obs, actions, goal=None):
+        self.seen.append(actions.detach())
         total = actions.sum(-1)
         shape = (-1, *[1] * total.dim())
         return self.offsets.view(shape) + self.slopes.view(shape) * total
 
 
-def fix_samples(algo, actions, density):
-    algo._sampled_actions = lambda batch: (actions, density)
+def policy(algo, obs):
+    features, _ = algo.actor(obs, None)
+    return algo.actor.head(features)
 
 
-def test_the_target_takes_the_least_target_critic_and_stops_at_terminals():
+def zeroed(algo, mean=0.0, std=1.0):
+    """The same policy in each state; mean and deviation before the tanh."""
+    for parameter in algo.actor.parameters():
+        parameter.data.zero_()
+    algo.actor.head.mean.bias.data.fill_(mean)
+    algo.actor.head.scale.bias.data.fill_(math.log(std))
+
+
+def test_the_target_takes_the_least_target_critic_and_stops_at_terminals(worlds):
     algo = make()
     batch = prepared(algo)
     # Values 3 and 5, whatever the action, by the target networks; the online ones say 100.
     algo.nets["critic_target"] = Fixed([0.0, 0.0], [3.0, 5.0])
     algo.nets["critic"] = Fixed([0.0, 0.0], [100.0, 100.0])
-    torch.testing.assert_close(algo._target(batch), batch["rewards"] + batch["discounts"] * 3.0)
-    terminal = batch["discounts"] == 0
-    assert torch.equal(algo._target(batch)[terminal], batch["rewards"][terminal])
+    targets = [worlds.losses(algo, worlds.only(batch, row))["Q_Targets"] for row in range(BATCH)]
+    assert targets == pytest.approx((batch["rewards"] + batch["discounts"] * 3.0).tolist())
+    assert targets[2] == batch["rewards"][2].item()
 
 
-def test_the_target_with_several_actions_takes_each_critics_best():
+def test_the_target_with_several_actions_takes_each_critics_best(worlds):
     algo = make(("algo.critic.num_action_samples=50",))
     batch = prepared(algo)
     algo.nets["critic_target"] = Fixed([1.0, 2.0])
     torch.manual_seed(3)
-    actions, _ = algo._policy(batch["next_obs"], None).draw(50)
+    actions, _ = policy(algo, batch["next_obs"]).draw(50)
     best = actions.sum(-1).amax(-1)
     expected = batch["rewards"] + batch["discounts"] * torch.minimum(best, 2 * best)
     torch.manual_seed(3)
-    torch.testing.assert_close(algo._target(batch), expected)
+    assert worlds.losses(algo, batch)["Q_Targets"] == pytest.approx(expected.mean().item())
 
 
-def test_the_stochastic_backup_counts_the_entropy():
+def test_the_stochastic_backup_counts_the_entropy(worlds):
     algo = make(("algo.critic.deterministic_backup=false",))
     batch = prepared(algo)
     algo.nets["critic_target"] = Fixed([0.0, 0.0], [3.0, 5.0])
     algo.nets["entropy_weight"].log.data.fill_(math.log(0.5))
     torch.manual_seed(3)
-    _, log_prob = algo._policy(batch["next_obs"], None).draw(1)
+    _, log_prob = policy(algo, batch["next_obs"]).draw(1)
     torch.manual_seed(3)
     expected = batch["rewards"] + batch["discounts"] * (3.0 - 0.5 * log_prob[:, 0])
-    torch.testing.assert_close(algo._target(batch), expected.detach())
+    assert worlds.losses(algo, batch)["Q_Targets"] == pytest.approx(expected.mean().item())
 
 
-def test_samples_come_from_three_distributions_with_their_densities():
+def test_samples_come_from_three_distributions_with_their_densities(worlds):
     algo = make(ac_dim=1)
-    for parameter in algo.actor.parameters():
-        parameter.data.zero_()
-    algo.actor.head.mean.bias.data.fill_(0.3)
-    algo.actor.head.scale.bias.data.fill_(math.log(0.2))
-    algo.actor.head.scale.weight.data.zero_()
-    batch = prepared(algo)
-    actions, density = algo._sampled_actions(batch)
-    assert actions.shape == (BATCH, 12, 1)
-    torch.testing.assert_close(density[:, :4], torch.full((BATCH, 4), math.log(0.5)))
-    u = actions[:, 4:, 0].atanh()
-    normal = torch.distributions.Normal(0.3, 0.2).log_prob(u)
-    expected = normal - (1 - actions[:, 4:, 0].square()).log()
-    torch.testing.assert_close(density[:, 4:], expected, atol=1e-3, rtol=1e-3)
-    assert not actions.requires_grad
+    zeroed(algo, mean=0.3, std=0.2)
+    algo.nets["critic"] = critic = Fixed([0.0, 0.0])
+    batch = worlds.only(prepared(algo), 0)
+    gap = worlds.losses(algo, batch)["Q_Gap"]
+    actions = critic.seen[0][0, :, 0]
+    assert actions.shape == (13,)
+    assert actions[0] == batch["actions"][0, 0]
+    # Of values that are all 0 the gap is the logarithm of the mean of one over the density: 2 of the random actions.
+    normal = torch.distributions.Normal(0.3, 0.2).log_prob(actions[5:].atanh())
+    density = (normal - (1 - actions[5:].square()).log()).exp()
+    assert gap == pytest.approx(math.log((4 * 2 + (1 / density).sum().item()) / 12), abs=1e-3)
 
 
-def test_the_next_states_policy_is_among_the_samples():
+def test_the_next_states_policy_is_among_the_samples(worlds):
     algo = make(ac_dim=1)
     batch = prepared(algo)
     # A policy that tells its state: mean 100 times the first value, next to no noise.
-    for parameter in algo.actor.parameters():
-        parameter.data.zero_()
-    algo.actor.head.scale.bias.data.fill_(-20.0)
+    zeroed(algo, std=math.exp(-20.0))
     algo.actor.mlp.layers[0].weight.data[0, 0] = 1.0
     algo.actor.mlp.layers[0].weight.data[1, 0] = -1.0
     algo.actor.head.mean.weight.data[0, :2] = torch.tensor([100.0, -100.0])
-    actions, _ = algo._sampled_actions(batch)
-    torch.testing.assert_close(actions[:, 4, 0].sign(), batch["obs"]["state"][:, 0].sign())
-    torch.testing.assert_close(actions[:, 8, 0].sign(), batch["next_obs"]["state"][:, 0].sign())
+    algo.nets["critic"] = critic = Fixed([0.0, 0.0])
+    worlds.losses(algo, batch)
+    actions = critic.seen[0][:, 1:, 0]  # beside the data's
+    torch.testing.assert_close(actions[:, 4].sign(), batch["obs"]["state"][:, 0].sign())
+    torch.testing.assert_close(actions[:, 8].sign(), batch["next_obs"]["state"][:, 0].sign())
 
 
-def test_the_critics_loss_by_hand():
+def test_the_critics_loss_by_hand(worlds):
     algo = make(("algo.critic.target_q_gap=null", "algo.critic.cql_weight=2.0"), ac_dim=1)
     algo.nets["critic"] = Fixed([1.0, 2.0])
     algo.nets["critic_target"] = Fixed([0.0, 0.0], [3.0, 5.0])
@@ -140,7 +157,7 @@ def test_the_critics_loss_by_hand():
         "discounts": torch.tensor([0.5, 0.0]),
     }
     samples = torch.tensor([[[0.0], [1.0]], [[0.0], [-1.0]]])
-    fix_samples(algo, samples, torch.tensor([0.5, 0.25]).log().expand(2, 2))
+    algo.samples = samples, torch.tensor([0.5, 0.25]).log().expand(2, 2)
     # Targets 1 + 0.5 * 3 and 0. Values 0.5, -0.5 and 1, -1.
     td = ((0.5 - 2.5) ** 2 + 0.5**2) / 2 + ((1 - 2.5) ** 2 + 1) / 2
 
@@ -148,13 +165,13 @@ def test_the_critics_loss_by_hand():
         return math.log((2 * math.exp(first) + 4 * math.exp(second)) / 2) - data
 
     gaps = [(gap(0, 1, 0.5) + gap(0, -1, -0.5)) / 2, (gap(0, 2, 1) + gap(0, -2, -1)) / 2]
-    loss, info = algo._critic_loss(batch)
-    assert info["TD_Error"].item() == pytest.approx(td)
-    assert info["Q_Gap"].item() == pytest.approx(sum(gaps) / 2)
-    assert loss.item() == pytest.approx(td + 2.0 * sum(gaps))
+    info = worlds.losses(algo, batch)
+    assert info["TD_Error"] == pytest.approx(td)
+    assert info["Q_Gap"] == pytest.approx(sum(gaps) / 2)
+    assert info["Critic_Loss"] == pytest.approx(td + 2.0 * sum(gaps))
 
 
-def test_samples_of_no_weight_do_not_count():
+def test_samples_of_no_weight_do_not_count(worlds):
     algo = make()
     whole = {**prepared(algo), "weight": torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])}
     part = {
@@ -167,23 +184,22 @@ def test_samples_of_no_weight_do_not_count():
     }
     samples, density = torch.rand(BATCH, 12, ACTION), torch.zeros(BATCH, 12)
     algo.nets["critic_target"] = Fixed([0.0, 0.0], [3.0, 5.0])
-    fix_samples(algo, samples, density)
-    first, _ = algo._critic_loss(whole)
-    fix_samples(algo, samples[:4], density[:4])
-    second, _ = algo._critic_loss(part)
-    torch.testing.assert_close(first, second)
+    algo.samples = samples, density
+    first = worlds.losses(algo, whole)["Critic_Loss"]
+    algo.samples = samples[:4], density[:4]
+    assert worlds.losses(algo, part)["Critic_Loss"] == pytest.approx(first)
 
 
-def test_the_learned_weight_rises_above_the_gap_that_is_asked_for_and_falls_below():
+def test_the_learned_weight_rises_above_the_gap_that_is_asked_for_and_falls_below(worlds):
     for gap, sign in ((100.0, -1.0), (-100.0, 1.0)):
         algo = make((f"algo.critic.target_q_gap={max(gap, 0.0)}",))
-        fix_samples(algo, torch.zeros(BATCH, 12, ACTION), torch.zeros(BATCH, 12))
+        algo.samples = torch.zeros(BATCH, 12, ACTION), torch.zeros(BATCH, 12)
         algo.nets["critic"] = Fixed([0.0, 0.0], [1.0, 1.0])
+        algo.nets["critic_target"] = Fixed([0.0, 0.0], [1.0, 1.0])
         # All values are 1 and all densities 1: the gap is 0, and log 12 summed over the samples.
-        _, info = algo._critic_loss(prepared(algo))
-        assert info["Q_Gap"].item() == pytest.approx(0.0, abs=1e-6)
-        assert info["Q_Gap_Excess"].item() == pytest.approx(math.log(12) - max(gap, 0.0), abs=1e-5)
-        algo._cql_weight_loss(info["Q_Gap_Excess"]).backward()
+        info = worlds.gradients(algo, prepared(algo))
+        assert info["Q_Gap"] == pytest.approx(0.0, abs=1e-6)
+        assert info["Q_Gap_Excess"] == pytest.approx(math.log(12) - max(gap, 0.0), abs=1e-5)
         # Gradient descent: a negative gradient raises the weight, here where the excess is positive.
         assert algo.nets["cql_weight"].log.grad.item() == pytest.approx(
             -(math.log(12) - max(gap, 0.0)), rel=1e-5
@@ -191,73 +207,71 @@ def test_the_learned_weight_rises_above_the_gap_that_is_asked_for_and_falls_belo
         assert math.copysign(1.0, algo.nets["cql_weight"].log.grad.item()) == -sign
 
 
-def test_the_actors_loss_by_hand():
+def test_the_actors_loss_by_hand(worlds):
     algo = make()
+    zeroed(algo, std=0.5)
     batch = prepared(algo)
-    algo.nets["critic"] = Fixed([1.0, -2.0])
+    algo.nets["critic"] = critic = Fixed([1.0, -2.0])
     algo.nets["entropy_weight"].log.data.fill_(math.log(0.25))
-    torch.manual_seed(5)
-    actions, log_prob = algo._policy(batch["obs"], None).draw(1)
-    total = actions[:, 0].sum(-1)
-    expected = (0.25 * log_prob[:, 0] - torch.minimum(total, -2 * total)).mean()
-    torch.manual_seed(5)
-    loss, info = algo._actor_loss(batch)
-    torch.testing.assert_close(loss, expected)
-    assert info["Entropy"].item() == pytest.approx(-log_prob.mean().item())
-    loss.backward()
-    assert algo.nets["entropy_weight"].log.grad is None
+    info = worlds.losses(algo, batch)
+    actions = critic.seen[-1]
+    assert actions.shape == (BATCH, ACTION)
+    normal = torch.distributions.Normal(0.0, 0.5).log_prob(actions.atanh())
+    log_prob = (normal - (1 - actions.square()).log()).sum(-1)
+    total = actions.sum(-1)
+    expected = (0.25 * log_prob - torch.minimum(total, -2 * total)).mean()
+    assert info["Actor_Loss"] == pytest.approx(expected.item(), abs=1e-4)
+    assert info["Entropy"] == pytest.approx(-log_prob.mean().item(), abs=1e-4)
 
 
-def test_the_warm_start_imitates_and_ends():
+def test_the_warm_start_imitates_and_ends(worlds):
     algo = make(("algo.actor.bc_start_steps=2",))
     batch = prepared(algo)
-    torch.manual_seed(5)
-    policy = algo._policy(batch["obs"], None)
-    _, log_prob = policy.draw(1)
-    expected = (log_prob[:, 0] - policy.log_prob(batch["actions"])).mean()
-    torch.manual_seed(5)
-    torch.testing.assert_close(algo._actor_loss(batch)[0], expected)
+    liked = policy(algo, batch["obs"]).log_prob(batch["actions"]).mean().item()
+    info = worlds.losses(algo, batch)
+    assert info["Actor_Loss"] == pytest.approx(-info["Entropy"] - liked, rel=1e-5)
     algo.set_train()
     for _ in range(2):
         algo.train_on_batch(batch, 1)
-    torch.manual_seed(5)
-    policy = algo._policy(batch["obs"], None)
-    actions, log_prob = (x[:, 0] for x in policy.draw(1))
-    values = algo.nets["critic"](batch["obs"], actions).amin(0)
-    torch.manual_seed(5)
-    loss, info = algo._actor_loss(batch)
-    torch.testing.assert_close(loss, (info["Entropy_Weight"] * log_prob - values).mean())
+    algo.nets["critic"] = critic = Fixed([1.0, -2.0])
+    info = worlds.losses(algo, batch)
+    total = critic.seen[-1].sum(-1)
+    value = torch.minimum(total, -2 * total).mean().item()
+    bonus = info["Entropy_Weight"] * info["Entropy"]
+    assert info["Actor_Loss"] == pytest.approx(-bonus - value, rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("target", "wanted"), [("default", -2.0), ("1.5", 1.5)], ids=["default", "given"]
 )
-def test_the_entropy_weight_rises_where_the_entropy_is_too_low(target, wanted):
+def test_the_entropy_weight_rises_where_the_entropy_is_too_low(worlds, target, wanted):
     algo = make((f"algo.actor.target_entropy={target}",))
-    algo._entropy_weight_loss(torch.tensor(wanted - 0.5)).backward()
-    # Descent along -0.5 raises the logarithm of the weight.
-    assert algo.nets["entropy_weight"].log.grad.item() == pytest.approx(-0.5)
+    zeroed(algo, std=1e-3)  # an entropy far below
+    info = worlds.gradients(algo, prepared(algo))
+    # Descent along what is missing raises the logarithm of the weight.
+    slope = algo.nets["entropy_weight"].log.grad.item()
+    assert slope < 0 and slope == pytest.approx(info["Entropy"] - wanted, rel=1e-5)
 
 
-def test_without_tuning_the_weights_are_fixed():
+def test_without_tuning_the_weights_are_fixed(worlds):
     algo = make(("algo.actor.target_entropy=null", "algo.critic.target_q_gap=-1.0"))
     assert set(algo.nets) == {"actor", "critic", "critic_target"}
     assert set(algo.optimizers) == {"actor", "critic"}
     algo.train_on_batch(prepared(algo), 1)
-    assert algo._entropy_weight.item() == 1.0
-    assert algo._cql_weight.item() == 1.0
+    info = worlds.losses(algo, prepared(algo))
+    assert (info["Entropy_Weight"], info["CQL_Weight"]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("target", ["default", "null"])
-def test_the_entropy_weight_begins_as_asked(target):
+def test_the_entropy_weight_begins_as_asked(worlds, target):
     algo = make((f"algo.actor.target_entropy={target}", "algo.actor.initial_entropy_weight=0.02"))
-    assert algo._entropy_weight.item() == pytest.approx(0.02)
+    assert worlds.losses(algo, prepared(algo))["Entropy_Weight"] == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("gap", ["5.0", "null"])
-def test_the_conservative_weight_begins_as_asked(gap):
+def test_the_conservative_weight_begins_as_asked(worlds, gap):
     algo = make((f"algo.critic.target_q_gap={gap}", "algo.critic.cql_weight=0.05"))
-    assert algo._cql_weight.item() == pytest.approx(0.05)
+    assert worlds.losses(algo, prepared(algo))["CQL_Weight"] == pytest.approx(0.05)
 
 
 def test_targets_follow_slowly():
@@ -384,18 +398,20 @@ def test_returns_are_of_finite_episodes():
         make(("algo.infinite_horizon=true",), algo_name="cal_ql")
 
 
-def test_calibrated_values_of_the_policy_are_at_least_the_return_and_random_ones_are_not_touched():
+def test_calibrated_values_of_the_policy_are_at_least_the_return_and_random_ones_are_not_touched(
+    worlds,
+):
     algo = make(algo_name="cal_ql", ac_dim=1)
+    algo.nets["critic"] = Fixed([0.0, 0.0], [0.0, 5.0])
+    algo.samples = torch.zeros(1, 12, 1), torch.zeros(1, 12)
     batch = {**prepared(algo, 2), "returns": torch.tensor([2.0, -3.0])}
-    values = torch.zeros(2, 2, 12)
-    values[1, :, 4:] = 5.0
-    counted = algo._counted(values, batch)
-    assert torch.equal(counted[..., :4], values[..., :4])
-    assert counted[0, :, 4:].tolist() == [[2.0] * 8, [0.0] * 8]
-    assert counted[1, :, 4:].tolist() == [[5.0] * 8, [5.0] * 8]
+    gaps = [worlds.losses(algo, worlds.only(batch, row))["Q_Gap"] for row in (0, 1)]
+    # A return of 2 stands in for the 8 values of the policy that are 0, not for those of 5; one of -3 for none.
+    assert gaps[0] == pytest.approx(math.log((4 + 8 * math.exp(2)) / 12) / 2, abs=1e-5)
+    assert gaps[1] == pytest.approx(0.0, abs=1e-5)
 
 
-def test_calibration_enters_the_critics_loss_and_its_gradient():
+def test_calibration_enters_the_critics_loss_and_its_gradient(worlds):
     loss, slope = {}, {}
     for algo_name in ("cql", "cal_ql"):
         algo = make(
@@ -416,10 +432,9 @@ def test_calibration_enters_the_critics_loss_and_its_gradient():
             "discounts": torch.zeros(1),
             "returns": torch.tensor([3.0]),
         }
-        fix_samples(algo, torch.tensor([[[0.0], [1.0], [-1.0]]]), torch.zeros(1, 3))
-        value, _ = algo._critic_loss(batch)
-        value.backward()
-        loss[algo_name], slope[algo_name] = value.item(), algo.nets["critic"].slopes.grad[0].item()
+        algo.samples = torch.tensor([[[0.0], [1.0], [-1.0]]]), torch.zeros(1, 3)
+        loss[algo_name] = worlds.gradients(algo, batch)["Critic_Loss"]
+        slope[algo_name] = algo.nets["critic"].slopes.grad[0].item()
     e = math.e
     assert loss["cql"] == pytest.approx(2 * math.log((1 + e + 1 / e) / 3))
     assert slope["cql"] == pytest.approx((e - 1 / e) / (1 + e + 1 / e))

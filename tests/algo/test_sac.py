@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from imitate import load_config
-from imitate.algo.actor_critic import Update
 from imitate.errors import ConfigError
 
 NOISELESS = {"actor": {"net": {"gaussian": {"min_std": 1e-6, "max_std": 1e-6}}}}
@@ -30,72 +29,60 @@ def test_the_target_takes_the_least_target_critic_and_the_entropy_but_not_after_
     worlds.set_actor(algo.actor, slope=0.1)
     worlds.set_critic(algo.nets["critic"], (100, 100), (100, 100))
     worlds.set_critic(algo.nets["critic_target"], (1, 2), (2, 0))
-    batch = worlds.two_transitions()
-    batch["obs"] = {key: x.repeat(500, 1) for key, x in batch["obs"].items()}
-    batch["next_obs"] = {key: x.repeat(500, 1) for key, x in batch["next_obs"].items()}
-    batch["rewards"], batch["discounts"] = (
-        batch["rewards"].repeat(500),
-        batch["discounts"].repeat(500),
-    )
-    target = algo._target(batch).view(500, 2).mean(0)
+    goes_on, ends = (worlds.only(worlds.two_transitions(), row, 500) for row in (0, 1))
     # Next state 4: mean 0.4, values 4 + 2 tanh 0.4 and 8, the least of them with half the entropy.
     soft = 4 + 2 * math.tanh(0.4) - 0.5 * density(0.4)
-    assert target[0].item() == pytest.approx(1.0 + 0.5 * soft, abs=0.02)
-    assert target[1].item() == 0.5
+    assert worlds.losses(algo, goes_on)["Q_Targets"] == pytest.approx(1.0 + 0.5 * soft, abs=0.02)
+    assert worlds.losses(algo, ends)["Q_Targets"] == 0.5
 
 
 def test_critics_learn_the_target_of_the_data_s_action(sac, worlds):
     algo = sac()
     worlds.set_critic(algo.nets["critic"], (1, 1), (0, 2))
     batch = worlds.two_transitions(discounts=torch.zeros(2))
-    loss, info = algo._critic_loss(batch)
+    info = worlds.losses(algo, batch)
     # Values 2, 1 and 2, -2; targets 1, 0.5.
-    assert loss.item() == pytest.approx((1 + 0.25) / 2 + (1 + 6.25) / 2)
-    assert info["Q_Targets"].item() == 0.75
-    assert info["Q"].item() == 0.75  # (2 + 1 + 2 - 2) / 4
+    assert info["Critic_Loss"] == pytest.approx((1 + 0.25) / 2 + (1 + 6.25) / 2)
+    assert info["Q_Targets"] == 0.75
+    assert info["Q"] == 0.75  # (2 + 1 + 2 - 2) / 4
 
 
 def test_the_actor_climbs_the_least_critic_and_leaves_the_critics_alone(sac, worlds):
     algo = sac(temperature={"initial": 1e-9, "tuned": False})
     worlds.set_actor(algo.actor, slope=0.0)
     worlds.set_critic(algo.nets["critic"], (0, 3, 0), (0, 5, 1))
-    loss, info = algo._actor_loss(worlds.two_transitions())
-    assert loss.item() == pytest.approx(0.0, abs=1e-3)
-    loss.backward()
+    info = worlds.gradients(algo, worlds.two_transitions())
+    assert info["Actor_Loss"] == pytest.approx(0.0, abs=1e-3)
     assert algo.actor.head.mean.bias.grad.item() == pytest.approx(-3.0, abs=1e-2)
 
 
 def test_the_actor_s_step_leaves_no_gradient_in_the_critics(sac, worlds):
-    algo = sac()
-    Update(algo, epoch=1, learn=True).step("actor", algo._actor_loss(worlds.two_transitions()))
+    algo = sac(optim_params={"critic": {"start_epoch": 2}})
+    worlds.gradients(algo, worlds.two_transitions())
+    assert all(p.grad is not None for p in algo.actor.parameters())
     assert all(p.grad is None for p in algo.nets["critic"].parameters())
     assert not any(p.requires_grad for p in algo.nets["critic_target"].parameters())
 
 
-@pytest.mark.parametrize(("entropy", "falls"), [(5.0, True), (-5.0, False)])
-def test_the_temperature_falls_where_the_entropy_is_above_its_target(sac, entropy, falls):
-    algo = sac(temperature={"initial": 0.5, "target_entropy": 0.0})
-    algo._gradient_step("temperature", algo._temperature_loss({"Entropy": torch.tensor(entropy)}))
-    assert (algo._alpha.item() < 0.5) == falls
+@pytest.mark.parametrize(("above", "falls"), [(5.0, True), (-5.0, False)])
+def test_the_temperature_falls_where_the_entropy_is_above_its_target(sac, worlds, above, falls):
+    target = -density(0.0) - above
+    algo = sac(temperature={"initial": 0.5, "target_entropy": target})
+    worlds.set_actor(algo.actor, slope=0.0)
+    algo.train_on_batch(worlds.two_transitions(), 1)
+    assert (worlds.losses(algo, worlds.two_transitions())["Temperature"] < 0.5) == falls
 
 
-def test_the_target_entropy_is_minus_the_action_dimensions(worlds):
-    assert worlds.make_algo("sac", action=3)._target_entropy == -3.0
-
-
-def test_the_temperature_s_loss_by_hand(sac):
-    """log(alpha) (entropy - target): log(0.5) (5 - 2), whose slope is 3."""
-    algo = sac(temperature={"initial": 0.5, "target_entropy": 2.0})
-    loss = algo._temperature_loss({"Entropy": torch.tensor(5.0)})
-    assert loss.item() == pytest.approx(3.0 * math.log(0.5))
-    loss.backward()
-    assert algo.nets["temperature"].log.grad.item() == pytest.approx(3.0)
-
-
-def test_a_target_entropy_that_is_set_is_heeded(worlds):
-    algo = worlds.make_algo("sac", {"temperature": {"target_entropy": -0.25}}, action=3)
-    assert algo._target_entropy.item() == -0.25
-    assert worlds.make_algo("sac", {"temperature": {"target_entropy": 0.0}})._target_entropy == 0
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [({}, -3.0), ({"target_entropy": -0.25}, -0.25), ({"target_entropy": 0.0}, 0.0)],
+)
+def test_the_slope_of_the_temperature_is_the_entropy_above_its_target(worlds, given, target):
+    """By default minus the action dimensions. The loss is log(alpha) (entropy - target)."""
+    algo = worlds.make_algo("sac", {"temperature": {"initial": 0.5, **given}}, action=3)
+    batch = worlds.two_transitions(actions=torch.zeros(2, 3))
+    entropy = worlds.gradients(algo, batch)["Entropy"]
+    assert algo.nets["temperature"].log.grad.item() == pytest.approx(entropy - target, abs=1e-5)
 
 
 def test_what_the_actor_s_loss_logs_by_hand(sac, worlds):
@@ -107,11 +94,13 @@ def test_what_the_actor_s_loss_logs_by_hand(sac, worlds):
         "obs": {key: x.repeat(1000, 1) for key, x in batch["obs"].items()},
         "weight": batch["weight"].repeat(1000),
     }
-    loss, info = algo._actor_loss(batch)
+    batch |= {"next_obs": batch["obs"], "actions": batch["actions"].repeat(1000, 1)}
+    batch |= {key: batch[key].repeat(1000) for key in ("rewards", "discounts")}
+    info = worlds.losses(algo, batch)
     # Samples of a std of 1e-6: log-density 12.4 on average. State 1 alone counts, its least value is 3.
-    assert info["Entropy"].item() == pytest.approx(-density(0.0), abs=0.1)
-    assert loss.item() == pytest.approx(0.5 * density(0.0) - 3.0, abs=0.05)
-    assert info["Temperature"].item() == pytest.approx(0.5)
+    assert info["Entropy"] == pytest.approx(-density(0.0), abs=0.1)
+    assert info["Actor_Loss"] == pytest.approx(0.5 * density(0.0) - 3.0, abs=0.05)
+    assert info["Temperature"] == pytest.approx(0.5)
 
 
 def test_a_constant_temperature_is_no_network(sac, worlds):
@@ -119,7 +108,8 @@ def test_a_constant_temperature_is_no_network(sac, worlds):
     assert "temperature" not in algo.nets
     for _ in range(2):
         algo.train_on_batch(worlds.two_transitions(), 1)
-    assert algo._alpha.item() == pytest.approx(0.3)
+    info = worlds.losses(algo, worlds.two_transitions())
+    assert info["Temperature"] == pytest.approx(0.3)
 
 
 def changed_by(algo, worlds, epoch=1, **kwargs):
@@ -158,15 +148,23 @@ def test_the_temperature_learns_with_the_actor_and_targets_follow_with_the_criti
 def test_the_gradient_of_the_temperature_is_not_clipped(worlds):
     section = {"critic": {"max_gradient_norm": 0.5}, "actor": {"max_gradient_norm": 0.25}}
     algo = worlds.make_algo("sac", section)
-    norms = [algo._max_grad_norm(name) for name in ("critic", "actor", "temperature")]
-    assert norms == [0.5, 0.25, None]
+    batch = worlds.two_transitions(rewards=torch.full((2,), 100.0))
+    info = worlds.gradients(algo, batch)
+    norms = {}
+    for name in ("critic", "actor", "temperature"):
+        gradients = [p.grad.flatten() for p in algo.nets[name].parameters()]
+        norms[name] = torch.cat(gradients).norm().item()
+    assert info["Critic_Grad_Norms"] > 1.0 and info["Actor_Grad_Norms"] > 0.25
+    assert norms["critic"] == pytest.approx(0.5, rel=1e-4)
+    assert norms["actor"] == pytest.approx(0.25, rel=1e-4)
+    assert norms["temperature"] == pytest.approx(abs(info["Entropy"] + 1.0), rel=1e-4)
 
 
 def test_targets_follow(sac, worlds):
     algo = sac(target_tau=0.25)
     worlds.set_critic(algo.nets["critic"], (1, 1), (1, 1))
     worlds.set_critic(algo.nets["critic_target"], (0, 0), (0, 0))
-    algo._follow()
+    worlds.gradients(algo, worlds.two_transitions())
     assert algo.nets["critic_target"].head.weight.flatten().tolist() == [0.25] * 4
 
 

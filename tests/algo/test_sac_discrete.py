@@ -33,12 +33,13 @@ def test_the_target_is_the_mean_over_choices_of_the_least_target_critic_and_the_
     set_policy(algo, math.log(3.0), 0.0)  # probabilities 3/4 and 1/4
     set_values(algo.nets["critic"], (100, 100), (100, 100))
     set_values(algo.nets["critic_target"], (1, 4), (2, 3))
-    target = algo._target(choices_taken(worlds))
+    targets = [
+        worlds.losses(algo, worlds.only(choices_taken(worlds), row))["Q_Targets"] for row in (0, 1)
+    ]
     # Next state 4: least values 4 and 12, mean 6; entropy of the choice 0.5623.
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert entropy == pytest.approx(0.5623, abs=1e-4)
-    assert target.tolist() == pytest.approx([1 + 0.5 * (6 + 0.5 * entropy), 0.5])
-    assert not target.requires_grad
+    assert targets == pytest.approx([1 + 0.5 * (6 + 0.5 * entropy), 0.5])
 
 
 def test_three_choices_equally_likely(worlds):
@@ -48,7 +49,8 @@ def test_three_choices_equally_likely(worlds):
     batch = worlds.two_transitions(actions=torch.eye(3)[:2])
     # Next state 4: least values 4, 8, 4; entropy log 3.
     value = 16 / 3 + math.log(3)
-    assert algo._target(batch).tolist() == pytest.approx([1 + 0.5 * value, 0.5])
+    targets = [worlds.losses(algo, worlds.only(batch, row))["Q_Targets"] for row in (0, 1)]
+    assert targets == pytest.approx([1 + 0.5 * value, 0.5])
 
 
 def test_critics_learn_the_choice_that_was_taken(worlds):
@@ -57,23 +59,23 @@ def test_critics_learn_the_choice_that_was_taken(worlds):
     batch = choices_taken(worlds)
     batch["discounts"] = torch.zeros(2)
     batch["actions"] = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    loss, info = algo._critic_loss(batch)
+    info = worlds.losses(algo, batch)
     # Values of choice 0 in states 1 and 2: 1, 2 and 0, 0; targets 1, 0.5.
-    assert loss.item() == pytest.approx((0 + 2.25) / 2 + (1 + 0.25) / 2)
-    assert info["Q"].item() == pytest.approx(0.75)
+    assert info["Critic_Loss"] == pytest.approx((0 + 2.25) / 2 + (1 + 0.25) / 2)
+    assert info["Q"] == pytest.approx(0.75)
 
 
 def test_the_actor_s_loss_is_exact_and_leaves_the_critics_alone(worlds):
-    algo = make(worlds, temperature={"initial": 2.0, "tuned": False})
+    frozen = {"critic": {"start_epoch": 2}}
+    algo = make(worlds, temperature={"initial": 2.0, "tuned": False}, optim_params=frozen)
     set_policy(algo, math.log(3.0), 0.0)
     set_values(algo.nets["critic"], (1, 4), (2, 3))
     set_values(algo.nets["critic_target"], (100, 100), (100, 100))
-    loss, info = algo._actor_loss(choices_taken(worlds))
+    info = worlds.gradients(algo, choices_taken(worlds))
     # States 1 and 2: 3/4 1 + 1/4 3 = 1.5 and 3, mean 2.25.
     entropy = 0.5623351
-    assert loss.item() == pytest.approx(-2.25 - 2 * entropy, abs=1e-5)
-    assert info["Entropy"].item() == pytest.approx(entropy, abs=1e-5)
-    loss.backward()
+    assert info["Actor_Loss"] == pytest.approx(-2.25 - 2 * entropy, abs=1e-5)
+    assert info["Entropy"] == pytest.approx(entropy, abs=1e-5)
     # d loss / d logit_0 = p0 p1 (alpha log(p0 / p1) - (q0 - q1)), q0 - q1 = -2 and -4.
     slope = 0.75 * 0.25 * (2 * math.log(3) + 3)
     assert algo.actor.head.logits.bias.grad.tolist() == pytest.approx([slope, -slope], abs=1e-5)
@@ -87,30 +89,35 @@ def test_samples_that_weigh_nothing_count_neither_in_the_loss_nor_in_the_entropy
     algo.actor.head.logits.weight.data = torch.tensor([[math.log(3.0)], [0.0]])
     set_values(algo.nets["critic"], (1, 4), (2, 3))
     batch = choices_taken(worlds)
-    _, info = algo._actor_loss(batch)
+    info = worlds.losses(algo, batch)
     entropies = [0.5623351, -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))]
-    assert info["Entropy"].item() == pytest.approx(sum(entropies) / 2, abs=1e-5)
-    loss, info = algo._actor_loss(batch | {"weight": torch.tensor([1.0, 0.0])})
+    assert info["Entropy"] == pytest.approx(sum(entropies) / 2, abs=1e-5)
+    info = worlds.losses(algo, batch | {"weight": torch.tensor([1.0, 0.0])})
     # Least values 1 and 3: 3/4 1 + 1/4 3 = 1.5, and twice the entropy.
-    assert loss.item() == pytest.approx(-1.5 - 2 * entropies[0], abs=1e-5)
-    assert info["Entropy"].item() == pytest.approx(entropies[0], abs=1e-5)
-    assert info["Temperature"].item() == pytest.approx(2.0)
-    assert "Choice_Entropy" not in info and not info["Entropy"].requires_grad
+    assert info["Actor_Loss"] == pytest.approx(-1.5 - 2 * entropies[0], abs=1e-5)
+    assert info["Entropy"] == pytest.approx(entropies[0], abs=1e-5)
+    assert info["Temperature"] == pytest.approx(2.0)
+    assert "Choice_Entropy" not in info
 
 
-def test_the_entropy_is_tuned_to_a_share_of_log_choices(worlds):
-    assert make(worlds, choices=4)._target_entropy.item() == pytest.approx(0.5 * math.log(4))
-    algo = make(worlds, choices=4, temperature={"choice_entropy": 0.25, "initial": 0.5})
-    assert algo._target_entropy.item() == pytest.approx(0.25 * math.log(4))
-    algo._gradient_step("temperature", algo._temperature_loss({"Entropy": torch.tensor(1.0)}))
-    assert algo._alpha.item() < 0.5
+@pytest.mark.parametrize(("given", "share"), [({}, 0.5), ({"choice_entropy": 0.25}, 0.25)])
+def test_the_entropy_is_tuned_to_a_share_of_log_choices(worlds, given, share):
+    algo = make(worlds, choices=4, temperature={"initial": 0.5, **given})
+    set_policy(algo, 0.0, 0.0, 0.0, 0.0)
+    batch = worlds.two_transitions(actions=torch.eye(4)[:2])
+    worlds.gradients(algo, batch)
+    # Four choices that are equally likely have the entropy log 4.
+    slope = (1 - share) * math.log(4)
+    assert algo.nets["temperature"].log.grad.item() == pytest.approx(slope, abs=1e-5)
+    algo.train_on_batch(batch, 1)
+    assert worlds.losses(algo, batch)["Temperature"] < 0.5
 
 
 def test_targets_follow_and_have_no_gradient(worlds):
     algo = make(worlds, target_tau=0.25)
     set_values(algo.nets["critic"], (1, 1), (1, 1))
     set_values(algo.nets["critic_target"], (0, 0), (0, 0))
-    algo._follow()
+    worlds.gradients(algo, choices_taken(worlds))
     assert algo.nets["critic_target"].head.weight.flatten().tolist() == [0.25] * 4
     assert not any(p.requires_grad for p in algo.nets["critic_target"].parameters())
 

@@ -45,14 +45,13 @@ def test_the_target_judges_each_choice_with_its_own_numbers(worlds):
     set_values(algo.nets["critic"], ((9, 9), (9, 9)), ((9, 9), (9, 9)))
     set_values(algo.nets["critic_target"], ((1, 1), (2, 2)), ((3, 3), (1, 4)))
     batch = mixed_transitions(worlds)
-    many = {key: batch[key].repeat(1000) for key in ("rewards", "discounts")}
-    many |= {key: {"s": batch[key]["s"].repeat(1000, 1)} for key in ("obs", "next_obs")}
-    target = algo._target(batch | many).view(1000, 2).mean(0)
     # Next state 4: of choice 0 the first critic says least, 4 + tanh 0.3, of choice 1 the second, 4 + 4 tanh -0.2.
     of_0 = 4 + math.tanh(0.3) - 0.5 * density(0.3) - 0.5 * math.log(0.75)
     of_1 = 4 + 4 * math.tanh(-0.2) - 0.5 * density(-0.2) - 0.5 * math.log(0.25)
-    assert target[0].item() == pytest.approx(1 + 0.5 * (0.75 * of_0 + 0.25 * of_1), abs=0.02)
-    assert target[1].item() == 0.5
+    wanted = 1 + 0.5 * (0.75 * of_0 + 0.25 * of_1)
+    goes_on, ends = (worlds.only(batch, row, 1000) for row in (0, 1))
+    assert worlds.losses(algo, goes_on)["Q_Targets"] == pytest.approx(wanted, abs=0.02)
+    assert worlds.losses(algo, ends)["Q_Targets"] == 0.5
 
 
 def test_critics_learn_the_choice_and_the_number_that_were_taken(worlds):
@@ -61,9 +60,9 @@ def test_critics_learn_the_choice_and_the_number_that_were_taken(worlds):
     batch = mixed_transitions(worlds)
     batch["discounts"] = torch.zeros(2)
     batch["actions"] = torch.tensor([[1.0, 0.0, 0.5], [1.0, 0.0, -0.5]])
-    loss, _ = algo._critic_loss(batch)
+    info = worlds.losses(algo, batch)
     # States 1, 2 with 0.5, -0.5: values 2, 1 and 0, 0; targets 1, 0.5.
-    assert loss.item() == pytest.approx((1 + 0.25) / 2 + (1 + 0.25) / 2)
+    assert info["Critic_Loss"] == pytest.approx((1 + 0.25) / 2 + (1 + 0.25) / 2)
 
 
 def test_the_actor_climbs_in_the_choice_and_in_the_number_of_each(worlds):
@@ -71,10 +70,9 @@ def test_the_actor_climbs_in_the_choice_and_in_the_number_of_each(worlds):
     set_policy(algo, [math.log(3.0), 0.0], [0.0, 0.0])
     set_values(algo.nets["critic"], ((1, 2), (3, -4)), ((1, 2), (3, -4)))
     set_values(algo.nets["critic_target"], ((50, 0), (50, 0)), ((50, 0), (50, 0)))
-    loss, _ = algo._actor_loss(mixed_transitions(worlds))
+    info = worlds.gradients(algo, mixed_transitions(worlds))
     # Mean state 1.5: values 1.5 and 4.5.
-    assert loss.item() == pytest.approx(-(0.75 * 1.5 + 0.25 * 4.5), abs=1e-3)
-    loss.backward()
+    assert info["Actor_Loss"] == pytest.approx(-(0.75 * 1.5 + 0.25 * 4.5), abs=1e-3)
     head = algo.actor.head
     # p0 p1 (q1 - q0) = 3/16 3; numbers: -p_c b_c.
     slope = 0.1875 * 3
@@ -84,31 +82,28 @@ def test_the_actor_climbs_in_the_choice_and_in_the_number_of_each(worlds):
 
 def test_each_temperature_has_its_own_target(worlds):
     algo = make(worlds, temperature={"initial": 0.5, "choice_entropy": 0.6})
-    assert algo._target_entropy.tolist() == pytest.approx([-1.0, 0.6 * math.log(2)])
-    info = {"Entropy": torch.tensor(-3.0), "Choice_Entropy": torch.tensor(0.69)}
-    algo._gradient_step("temperature", algo._temperature_loss(info))
-    of_numbers, of_choice = algo._alpha.tolist()
-    assert of_numbers > 0.5 > of_choice
+    set_policy(algo, [0.0, 0.0], [0.0, 0.0])
+    algo.train_on_batch(mixed_transitions(worlds), 1)
+    # The numbers have all but no noise, the choice is a fair coin.
+    info = worlds.losses(algo, mixed_transitions(worlds))
+    assert info["Temperature"] > 0.5 > info["Choice_Temperature"]
 
 
-def test_the_temperatures_loss_by_hand(worlds):
-    algo = make(worlds, temperature={"initial": 0.5, "choice_entropy": 0.6, "target_entropy": -2.0})
-    info = {"Entropy": torch.tensor(-3.0), "Choice_Entropy": torch.tensor(0.69)}
-    loss = algo._temperature_loss(info)
-    # log(alpha) (entropy - target), summed; the slope of each is its own difference.
-    differences = [-3.0 + 2.0, 0.69 - 0.6 * math.log(2)]
-    assert loss.item() == pytest.approx(math.log(0.5) * sum(differences))
-    loss.backward()
-    assert algo.nets["temperature"].log.grad.tolist() == pytest.approx(differences)
+@pytest.mark.parametrize(("given", "target"), [({}, -1.0), ({"target_entropy": -2.0}, -2.0)])
+def test_the_slope_of_each_temperature_is_the_entropy_above_its_target(worlds, given, target):
+    """The loss is the sum of log(alpha) (entropy - target)."""
+    algo = make(worlds, temperature={"initial": 0.5, "choice_entropy": 0.6, **given})
+    info = worlds.gradients(algo, mixed_transitions(worlds))
+    wanted = [info["Entropy"] - target, info["Choice_Entropy"] - 0.6 * math.log(2)]
+    assert algo.nets["temperature"].log.grad.tolist() == pytest.approx(wanted, abs=1e-5)
 
 
 def test_what_is_logged_of_each_temperature(worlds):
     algo = make(worlds)
     algo.nets["temperature"].log.data = torch.log(torch.tensor([0.5, 0.25]))
-    _, info = algo._actor_loss(mixed_transitions(worlds))
-    assert info["Temperature"].item() == pytest.approx(0.5)
-    assert info["Choice_Temperature"].item() == pytest.approx(0.25)
-    assert not info["Entropy"].requires_grad and not info["Choice_Entropy"].requires_grad
+    info = worlds.losses(algo, mixed_transitions(worlds))
+    assert info["Temperature"] == pytest.approx(0.5)
+    assert info["Choice_Temperature"] == pytest.approx(0.25)
 
 
 def test_validation_compares_whole_actions(worlds):
@@ -123,12 +118,10 @@ def test_validation_compares_whole_actions(worlds):
 def test_the_numbers_entropy_is_weighed_by_the_choices(worlds):
     algo = make(worlds)
     set_policy(algo, [math.log(3.0), 0.0], [2.0, 0.0])
-    batch = mixed_transitions(worlds)
-    batch["obs"] = {"s": torch.ones(5000, 1)}
-    _, info = algo._actor_loss(batch)
+    info = worlds.losses(algo, worlds.only(mixed_transitions(worlds), 0, copies=5000))
     expected = -(0.75 * density(2.0) + 0.25 * density(0.0))
-    assert info["Entropy"].item() == pytest.approx(expected, abs=0.05)
-    assert info["Choice_Entropy"].item() == pytest.approx(0.5623, abs=1e-4)
+    assert info["Entropy"] == pytest.approx(expected, abs=0.05)
+    assert info["Choice_Entropy"] == pytest.approx(0.5623, abs=1e-4)
 
 
 def test_it_learns_the_choice_and_the_number_that_pays_with_it(worlds):
