@@ -53,6 +53,11 @@ class ChunkExecution:
         position = torch.full((batch_size,), -1, dtype=torch.long, device=device)
         return {"plan": plan, "position": position}
 
+    def cut(self, state: Inputs) -> Inputs:
+        """The state of rows whose plans are forgotten."""
+        cut = {name: torch.zeros_like(value) for name, value in state.items()}
+        return cut if "position" not in cut else {**cut, "position": cut["position"] - 1}
+
     def step(
         self, state: Inputs, inputs: Inputs, predict: Predict
     ) -> tuple[Tensor, Inputs, dict[str, Tensor]]:

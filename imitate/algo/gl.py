@@ -188,7 +188,7 @@ class GL_VAE(GL):  # noqa: N801 - the name users know
         return cast(SubgoalVAE, self.active_nets["goal_network"])
 
     def _create_networks(self) -> None:
-        net = SubgoalVAE(self._create_encoder(), self._encoder_of("subgoal"), self.algo_config.vae)
+        net = SubgoalVAE(self._create_encoder(), self.encoding.of("subgoal"), self.algo_config.vae)
         self.nets = nn.ModuleDict({"goal_network": net})
 
     def _planner_loss(self, batch: Batch) -> tuple[Tensor, Info]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -24,7 +25,8 @@ from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.bc_config import BCConfig
 from imitate.algo.execution import take_rows
 from imitate.algo.gl import GL, GL_VAE, GLConfig, with_subgoals
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.optimization import Optimization
+from imitate.algo.policy_state import PolicyState, remembered
 from imitate.algo.sections import RNNConfig
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, ObservationConfig, Section, Subgoals
 from imitate.config.observation import ROBOT_STATE, Observations
@@ -145,23 +147,14 @@ class Hierarchy(Algo):
         """Those of the parts."""
         return nn.ModuleDict({name: part.active_nets for name, part in self.parts.items()})
 
-    @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Those of the parts, as ``part/network``."""
-        return {
-            f"{name}/{net}": optimizer
-            for name, part in self.parts.items()
-            for net, optimizer in part.optimizers.items()
-        }
-
-    @property
-    def schedulers(self) -> dict[str, torch.optim.lr_scheduler.LRScheduler]:
-        """Those of the parts, as ``part/network``."""
-        return {
-            f"{name}/{net}": scheduler
-            for name, part in self.parts.items()
-            for net, scheduler in part.schedulers.items()
-        }
+    @cached_property
+    def optimization(self) -> Optimization:
+        """Optimizers and schedules of the parts, as ``part/network``; the parts make the steps."""
+        joint = Optimization(self.nets, {}, self.device)
+        for name, part in self.parts.items():
+            joint.optimizers |= {f"{name}/{net}": o for net, o in part.optimizers.items()}
+            joint.schedulers |= {f"{name}/{net}": s for net, s in part.schedulers.items()}
+        return joint
 
     @abstractmethod
     def _create_parts(self) -> dict[str, Algo]:
@@ -188,7 +181,7 @@ class Hierarchy(Algo):
             obs_key_shapes={**self.obs_key_shapes, **more_shapes},
             ac_dim=self.ac_dim,
             device=self.device,
-            load_pretrained=self._load_pretrained,
+            load_pretrained=self.encoding.load_pretrained,
             **kwargs,
         )
 
@@ -333,8 +326,8 @@ class Hierarchy(Algo):
         generator: torch.Generator | None = None,
     ) -> PolicyStep:
         """One decision for each of B policies; extras have ``subgoal/<key>``, the present one, normalized."""
-        seen, frames = self.planner._remembered(
-            {key: obs[key] for key in self.planner.obs_shapes}, state["planner"]
+        seen, frames = remembered(
+            {key: obs[key] for key in self.planner.obs_shapes}, state["planner"], self.frame_stack
         )
         subgoal = self._held(state, seen, goal, generator)
         step = self.actor.act(

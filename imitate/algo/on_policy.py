@@ -184,10 +184,6 @@ class OnPolicy(Algo):
         """Policy and value."""
         return cast(PolicyAndValue, self.active_nets["policy"])
 
-    def _updates_per_epoch(self, steps_per_epoch: int) -> int:
-        samples: int = steps_per_epoch * self.algo_config.rollout_epochs
-        return max(1, int(samples // self.global_config.train.batch_size))
-
     # ---- rollouts ------------------------------------------------------------------------------------------------
 
     @property

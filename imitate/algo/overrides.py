@@ -7,10 +7,13 @@ epoch, or in its last.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, TypeVar
+
+from torch import nn
 
 from imitate.errors import ConfigError
 
+Step = TypeVar("Step")
 METHODS = (
     "_create_networks",
     "process_batch_for_training",
@@ -92,6 +95,44 @@ def check_overrides(algo_class: Any, contract: Any, *, validates: bool) -> None:
         )
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def check_networks(algo: Any) -> None:
+    """Refuse an algorithm whose ``_create_networks`` filled no ``nets``.
+
+    Raises:
+        ConfigError: it did not.
+    """
+    if not isinstance(getattr(algo, "nets", None), nn.ModuleDict):
+        raise ConfigError(
+            f"{type(algo).__name__}._create_networks() set no self.nets: set it to an nn.ModuleDict of networks"
+        )
+
+
+def checked_batch(algo: Any, selected: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what ``_select_batch`` of an algorithm returned. Raises ConfigError where that is None."""
+    if selected is None:
+        raise ConfigError(f"{type(algo).__name__}._select_batch() returned None: return a dict")
+    return selected
+
+
+def checked_loss(algo: Any, outcome: Any) -> Any:
+    """Return what ``_loss`` of an algorithm returned. Raises ConfigError where that is no pair."""
+    if not isinstance(outcome, tuple) or len(outcome) != 2:
+        raise ConfigError(
+            f"{type(algo).__name__}._loss() returned {type(outcome).__name__}: return the loss and what to "
+            "log, as in: return loss, {'Loss': loss}"
+        )
+    return outcome
+
+
+def checked_step(algo: Any, step: Any, wanted: type[Step]) -> Step:
+    """Return what ``_act`` of an algorithm returned. Raises ConfigError where that is no ``wanted`` (PolicyStep)."""
+    if not isinstance(step, wanted):
+        raise ConfigError(
+            f"{type(algo).__name__}._act() returned {type(step).__name__}: return PolicyStep(action, state, {{}})"
+        )
+    return step
 
 
 def _own(algo_class: Any, contract: Any, name: str) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from imitate.algo.encoding import Encoding
+from imitate.algo.execution import ChunkExecution
 
 PolicyState = dict[str, Any]
 """Nested dict of tensors, each with leading dimension B."""
@@ -23,14 +26,14 @@ def where_state(mask: Tensor, new: PolicyState, old: PolicyState) -> PolicyState
     return chosen
 
 
-def no_frames(
-    shapes: Mapping[str, tuple[int, ...]], frames: int, batch_size: int, device: torch.device
-) -> PolicyState:
-    """Memory of the latest ``frames`` observations of B policies that have seen nothing yet."""
+def no_frames(encoding: Encoding, batch_size: int, device: torch.device) -> PolicyState:
+    """Memory of the latest observations of B policies that have seen nothing yet; empty where none are stacked."""
+    if encoding.frames == 1:
+        return {}
     return {
         "frames": {
-            key: torch.zeros(batch_size, frames, *shape, device=device)
-            for key, shape in shapes.items()
+            key: torch.zeros(batch_size, encoding.frames, *shape, device=device)
+            for key, shape in encoding.shapes("obs").items()
         },
         "empty": torch.ones(batch_size, dtype=torch.bool, device=device),
     }
@@ -50,3 +53,61 @@ def with_frame(obs: Mapping[str, Tensor], state: PolicyState) -> PolicyState:
     repeated = {key: obs[key].unsqueeze(1).expand_as(x) for key, x in frames.items()}
     stacked = where_state(state["empty"], repeated, frames)
     return {"frames": stacked, "empty": torch.zeros_like(state["empty"])}
+
+
+def remembered(
+    obs: dict[str, Tensor], state: PolicyState, frames: int
+) -> tuple[dict[str, Tensor], PolicyState]:
+    """Observations (B, F, ...) with those before them, and the frames to keep; none where F = ``frames`` is 1."""
+    if frames == 1:
+        return obs, {}
+    memory = with_frame(obs, state)
+    return memory["frames"], memory
+
+
+def no_plan(
+    execution: ChunkExecution | None, batch_size: int, ac_dim: int, device: torch.device
+) -> PolicyState:
+    """Own state of B policies whose one memory is a plan; empty where actions come one at a time."""
+    return (
+        {} if execution is None else {"chunk": execution.initial_state(batch_size, ac_dim, device)}
+    )
+
+
+def without_plan(state: PolicyState, execution: ChunkExecution) -> PolicyState:
+    """The state without the planned actions of a policy that executes chunks."""
+    policy = state["policy"]
+    return {**state, "policy": {**policy, "chunk": execution.cut(policy["chunk"])}}
+
+
+class Acting(Protocol):
+    """Anything that acts on a state."""
+
+    def initial_state(self, batch_size: int) -> PolicyState:
+        """State of B policies that have seen nothing yet."""
+
+    def act(
+        self, obs: dict[str, Tensor], state: PolicyState, goal: dict[str, Tensor] | None = None
+    ) -> Any:
+        """One decision: a ``PolicyStep``."""
+
+
+class OwnState:
+    """The state of a policy that is asked for one action after another, kept between the calls."""
+
+    def __init__(self) -> None:
+        self._state: PolicyState | None = None
+
+    @torch.no_grad()
+    def act(self, policy: Acting, obs: dict[str, Tensor], goal: dict[str, Tensor] | None) -> Tensor:
+        """Actions (B, A) for observations (B, ...), the first ones after :meth:`reset` on a fresh state."""
+        if self._state is None:
+            self._state = policy.initial_state(len(next(iter(obs.values()))))
+        step = policy.act(obs, self._state, goal)
+        self._state = step.state
+        action: Tensor = step.action
+        return action
+
+    def reset(self) -> None:
+        """Forget the state."""
+        self._state = None

@@ -267,9 +267,10 @@ class VQBeT(ChunkPolicy[VQBeTConfig]):
             return super().train_on_batch(batch, epoch, validate)
         loss, info = self._autoencoder_loss(batch, learn=True)
         info["Autoencoder_Grad_Norms"] = self._gradient_step("autoencoder", loss)
-        if self.share_weights is not None:
+        share = self.optimization.share_weights
+        if share is not None:
             # Each process has moved the codes by its part of the batch.
-            self.share_weights(self.autoencoder.quantizer)
+            share(self.autoencoder.quantizer)
         return {name: value.detach() for name, value in info.items()}
 
     def _autoencoder_loss(self, batch: Batch, learn: bool) -> tuple[Tensor, Info]:

@@ -90,3 +90,9 @@ class EMA:
             )
         self.num_updates = int(state["num_updates"])
         self.module.load_state_dict(state["module"])
+
+
+def averaging(config: Any) -> Any:
+    """The section ``ema`` of an algorithm's section; None where no average is kept."""
+    section = config.get("ema", None)
+    return section if section is not None and section.enabled else None

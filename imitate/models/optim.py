@@ -1,4 +1,4 @@
-"""The one place where a gradient reaches a weight."""
+"""Optimizers, learning-rate schedules, and the gradients of a step."""
 
 from __future__ import annotations
 
@@ -100,21 +100,19 @@ def make_scheduler(
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
-def apply_gradients(
+def backward(
     loss: Tensor,
     parameters: Iterable[nn.Parameter],
-    optimizer: torch.optim.Optimizer,
     max_grad_norm: float | None = None,
     share: Callable[[Sequence[Tensor]], None] | None = None,
     part: tuple[int, int] = (0, 1),
 ) -> Tensor:
-    """Backward, and after the last part of a batch clip and step.
+    """Compute the gradients for an optimizer's step; those of the last part of a batch are clipped.
 
     Args:
         loss: scalar.
         parameters: the weights that get gradients, which are measured and clipped. What else the loss goes through,
             such as the critic that rates an actor's actions, gets none.
-        optimizer: steps its own weights, which should be the same.
         max_grad_norm: scale gradients down to this L2 norm over all weights; None leaves them.
         share: makes the gradients those of all processes that train together, in place.
         part: number of this part of the batch, from 0, and of how many: their gradients are averaged.
@@ -136,10 +134,7 @@ def apply_gradients(
     if share is not None and is_last:
         share(gradients)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    if not is_last:
-        return norm
-    if max_grad_norm is not None:
+    if is_last and max_grad_norm is not None:
         scale = (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, scale)
-    optimizer.step()
     return norm

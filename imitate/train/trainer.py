@@ -181,8 +181,8 @@ def _join(algo: Algo, ranks: Ranks) -> None:
         ranks.share(learner.nets)
         if learner.ema is not None:
             ranks.share(learner.ema.module)
-        learner.share_gradients = ranks.average
-        learner.share_weights = ranks.share
+        learner.optimization.share_gradients = ranks.average
+        learner.optimization.share_weights = ranks.share
 
 
 def _without_output(setup: Setup) -> Setup:

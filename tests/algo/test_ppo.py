@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
+from imitate.algo.optimization import updates_per_epoch
 
 
 def make(name="ppo", actions=1, **section):
@@ -138,5 +139,6 @@ def test_a2c_by_hand():
 
 
 def test_the_schedule_counts_updates():
-    algo = make(rollout_epochs=10)
-    assert algo._updates_per_epoch(2048) == 2048 * 10 // 4
+    # 10 steps in an epoch, each learned from 6 times, 4 at a time.
+    config = make(rollout_epochs=6).global_config
+    assert updates_per_epoch(config, rollouts=True) == 15

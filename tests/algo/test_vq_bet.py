@@ -210,7 +210,7 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(stopped_at, ema):
 def test_processes_that_train_together_take_over_the_codes_of_the_first():
     algo = make()
     shared = []
-    algo.share_weights = shared.append
+    algo.optimization.share_weights = shared.append
     updates(algo, 0, 2 * STEPS)
     assert len(shared) == 2 * STEPS
     assert all(module is algo.autoencoder.quantizer for module in shared)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from imitate.config import OptimizerConfig
-from imitate.models.optim import apply_gradients, lr_scales, make_optimizer, make_scheduler
+from imitate.models.optim import backward, lr_scales, make_optimizer, make_scheduler
 
 
 def config(**learning_rate):
@@ -18,12 +18,18 @@ def weight(*values):
     return nn.Parameter(torch.tensor(values))
 
 
+def step(loss, parameters, optimizer, max_norm=None):
+    norm = backward(loss, parameters, max_norm)
+    optimizer.step()
+    return norm
+
+
 def test_what_the_loss_goes_through_beside_the_weights_gets_no_gradient():
     """An actor's loss goes through the critic that rates its actions."""
     actor, critic, frozen = weight(2.0), weight(3.0), weight(5.0).requires_grad_(False)
     critic.grad = torch.tensor([7.0])
     optimizer = make_optimizer([actor], config(), "cpu")
-    norm = apply_gradients((actor * critic * frozen).sum(), [actor, frozen], optimizer)
+    norm = step((actor * critic * frozen).sum(), [actor, frozen], optimizer)
     assert float(norm) == pytest.approx(15.0)
     assert float(actor) == pytest.approx(1.99)
     assert critic.grad.tolist() == [7.0]
@@ -45,7 +51,7 @@ def test_three_steps_are_torchs(kind, reference):
     ours = make_optimizer([p], section, "cpu")
     theirs = reference([q], lr=0.05, weight_decay=0.1, foreach=False)
     for _ in range(3):
-        apply_gradients((p**4).sum(), [p], ours)
+        step((p**4).sum(), [p], ours)
         theirs.zero_grad()
         (q**4).sum().backward()
         theirs.step()
@@ -56,9 +62,7 @@ def test_three_steps_are_torchs(kind, reference):
 def test_first_step_of_adam_by_hand():
     # Whatever the gradient, Adam's first step is the learning rate.
     p = weight(1.0, 1.0)
-    apply_gradients(
-        (p * torch.tensor([3.0, -0.1])).sum(), [p], make_optimizer([p], config(), "cpu")
-    )
+    step((p * torch.tensor([3.0, -0.1])).sum(), [p], make_optimizer([p], config(), "cpu"))
     torch.testing.assert_close(p.detach(), torch.tensor([0.99, 1.01]), atol=1e-6, rtol=0)
 
 
@@ -78,7 +82,7 @@ def test_norm_and_clipping_by_hand(max_norm, factor):
     p, q = weight(0.0, 0.0), weight(0.0)
     optimizer = torch.optim.SGD([p, q], lr=1.0)
     loss = (p * torch.tensor([3.0, 0.0])).sum() + 4.0 * q.sum()
-    norm = apply_gradients(loss, [p, q], optimizer, max_norm)
+    norm = step(loss, [p, q], optimizer, max_norm)
     assert norm.item() == pytest.approx(5.0)
     assert not norm.requires_grad
     torch.testing.assert_close(p.detach(), torch.tensor([-3.0 * factor, 0.0]))
@@ -89,7 +93,7 @@ def test_gradients_do_not_add_up_and_weights_without_one_stay():
     p, unused = weight(1.0), weight(7.0)
     optimizer = torch.optim.SGD([p, unused], lr=0.5)
     for _ in range(2):
-        norm = apply_gradients(2.0 * p.sum(), [p, unused], optimizer, 100.0)
+        norm = step(2.0 * p.sum(), [p, unused], optimizer, 100.0)
         assert norm.item() == 2.0
     assert p.item() == -1.0
     assert unused.item() == 7.0
@@ -103,7 +107,7 @@ def test_clipping_is_torchs():
     x = torch.randn(5, 4)
     ours = torch.optim.SGD(net.parameters(), lr=0.1)
     theirs = torch.optim.SGD(other.parameters(), lr=0.1)
-    norm = apply_gradients(net(x).square().sum(), net.parameters(), ours, 0.5)
+    norm = step(net(x).square().sum(), net.parameters(), ours, 0.5)
     other(x).square().sum().backward()
     expected = nn.utils.clip_grad_norm_(other.parameters(), 0.5)
     theirs.step()
@@ -168,7 +172,7 @@ def test_channels_last_weights_step_like_others():
     for parameter in (p, q):
         optimizer = make_optimizer([parameter], config(), "cpu")
         for _ in range(3):
-            apply_gradients(((parameter - target) ** 2).sum(), [parameter], optimizer)
+            step(((parameter - target) ** 2).sum(), [parameter], optimizer)
     torch.testing.assert_close(p, q)
 
 
@@ -182,7 +186,7 @@ def test_loaded_moments_take_the_layout_of_their_weights():
 
     def steps(parameter, optimizer):
         for _ in range(3):
-            apply_gradients(((parameter - target) ** 2).sum(), [parameter], optimizer)
+            step(((parameter - target) ** 2).sum(), [parameter], optimizer)
 
     p = channels_last(start)
     optimizer = make_optimizer([p], config(), "cpu")
@@ -237,7 +241,7 @@ def test_first_steps_at_their_own_rates_under_a_schedule():
     assert optimizer.param_groups[0]["lr"] == 0.01
     for total in (0.01, 0.011):
         loss = 3.0 * (net.w + net.slow.w + net.slow.slower.w).sum()
-        apply_gradients(loss, net.parameters(), optimizer)
+        step(loss, net.parameters(), optimizer)
         scheduler.step()
         moved = [1 - p.item() for p in (net.w, net.slow.w, net.slow.slower.w)]
         assert moved == pytest.approx([total, 0.1 * total, 0.05 * total], abs=2e-7)

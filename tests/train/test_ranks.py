@@ -165,4 +165,4 @@ def test_each_part_of_a_hierarchy_shares_its_weights_averages_and_gradients(
         id(net) for net in (planned.nets, actor.nets, actor.ema.module)
     }
     for part in algo.parts.values():
-        assert part.share_gradients == ranks.average
+        assert part.optimization.share_gradients == ranks.average
