@@ -132,7 +132,7 @@ class ActorCritic(Algo[RLConfigT]):
         """Encoder, hidden layers, head."""
         encoder = self._create_encoder() if self.memory is None else self.memory.reader(ACTOR)
         mlp = MLP(encoder.output_dim, config.layer_dims, dropout=config.dropout)
-        return Actor(encoder, None, mlp, self._create_head(mlp.output_dim, config))
+        return Actor(encoder, mlp, self._create_head(mlp.output_dim, config))
 
     def _create_head(self, input_dim: int, config: ActorConfig) -> ActionHead:
         """A distribution where the section has one, else a tanh."""

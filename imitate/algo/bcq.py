@@ -32,7 +32,6 @@ from torch import Tensor, nn
 
 from imitate.algo.actor_critic import ActorCritic, Update
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.bc import gmm_head
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.rl_sections import (
@@ -206,7 +205,7 @@ class GMMSampler(Sampler):
     def __init__(self, encoder: GroupEncoder, ac_dim: int, config: ActionSamplerConfig) -> None:
         super().__init__(encoder)
         self.mlp = MLP(encoder.output_dim, config.actor_layer_dims)
-        self.head = gmm_head(config.gmm, self.mlp.output_dim, ac_dim)
+        self.head = config.gmm.make_head(self.mlp.output_dim, ac_dim)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """Negative log-likelihood."""

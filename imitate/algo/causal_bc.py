@@ -111,7 +111,7 @@ class CausalBC(Algo[CausalBCConfig]):
         head = DeterministicHead(mlp.output_dim, self.ac_dim)
         self.nets = nn.ModuleDict(
             {
-                "policy": Actor(encoder, None, mlp, head),
+                "policy": Actor(encoder, mlp, head),
                 "discriminator": Discriminator(
                     self._create_encoder(), config.discriminator_layer_dims, self.ac_dim
                 ),

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from imitate.algo.execution import ChunkExecution
 from imitate.config import OpenSection, OptimizerConfig, Section
+from imitate.models.heads import GaussianHead, GMMHead
+from imitate.models.transformer import CausalTransformer, Positions
 
 LayerDims = tuple[int, ...]
 
@@ -96,6 +98,18 @@ class GaussianConfig(Section):
     std_activation: Literal["softplus", "exp"] = Field("softplus", description="raw to std")
     low_noise_eval: bool = Field(True, description="act with std 1e-4 in evaluation")
 
+    def make_head(self, input_dim: int, ac_dim: int) -> GaussianHead:
+        """Head of this section, from features (*B, input_dim)."""
+        return GaussianHead(
+            input_dim,
+            ac_dim,
+            init_std=self.init_std,
+            min_std=self.min_std,
+            fixed_std=self.fixed_std,
+            std_activation=self.std_activation,
+            low_noise_eval=self.low_noise_eval,
+        )
+
 
 class GMMConfig(Section):
     """Mixture of Gaussians policy."""
@@ -105,6 +119,17 @@ class GMMConfig(Section):
     min_std: float = Field(1e-4, gt=0, description="floor of the standard deviation")
     std_activation: Literal["softplus", "exp"] = Field("softplus", description="raw to std")
     low_noise_eval: bool = Field(True, description="act with std 1e-4 in evaluation")
+
+    def make_head(self, input_dim: int, ac_dim: int) -> GMMHead:
+        """Head of this section, from features (*B, input_dim)."""
+        return GMMHead(
+            input_dim,
+            ac_dim,
+            num_modes=self.num_modes,
+            min_std=self.min_std,
+            std_activation=self.std_activation,
+            low_noise_eval=self.low_noise_eval,
+        )
 
 
 class VAEDecoderConfig(Section):
@@ -192,6 +217,29 @@ class TransformerConfig(Section):
     rotary_embedding: bool = Field(
         False, description="rotary positions and a cache: acts on one observation at a time, fast"
     )
+
+    def make_network(self, input_dim: int) -> CausalTransformer:
+        """Transformer of this section, over steps (B, T, input_dim)."""
+        positions: Positions = "embedding"
+        if self.rotary_embedding:
+            positions = "rotary"
+        elif self.sinusoidal_embedding:
+            positions = "sinusoidal"
+        elif self.nn_parameter_for_timesteps:
+            positions = "parameter"
+        return CausalTransformer(
+            input_dim,
+            embed_dim=self.embed_dim,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            context_length=self.context_length,
+            positions=positions,
+            emb_dropout=self.emb_dropout,
+            attn_dropout=self.attn_dropout,
+            block_output_dropout=self.block_output_dropout,
+            activation=self.activation,
+            causal=not self.pred_future_acs if self.causal is None else self.causal,
+        )
 
 
 class HorizonConfig(Section):

@@ -1,4 +1,4 @@
-"""How much steps and samples of a batch count in a loss."""
+"""Weights of steps and samples of a batch in a loss."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import torch
 from torch import Tensor
 
 from imitate.algo.algo import Batch
+from imitate.functional.losses import step_weights
 
 
 def step_weight(batch: Batch) -> Tensor | None:
-    """How much each action of a selected batch counts in the loss: its weight, 0 where it is padding; None: all alike.
+    """Weight of each action of a selected batch in the loss, 0 where it is padding; None: all alike.
 
     Args:
         batch: with ``pad_mask``, true where real, and ``weight``, both (B, [T,] ...) or absent.
     """
-    mask, weight = batch.get("pad_mask"), batch.get("weight")
-    if weight is None:
-        return mask
-    counts: Tensor = weight if mask is None else weight * mask
-    return counts
+    return step_weights(batch.get("pad_mask"), batch.get("weight"))
 
 
 def sample_weight(batch: Batch) -> Tensor | None:
-    """How much each sample of a selected batch counts, (B,): the mean weight of its real steps; None: all alike."""
+    """Weight of each sample of a selected batch, (B,): the mean weight of its real steps; None: all alike."""
     weight, mask = batch.get("weight"), batch.get("pad_mask")
     if weight is None or weight.dim() == 1:
         return weight

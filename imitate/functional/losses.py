@@ -35,6 +35,18 @@ def masked_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
     return kept.sum() / weight.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 
+def step_weights(mask: Tensor | None, weight: Tensor | None) -> Tensor | None:
+    """Weight of each step in a mean over steps, 0 where it is padding; None: all alike.
+
+    Args:
+        mask: (*B) bool, true where a step is real; None: all are.
+        weight: (*B); None: all alike.
+    """
+    if weight is None:
+        return mask
+    return weight if mask is None else weight * mask
+
+
 def focal_loss(logits: Tensor, target: Tensor, gamma: float = 2.0) -> Tensor:
     """Cross-entropy that counts less where the class is predicted well: ``-(1 - p)^gamma log p``.
 

@@ -1,6 +1,17 @@
-"""The network of a policy: encoders of observation and goal, optional memory, hidden layers, action head."""
+"""Networks of policies: an encoder of observation and goal, a backbone, an action head.
+
+The backbone decides which steps of a window a policy learns from, and what it remembers when it acts:
+
+    Actor              an MLP over the newest observation, or over stacked frames; no memory
+    RecurrentActor     an LSTM or GRU over the window, then an MLP at each step
+    TransformerActor   a transformer over the last observations
+    VAEActor           no backbone and no head: a VAE over actions, given the features of the encoder
+"""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,11 +19,17 @@ from torch import Tensor, nn
 from imitate.models.heads import ActionHead
 from imitate.models.mlp import MLP
 from imitate.models.observation import ObservationEncoder
-from imitate.models.rnn import RNN
+from imitate.models.rnn import RNN, RNNState
 from imitate.models.transformer import CausalTransformer
 from imitate.models.vae import VAE
 
 Obs = dict[str, Tensor]
+
+Memory = dict[str, Any]
+"""Nested dict of tensors (B, ...) that a policy carries from step to step."""
+
+Inputs = dict[str, Any]
+"""Nested dict of tensors (B, ...), or None where there is nothing, of which single rows may be taken."""
 
 
 class GroupEncoder(nn.Module):
@@ -49,47 +66,258 @@ class GroupEncoder(nn.Module):
         return torch.cat([features, goal_features], dim=-1)
 
 
-class Actor(nn.Module):
-    """Encoder -> [RNN] -> MLP -> head. With an RNN, observations are windows ``(B, T, ...)``."""
+class PolicyNetwork(nn.Module, ABC):
+    """Base of the networks of policies: the part of a window that is learned, memory, decisions.
 
-    def __init__(self, encoder: GroupEncoder, rnn: RNN | None, mlp: MLP, head: ActionHead) -> None:
+    In training :meth:`select` picks observations and targets of a window. Acting, :meth:`observe` takes in an
+    observation at every step, and :meth:`decide` predicts actions from what it returned.
+
+    Unless a subclass says otherwise, a network sees the first ``encoder.frames`` observations of a window, learns at
+    the last of them, and has no memory.
+    """
+
+    encoder: GroupEncoder
+
+    def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
+        """Observations of a window that are seen, and the steps whose targets are learned.
+
+        Args:
+            obs: (B, T, ...).
+            num_targets: steps of the window that have a target.
+        """
+        frames = self.encoder.frames
+        steps = slice(0, frames) if frames > 1 else 0
+        return {key: value[:, steps] for key, value in obs.items()}, frames - 1
+
+    def supervised(self, features: Tensor) -> Tensor:
+        """Of the features of all steps those of the steps whose targets are learned."""
+        return features
+
+    def initial_memory(self, batch_size: int) -> Memory:
+        """Memory of B policies that have seen nothing yet."""
+        return {}
+
+    def observe(self, obs: Obs, goal: Obs | None, memory: Memory) -> tuple[Inputs, Memory]:
+        """Inputs of :meth:`decide` at this step, and the memory after it.
+
+        Args:
+            obs: (B, ...), or (B, F, ...) where frames are stacked.
+            goal: (B, ...), where the policy has goals.
+            memory: from :meth:`initial_memory` or the step before; further keys are ignored.
+        """
+        return {"obs": obs, "goal": goal}, {}
+
+    @abstractmethod
+    def decide(
+        self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Outputs of the head, (B, D) or (B, T, D): with the learned noise to explore, else as in evaluation."""
+
+    def forget_plan(self, memory: Memory) -> Memory:
+        """The memory without observations that stand in for later ones."""
+        return memory
+
+
+class Actor(PolicyNetwork):
+    """Encoder -> MLP -> head."""
+
+    def __init__(self, encoder: GroupEncoder, mlp: MLP, head: ActionHead) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.mlp = mlp
+        self.head = head
+
+    def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[Tensor, None]:
+        """Features for the head, ``(B, D)``; there is no state."""
+        return self.mlp(self.encoder(obs, goal)), None
+
+    def decide(
+        self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """``(B, D)``."""
+        features, _ = self(inputs["obs"], inputs["goal"])
+        return self.head.act(features, explore, generator)
+
+
+class RecurrentActor(PolicyNetwork):
+    """Encoder -> RNN -> MLP -> head at each step of a window.
+
+    Args:
+        encoder: of one step.
+        rnn: over the steps.
+        mlp: of the RNN's output at each step.
+        head: of the MLP's output at each step.
+        horizon: steps after which the state is zeroed when acting.
+        open_loop: the first observation of each horizon stands in for all of them.
+    """
+
+    def __init__(
+        self,
+        encoder: GroupEncoder,
+        rnn: RNN,
+        mlp: MLP,
+        head: ActionHead,
+        *,
+        horizon: int,
+        open_loop: bool = False,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.rnn = rnn
         self.mlp = mlp
         self.head = head
+        self.horizon = horizon
+        self.open_loop = open_loop
 
     def forward(
-        self, obs: Obs, goal: Obs | None = None, state: Obs | None = None
-    ) -> tuple[Tensor, Obs | None]:
-        """Features for the head, ``(B, D)`` or ``(B, T, D)``, and the state of the RNN after the last step."""
-        features = self.encoder(obs, goal)
-        if self.rnn is not None:
-            features, state = self.rnn(features, state)
+        self, obs: Obs, goal: Obs | None = None, state: RNNState | None = None
+    ) -> tuple[Tensor, RNNState]:
+        """Windows ``(B, T, ...)`` to features for the head, ``(B, T, D)``, and the RNN's state after the last step."""
+        features, state = self.rnn(self.encoder(obs, goal), state)
         return self.mlp(features), state
 
+    def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
+        """As many steps as have targets."""
+        if self.open_loop:
+            obs = {key: value[:, :1].expand_as(value) for key, value in obs.items()}
+        return {key: value[:, :num_targets] for key, value in obs.items()}, slice(None)
 
-class TransformerActor(nn.Module):
-    """Encoder of each step -> transformer over steps -> head."""
+    def initial_memory(self, batch_size: int) -> Memory:
+        """State of the RNN and steps since it was zeroed; with ``open_loop`` the observation of that step."""
+        rnn = self.rnn.initial_state(batch_size)
+        device = rnn["h"].device
+        memory: Memory = {
+            "rnn": rnn,
+            "step": torch.zeros(batch_size, dtype=torch.long, device=device),
+        }
+        if self.open_loop:
+            memory["obs"] = {
+                key: torch.zeros(batch_size, *shape, device=device)
+                for key, shape in self.encoder.obs.obs_shapes.items()
+            }
+        return memory
+
+    def observe(self, obs: Obs, goal: Obs | None, memory: Memory) -> tuple[Inputs, Memory]:
+        """One step of the RNN; ``features`` are those for the head."""
+        fresh = memory["step"] == 0
+        keep = (~fresh).view(-1, 1, 1)
+        state = {name: value * keep for name, value in memory["rnn"].items()}
+        after: Memory = {"step": (memory["step"] + 1) % self.horizon}
+        if self.open_loop:
+            obs = {
+                key: torch.where(
+                    fresh.view(-1, *[1] * (value.dim() - 1)), value, memory["obs"][key]
+                )
+                for key, value in obs.items()
+            }
+            after["obs"] = obs
+        window = {key: value.unsqueeze(1) for key, value in obs.items()}
+        features, after["rnn"] = self(window, goal, state)
+        return {"features": features[:, 0]}, after
+
+    def decide(
+        self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """``(B, D)``."""
+        return self.head.act(inputs["features"], explore, generator)
+
+    def forget_plan(self, memory: Memory) -> Memory:
+        """With ``open_loop`` the next step is the first of a horizon."""
+        if not self.open_loop:
+            return memory
+        return {**memory, "step": torch.zeros_like(memory["step"])}
+
+
+class TransformerActor(PolicyNetwork):
+    """Encoder of each step -> transformer over the last ``context_length`` steps -> head at each step.
+
+    It acts on the newest step. With ``future`` step i of the window predicts the i-th action from now on. With rotary
+    positions the memory is the transformer's cache, and one observation is looked at per step.
+
+    Args:
+        encoder: of one step.
+        transformer: over the steps.
+        head: of the transformer's output at each step.
+        frames: F, number of the window's step that is the newest observation.
+        all_steps: learn at every step of the context, rather than at the newest.
+        future: targets are the next ``context_length`` actions.
+    """
 
     def __init__(
-        self, encoder: GroupEncoder, transformer: CausalTransformer, head: ActionHead
+        self,
+        encoder: GroupEncoder,
+        transformer: CausalTransformer,
+        head: ActionHead,
+        *,
+        frames: int,
+        all_steps: bool = False,
+        future: bool = False,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.transformer = transformer
         self.head = head
+        self.frames = frames
+        self.all_steps = all_steps
+        self.future = future
+        self.has_cache = transformer.positions == "rotary"
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[Tensor, None]:
         """Windows ``(B, T, ...)`` to features for the head, ``(B, T, D)``; there is no state."""
         features: Tensor = self.transformer(self.encoder(obs, goal))
         return features, None
 
+    def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
+        """The context up to the newest frame; targets of its steps, of the last of them, or from it on."""
+        now, length = self.frames, self.transformer.context_length
+        context = slice(0, num_targets) if self.has_cache else slice(now - length, now)
+        targets = context
+        if self.future:
+            targets = slice(now - 1, now - 1 + length)
+        elif not self.all_steps:
+            targets = slice(now - 1, now)
+        return {key: value[:, context] for key, value in obs.items()}, targets
 
-class VAEActor(nn.Module):
+    def supervised(self, features: Tensor) -> Tensor:
+        """All ``(B, T, D)``, or the newest alone ``(B, 1, D)``."""
+        return features if self.all_steps or self.future else features[:, -1:]
+
+    def initial_memory(self, batch_size: int) -> Memory:
+        """An empty cache, with rotary positions."""
+        return {"cache": self.transformer.initial_cache(batch_size)} if self.has_cache else {}
+
+    def observe(self, obs: Obs, goal: Obs | None, memory: Memory) -> tuple[Inputs, Memory]:
+        """With rotary positions the ``features`` of the newest step; otherwise the context."""
+        if self.has_cache:
+            newest, cache = self.transformer.step(self.encoder(obs, goal), memory["cache"])
+            return {"features": newest}, {"cache": cache}
+        if self.frames == 1:
+            obs = {key: value[:, None] for key, value in obs.items()}
+        length = self.transformer.context_length
+        return {"obs": {key: value[:, -length:] for key, value in obs.items()}, "goal": goal}, {}
+
+    def decide(
+        self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """``(B, D)``, or with ``future`` ``(B, T, D)``."""
+        if self.has_cache:
+            return self.head.act(inputs["features"], explore, generator)
+        features, _ = self(inputs["obs"], inputs["goal"])
+        # A mixture draws for all steps, as robomimic's does, so that the same seed gives the same actions.
+        actions = self.head.act(features, explore, generator)
+        return actions if self.future else actions[:, -1]
+
+
+class VAEActor(PolicyNetwork):
     """Encoder, and a VAE over actions conditioned on its features."""
 
     def __init__(self, encoder: GroupEncoder, vae: VAE) -> None:
         super().__init__()
         self.encoder = encoder
         self.vae = vae
+
+    def decide(
+        self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """``(B, D)`` from latents of the prior."""
+        return self.vae.act(self.encoder(inputs["obs"], inputs["goal"]), generator)

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from imitate.functional.losses import cosine_loss, masked_mean, step_weights
 from imitate.functional.sampling import draw_class, draw_normal, pick_class
 from imitate.models.mlp import FullPrecisionLinear
 
@@ -202,13 +203,63 @@ class ActionHead(nn.Module, ABC):
     ) -> Tensor:
         """Actions ``(*B, A)``: with the learned noise to explore, else as in evaluation."""
 
+    def loss(
+        self,
+        features: Tensor,
+        actions: Tensor,
+        mask: Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Behavior cloning: negative log-likelihood of demonstrated actions, per step, with the learned noise.
+
+        Args:
+            features: (*B, D).
+            actions: (*B, A), or chunks (*B, K, A), of which the head predicts the K A values at once.
+            mask: (*B) or (*B, K), true where a step is real rather than padding; None: all are.
+            weight: (*B) or (*B, K), how much each step counts; None: all alike.
+
+        Returns:
+            the loss, and the scalars to log beside it.
+        """
+        distribution = self(features)
+        if actions.dim() == features.dim():
+            mean = masked_mean(distribution.log_prob(actions), step_weights(mask, weight))
+            return -mean, {"Log_Likelihood": mean}
+        real = torch.ones_like(actions[..., 0]) if mask is None else mask.to(actions)
+        dims = real.repeat_interleave(actions.shape[-1], dim=-1)
+        log_prob, steps = distribution.log_prob(actions.flatten(-2), dims), real.sum(-1)
+        if weight is not None:  # one density of the whole chunk, so that its steps count alike
+            counts = (weight * real).sum(-1) / steps.clamp(min=1.0)
+            log_prob, steps = log_prob * counts, steps * counts
+        mean = log_prob.sum() / steps.sum()
+        return -mean, {"Log_Likelihood": mean}
+
 
 class DeterministicHead(ActionHead):
-    """Tanh of a linear map."""
+    """Tanh of a linear map.
 
-    def __init__(self, input_dim: int, ac_dim: int) -> None:
+    Args:
+        input_dim: features.
+        ac_dim: action dimensions.
+        l2_weight: weight of the squared error in the loss.
+        l1_weight: weight of the smooth L1 error.
+        cos_weight: weight of 1 - cosine of the first 3 dimensions of an action.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        ac_dim: int,
+        *,
+        l2_weight: float = 1.0,
+        l1_weight: float = 0.0,
+        cos_weight: float = 0.0,
+    ) -> None:
         super().__init__()
         self.action = FullPrecisionLinear(input_dim, ac_dim)
+        self.l2_weight = l2_weight
+        self.l1_weight = l1_weight
+        self.cos_weight = cos_weight
 
     def forward(self, features: Tensor, *, low_noise: bool = False) -> Deterministic:
         """``low_noise`` changes nothing."""
@@ -220,6 +271,28 @@ class DeterministicHead(ActionHead):
         """The same action always."""
         action: Tensor = self.action(features)
         return action.tanh()
+
+    def loss(
+        self,
+        features: Tensor,
+        actions: Tensor,
+        mask: Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Weighted sum of the regression errors, each a mean over steps; arguments as in the base class."""
+        predicted, counts = self(features).mean, step_weights(mask, weight)
+        if actions.dim() > features.dim():
+            predicted = predicted.reshape(actions.shape)
+        losses = {"L2_Loss": (self.l2_weight, (predicted - actions).square().mean(-1))}
+        if self.l1_weight > 0:
+            error = nn.functional.smooth_l1_loss(predicted, actions, reduction="none")
+            losses["L1_Loss"] = (self.l1_weight, error.mean(-1))
+        if self.cos_weight > 0:
+            error = cosine_loss(predicted[..., :3], actions[..., :3])
+            losses["Cosine_Loss"] = (self.cos_weight, error)
+        info = {name: masked_mean(error, counts) for name, (_, error) in losses.items()}
+        loss = torch.stack([scale * info[name] for name, (scale, _) in losses.items()]).sum()
+        return loss, info
 
 
 class GaussianHead(ActionHead):

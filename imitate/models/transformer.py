@@ -311,6 +311,7 @@ class CausalTransformer(nn.Module):
                 f"transformer positions: unknown '{positions}'; {nearest(positions, valid)}"
             )
         self.positions = positions
+        self.context_length = context_length
         self.output_dim = embed_dim
         self.nets = nn.ModuleDict(
             {

@@ -9,6 +9,8 @@ import torch
 from imitate import algo_factory, load_config
 from imitate.algo import bc
 from imitate.errors import ConfigError
+from imitate.models.actor import Actor, RecurrentActor, TransformerActor
+from imitate.models.heads import Deterministic, DeterministicHead, GaussianHead, GMMHead
 
 SHAPES = {"state": (2,)}
 
@@ -38,16 +40,10 @@ def batch_of(obs, actions, **extra):
     return {"obs": {"state": torch.as_tensor(obs)}, "actions": torch.as_tensor(actions), **extra}
 
 
-class FixedActor(torch.nn.Module):
-    """An actor whose head predicts given means."""
-
-    def __init__(self, mean):
-        super().__init__()
-        self.mean = torch.tensor(mean)
-        self.head = lambda features: self
-
-    def forward(self, obs, goal=None, state=None):
-        return self.mean, None
+def predict(algo, actions):
+    """Let the head predict these actions, whatever is observed."""
+    head = algo.policy.head
+    head.forward = lambda features: Deterministic(torch.tensor(actions))
 
 
 @pytest.mark.parametrize(
@@ -90,10 +86,9 @@ def test_regression_losses_by_hand():
     algo = make(
         ("algo.loss.l2_weight=1", "algo.loss.l1_weight=10", "algo.loss.cos_weight=100"), ac_dim=4
     )
-    algo.nets["policy"] = FixedActor([[0.5, 0.0, 0.0, 1.0]])
-    _, info = algo._loss(
-        {"obs": {}, "goal_obs": None, "actions": torch.tensor([[0.0, 0.5, 0.0, -1.0]])}
-    )
+    predict(algo, [[0.5, 0.0, 0.0, 1.0]])
+    batch = batch_of(torch.zeros(1, 1, 2), [[[0.0, 0.5, 0.0, -1.0]]])
+    info = algo.train_on_batch(algo.process_batch_for_training(batch), 1, validate=True)
     assert float(info["L2_Loss"]) == pytest.approx(4.5 / 4)
     assert float(info["L1_Loss"]) == pytest.approx(1.75 / 4)
     # The first three dimensions are at right angles.
@@ -104,11 +99,15 @@ def test_regression_losses_by_hand():
 def test_padded_steps_are_not_supervised():
     """Errors 1 and 3 with the second step padded: 1, not the mean of 1 and 9."""
     algo = make(("algo.rnn.enabled=true", "train.seq_length=2"), ac_dim=1)
-    algo.nets["policy"] = FixedActor([[[1.0], [3.0]]])
-    batch = {"obs": {}, "goal_obs": None, "actions": torch.zeros(1, 2, 1)}
-    assert float(algo._loss(batch)[1]["L2_Loss"]) == pytest.approx(5.0)
-    batch["pad_mask"] = torch.tensor([[True, False]])
-    assert float(algo._loss(batch)[1]["L2_Loss"]) == pytest.approx(1.0)
+    predict(algo, [[[1.0], [3.0]]])
+
+    def loss(**extra):
+        batch = batch_of(torch.zeros(1, 2, 2), torch.zeros(1, 2, 1), **extra)
+        return algo.train_on_batch(algo.process_batch_for_training(batch), 1, validate=True)
+
+    assert float(loss()["L2_Loss"]) == pytest.approx(5.0)
+    mask = torch.tensor([[True, False]])
+    assert float(loss(pad_mask=mask)["L2_Loss"]) == pytest.approx(1.0)
 
 
 def test_negative_log_likelihood_of_a_gaussian_by_hand():
@@ -123,6 +122,56 @@ def test_negative_log_likelihood_of_a_gaussian_by_hand():
         loss, _ = algo._loss(algo.process_batch_for_training(batch))
         # In evaluation too: the low noise of acting is no measure of fit.
         assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_negative_log_likelihood_of_a_mixture_by_hand():
+    """Weights 3/4 and 1/4, means 0 and 0.5, std log 2: -log(3/4 N(0.5; 0, std) + 1/4 N(0.5; 0.5, std))."""
+    algo = make(
+        ("algo.gmm.enabled=true", "algo.gmm.num_modes=2", "algo.gmm.min_std=1e-9"), ac_dim=1
+    )
+    for p in algo.nets.parameters():
+        torch.nn.init.zeros_(p)
+    with torch.no_grad():
+        algo.policy.head.mean.bias.copy_(torch.tensor([0.0, math.atanh(0.5)]))
+        algo.policy.head.logits.bias.copy_(torch.tensor([math.log(3.0), 0.0]))
+    std = math.log(2.0)
+    density = (0.75 * math.exp(-0.5 * (0.5 / std) ** 2) + 0.25) / (std * math.sqrt(2 * math.pi))
+    batch = algo.process_batch_for_training(batch_of([[[0.0, 0.0]]], [[[0.5]]]))
+    info = algo.train_on_batch(batch, 1, validate=True)
+    assert float(info["Loss"]) == pytest.approx(-math.log(density), rel=1e-5)
+    assert float(info["Log_Likelihood"]) == pytest.approx(math.log(density), rel=1e-5)
+
+
+class OwnBC(bc.BC):
+    """A class of a user, without parts of its own."""
+
+
+@pytest.mark.parametrize(
+    ("algo_class", "enabled", "network", "head"),
+    [
+        (OwnBC, (), Actor, DeterministicHead),
+        (OwnBC, ("gaussian",), Actor, GaussianHead),
+        (OwnBC, ("gmm", "rnn"), RecurrentActor, GMMHead),
+        (OwnBC, ("transformer",), TransformerActor, DeterministicHead),
+        (bc.BC_GMM, (), Actor, GMMHead),
+        (bc.BC_RNN_GMM, (), RecurrentActor, GMMHead),
+        (bc.BC_Transformer, ("gmm",), TransformerActor, DeterministicHead),
+    ],
+)
+def test_a_derived_class_has_the_enabled_parts_and_a_named_one_its_own(
+    algo_class, enabled, network, head
+):
+    config = load_config(
+        {
+            "algo_name": "bc",
+            "algo": {part: {"enabled": True} for part in enabled},
+            "train": {"seq_length": 10, "frame_stack": 10 if "transformer" in enabled else 1},
+            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
+        }
+    )
+    algo = algo_class(config.algo, config.observation, config, SHAPES, 2, "cpu")
+    assert type(algo.policy) is network
+    assert type(algo.policy.head) is head
 
 
 def train_on_two_modes(algo, steps=300):

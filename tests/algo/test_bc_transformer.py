@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.algo.bc_transformer import BC_Transformer, BC_Transformer_GMM
+from imitate.algo.bc import BC_Transformer, BC_Transformer_GMM
 from imitate.errors import ConfigError
 
 W = 4

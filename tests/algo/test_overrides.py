@@ -116,7 +116,9 @@ def test_a_key_that_is_missing_is_named_with_the_ways_to_give_it():
 
 
 def test_a_class_derived_from_one_of_the_package_is_told_that_ones_section():
-    wanted = r"algo\.actor_layer_dims: .* derives from BC, .* section=BCConfig \(from imitate\.algo\.bc_config\)"
+    wanted = (
+        r"algo\.gaussian: .* derives from BC, .* section=BCConfig \(from imitate\.algo\.bc_config\)"
+    )
 
     class MyBC(BC):
         pass

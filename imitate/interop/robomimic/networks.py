@@ -23,7 +23,7 @@ from imitate.interop.robomimic.names import (
     same,
     under,
 )
-from imitate.models.actor import Actor, TransformerActor, VAEActor
+from imitate.models.actor import Actor, RecurrentActor, TransformerActor, VAEActor
 from imitate.models.critics import CriticEnsemble
 from imitate.models.denoiser import Denoiser
 from imitate.models.heads import GaussianHead
@@ -36,9 +36,11 @@ THEIR_NAMES = {"entropy_weight": "log_entropy_weight", "cql_weight": "log_cql_we
 
 
 def _actor(net: Actor) -> list[Rule]:
+    return [*under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", ""), MLP, HEAD]
+
+
+def _recurrent_actor(net: RecurrentActor) -> list[Rule]:
     rules = under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", "")
-    if net.rnn is None:
-        return [*rules, MLP, HEAD]
     rules.append(same(r"rnn\.nets\.(.+)", "nets.rnn.nets.{}"))
     # A recurrent network keeps what runs at each of its steps a second time.
     step = "nets.rnn.per_step_net."
@@ -140,6 +142,7 @@ def _weight(net: Weight) -> list[Rule]:
 
 _RULES: dict[type[nn.Module], Callable[[Any], list[Rule]]] = {
     Actor: _actor,
+    RecurrentActor: _recurrent_actor,
     TransformerActor: _transformer_actor,
     VAEActor: _vae,
     VAESampler: _vae,
