@@ -11,17 +11,9 @@ import torch
 from imitate.algo.actor_critic import ActorCritic
 from imitate.algo.algo import Algo, Info
 from imitate.algo.on_policy import OnPolicy
+from imitate.online.memory import Memory, Source
 from imitate.online.normalization import ObsNormalizer, RewardScaler
-from imitate.online.prioritized import PrioritizedReplay
-from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Collected, Step
-
-
-class Source(Protocol):
-    """Anything that batches come from."""
-
-    def sample(self, batch_size: int) -> dict[str, Any]:
-        """Raw values of ``batch_size`` samples."""
 
 
 class Learner(Protocol):
@@ -34,7 +26,7 @@ class Learner(Protocol):
     updates: int
 
     @property
-    def memory(self) -> ReplayBuffer | None:
+    def memory(self) -> Memory | None:
         """The replay buffer; None where each rollout is forgotten."""
 
     def take(self, collected: Collected) -> None:
@@ -115,14 +107,14 @@ class ReplayLearner:
     def __init__(
         self,
         algo: Algo,
-        memory: ReplayBuffer,
+        memory: Memory,
         source: Source,
         *,
         batch_size: int,
         update_ratio: float,
         warmup_steps: int,
         obs_normalizer: ObsNormalizer | None = None,
-        demos: Source | None = None,
+        demos: Memory | None = None,
     ) -> None:
         self.algo, self._memory, self.source, self.updates = algo, memory, source, 0
         self.demos = demos
@@ -132,7 +124,7 @@ class ReplayLearner:
         self._obs_normalizer = obs_normalizer
 
     @property
-    def memory(self) -> ReplayBuffer:
+    def memory(self) -> Memory:
         """The replay buffer."""
         return self._memory
 
@@ -173,13 +165,11 @@ class ReplayLearner:
         raw = (source or self.source).sample(self._batch_size)
         self.updates += 1
         info = self.algo.train_on_batch(self.algo.process_batch_for_training(raw), epoch)
-        memory = self.memory
-        if isinstance(memory, PrioritizedReplay) and source is None:
-            errors = cast(ActorCritic, self.algo).sample_errors
-            if errors is not None:
-                # Of a mixed batch, the memory's part comes first.
-                rows = raw["index"][: raw.get("first_part", len(raw["index"]))].numpy()
-                memory.update_priorities(rows, errors[: len(rows)].cpu().numpy())
+        errors = cast(ActorCritic, self.algo).sample_errors if self.algo.gives_errors else None
+        if errors is not None and source is None:
+            # Of a mixed batch, the memory's part comes first.
+            rows = raw["index"][: raw.get("first_part", len(raw["index"]))].numpy()
+            self.memory.update_priorities(rows, errors[: len(rows)].cpu().numpy())
         return info
 
     def state_dict(self) -> dict[str, Any]:
@@ -190,7 +180,7 @@ class ReplayLearner:
             "owed": self._owed,
             "warmup_left": self._warmup_left,
             "obs": None if normalizer is None else normalizer.state_dict(),
-            "demos": self.demos.draws if isinstance(self.demos, ReplayBuffer) else None,
+            "demos": None if self.demos is None else self.demos.draws,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -199,7 +189,7 @@ class ReplayLearner:
         self._owed, self._warmup_left = float(state["owed"]), float(state["warmup_left"])
         if self._obs_normalizer is not None:
             self._obs_normalizer.load_state_dict(state["obs"])
-        if isinstance(self.demos, ReplayBuffer) and state.get("demos") is not None:
+        if self.demos is not None and state.get("demos") is not None:
             self.demos.draws = state["demos"]
 
 
@@ -226,7 +216,7 @@ class RolloutLearner:
         batch_size: int,
         reward_scaler: RewardScaler,
         obs_normalizer: ObsNormalizer | None = None,
-        demos: Source | None = None,
+        demos: Memory | None = None,
     ) -> None:
         self.algo, self.updates, self.demos = algo, 0, demos
         self._rollout_steps, self._batch_size = rollout_steps, batch_size
@@ -287,7 +277,7 @@ class RolloutLearner:
             "updates": self.updates,
             "rewards": self._reward_scaler.state_dict(),
             "obs": None if normalizer is None else normalizer.state_dict(),
-            "demos": self.demos.draws if isinstance(self.demos, ReplayBuffer) else None,
+            "demos": None if self.demos is None else self.demos.draws,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -296,7 +286,7 @@ class RolloutLearner:
         self._reward_scaler.load_state_dict(state["rewards"])
         if self._obs_normalizer is not None:
             self._obs_normalizer.load_state_dict(state["obs"])
-        if isinstance(self.demos, ReplayBuffer) and state.get("demos") is not None:
+        if self.demos is not None and state.get("demos") is not None:
             self.demos.draws = state["demos"]
 
 

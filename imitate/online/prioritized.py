@@ -1,4 +1,4 @@
-"""Steps that surprised are replayed more often.
+"""Prioritized replay: steps with large TD errors are sampled more often.
 
 Schaul et al., "Prioritized Experience Replay", ICLR 2016 (arXiv:1511.05952). With the temporal-difference error d of a
 step, its probability is p / sum p, p = (|d| + eps)^alpha, and its weight in the loss (N P)^-beta, divided by the
@@ -64,17 +64,18 @@ class SumTree:
 
 
 class PrioritizedReplay(ReplayBuffer):
-    """A memory that draws steps by priority.
+    """Replay buffer that samples steps by priority.
 
     Args:
-        alpha: 0 draws uniformly, 1 in proportion to errors.
-        beta: 0 corrects nothing in the loss, 1 corrects fully; may be changed over a training.
+        alpha: 0 samples uniformly, 1 in proportion to errors.
+        beta: exponent of the importance weights in the loss at the start of the training; 0: none, 1: full correction.
+            :meth:`anneal` raises it to 1.
         **kwargs: those of :class:`ReplayBuffer`.
     """
 
     def __init__(self, *args: Any, alpha: float = 0.6, beta: float = 0.4, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.beta = beta
+        self.beta = self._beta_at_start = beta
         self._alpha = alpha
         self._tree = SumTree(len(self.live))
         self._highest = 1.0
@@ -96,8 +97,12 @@ class PrioritizedReplay(ReplayBuffer):
         batch["weight"] = batch["weight"] * weights if "weight" in batch else weights
         return batch
 
+    def anneal(self, progress: float) -> None:
+        """Raise ``beta`` linearly to 1 with the training's progress in [0, 1]."""
+        self.beta = self._beta_at_start + (1.0 - self._beta_at_start) * progress
+
     def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
-        """Tell how wrong the values of sampled steps were; rows that hold other steps by now are left alone."""
+        """Take the TD errors (B,) of the samples ``rows`` (B,); rows that hold other steps by now are left alone."""
         kept = self.live[rows]
         priorities = (np.abs(errors[kept]) + SMALLEST) ** self._alpha
         if len(priorities):

@@ -174,6 +174,14 @@ class ReplayBuffer(StepRing):
         offsets = np.minimum(np.arange(self.frame_stack - 1, -1, -1), back)
         return self.later(rows[:, None], -offsets)
 
+    # ---- learning --------------------------------------------------------------------------------
+
+    def anneal(self, progress: float) -> None:
+        """Do nothing: uniform sampling is the same over the whole training."""
+
+    def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
+        """Do nothing: uniform sampling knows no priorities."""
+
     # ---- saving ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:

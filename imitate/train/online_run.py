@@ -21,7 +21,8 @@ from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError, TrainingError, UserError
 from imitate.online.collector import Collector
 from imitate.online.demonstrations import demonstrations_of, load_demonstrations
-from imitate.online.learners import Learner, MixedBuffer, ReplayLearner, RolloutLearner, Source
+from imitate.online.learners import Learner, MixedBuffer, ReplayLearner, RolloutLearner
+from imitate.online.memory import Memory, Source
 from imitate.online.metrics import Metrics
 from imitate.online.normalization import ObsNormalizer, RewardScaler
 from imitate.online.prioritized import PrioritizedReplay
@@ -123,9 +124,8 @@ class OnlineRun(Run):
         warmup = state.step < online.warmup_steps and online.warmup_policy == "random"
         collector.progress = min(state.step / self._total_steps, 1.0)
         collector.version = self.learner.updates
-        if isinstance(self._memory, PrioritizedReplay):
-            beta = online.prioritized.beta
-            self._memory.beta = beta + (1.0 - beta) * collector.progress
+        if self._memory is not None:
+            self._memory.anneal(collector.progress)
         asked = time.perf_counter()
         collected = collector.collect(online.collect_steps, random=warmup)
         self._waited_s += time.perf_counter() - asked
@@ -176,7 +176,7 @@ class OnlineRun(Run):
     # ---- checkpoints ------------------------------------------------------------------------------
 
     @property
-    def _memory(self) -> ReplayBuffer | None:
+    def _memory(self) -> Memory | None:
         """The replay buffer; None where each rollout is forgotten."""
         return self.learner.memory
 

@@ -66,6 +66,13 @@ def test_steps_are_drawn_in_proportion_and_weighed_inversely():
     assert (steps.sample(10)["weight"] == 1).all()
 
 
+def test_the_correction_in_the_loss_grows_to_full_over_the_training():
+    steps = memory(8, alpha=1.0, beta=0.4)
+    for progress, beta in ((0.0, 0.4), (0.5, 0.7), (1.0, 1.0)):
+        steps.anneal(progress)
+        assert steps.beta == pytest.approx(beta)
+
+
 def test_new_steps_come_first_and_forgotten_ones_never():
     steps = memory(8, alpha=1.0)
     fill(steps, 0, [1, 1, 1])
