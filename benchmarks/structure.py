@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.imports import circles, contracts, import_graph, upwards
+
 PACKAGE = Path(__file__).resolve().parent.parent / "imitate"
 CONTRACT = "Algo"
 REGISTERING = {"register", "register_algo_factory_func", "register_learner"}
@@ -33,6 +35,8 @@ class Structure:
         files: Python files in ``imitate/algo``.
         lines: their physical lines.
         private_uses: uses of another object's private members in the tests.
+        import_circles: groups of modules that import each other, as ``a, b, c``.
+        imports_upwards: imports against the layers of ``pyproject.toml``, as ``importer > imported``.
     """
 
     deepest: int
@@ -44,16 +48,19 @@ class Structure:
     files: int
     lines: int
     private_uses: int
+    import_circles: list[str]
+    imports_upwards: list[str]
 
 
 def measure(package: Path = PACKAGE) -> Structure:
-    """Read the package and its tests."""
+    """Read the package, its tests, and the layers in the ``pyproject.toml`` beside it."""
     trees = {path.stem: ast.parse(path.read_text()) for path in (package / "algo").glob("*.py")}
     bases, homes = _classes(trees)
     algorithms = {stem for stem, tree in trees.items() if _registers(tree)}
     depths = {name: _depth(name, bases) for name in bases if homes[name] in algorithms}
     depths = {name: depth for name, depth in depths.items() if depth > 0}
     deepest = max(depths.values())
+    graph = import_graph(package)
     return Structure(
         deepest=deepest,
         deepest_names=sorted(name for name, depth in depths.items() if depth == deepest),
@@ -69,6 +76,12 @@ def measure(package: Path = PACKAGE) -> Structure:
         files=len(trees),
         lines=sum(len(path.read_text().splitlines()) for path in (package / "algo").glob("*.py")),
         private_uses=sum(_private_uses(p) for p in (package.parent / "tests").rglob("*.py")),
+        import_circles=[", ".join(circle) for circle in circles(graph)],
+        imports_upwards=sorted(
+            found
+            for layers in contracts(package.parent / "pyproject.toml")
+            for found in upwards(graph, layers)
+        ),
     )
 
 

@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from imitate.moved import install as _install
-
-__version__ = "0.1.0"
+from imitate.version import __version__
 
 _install()  # former paths of modules
 

@@ -48,7 +48,7 @@ _MODULES = {
     },
 }
 _DATA = {
-    "file": "action_scale cache check confined episode extents faults fields fingerprint hdf5_format image_codec "
+    "file": "action_scale cache confined episode extents faults fields fingerprint image_codec "
     "journal observed step_forms writer",
     "batches": "agreement buffers build demo_language file_rows frame_cache free_memory gathering placement returns "
     "rewards sampling sequence_dataset statistics step_numbers step_weights store transitions windows",
@@ -61,6 +61,7 @@ MOVED = {
         for package, modules in _MODULES.items()
         for old, new in modules.items()
     },
+    "imitate.data.hdf5_format": "imitate.data.dataset_file",
     **{
         f"imitate.data.{name}": f"imitate.data.{room}.{name}"
         for room, names in _DATA.items()

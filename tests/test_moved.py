@@ -21,7 +21,6 @@ DOCUMENTED = [
     "imitate.collection.replay.replayed",
     "imitate.data.action_scale.recorded_scale",
     "imitate.data.build.build_datasets",
-    "imitate.data.check.check_dataset",
     "imitate.data.extents.Extents",
     "imitate.data.hdf5_format.DatasetFile",
     "imitate.data.journal",

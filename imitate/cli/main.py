@@ -17,10 +17,10 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-import imitate
 from imitate.cli.help_texts import complete, examples
 from imitate.cli.trust import with_trust
 from imitate.errors import UserError, nearest, printable
+from imitate.version import __version__
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -265,7 +265,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"imitate {imitate.__version__}")
+        typer.echo(f"imitate {__version__}")
         raise typer.Exit()
 
 

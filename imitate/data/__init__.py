@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 _HOMES = {
     "DataSource": "imitate.data.batches.store",
-    "DatasetFile": "imitate.data.file.hdf5_format",
+    "DatasetFile": "imitate.data.dataset_file",
     "DatasetWriter": "imitate.data.file.writer",
     "Episode": "imitate.data.file.episode",
     "KeyStats": "imitate.data.batches.statistics",
     "SequenceDataset": "imitate.data.batches.sequence_dataset",
     "ShuffledBatches": "imitate.data.batches.sampling",
     "build_datasets": "imitate.data.batches.build",
-    "check_dataset": "imitate.data.file.check",
+    "check_dataset": "imitate.data.check",
     "dataset_metadata": "imitate.data.batches.build",
     "finish_partial": "imitate.data.file.writer",
 }
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from imitate.data.batches.sequence_dataset import SequenceDataset
     from imitate.data.batches.statistics import KeyStats
     from imitate.data.batches.store import DataSource
-    from imitate.data.file.check import check_dataset
+    from imitate.data.check import check_dataset
+    from imitate.data.dataset_file import DatasetFile
     from imitate.data.file.episode import Episode
-    from imitate.data.file.hdf5_format import DatasetFile
     from imitate.data.file.writer import DatasetWriter, finish_partial
 
 __all__ = [

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from imitate.data.catalogue import PublicFile
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.dataset_file import DatasetFile
 from imitate.errors import DatasetError
 
 _BLOCK = 2**20

@@ -64,7 +64,7 @@ def make_env(
     if kind == ROBOSUITE:
         env_meta = fitted(env_meta)
     name, kwargs = str(env_meta["env_name"]), dict(env_meta.get("env_kwargs") or {})
-    if kind == ROBOSUITE:
+    if kind == ROBOSUITE:  # here, since simulators are optional and take seconds to import
         from imitate.envs.robosuite_env import RobosuiteEnv
 
         return RobosuiteEnv(

@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import imitate
 from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
 from imitate.config import Config, load_config
@@ -41,6 +40,7 @@ from imitate.policy.allocation import AllocationLimit
 from imitate.policy.archive import check_archive, damage, first_line, is_archive
 from imitate.policy.structure import check_structure, check_weights, stored_numbers
 from imitate.recognition import diagnosis, hdf5_words
+from imitate.version import __version__
 
 FORMAT_VERSION = 1
 _PARTS = ("algo_name", "config", "env_metadata", "shape_metadata", "model", "preprocess")
@@ -80,7 +80,7 @@ def checkpoint_dict(
         "train_state": _plain(train_state or {}),
         "provenance": _plain(provenance or {}),
         "versions": {
-            "imitate": imitate.__version__,
+            "imitate": __version__,
             "torch": str(torch.__version__),
             "numpy": np.__version__,
             "python": platform.python_version(),

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.dataset_file import DatasetFile
 from imitate.envs import make_env
 from imitate.envs.cameras import Camera, camera_kwargs
 from imitate.envs.env import Array, Obs

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imitate.data.curate.selection import Selection, select
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.image_codec import ImageStorage
 from imitate.envs.cameras import Camera, camera_kwargs
 from imitate.envs.migration import tell_mismatch

@@ -22,8 +22,8 @@ from imitate.data.curate.rewrite import (
     read_masks,
     write_masks,
 )
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.data.file.image_codec import ImageStorage, write_images
 from imitate.data.file.journal import JournaledFile, is_being_written, partial_of
 from imitate.errors import DatasetError

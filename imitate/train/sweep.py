@@ -26,6 +26,7 @@ from imitate.train.interrupts import ending_signals
 from imitate.train.over_seeds import SEED, Setting, settings_of
 from imitate.train.plot import draw_settings
 from imitate.train.results_table import save_table
+from imitate.train.setup import resolve
 
 POLL_S = 0.2
 TRAINER_ENDS_S = 30.0
@@ -114,8 +115,6 @@ class Sweep:
         output_dir: str | Path | None = None,
         name: str | None = None,
     ) -> None:
-        from imitate.train.setup import resolve
-
         tree, self.axes = expand(source, grid)
         if not self.axes:
             raise ConfigError(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from imitate import policy_from_checkpoint
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.dataset_file import DatasetFile
 from imitate.errors import ConfigError
 from imitate.evaluation.evaluate import evaluate
 from imitate.online.demonstrations import write_demonstrations

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from imitate.data.batches.store import DataSource
-from imitate.data.file.check import no_demos
+from imitate.data.check import no_demos
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import SCALARS
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 _log = logging.getLogger(__name__)

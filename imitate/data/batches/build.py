@@ -17,9 +17,9 @@ from imitate.data.batches.rewards import fit_rewards
 from imitate.data.batches.sequence_dataset import SequenceDataset
 from imitate.data.batches.step_weights import best_demos, step_weights, weight_keys
 from imitate.data.batches.store import DataSource
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.action_scale import refuse_rescaled
 from imitate.data.file.faults import ACTION_LIMIT, check_modality
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import ConfigError
 

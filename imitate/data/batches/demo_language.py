@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from imitate.data.batches.file_rows import Demo
 from imitate.data.batches.statistics import KeyStats
-from imitate.data.batches.store import DataSource, Demo
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.batches.store import DataSource
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, TASK_ATTRS, Instructions, instruction_of
 from imitate.errors import DatasetError
 

@@ -5,24 +5,38 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import SCALARS, Field, read_steps, scalar_source
-from imitate.data.file.hdf5_format import DAMAGED, DatasetFile
+from imitate.data.file.hdf5_format import DAMAGED
 from imitate.errors import DatasetError
-
-if TYPE_CHECKING:
-    from imitate.data.batches.store import Demo
 
 READ_DIRECTLY = ("raw", "chunked")
 """Storages whose arrays need no decoding; those in chunks are read by HDF5."""
 Decoded = Mapping[tuple[int, str], tuple[Path, int]]
 """By number of the file and key: a file with all rows that the store has of it, and the first of these rows."""
 _MAX_PLACES = 2**16
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Where a demo of a store comes from.
+
+    Attributes:
+        source: number of its file.
+        name: in the file.
+        length: in steps.
+    """
+
+    source: int
+    name: str
+    length: int
 
 
 class _Place(NamedTuple):

@@ -20,9 +20,9 @@ from typing import IO
 from tqdm import tqdm
 
 from imitate.data.batches.free_memory import gigabytes
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.cache import cache_folder, locked
 from imitate.data.file.fields import Field, read_pieces
-from imitate.data.file.hdf5_format import DatasetFile
 
 _VERSION = 1
 _SPARE_BYTES = 10**9

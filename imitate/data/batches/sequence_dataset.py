@@ -24,8 +24,8 @@ from imitate.data.batches.statistics import KeyStats, StatsOnDemand, quantiles_o
 from imitate.data.batches.step_numbers import StepNumbers
 from imitate.data.batches.store import DataSource, Store
 from imitate.data.batches.windows import Windows
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import check_step_key
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import ConfigError, DatasetError, nearest
 

@@ -13,8 +13,8 @@ from imitate.config.train import SampleWeightConfig
 from imitate.data.batches.rewards import returns_of
 from imitate.data.batches.sequence_dataset import SequenceDataset
 from imitate.data.batches.store import DataSource
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import Field, read_steps
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 from imitate.functional.returns import returns_to_go
 

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.data.batches.buffers import Buffers
-from imitate.data.batches.file_rows import READ_DIRECTLY, Decoded, FileRows
+from imitate.data.batches.file_rows import READ_DIRECTLY, Decoded, Demo, FileRows
 from imitate.data.batches.frame_cache import decode_once
 from imitate.data.batches.free_memory import free_memory
 from imitate.data.batches.placement import place
-from imitate.data.file.check import no_demos
+from imitate.data.check import no_demos
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.faults import (
     check_bounded,
     check_finite,
@@ -34,7 +35,6 @@ from imitate.data.file.fields import (
     read_pieces,
     scalar_source,
 )
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 
@@ -62,21 +62,6 @@ class DataSource:
         """Names of the demos of the open file that are meant."""
         names = file.demos(self.filter_key)[: self.demo_limit]
         return names if self.demos is None else [name for name in names if name in self.demos]
-
-
-@dataclass(frozen=True)
-class Demo:
-    """Where a demo of a store comes from.
-
-    Attributes:
-        source: number of its file.
-        name: in the file.
-        length: in steps.
-    """
-
-    source: int
-    name: str
-    length: int
 
 
 class Store:

@@ -8,7 +8,7 @@ from pathlib import Path
 from imitate.data.curate.rewrite import Changes, check_keys, rewrite
 from imitate.data.curate.selection import Selection, check_demos, select
 from imitate.data.curate.target import Target
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.dataset_file import DatasetFile
 from imitate.errors import DatasetError
 
 Progress = Callable[[int, int], None]

@@ -9,8 +9,8 @@ from typing import Any
 
 from imitate.data.curate.small_change import Progress, change
 from imitate.data.curate.target import Target
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 

@@ -12,8 +12,9 @@ from imitate.data.curate.rewrite import put_mask
 from imitate.data.curate.selection import Selection, select, solved
 from imitate.data.curate.small_change import Progress, change
 from imitate.data.curate.target import Target
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile
-from imitate.data.file.hdf5_format import DatasetFile, natural_key
+from imitate.data.file.hdf5_format import DemoFile, natural_key
 from imitate.errors import DatasetError
 
 Masks = dict[str, list[str]]
@@ -118,7 +119,7 @@ def failures_among(path: Path, demos: Sequence[str]) -> int:
         return sum(file.success(demo) is False for demo in demos)
 
 
-def _check(file: DatasetFile, chosen: Mapping[str, Sequence[str]], overwrite: bool) -> None:
+def _check(file: DemoFile, chosen: Mapping[str, Sequence[str]], overwrite: bool) -> None:
     """Masks are replaced only where that is wanted, and none is written into a file that leads out of itself."""
     file.check_confined()
     there = file.filter_keys()

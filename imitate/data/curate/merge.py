@@ -16,9 +16,9 @@ from imitate.data.curate.rewrite import (
     write_masks,
 )
 from imitate.data.curate.target import Target
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.action_scale import recorded_scale
 from imitate.data.file.confined import ConfinedFile
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 Names = dict[str, str]

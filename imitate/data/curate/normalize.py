@@ -12,8 +12,8 @@ import torch
 from imitate.data.curate.rewrite import Changes, rewrite
 from imitate.data.curate.summary import summarize
 from imitate.data.curate.target import Target
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.action_scale import NO_ATTRIBUTES, ActionScale, recorded_scale
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 from imitate.functional.normalization import mean_std_unless_constant, min_max
 

@@ -15,8 +15,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile, check_below
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.file.image_codec import decode_jpegs, encode_jpeg, storage_of
 from imitate.errors import DatasetError, nearest
 
@@ -124,8 +125,8 @@ def rewrite(
 
 
 @contextmanager
-def copying(file: DatasetFile, demo: str) -> Iterator[None]:
-    """As :meth:`DatasetFile.reading`, except that a full disk is the fault of the file that is written."""
+def copying(file: DemoFile, demo: str) -> Iterator[None]:
+    """As :meth:`DemoFile.reading`, except that a full disk is the fault of the file that is written."""
     try:
         with file.reading(f"demo '{demo}'"):
             yield
@@ -135,7 +136,7 @@ def copying(file: DatasetFile, demo: str) -> Iterator[None]:
         raise
 
 
-def read_masks(file: DatasetFile) -> dict[str, list[str]]:
+def read_masks(file: DemoFile) -> dict[str, list[str]]:
     """The masks of a file, none of them refused for names that are not in it."""
     known = set(file.demos())
     return {key: [d for d in demos if d in known] for key, demos in file.filter_keys().items()}
@@ -297,7 +298,7 @@ def _rows(
     return values if change is None else change(values)
 
 
-def check_keys(file: DatasetFile, keys: Collection[str]) -> None:
+def check_keys(file: DemoFile, keys: Collection[str]) -> None:
     """Each of ``keys`` is an array, or a group of arrays, of at least one demo.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError, nearest
 
 
@@ -38,7 +38,7 @@ class Selection:
     seed: int | None = None
 
 
-def select(file: DatasetFile, selection: Selection) -> list[str]:
+def select(file: DemoFile, selection: Selection) -> list[str]:
     """Names of the demos that fulfil all conditions, in natural order.
 
     Raises:
@@ -58,7 +58,7 @@ def select(file: DatasetFile, selection: Selection) -> list[str]:
     return [names[i] for i in sorted(drawn.tolist())]
 
 
-def check_demos(file: DatasetFile, demos: Sequence[str]) -> None:
+def check_demos(file: DemoFile, demos: Sequence[str]) -> None:
     """All names are demos of the file.
 
     Raises:
@@ -70,7 +70,7 @@ def check_demos(file: DatasetFile, demos: Sequence[str]) -> None:
             raise DatasetError(f"{file.path}: there is no demo '{name}'; {nearest(name, known)}")
 
 
-def _fits(file: DatasetFile, demo: str, selection: Selection) -> bool:
+def _fits(file: DemoFile, demo: str, selection: Selection) -> bool:
     if selection.success is not None and solved(file, demo) != selection.success:
         return False
     if (selection.min_length, selection.max_length) != (None, None):
@@ -87,7 +87,7 @@ def _between(value: float, low: float | None, high: float | None) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def solved(file: DatasetFile, demo: str) -> bool:
+def solved(file: DemoFile, demo: str) -> bool:
     """Whether a demo solves its task.
 
     Raises:

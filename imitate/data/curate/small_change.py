@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from imitate.data.curate.target import Target, check_is_hdf5
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.data.file.journal import changing
 
 _MB = 10**6

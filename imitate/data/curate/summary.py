@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.batches.statistics import KeyStats, statistics_of
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.extents import Extent, Extents
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 _PIECE_BYTES = 2 * 2**20

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.doctor.actions import Clipping
 from imitate.data.doctor.alignment import NextObs, States
 from imitate.data.doctor.duplicates import Duplicates
@@ -22,7 +23,6 @@ from imitate.data.doctor.ranges import Ranges
 from imitate.data.doctor.structure import CHECKS
 from imitate.data.doctor.survey import Check, Survey
 from imitate.data.file.extents import Extents
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 Progress = Callable[[int, int], None]

@@ -11,7 +11,7 @@ import numpy as np
 
 from imitate.data.curate.rewrite import is_per_step
 from imitate.data.file.extents import Extents
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
 
 
@@ -81,7 +81,7 @@ class Layout:
         steps: form of most demos by array.
     """
 
-    file: DatasetFile
+    file: DemoFile
     extents: Extents
     demos: list[DemoLayout]
     broken: Mapping[str, str]

@@ -8,9 +8,10 @@ from typing import Any
 
 from imitate.data.curate.rewrite import Changes, Rows, Values, read_masks, rewrite
 from imitate.data.curate.target import Target
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.doctor.diagnosis import Progress, diagnose
 from imitate.data.doctor.finding import Finding, Level, Report
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError, nearest
 
 _MAX_PASSES = 4
@@ -103,7 +104,7 @@ def _changes(path: Path, findings: Sequence[Finding]) -> Changes:
     return Changes(demos, drop_keys, {}, rows, values, masks, attrs)
 
 
-def _masks(file: DatasetFile) -> dict[str, list[str]]:
+def _masks(file: DemoFile) -> dict[str, list[str]]:
     try:
         return read_masks(file)
     except DatasetError:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
 
 OFFSET, SCALE, MODE = "action_offset", "action_scale", "action_normalization"
@@ -54,7 +54,7 @@ def _like(values: Array, model: Array) -> Array:
     return values.astype(model.dtype if model.dtype.kind == "f" else np.float32)
 
 
-def recorded_scale(file: DatasetFile) -> ActionScale | None:
+def recorded_scale(file: DemoFile) -> ActionScale | None:
     """How a file's actions were rescaled; None: they are what the robot was sent.
 
     Raises:
@@ -82,7 +82,7 @@ def recorded_scale(file: DatasetFile) -> ActionScale | None:
     return ActionScale(offset, scale, str(attrs.get(MODE, "unnamed")))
 
 
-def refuse_rescaled(file: DatasetFile) -> None:
+def refuse_rescaled(file: DemoFile) -> None:
     """A policy trained on rescaled actions would send them to the robot.
 
     Raises:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from imitate.data.file.confined import arrays_below
-from imitate.data.file.hdf5_format import DatasetFile, check_size
+from imitate.data.file.hdf5_format import DemoFile, check_size
 
 
 class Extent(NamedTuple):
@@ -40,7 +40,7 @@ class Extents:
         file: open, and not being written.
     """
 
-    def __init__(self, file: DatasetFile) -> None:
+    def __init__(self, file: DemoFile) -> None:
         self.file = file
         self._known: dict[str, dict[str, Extent]] = {}
         self._raw = file.hdf5_path.open("rb", buffering=0)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
 
 ACTION_LIMIT = 1.0 + 1e-5
@@ -15,7 +15,7 @@ ACTION_LIMIT = 1.0 + 1e-5
 IMAGE_MODALITIES = ("rgb", "depth")
 
 
-def check_length(file: DatasetFile, demo: str) -> int:
+def check_length(file: DemoFile, demo: str) -> int:
     """Number of steps of a demo.
 
     Raises:
@@ -34,7 +34,7 @@ def check_length(file: DatasetFile, demo: str) -> int:
 
 
 def check_shape(
-    file: DatasetFile, demo: str, key: str, length: int, step: tuple[int, ...], first: str
+    file: DemoFile, demo: str, key: str, length: int, step: tuple[int, ...], first: str
 ) -> None:
     """The array ``key`` has ``length`` steps, each shaped as in demo ``first``."""
     shape = file.shape(demo, key)
@@ -50,7 +50,7 @@ def check_shape(
         )
 
 
-def check_numeric(file: DatasetFile, demo: str, key: str) -> None:
+def check_numeric(file: DemoFile, demo: str, key: str) -> None:
     """The array ``key`` holds numbers."""
     dtype = file.dtype(demo, key)
     if dtype.kind not in "fiub":
@@ -59,9 +59,7 @@ def check_numeric(file: DatasetFile, demo: str, key: str) -> None:
         )
 
 
-def check_finite(
-    values: NDArray[Any], file: DatasetFile, demo: str, key: str, start: int = 0
-) -> None:
+def check_finite(values: NDArray[Any], file: DemoFile, demo: str, key: str, start: int = 0) -> None:
     """No NaN and no infinity.
 
     Args:
@@ -81,7 +79,7 @@ def check_finite(
 
 
 def check_bounded(
-    values: NDArray[Any], file: DatasetFile, demo: str, key: str, start: int = 0
+    values: NDArray[Any], file: DemoFile, demo: str, key: str, start: int = 0
 ) -> None:
     """Actions lie in [-1, 1], where the networks' outputs lie; arguments as for :func:`check_finite`."""
     if values.size == 0 or max(values.max(), -values.min()) <= ACTION_LIMIT:
@@ -93,7 +91,7 @@ def check_bounded(
     )
 
 
-def check_modality(file: DatasetFile, demo: str, key: str, modality: str) -> None:
+def check_modality(file: DemoFile, demo: str, key: str, modality: str) -> None:
     """The observation ``key`` looks like its modality."""
     step, dtype = file.shape(demo, f"obs/{key}")[1:], file.dtype(demo, f"obs/{key}")
     is_image = len(step) >= 3 or (dtype == np.uint8 and len(step) >= 2)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.file.faults import check_finite, check_numeric
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError, nearest
 
 SCALARS = ("rewards", "dones", "terminals", "timeouts")
@@ -42,7 +42,7 @@ class Field:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def lay_out(file: DatasetFile, demo: str, keys: Sequence[str]) -> dict[str, Field]:
+def lay_out(file: DemoFile, demo: str, keys: Sequence[str]) -> dict[str, Field]:
     """The fields of ``keys``, in the order of their columns, as one demo has them.
 
     Vectors and scalars become float32 columns side by side. Arrays with two dimensions or more per step, such as images
@@ -61,7 +61,7 @@ def lay_out(file: DatasetFile, demo: str, keys: Sequence[str]) -> dict[str, Fiel
     return fields
 
 
-def _step(file: DatasetFile, demo: str, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _step(file: DemoFile, demo: str, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if key in SCALARS:
         return (), np.dtype(np.float32)
     check_numeric(file, demo, key)
@@ -72,7 +72,7 @@ def _step(file: DatasetFile, demo: str, key: str) -> tuple[tuple[int, ...], np.d
 
 
 def read_steps(
-    file: DatasetFile,
+    file: DemoFile,
     demo: str,
     field: Field,
     start: int,
@@ -87,7 +87,7 @@ def read_steps(
 
 
 def read_pieces(
-    file: DatasetFile, demo: str, length: int, field: Field, threads: Executor | None = None
+    file: DemoFile, demo: str, length: int, field: Field, threads: Executor | None = None
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """An array of ``length`` steps as :class:`Field` says, in its dtype: pieces of some megabytes, and their steps.
 
@@ -104,7 +104,7 @@ def read_pieces(
         yield start, np.ascontiguousarray(values)
 
 
-def _scalars(file: DatasetFile, demo: str, key: str, start: int, stop: int) -> NDArray[Any]:
+def _scalars(file: DemoFile, demo: str, key: str, start: int, stop: int) -> NDArray[Any]:
     """Rewards and ends of an episode, derived where the file lacks them.
 
     ``dones`` and ``terminals`` stand for each other; without both nothing ends. ``timeouts`` default to the last step
@@ -125,14 +125,14 @@ def _scalars(file: DatasetFile, demo: str, key: str, start: int, stop: int) -> N
     return values
 
 
-def scalar_source(file: DatasetFile, demo: str, key: str) -> str | None:
+def scalar_source(file: DemoFile, demo: str, key: str) -> str | None:
     """The array that a key of :data:`SCALARS` is read from; None if it has to be made up."""
     stand_in = {"dones": "terminals", "terminals": "dones"}
     names = (key, stand_in.get(key, key))
     return next((name for name in names if file.has(demo, name)), None)
 
 
-def check_step_key(file: DatasetFile, demo: str, key: str) -> None:
+def check_step_key(file: DemoFile, demo: str, key: str) -> None:
     """A key of ``dataset_keys`` or ``action_keys`` that the file has, or that can be derived."""
     if key in SCALARS or file.has(demo, key):
         return

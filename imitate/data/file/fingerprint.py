@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from imitate.data.file.extents import Extent, Extents
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.language import TASK_ATTRS
 from imitate.errors import DatasetError
 
@@ -32,7 +32,7 @@ _UNPACKED_DEMOS = 25
 Item = TypeVar("Item")
 
 
-def fingerprint(file: DatasetFile) -> dict[str, Any]:
+def fingerprint(file: DemoFile) -> dict[str, Any]:
     """Size, counts, a SHA-256 of names, lengths and actions, and one of samples of everything.
 
     Raises:
@@ -56,7 +56,7 @@ def fingerprint(file: DatasetFile) -> dict[str, Any]:
     }
 
 
-def _content(file: DatasetFile, demos: Sequence[str]) -> str:
+def _content(file: DemoFile, demos: Sequence[str]) -> str:
     digest = hashlib.sha256()
     if not demos:
         return digest.hexdigest()

@@ -51,40 +51,37 @@ class _Array(NamedTuple):
     is_jpeg: bool
 
 
-class DatasetFile:
-    """A demonstration file, open for reading; also a context manager.
+class NoDemosError(DatasetError):
+    """An HDF5 file without the group of demonstrations."""
 
-    A path of another format, such as a LeRobot folder, is read through a conversion in the cache
-    (:mod:`imitate.data.formats.cached`).
+
+class DemoFile:
+    """An HDF5 file of demonstrations, open for reading; also a context manager.
 
     Args:
-        path: the HDF5 file, or a dataset of another format.
+        path: of the dataset; errors name it.
         swmr: open it such that a process that writes in HDF5's SWMR mode may go on.
+        hdf5_path: the file to read in its place; None: ``path`` itself.
 
     Attributes:
-        path: as given; errors name it.
-        hdf5_path: the HDF5 file that is read: ``path``, or its conversion.
+        path: of the dataset.
+        hdf5_path: the HDF5 file that is read.
 
     Raises:
+        NoDemosError: here, if it has no group of demonstrations.
         DatasetError: here and in every method: what is missing or damaged, in which file and demo.
     """
 
-    def __init__(self, path: str | Path, *, swmr: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, *, swmr: bool = False, hdf5_path: Path | None = None
+    ) -> None:
         self.path = Path(path).expanduser()
-        self.hdf5_path = self.path if _is_hdf5(self.path) else _converted(self.path)
+        self.hdf5_path = self.path if hdf5_path is None else hdf5_path
         self._file = _open(self.hdf5_path, swmr)
-        if not self._has_demos() and _is_convertible(self.path):
-            self.close()
-            self.hdf5_path = _converted(self.path)
-            self._file = _open(self.hdf5_path, swmr)
         self._data = self._demo_group()
         # The demo in hand and its arrays: opening one takes HDF5 longer than reading it.
         self._demo: tuple[str, h5py.Group] | None = None
         self._arrays: dict[str, _Array] = {}
-
-    def _has_demos(self) -> bool:
-        with self.reading("data"):
-            return isinstance(self._file.get("data"), h5py.Group)
 
     def _demo_group(self) -> h5py.Group:
         with self.reading("data"):
@@ -93,7 +90,7 @@ class DatasetFile:
         if isinstance(data, h5py.Group):
             return data
         self.close()
-        raise DatasetError(
+        raise NoDemosError(
             f"{self.path}: there is no group 'data' (found: {names}): "
             "demonstrations belong in data/<demo>; write them with imitate.data.DatasetWriter"
         )
@@ -296,12 +293,6 @@ class DatasetFile:
                 raise ValueError(f"it is {str(said)[:40]!r}, not true or false")
             return bool(said)
 
-    def fingerprint(self) -> dict[str, Any]:
-        """Digests that tell this file's content from another's: see :mod:`imitate.data.file.fingerprint`."""
-        from imitate.data.file import fingerprint
-
-        return fingerprint.fingerprint(self)
-
     # ---- access ----------------------------------------------------------------------------------
 
     def _group(self, demo: str) -> h5py.Group:
@@ -378,19 +369,14 @@ def _described(values: h5py.Dataset) -> _Array:
     return _Array(values, shape, dtype, False)
 
 
-def _is_hdf5(path: Path) -> bool:
-    """Whether a path is to be opened as HDF5; true of damaged files that are called so."""
+def is_hdf5(path: Path) -> bool:
+    """Decide whether a path is to be opened as HDF5; true of damaged files that are called so."""
     if path.suffix in (".hdf5", ".h5", ".partial") and path.is_file():
         return True
     return path.is_file() and (not os.access(path, os.R_OK) or h5py.is_hdf5(path))
 
 
-def _converted(path: Path) -> Path:
-    """The conversion of a dataset of another format.
-
-    Raises:
-        DatasetError: there is nothing, or nothing that can be converted.
-    """
+def _open(path: Path, swmr: bool) -> h5py.File:
     if not path.exists():
         left = unfinished_words(path)
         if left:
@@ -399,19 +385,6 @@ def _converted(path: Path) -> Path:
             diagnosis(path)
             or f"{path}: there is no such file: correct the path, or collect or download the data first"
         )
-    # Here, since the formats read and write demonstration files with this module.
-    from imitate.data.formats.cached import as_demonstration_file
-
-    return as_demonstration_file(path)
-
-
-def _is_convertible(path: Path) -> bool:
-    from imitate.data.formats.cached import convertible_format
-
-    return convertible_format(path) is not None
-
-
-def _open(path: Path, swmr: bool) -> h5py.File:
     take_up(path)
     try:
         file = _open_either_way(path, swmr)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
 
 Shape = tuple[int, ...]
@@ -38,7 +38,7 @@ class Observed:
         return ", ".join(f"{key} {shape}" for key, shape in self.shapes.items())
 
 
-def observed(files: Sequence[tuple[DatasetFile, str]]) -> Observed:
+def observed(files: Sequence[tuple[DemoFile, str]]) -> Observed:
     """Look at a demo of each file.
 
     Args:

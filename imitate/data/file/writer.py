@@ -20,7 +20,7 @@ from typing_extensions import Self
 
 from imitate.data.file.confined import ConfinedFile, check_below
 from imitate.data.file.episode import Episode, arrays_of, attrs_of, stacked
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.file.image_codec import STORAGES, ImageStorage, storage_of, write_images
 from imitate.data.file.journal import JournaledFile, is_being_written, partial_of, roll_back
 from imitate.data.file.step_forms import Form, StepForms, as_step, check_first
@@ -484,7 +484,7 @@ def finish_partial(path: str | Path) -> int:
         raise DatasetError(f"{path}: exists already: rename or remove it first")
     if is_being_written(partial):
         raise DatasetError(f"{partial}: another process is writing it: wait for it or stop it")
-    with DatasetFile(partial) as file:
+    with DemoFile(partial) as file:
         count = len(file.demos())
     if count == 0:
         raise DatasetError(f"{partial}: holds no episode: remove it")
@@ -527,7 +527,7 @@ def _taken_up(path: Path, partial: Path, rate_hz: float | None) -> bool:
 
 
 def _check_same_rate(path: Path, rate_hz: float | None) -> None:
-    with DatasetFile(path) as file:
+    with DemoFile(path) as file:
         recorded = file.control_freq
     if None not in (rate_hz, recorded) and rate_hz != recorded:
         raise DatasetError(

@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from imitate.data.curate.target import Target
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.extents import Extents
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.data.report.actions import actions
 from imitate.data.report.episodes import demo_table, episodes
 from imitate.data.report.images import thumbnails

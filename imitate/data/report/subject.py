@@ -16,7 +16,7 @@ from imitate.data.doctor.diagnosis import examine
 from imitate.data.doctor.finding import Report
 from imitate.data.doctor.layout import DemoLayout, Form, Layout, layout_of
 from imitate.data.file.extents import Extents
-from imitate.data.file.hdf5_format import DatasetFile
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
 
 Array = NDArray[Any]
@@ -38,7 +38,7 @@ class Subject:
         health: the doctor's report; values were looked at in the sample only.
     """
 
-    file: DatasetFile
+    file: DemoFile
     filter_key: str | None
     demos: Sequence[DemoLayout]
     sample: Sequence[DemoLayout]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.faults import (
     check_bounded,
     check_finite,
@@ -15,7 +16,6 @@ from imitate.data.file.faults import (
     check_shape,
 )
 from imitate.data.file.fields import SCALARS
-from imitate.data.file.hdf5_format import DatasetFile
 from imitate.errors import DatasetError
 
 _CHUNK_BYTES = 64 * 2**20

@@ -1,0 +1,103 @@
+"""The imports of a package, read from its source: circles, and imports that point up its layers.
+
+Counted are imports anywhere in a file, also inside functions and under ``TYPE_CHECKING``. The layers are those of
+import-linter's contracts in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from setuptools.config.pyprojecttoml import load_file
+
+Graph = Mapping[str, set[str]]
+"""The modules that each module imports, by dotted path."""
+Layers = Sequence[Sequence[str]]
+"""Dotted paths of packages or modules, top first; those of one layer must not import each other."""
+
+
+def import_graph(package: Path) -> dict[str, set[str]]:
+    """Read which modules of a package import which.
+
+    ``from package import name`` counts as an import of the module ``package.name`` if there is one.
+    """
+    files = {_dotted(path, package): path for path in package.rglob("*.py")}
+    return {
+        name: {other for other in _imported(ast.parse(path.read_text()), files) if other != name}
+        for name, path in files.items()
+    }
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Find the groups of modules that import each other, directly or by way of others: each sorted, all sorted."""
+    reached = {name: _reached(graph, name) for name in graph}
+    groups = {
+        tuple(sorted(other for other in reached[name] if name in reached[other])) for name in graph
+    }
+    return [list(group) for group in sorted(groups) if group]
+
+
+def upwards(graph: Graph, layers: Layers) -> list[str]:
+    """List the imports of a higher layer or of a neighbour on the same one, as ``importer > imported``.
+
+    Modules that no layer names are left out.
+    """
+    places = {path: (floor, path) for floor, paths in enumerate(layers) for path in paths}
+    found = []
+    for name, others in graph.items():
+        for other in others:
+            below, above = _place(name, places), _place(other, places)
+            if below and above and below != above and above[0] <= below[0]:
+                found.append(f"{name} > {other}")
+    return sorted(found)
+
+
+def contracts(pyproject: Path) -> list[Layers]:
+    """Read the layers of import-linter's contracts, one entry for each contract and container."""
+    settings = load_file(pyproject)["tool"]["importlinter"]
+    return [layers for contract in settings["contracts"] for layers in _layers(contract)]
+
+
+def _layers(contract: Mapping[str, Any]) -> Iterator[Layers]:
+    for container in contract.get("containers", [""]):
+        prefix = f"{container}." if container else ""
+        yield [[prefix + part.strip() for part in layer.split("|")] for layer in contract["layers"]]
+
+
+def _dotted(path: Path, package: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(tree: ast.Module, files: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in files)
+        elif isinstance(node, ast.ImportFrom):
+            members = (f"{node.module}.{alias.name}" for alias in node.names)
+            named = {member if member in files else str(node.module) for member in members}
+            yield from named & files.keys()
+
+
+def _reached(graph: Graph, start: str) -> set[str]:
+    """The modules that one module imports, directly or by way of others."""
+    found: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting.extend(graph[name])
+    return found
+
+
+def _place(name: str, places: Mapping[str, tuple[int, str]]) -> tuple[int, str] | None:
+    """The layer that a module belongs to: that of the longest path that it lies below."""
+    while name:
+        if name in places:
+            return places[name]
+        name = name.rpartition(".")[0]
+    return None
