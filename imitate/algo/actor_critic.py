@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.exploration import ActionNoise
+from imitate.algo.imagination import imagined, with_imagined
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.recurrence import to_stored
 from imitate.algo.recurrent_replay import (
@@ -33,6 +34,8 @@ from imitate.algo.rl_sections import (
     CriticConfig,
     StochasticActorConfig,
 )
+from imitate.dynamics.dynamics import Dynamics
+from imitate.dynamics.dynamics import built as dynamics_of
 from imitate.errors import DatasetError
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor
@@ -217,6 +220,10 @@ class ActorCritic(Algo[RLConfigT]):
 
     def _add_slots(self) -> None:
         super()._add_slots()
+        model = self.config.get("dynamics", None)
+        if model is not None:
+            self.nets["dynamics"] = dynamics_of(model, self.obs_shapes, self.ac_dim)
+            self.counters["model_updates"] = 0
         make = getattr(self.config, "reward_source", None)
         if make is None:
             return
@@ -247,6 +254,31 @@ class ActorCritic(Algo[RLConfigT]):
         for auxiliary in self.auxiliaries.values():
             auxiliary.follow(batch)
 
+    # ---- model ---------------------------------------------------------------------------------------------------
+
+    def _with_model(self, batch: Batch, update: Update) -> Batch:
+        """The batch with transitions that the model imagines, after the model's own step."""
+        if "dynamics" not in self.nets:
+            return batch
+        model, config = cast(Dynamics, self.nets["dynamics"]), self.config["imagination"]
+        if update.learn:
+            model.follow(batch)
+            self.counters["model_updates"] += 1
+        update.step("dynamics", model.loss(batch))
+        if not update.learn or self.counters["model_updates"] <= config.start_updates:
+            return batch
+        more = imagined(batch, model, self._drawn_actions, config, self.config.discount)
+        return with_imagined(batch, more)
+
+    def _optim_params(self) -> dict[str, Any]:
+        model, own = self.config.get("dynamics", None), super()._optim_params()
+        return own if model is None else {**own, "dynamics": model.optimizer}
+
+    def _drawn_actions(self, obs: dict[str, Tensor]) -> Tensor:
+        """Actions (N, A) drawn from the policy."""
+        features, _ = self.actor(obs, None)
+        return self.actor.head.act(features, explore=True)
+
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
@@ -271,6 +303,8 @@ class ActorCritic(Algo[RLConfigT]):
             # Parts of a batch are numbered: 0 is the replay buffer. Without a number all are demonstrations.
             part = batch.get("part", torch.ones_like(selected["discounts"]))
             selected["expert"] = (part > 0).to(selected["discounts"])
+        if "dynamics" in self.nets:
+            selected["index"] = batch["index"]
         if "next_actions" in batch:
             selected["next_actions"] = batch["next_actions"]
         return selected
@@ -303,7 +337,8 @@ class ActorCritic(Algo[RLConfigT]):
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """The sum of all losses."""
         update = Update(self, epoch=1, learn=False)
-        self._update(self._rewarded(self._transitions(batch), update), update)
+        batch = self._with_model(self._transitions(batch), update)
+        self._update(self._rewarded(batch, update), update)
         return update.loss, update.info
 
     @abstractmethod
@@ -317,7 +352,8 @@ class ActorCritic(Algo[RLConfigT]):
         """
         update = Update(self, epoch, learn=not validate)
         with torch.set_grad_enabled(not validate):
-            batch = self._rewarded(self._transitions(batch), update)
+            batch = self._with_model(self._transitions(batch), update)
+            batch = self._rewarded(batch, update)
             self._update(batch, update)
             if validate:
                 update.info |= self._validation_info(batch)
@@ -332,7 +368,7 @@ class ActorCritic(Algo[RLConfigT]):
         return {"Action_Error": (self.actor.head.act(features) - batch["actions"]).abs().mean()}
 
     def _max_grad_norm(self, name: str) -> float | None:
-        if name in self.auxiliaries:
+        if name in self.auxiliaries or name == "dynamics":
             return super()._max_grad_norm(name)
         section = self.config["actor" if name == "actor" else "critic"]
         own: float | None = section.get("max_gradient_norm", None)

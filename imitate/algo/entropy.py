@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, WrapValidator
 from torch import Tensor, nn
 
+from imitate.algo.imagination import ImaginationConfig
 from imitate.algo.recurrence import ReplayedMemoryConfig
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
@@ -19,6 +21,7 @@ from imitate.algo.rl_sections import (
 )
 from imitate.algo.sections import LayerDims
 from imitate.config import BaseConfig, DataNeeds, Section, Sequences
+from imitate.dynamics.dynamics import DYNAMICS, DynamicsConfig
 
 
 class SoftOptimParams(Section):
@@ -105,6 +108,10 @@ class SACConfig(SoftActorCriticConfig):
         description="continuous numbers of an action; null: as the environment says, else none beside choices",
     )
     rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
+    dynamics: Annotated[DynamicsConfig | None, WrapValidator(DYNAMICS.validated)] = Field(
+        None, description="learned model that adds imagined transitions to batches; null: none"
+    )
+    imagination: ImaginationConfig = Field(ImaginationConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
         """As in the base class; with memory, replayed sequences."""
@@ -115,7 +122,10 @@ class SACConfig(SoftActorCriticConfig):
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
-        return [*super().conflicts(config), *self.rnn.problems(config)]
+        problems = [*super().conflicts(config), *self.rnn.problems(config)]
+        if self.dynamics is not None:
+            problems += [*self.dynamics.problems(config), *self.imagination.problems(config)]
+        return problems
 
 
 class Temperature(nn.Module):

@@ -61,23 +61,8 @@ class MBRLConfig(AlgoSection):
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
-        train, observation, problems = config.train, config.observation, []
-        if train.frame_stack > 1:
-            problems.append(
-                f"train.frame_stack is {train.frame_stack}, but {config.algo_name} predicts one observation from the "
-                "one before: set it to 1"
-            )
-        others = [key for key, kind in observation.modality_of("obs").items() if kind != "low_dim"]
-        if others:
-            problems.append(
-                f"observation.modalities.obs: {config.algo_name} predicts vectors, but {', '.join(others)} are none: "
-                "leave them out"
-            )
-        if observation.modality_of("goal"):
-            problems.append(
-                f"observation.modalities.goal: {config.algo_name} learns a reward that knows no goal: leave it empty"
-            )
-        if train.hdf5_load_next_obs is False:
+        problems = self.dynamics.problems(config)
+        if config.train.hdf5_load_next_obs is False:
             problems.append(
                 f"train.hdf5_load_next_obs is false, but {config.algo_name} learns from next observations: leave it out"
             )

@@ -44,6 +44,26 @@ class DynamicsConfig(Section):
         description="optimizer of the model",
     )
 
+    def problems(self, config: Any) -> list[str]:
+        """Settings of the whole configuration that do not go with a model of vectors."""
+        train, observation, problems = config.train, config.observation, []
+        if train.frame_stack > 1:
+            problems.append(
+                f"train.frame_stack is {train.frame_stack}, but algo.dynamics predicts one observation from the one "
+                "before: set it to 1"
+            )
+        others = [key for key, kind in observation.modality_of("obs").items() if kind != "low_dim"]
+        if others:
+            problems.append(
+                f"observation.modalities.obs: algo.dynamics predicts vectors, but {', '.join(others)} are none: leave "
+                "them out"
+            )
+        if observation.modality_of("goal"):
+            problems.append(
+                "observation.modalities.goal: algo.dynamics predicts rewards without goals: leave it empty"
+            )
+        return problems
+
 
 class Outcome(NamedTuple):
     """What actions lead to.

@@ -158,7 +158,7 @@ def test_it_keeps_away_from_ends(ends):
     [
         ({"train.frame_stack": 2}, "train.frame_stack is 2"),
         ({"observation.modalities.obs.rgb": ["camera_image"]}, "camera_image are none"),
-        ({"observation.modalities.goal.low_dim": ["s"]}, "knows no goal"),
+        ({"observation.modalities.goal.low_dim": ["s"]}, "rewards without goals"),
         ({"train.hdf5_load_next_obs": False}, "learns from next observations"),
     ],
 )

@@ -10,7 +10,7 @@ from imitate.errors import ConfigError
 
 
 class Line(Dynamics):
-    """Member m goes ``m + 1`` times as far as the action says; a state is its own reward, and half of all steps end."""
+    """Member m goes ``m + 1`` times as far as the action says; a state is its own reward, and one step in four ends."""
 
     members = 2
 
@@ -20,7 +20,7 @@ class Line(Dynamics):
     def step(self, states, actions, generator=None):
         speed = torch.tensor([1.0, 2.0]).view(2, 1, 1)
         rewards = states.squeeze(-1)
-        return Outcome(states + speed * actions, rewards, torch.full_like(rewards, 0.5))
+        return Outcome(states + speed * actions, rewards, torch.full_like(rewards, 0.25))
 
 
 def line():
@@ -29,10 +29,10 @@ def line():
 
 def test_returns_of_plans_by_hand():
     plans = torch.tensor([[[[1.0], [2.0], [9.0]], [[0.0], [0.0], [0.0]]]])
-    # Each step counts discount * (1 - end) = 0.8 * 0.5 = 0.4 times the one before; the last action is not rewarded.
+    # Each step counts discount * (1 - end) = 0.8 * 0.75 = 0.6 times the one before; the last action is not rewarded.
     # Member 0 sees states 10, 11, 13; member 1 states 10, 12, 16.
-    first = 10 + 0.4 * (11 + 12) / 2 + 0.16 * (13 + 16) / 2
-    still = 10 * (1 + 0.4 + 0.16)
+    first = 10 + 0.6 * (11 + 12) / 2 + 0.36 * (13 + 16) / 2
+    still = 10 * (1 + 0.6 + 0.36)
     returns = line().returns(torch.tensor([[10.0]]), plans, discount=0.8, particles=3)
     torch.testing.assert_close(returns, torch.tensor([[first, still]]))
 

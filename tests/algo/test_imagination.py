@@ -1,0 +1,179 @@
+"""Imagined transitions: short trajectories by hand, and what SAC makes of them."""
+
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.algo.imagination import ImaginationConfig, imagined, with_imagined
+from imitate.dynamics.dynamics import Dynamics, Outcome
+from imitate.errors import ConfigError
+
+
+class Walk(Dynamics):
+    """A state moves by the action and is its own reward; beyond ``edge`` it ends."""
+
+    edge = 100.0
+
+    def loss(self, batch):
+        return torch.zeros(()), {}
+
+    def step(self, states, actions, generator=None):
+        following = states + actions
+        ends = (following.squeeze(-1) > self.edge).float()
+        return Outcome(following, 10 * states.squeeze(-1), ends)
+
+
+def model():
+    return Walk(None, {"s": (1,)}, 1)
+
+
+def starts(*states, weight=None):
+    states = torch.tensor(states).unsqueeze(-1)
+    return {
+        "obs": {"s": states},
+        "next_obs": {"s": states},
+        "goal_obs": None,
+        "actions": torch.zeros(len(states), 1),
+        "rewards": torch.zeros(len(states)),
+        "discounts": torch.full((len(states),), 0.9),
+        "weight": weight,
+    }
+
+
+def doubled(obs):
+    return obs["s"]
+
+
+def config(**settings):
+    return ImaginationConfig(**{"share": 0.5, **settings})
+
+
+def test_a_step_in_the_model():
+    torch.manual_seed(0)
+    more = imagined(starts(*[1.0, 3.0] * 50), model(), doubled, config(), 0.9)
+    states = more["obs"]["s"]
+    assert sorted(states.unique().tolist()) == [1.0, 3.0] and states.shape == (100, 1)
+    torch.testing.assert_close(more["actions"], states)
+    torch.testing.assert_close(more["next_obs"]["s"], 2 * states)
+    torch.testing.assert_close(more["rewards"], 10 * states.squeeze(-1))
+    torch.testing.assert_close(more["discounts"], torch.full((100,), 0.9))
+
+
+def test_one_step_of_each_trajectory_is_taken():
+    torch.manual_seed(0)
+    more = imagined(starts(*[1.0] * 900), model(), doubled, config(horizon=3), 0.9)
+    states = more["obs"]["s"].squeeze(-1)
+    counts = [(states == place).sum().item() for place in (1.0, 2.0, 4.0)]
+    assert sum(counts) == 900 and min(counts) > 240
+    torch.testing.assert_close(more["next_obs"]["s"].squeeze(-1), 2 * states)
+    torch.testing.assert_close(more["rewards"], 10 * states)
+
+
+def test_nothing_comes_after_an_end():
+    torch.manual_seed(0)
+    walk = model()
+    walk.edge = 3.0  # 1 -> 2 -> 4, which is the end
+    more = imagined(starts(*[1.0] * 400), walk, doubled, config(horizon=8), 0.9)
+    states = more["obs"]["s"].squeeze(-1)
+    assert sorted(states.unique().tolist()) == [1.0, 2.0]
+    assert (states == 2.0).float().mean() > 0.8  # seven of eight would go on
+    expected = torch.where(states == 2.0, 0.0, 0.9)
+    torch.testing.assert_close(more["discounts"], expected)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.5, 8), (0.75, 24)])
+def test_the_share_is_that_of_the_whole(share, count):
+    more = imagined(starts(*[1.0] * 8), model(), doubled, config(share=share), 0.9)
+    assert len(more["actions"]) == count
+    batch = starts(*[1.0] * 8, weight=torch.zeros(8))
+    whole = with_imagined(batch, more)
+    assert len(whole["obs"]["s"]) == len(whole["rewards"]) == 8 + count
+    assert whole["weight"].tolist() == [0.0] * 8 + [1.0] * count
+    assert whole["rewards"][:8].tolist() == [0.0] * 8 and len(batch["rewards"]) == 8
+    assert with_imagined(starts(1.0), more)["weight"] is None
+
+
+def make(seed=0, **algo):
+    small = {"layer_dims": [8]}
+    tree = {
+        "algo_name": "sac",
+        "experiment": {"epoch_every_n_steps": 10},
+        "train": {"batch_size": 8, "online": {"enabled": True, "env": "Pendulum-v1"}},
+        "algo": {
+            "actor": small,
+            "critic": small,
+            "dynamics": {**small, "members": 2},
+            "imagination": {"start_updates": 2},
+            **algo,
+        },
+        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+    }
+    torch.manual_seed(seed)
+    return algo_factory("sac", load_config(tree), {"s": (2,)}, 1)
+
+
+def raw(size=8):
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(2, size, 1, 2, generator=generator)
+    return {
+        "obs": {"s": states[0]},
+        "next_obs": {"s": states[1]},
+        "actions": torch.rand(size, 1, 1, generator=generator) * 2 - 1,
+        "n_step_rewards": torch.ones(size),
+        "discounts": torch.full((size,), 0.99),
+        "index": torch.arange(size),
+    }
+
+
+def test_losses_see_imagined_transitions_once_the_model_has_learned():
+    algo = make()
+    sizes, loss = [], algo._critic_loss
+    algo._critic_loss = lambda batch: sizes.append(len(batch["rewards"])) or loss(batch)
+    batch = algo.process_batch_for_training(raw())
+    algo.set_train()
+    before = [weight.detach().clone() for weight in algo.nets["dynamics"].parameters()]
+    for _ in range(4):
+        info = algo.train_on_batch(batch, 1)
+    assert sizes == [8, 8, 16, 16] and torch.isfinite(info["Dynamics_Loss"])
+    after = list(algo.nets["dynamics"].parameters())
+    assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    algo.set_eval()
+    algo.train_on_batch(batch, 1, validate=True)
+    assert sizes[-1] == 8
+
+
+def test_a_resumed_training_goes_on_alike():
+    algo, other = make(), make(seed=1)
+    batch = algo.process_batch_for_training(raw())
+    for _ in range(3):
+        algo.train_on_batch(batch, 1)
+    other.deserialize(algo.serialize())
+    for each in (algo, other):
+        torch.manual_seed(0)
+        each.train_on_batch(batch, 1)
+    pairs = zip(algo.nets.parameters(), other.nets.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"algo.n_step": 3}, "algo.n_step is 3, but the transitions of algo.dynamics"),
+        ({"algo.rnn.enabled": True, "train.seq_length": 4}, "algo.dynamics sees observations"),
+        ({"train.frame_stack": 2}, "train.frame_stack is 2, but algo.dynamics"),
+    ],
+)
+def test_what_does_not_go_with_a_model_is_refused(change, words):
+    settings = make().global_config
+    with pytest.raises(ConfigError, match=words):
+        settings.with_overrides(change)
+
+
+def test_rewards_of_another_source_are_not_predicted():
+    tree = {
+        "algo_name": "sqil",
+        "train": {"data": "a.hdf5", "online": {"enabled": True, "demo_ratio": 0.5}},
+        "algo": {"dynamics": {"type": "ensemble"}},
+    }
+    with pytest.raises(ConfigError, match="which sqil does not use"):
+        load_config(tree)
