@@ -270,10 +270,6 @@ class ActorCritic(Algo[RLConfigT]):
         more = imagined(batch, model, self._drawn_actions, config, self.config.discount)
         return with_imagined(batch, more)
 
-    def _optim_params(self) -> dict[str, Any]:
-        model, own = self.config.get("dynamics", None), super()._optim_params()
-        return own if model is None else {**own, "dynamics": model.optimizer}
-
     def _drawn_actions(self, obs: dict[str, Tensor]) -> Tensor:
         """Actions (N, A) drawn from the policy."""
         features, _ = self.actor(obs, None)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register
 from imitate.algo.policy_state import PolicyState
-from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Transitions
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, Transitions
 from imitate.dynamics.dynamics import DYNAMICS, Dynamics, DynamicsConfig
 from imitate.dynamics.dynamics import built as dynamics_of
 from imitate.dynamics.ensemble import EnsembleConfig
@@ -78,9 +78,6 @@ class MBRL(Algo[MBRLConfig]):
     def _create_networks(self) -> None:
         model = dynamics_of(self.config.dynamics, self.obs_shapes, self.ac_dim)
         self.nets = nn.ModuleDict({"dynamics": model})
-
-    def _optim_params(self) -> dict[str, OptimizerConfig]:
-        return {"dynamics": self.config.dynamics.optimizer}
 
     @property
     def dynamics(self) -> Dynamics:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from imitate.auxiliary.auxiliary import Auxiliary
 from imitate.config import Config
+from imitate.dynamics.dynamics import Dynamics
 from imitate.errors import ConfigError
 from imitate.models.ema import EMA
 from imitate.models.optim import backward, make_optimizer, make_scheduler
@@ -130,12 +131,14 @@ def sections_of(config: Any, nets: nn.ModuleDict) -> dict[str, Any]:
 
     Args:
         config: the algorithm's section; ``optim_params`` has the optimizers of networks by name.
-        nets: those that there are; auxiliaries name their own optimizers.
+        nets: those that there are; auxiliaries and models name their own optimizers.
     """
     section = config.get("optim_params", {})
     own = {name: section[name] for name in section if name in nets}
     return own | {
-        name: net.config.optimizer for name, net in nets.items() if isinstance(net, Auxiliary)
+        name: net.config.optimizer
+        for name, net in nets.items()
+        if isinstance(net, Auxiliary | Dynamics)
     }
 
 

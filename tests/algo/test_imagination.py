@@ -139,7 +139,7 @@ def test_losses_see_imagined_transitions_once_the_model_has_learned():
     assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
     algo.set_eval()
     algo.train_on_batch(batch, 1, validate=True)
-    assert sizes[-1] == 8
+    assert sizes[-1] == 8 and algo.nets["dynamics"].inputs.count == 4 * 8
 
 
 def test_a_resumed_training_goes_on_alike():

@@ -131,6 +131,7 @@ def test_it_learns_a_task_from_random_steps():
     """Cloning the same steps would stay where it is: their mean action is 0."""
     algo = make(dynamics=FAST)
     info = learned(algo, world())
+    assert algo.dynamics.inputs.count == 600 * 256  # its moments follow each batch
     assert info["Dynamics_Error"] < 0.02 and info["Loss"] == info["Dynamics_Loss"]
     policy = RolloutPolicy(algo)
     torch.manual_seed(0)
