@@ -24,6 +24,12 @@ def losses(algo, batch):
     return algo.train_on_batch(batch, 1, validate=True)
 
 
+def advantages(worlds, algo):
+    """Of each of two transitions."""
+    two = worlds.two_transitions()
+    return [worlds.losses(algo, worlds.only(two, row))["Advantage"] for row in (0, 1)]
+
+
 def test_critics_learn_from_the_actors_next_action(worlds):
     algo = algo_with(worlds, NARROW)
     worlds.set_actor(algo.nets["actor"], 0.1)
@@ -38,17 +44,15 @@ def test_critics_learn_from_the_actors_next_action(worlds):
 def test_the_advantage_is_over_the_actors_own_actions(worlds):
     algo = algo_with(worlds, NARROW)
     # least critics: of the data min(1, 0) and min(2, -2); of the actor's 0: min(1, -1) and min(2, -1)
-    advantage = algo._advantage(worlds.two_transitions())
-    torch.testing.assert_close(advantage, torch.tensor([1.0, -1.0]), atol=1e-4, rtol=0)
+    assert advantages(worlds, algo) == pytest.approx([1.0, -1.0], abs=1e-4)
 
 
 def test_the_value_is_a_mean_over_samples(worlds):
     algo = algo_with(worlds, WIDE, adv={"num_action_samples": 4000})
     worlds.set_critic(algo.nets["critic"], (0, 1), (0, 1))
     torch.manual_seed(0)
-    advantage = algo._advantage(worlds.two_transitions())
     # samples are clipped to [-1, 1], symmetric around 0
-    torch.testing.assert_close(advantage, torch.tensor([1.0, -1.0]), atol=0.03, rtol=0)
+    assert advantages(worlds, algo) == pytest.approx([1.0, -1.0], abs=0.03)
 
 
 @pytest.mark.parametrize(

@@ -119,16 +119,18 @@ def test_the_stochastic_backup_counts_the_entropy(worlds):
 def test_samples_come_from_three_distributions_with_their_densities(worlds):
     algo = make(ac_dim=1)
     zeroed(algo, mean=0.3, std=0.2)
-    algo.nets["critic"] = critic = Fixed([0.0, 0.0])
+    algo.nets["critic"] = critic = Fixed([1.0, 1.0])
     batch = worlds.only(prepared(algo), 0)
     gap = worlds.losses(algo, batch)["Q_Gap"]
     actions = critic.seen[0][0, :, 0]
     assert actions.shape == (13,)
     assert actions[0] == batch["actions"][0, 0]
-    # Of values that are all 0 the gap is the logarithm of the mean of one over the density: 2 of the random actions.
+    # The values are the actions themselves; one over the density is 2 for the random ones.
     normal = torch.distributions.Normal(0.3, 0.2).log_prob(actions[5:].atanh())
     density = (normal - (1 - actions[5:].square()).log()).exp()
-    assert gap == pytest.approx(math.log((4 * 2 + (1 / density).sum().item()) / 12), abs=1e-3)
+    of_random, of_policy = 2 * actions[1:5].exp().sum(), (actions[5:].exp() / density).sum()
+    wanted = ((of_random + of_policy) / 12).log() - actions[0]
+    assert gap == pytest.approx(wanted.item(), abs=1e-3)
 
 
 def test_the_next_states_policy_is_among_the_samples(worlds):

@@ -37,36 +37,39 @@ def transitions():
 
 
 @pytest.mark.parametrize(("double", "value"), [(True, 4 * 1), (False, 4 * 3)])
-def test_who_chooses_the_next_action(double, value):
+def test_who_chooses_the_next_action(worlds, double, value):
     algo = make(double=double)
     set_values(algo.nets["critic"], 2, 1)
     set_values(algo.nets["critic_target"], 1, 3)
-    assert algo._target(transitions()).tolist() == [[1 + 0.5 * value], [0.5]]
+    targets = [worlds.losses(algo, worlds.only(transitions(), row))["Q_Targets"] for row in (0, 1)]
+    assert targets == [1 + 0.5 * value, 0.5]
 
 
-def test_the_loss_is_huber_of_the_taken_action():
+def test_the_loss_is_huber_of_the_taken_action(worlds):
     algo = make()
     set_values(algo.nets["critic"], 2, 1)
     set_values(algo.nets["critic_target"], 1, 3)
     # Values 2 and 2; targets 3 and 0.5: errors 1 and 1.5.
-    assert algo._critic_loss(transitions())[0].item() == pytest.approx((0.5 + 1.0) / 2)
+    assert worlds.losses(algo, transitions())["Critic_Loss"] == pytest.approx((0.5 + 1.0) / 2)
 
 
-def test_quantiles_of_the_taken_action_follow_those_of_the_best_next_one():
+def test_quantiles_of_the_taken_action_follow_those_of_the_best_next_one(worlds):
     algo = make(critic={"layer_dims": [], "num_quantiles": 2}, double=False)
     # By choice: quantiles 0 and 2 times the state, 1 and 3 times the state; the targets' second choice is best too.
     set_values(algo.nets["critic"], 0, 2, 1, 3)
     set_values(algo.nets["critic_target"], 0, 2, 1, 3)
     batch = transitions()
     assert algo.nets["critic"](batch["obs"]).tolist() == [[1.0, 2.0], [2.0, 4.0]]
-    assert algo._target(batch).tolist() == [[3.0, 7.0], [0.5, 0.5]]
-    loss, info = algo._critic_loss(batch)
+    # Targets 3 and 7; 0.5 and 0.5.
+    targets = [worlds.losses(algo, worlds.only(batch, row))["Q_Targets"] for row in (0, 1)]
+    assert targets == [5.0, 0.5]
+    info = worlds.losses(algo, batch)
     # First sample: quantiles 0, 2 at 1/4, 3/4 against 3, 7: errors 3, 7 and 1, 5, all above, Huber 2.5, 6.5, 0.5, 4.5.
     first = 0.25 * (2.5 + 6.5) / 2 + 0.75 * (0.5 + 4.5) / 2
     # Second: quantiles 2, 6 against 0.5 twice: errors -1.5 and -5.5, below, Huber 1 and 5.
     second = 0.75 * 1.0 + 0.25 * 5.0
-    assert loss.item() == pytest.approx((first + second) / 2)
-    assert info["Q"].item() == pytest.approx((1 + 4) / 2)
+    assert info["Critic_Loss"] == pytest.approx((first + second) / 2)
+    assert info["Q"] == pytest.approx((1 + 4) / 2)
     action = algo.act({"s": torch.ones(1, 1)}, algo.initial_state(1)).action
     assert action.tolist() == [[0.0, 1.0]]
 

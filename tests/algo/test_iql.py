@@ -102,18 +102,22 @@ def test_the_actor_and_the_critics_see_the_new_value(worlds, algo):
     assert info["Critic_Loss"] != first["Critic_Loss"]
 
 
-def test_values_here_and_next_belong_to_the_goal_of_their_sample(algo):
-    """V weighs states by 1 and goals by 10."""
-    value = algo._critic("vf")
-    both = {
-        "obs": {"s": torch.tensor([[1.0], [2.0]])},
-        "next_obs": {"s": torch.tensor([[4.0], [8.0]])},
-    }
-    value.forward = lambda obs, actions, goal: (obs["s"] + 10 * goal["g"]).T
-    batch = {**both, "goal_obs": {"g": torch.tensor([[1.0], [3.0]])}}
-    here, following = algo._values_here_and_next(batch)
-    assert here.tolist() == [11.0, 32.0]
-    assert following.tolist() == [14.0, 38.0]
+def test_values_here_and_next_belong_to_the_goal_of_their_sample(algo, worlds):
+    """V weighs states by 1 and goals by 10; all other critics are 0."""
+    for name, members in (("vf", 1), ("critic", 2), ("critic_target", 2)):
+        worth = 10.0 if name == "vf" else 0.0
+        algo.nets[name].forward = lambda obs, actions, goal, members=members, worth=worth: (
+            worth / 10 * obs["s"] + worth * goal["g"]
+        ).T.repeat(members, 1)
+    batch = worlds.two_transitions(
+        next_obs={"s": torch.tensor([[4.0], [8.0]])},
+        goal_obs={"g": torch.tensor([[1.0], [3.0]])},
+        discounts=torch.tensor([0.5, 0.5]),
+    )
+    found = losses(algo, batch)
+    # Here 11 and 32; next 14 and 38, so that the two critics' targets are 8 and 19.5.
+    assert float(found["Advantage"]) == pytest.approx(-(11 + 32) / 2)
+    assert float(found["Critic_Loss"]) == pytest.approx(2 * (8**2 + 19.5**2) / 2)
 
 
 def test_weights_of_samples(algo, worlds):

@@ -19,8 +19,10 @@ def test_the_target_uses_both_target_networks_and_smooths_within_bounds(td3, wor
     algo = td3(actor={"noise_std": 100.0, "noise_clip": 0.5})
     worlds.set_actor(algo.nets["actor_target"], slope=0.0)
     worlds.set_actor(algo.actor, slope=100.0)
-    actions = algo._next_actions(worlds.two_transitions())
-    assert actions.abs().tolist() == [[0.5], [0.5]]
+    # Critics of a and -a: the least is -|a|, and noise so wide is clipped to 0.5 or -0.5.
+    worlds.set_critic(algo.nets["critic_target"], (0, 1), (0, -1))
+    info = worlds.losses(algo, worlds.only(worlds.two_transitions(), 0, 50))
+    assert info["Q_Targets"] == pytest.approx(1.0 - 0.5 * 0.5)
 
 
 def test_losses_by_hand(td3, worlds):
@@ -30,12 +32,11 @@ def test_losses_by_hand(td3, worlds):
     worlds.set_critic(algo.nets["critic"], (1, 1), (0, 0))
     worlds.set_critic(algo.nets["critic_target"], (1, 2), (2, 0))
     batch = worlds.two_transitions()
-    loss, info = algo._critic_loss(batch)
+    info = worlds.losses(algo, batch)
     first = 1.0 + 0.5 * (4 + 2 * math.tanh(0.4))
     errors = [(first - 2) ** 2 + first**2, (0.5 - 1) ** 2 + 0.5**2]
-    assert loss.item() == pytest.approx(sum(errors) / 2)
-    actor_loss, _ = algo._actor_loss(batch)
-    assert actor_loss.item() == pytest.approx(-(1.5 + math.tanh(0.2)))
+    assert info["Critic_Loss"] == pytest.approx(sum(errors) / 2)
+    assert info["Actor_Loss"] == pytest.approx(-(1.5 + math.tanh(0.2)))
 
 
 def test_the_actor_follows_every_second_update(td3, worlds):
@@ -107,10 +108,10 @@ def test_ddpg_losses_by_hand(worlds):
     worlds.set_critic(algo.nets["critic"], (1, 1))
     worlds.set_critic(algo.nets["critic_target"], (1, 2))
     batch = worlds.two_transitions()
-    loss, _ = algo._critic_loss(batch)
+    info = worlds.losses(algo, batch)
     first = 1.0 + 0.5 * (4 + 2 * math.tanh(0.4))
-    assert loss.item() == pytest.approx(((first - 2) ** 2 + 0.25) / 2)
-    assert algo._actor_loss(batch)[0].item() == pytest.approx(-(1.5 + math.tanh(0.2)))
+    assert info["Critic_Loss"] == pytest.approx(((first - 2) ** 2 + 0.25) / 2)
+    assert info["Actor_Loss"] == pytest.approx(-(1.5 + math.tanh(0.2)))
 
 
 @pytest.mark.parametrize("name", ["td3", "ddpg"])

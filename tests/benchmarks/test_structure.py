@@ -56,7 +56,7 @@ def test_figures_of_a_small_package(tmp_path):
         package__algo__first=FIRST,
         package__algo__second=SECOND,
         package__train__run="def f(x):\n    return isinstance(x, (int, First))\n",
-        tests__test_first="def test():\n    assert algo._loss() + self._own\n",
+        tests__test_first="def test():\n    assert algo._loss() + self._own + super()._act() + step._replace()\n",
     )
     found = measure(tmp_path / "package")
     assert found.deepest == 3 and found.deepest_names == ["Second"]

@@ -1,13 +1,14 @@
 """`imitate dagger`: who is meant, and what is refused before anything runs."""
 
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from imitate.cli import dagger
 from imitate.cli.main import app
 from imitate.config import load_config
-from imitate.errors import ConfigError
 from imitate.interactive.supervision import Labels, TakesOver
 from tests.demo_files import make_demo_file
 
@@ -19,8 +20,29 @@ OBS = {
 }
 
 
-def test_the_experts_share_falls_from_round_to_round():
-    supervise = dagger._supervisor("scripted", 0.5, 1, None, "Lift")
+@pytest.fixture
+def planned(monkeypatch, tmp_path):
+    """Runs the command without its rounds; what they would have been called with."""
+
+    def run(*args, config="bc/bc", env=("--env", "Pendulum-v1")):
+        called = {}
+
+        def dagger(config, plan, supervise, meta, out, **rest):
+            called.update(config=config, plan=plan, supervise=supervise, meta=meta, **rest)
+            return SimpleNamespace(exit_code=0, rounds=[])
+
+        monkeypatch.setattr("imitate.interactive.dagger.dagger", dagger)
+        command = ["dagger", "--config", config, "--out", str(tmp_path / "out")]
+        result = CliRunner().invoke(app, [*command, *env, *args])
+        assert result.exit_code == 0, result.output
+        return SimpleNamespace(**called)
+
+    return run
+
+
+@pytest.mark.robosuite
+def test_the_experts_share_falls_from_round_to_round(planned):
+    supervise = planned(env=("--env", "Lift")).supervise
     shares = []
     for number in (1, 2):
         labels = supervise(number)
@@ -32,23 +54,27 @@ def test_the_experts_share_falls_from_round_to_round():
     assert shares == pytest.approx([0.5, 0.25], abs=0.07)
 
 
-def test_a_script_takes_over_where_the_policy_errs():
-    supervisor = dagger._supervisor("scripted", 0.5, 1, "expert", "Lift")(1)
+@pytest.mark.robosuite
+def test_a_script_takes_over_where_the_policy_errs(planned):
+    supervisor = planned("--take-over", "expert", env=("--env", "Lift")).supervise(1)
     assert isinstance(supervisor, TakesOver)
     supervisor.start_episode(0)
     words = [supervisor.watch(OBS, np.ones(7)) for _ in range(10)]
     assert [word.takes_over for word in words] == [False] * 4 + [True] * 6
 
 
-def test_a_person_is_a_function_that_is_named():
-    supervisor = dagger._supervisor("scripted", 0.5, 1, "numpy:add", "Lift")(1)
+def test_a_person_is_a_function_that_is_named(planned):
+    supervisor = planned("--take-over", "numpy:add").supervise(1)
     assert supervisor.watch(np.ones(2), np.ones(2)).label.tolist() == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("name", ["nowhere.pth", "numpy:nobody", "no_such_module:hand", ":"])
-def test_an_expert_that_is_not_there(name):
-    with pytest.raises(ConfigError, match="--expert: .* is neither a file nor module:function"):
-        dagger._expert(name, "Lift")
+def test_an_expert_that_is_not_there(name, tmp_path):
+    args = ["dagger", "--config", "bc/bc", "--out", str(tmp_path / "out"), "--env", "Pendulum-v1"]
+    result = CliRunner().invoke(app, [*args, "--expert", name])
+    assert result.exit_code == 2
+    assert f"--expert: '{name}' is neither a file nor module:function" in result.output
+    assert not (tmp_path / "out").exists()
 
 
 def test_steps_by_hand_are_not_thinned(tmp_path):
@@ -65,25 +91,31 @@ def test_there_must_be_an_environment(tmp_path):
     assert "--env: name the environment" in result.output
 
 
-def test_a_null_horizon_follows_from_the_demonstrations(tmp_path):
-    assert dagger._horizon(None) == 400
+def test_a_null_horizon_follows_from_the_demonstrations(tmp_path, planned):
+    null = ("--set", "experiment.rollout.horizon=null", "--expert", "math:sqrt")
+    assert planned(*null).plan.horizon == 400
     path = make_demo_file(tmp_path / "demos.hdf5", num_demos=2, length=(30, 40))
-    assert dagger._horizon(path) == 80
+    assert planned(*null, "--dataset", str(path)).plan.horizon == 80
+    assert (
+        planned("--expert", "math:sqrt", "--set", "experiment.rollout.horizon=7").plan.horizon == 7
+    )
 
 
-def test_the_configurations_environment_stands_in_for_a_real_robot(tmp_path):
+def test_the_configurations_environment_stands_in_for_a_real_robot(tmp_path, planned):
     robot = {"env_name": "my_arm", "type": 4, "env_kwargs": {"port": 1}}
     path = make_demo_file(tmp_path / "demos.hdf5", num_demos=2, length=5, env_meta=robot)
-    config = load_config(
-        {
-            "algo_name": "bc",
-            "experiment": {"env_meta_update_dict": {"env_name": "Pendulum-v1", "type": 2}},
-            "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
-        }
-    )
-    meta = dagger._environment(None, path, config)
+    config = tmp_path / "config.json"
+    tree = {
+        "algo_name": "bc",
+        "experiment": {"env_meta_update_dict": {"env_name": "Pendulum-v1", "type": 2}},
+        "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
+    }
+    config.write_text(json.dumps(tree))
+    args = ("--dataset", str(path), "--expert", "math:sqrt")
+    meta = planned(*args, config=str(config), env=()).meta
     assert (meta["env_name"], meta["type"], meta["env_kwargs"]) == ("Pendulum-v1", 2, {})
-    assert dagger._environment("MountainCar-v0", path, config)["env_name"] == "MountainCar-v0"
+    other = planned(*args, config=str(config), env=("--env", "MountainCar-v0")).meta
+    assert other["env_name"] == "MountainCar-v0"
 
 
 def test_a_real_robot_is_refused_before_anything_is_trained(tmp_path):
@@ -97,13 +129,15 @@ def test_a_real_robot_is_refused_before_anything_is_trained(tmp_path):
     assert not out.exists()
 
 
-def test_all_observations_of_the_demonstrations(tmp_path):
+def test_all_observations_of_the_demonstrations(tmp_path, planned):
     file = make_demo_file(
         tmp_path / "demos.hdf5", num_demos=1, length=3, obs_dims={"one": 2, "two": 1}
     )
     config = load_config("bc/bc", ["observation.modalities=auto"])
-    taken = dagger._with_keys(config, file)
+    auto = ("--set", "observation.modalities=auto", "--expert", "math:sqrt", "--dataset", str(file))
+    taken = planned(*auto, env=()).config
     assert set(taken.all_obs_keys) == {"one", "two"}
     assert taken.train.data == config.train.data
-    with pytest.raises(ConfigError, match="but there are none"):
-        dagger._with_keys(config, None)
+    command = ["dagger", "--config", "bc/bc", "--out", str(tmp_path / "out"), *auto[:4]]
+    result = CliRunner().invoke(app, [*command, "--env", "Pendulum-v1"])
+    assert result.exit_code == 2 and "but there are none" in result.output

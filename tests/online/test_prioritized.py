@@ -81,6 +81,9 @@ def test_new_steps_come_first_and_forgotten_ones_never():
     counts = torch.bincount(steps.sample(1000)["obs"]["s"].flatten().long(), minlength=51)
     assert counts[50] == pytest.approx(500, abs=2) and counts[0] == pytest.approx(500, abs=2)
     steps.drop_episodes(np.array([0]))
+    left = priorities(steps)
+    dropped = ~steps.live[: len(left)]
+    assert dropped.any() and (left[dropped] == 0).all()
     for episode in range(5):
         fill(steps, 100 * episode, [1, 1, 1])
         live = set(steps.vectors[steps.live, 0].tolist())

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from imitate.envs import make_env
 from imitate.envs.experts import Habits, find_expert
 from imitate.errors import EnvError
 from imitate.simulation import demonstrate as module
@@ -100,11 +101,20 @@ def test_failures_are_kept_or_replaced(monkeypatch):
 
 
 @pytest.mark.robosuite
-def test_a_simulator_that_blows_up_is_replaced():
-    plan = Plan(env_meta=LIFT, seed=0)
-    env = module._worker_env('{"env_name": "Lift", "type": 1, "env_kwargs": {}}')
-    env._env.step = None  # calling it raises TypeError
-    demo = demonstrate(plan, 0)
+def test_a_simulator_that_blows_up_is_replaced(monkeypatch):
+    made = []
+
+    def make(meta):
+        env = make_env(meta)
+        if not made:
+            env.base_env.step = None  # calling it raises TypeError
+        made.append(env)
+        return env
+
+    monkeypatch.setattr(module, "make_env", make)
+    # A description of its own: simulators of other tests are kept by theirs.
+    demo = demonstrate(Plan(env_meta={**LIFT, "env_kwargs": {"horizon": 999}}, seed=0), 0)
+    assert len(made) == 2
     assert demo.success
     assert demo.attempts == 2
     assert demo.problems[0].startswith("episode 0, attempt 0: TypeError")

@@ -1,6 +1,8 @@
 """Memory that is used again: never while somebody can still see it."""
 
+import math
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -53,11 +55,17 @@ def test_whatever_still_looks_at_a_batch_keeps_its_memory(kept):
 
 def test_few_are_kept_and_none_is_pickled():
     buffers = Buffers()
-    held = [buffers.empty(SHAPE, UINT8) for _ in range(10)]
-    del held
-    assert sum(len(free) for free in buffers._free.values()) == 4
-    for size in range(200_000, 200_020):
-        buffers.empty((size,), UINT8)
-    assert len(buffers._free) <= 8
+    tracemalloc.start()
+    try:
+        held = [buffers.empty(SHAPE, UINT8) for _ in range(10)]
+        del held
+        batch = math.prod(SHAPE)
+        assert tracemalloc.get_traced_memory()[0] == pytest.approx(4 * batch, rel=0.05)
+        for size in range(200_000, 200_020):
+            buffers.empty((size,), UINT8)
+        # At most eight sizes: those of the large batches are gone, too.
+        assert tracemalloc.get_traced_memory()[0] < 9 * 200_020
+    finally:
+        tracemalloc.stop()
     assert len(pickle.dumps(buffers)) < 200
     assert pickle.loads(pickle.dumps(buffers)).empty(SHAPE, UINT8).shape == SHAPE

@@ -6,8 +6,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imitate.data import DatasetFile
-from imitate.data.curate import summary
-from imitate.data.curate.summary import summarize
+from imitate.data.curate.summary import key_statistics, summarize
+from imitate.data.file.extents import Extent
+
+
+class Pieces:
+    """The arrays of demos in memory, in the place of those of a file."""
+
+    def __init__(self, pieces):
+        self.demos = {f"demo_{number}": piece for number, piece in enumerate(pieces)}
+
+    def of(self, demo):
+        array = self.demos[demo]
+        return {key: Extent(array.shape, array.dtype, None) for key in ("actions", "obs/image")}
+
+    def read(self, demo, key, start, stop):
+        return self.demos[demo][start:stop]
+
+    def statistics(self, key="actions"):
+        return key_statistics(self, list(self.demos), key)
 
 
 @settings(max_examples=50, deadline=None)
@@ -20,7 +37,7 @@ from imitate.data.curate.summary import summarize
 def test_rows_in_whatever_pieces(seed, lengths, width, offset):
     random = np.random.default_rng(seed)
     pieces = [random.normal(size=(n, width)) + offset for n in lengths]
-    found = summary._row_statistics(iter(pieces), width)
+    found = Pieces(pieces).statistics()
     values = np.concatenate(pieces)
     np.testing.assert_allclose(found.mean, values.mean(axis=0), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(found.std, values.std(axis=0), rtol=1e-9, atol=1e-11)
@@ -30,7 +47,7 @@ def test_rows_in_whatever_pieces(seed, lengths, width, offset):
 
 def test_many_rows_are_grouped_to_the_same_result():
     values = np.random.default_rng(0).normal(size=(50_003, 3)) * [1, 10, 100]
-    found = summary._row_statistics(iter(np.array_split(values, 7)), 3)
+    found = Pieces(np.array_split(values, 7)).statistics()
     np.testing.assert_allclose(found.mean, values.mean(axis=0), rtol=1e-10)
     np.testing.assert_allclose(found.std, values.std(axis=0), rtol=1e-12)
     np.testing.assert_array_equal(found.min, values.min(axis=0))
@@ -50,7 +67,7 @@ def test_images_per_channel(demo_file):
 
 def test_white_images_do_not_overflow():
     piece = np.full((3000, 2, 2, 1), 255, dtype=np.uint8)
-    found = summary._pixel_statistics(iter([piece] * 4), (2, 2, 1))
+    found = Pieces([piece] * 4).statistics("obs/image")
     assert (found.mean.tolist(), found.std.tolist()) == ([255.0], [0.0])
 
 

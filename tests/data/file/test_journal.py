@@ -1,21 +1,44 @@
 import fcntl
+import os
+import signal
+from contextlib import contextmanager
 
 import pytest
 
 from imitate.data.file.journal import JournaledFile, is_being_written, journal_of, roll_back
 
 
+@contextmanager
+def writer(path, data, *changes):
+    """A process that commits data, makes some changes, and is killed in the end."""
+    ready, done = os.pipe()
+    process = os.fork()
+    if process == 0:
+        file = JournaledFile(path)
+        file.write(data)
+        file.commit()
+        for offset, data in changes:
+            file.seek(offset)
+            if data is None:
+                file.commit()
+            else:
+                file.write(data)
+        os.write(done, b".")
+        signal.pause()
+    try:
+        os.read(ready, 1)
+        yield
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        os.close(ready)
+        os.close(done)
+
+
 def written(path, *changes):
     """A file whose writer made some changes after a commit of b"0123456789" and then died."""
-    file = JournaledFile(path)
-    file.write(b"0123456789")
-    file.commit()
-    for offset, data in changes:
-        file.seek(offset)
-        file.write(data)
-    file._journal.close()  # what the death of a process does to its lock
-    file._file.close()
-    return path
+    with writer(path, b"0123456789", *changes):
+        return path
 
 
 def test_changes_since_the_commit_are_taken_back(tmp_path):
@@ -40,14 +63,8 @@ def test_a_record_cut_short_was_never_acted_on(tmp_path, lost):
 
 def test_after_a_commit_nothing_is_taken_back(tmp_path):
     path = tmp_path / "a"
-    file = JournaledFile(path)
-    file.write(b"0123")
-    file.commit()
-    file.seek(0)
-    file.write(b"ab")
-    file.commit()
-    assert is_being_written(path)
-    file._journal.close()
+    with writer(path, b"0123", (0, b"ab"), (0, None)):
+        assert is_being_written(path)
     assert not is_being_written(path)
     roll_back(path)
     assert path.read_bytes() == b"ab23"

@@ -593,11 +593,11 @@ def test_steps_are_not_appended_to_demos_with_next_obs(tmp_path):
 
 def test_what_lies_under_another_name_is_named(tmp_path):
     path = tmp_path / "a b.hdf5"
-    writer = DatasetWriter(path, META)
-    writer.append_episode(episode())
-    with pytest.raises(DatasetError, match="is being recorded.*a b.hdf5.partial"):
-        DatasetFile(path)
-    writer._abandon()
+    with pytest.raises(KeyboardInterrupt), DatasetWriter(path, META) as writer:
+        writer.append_episode(episode())
+        with pytest.raises(DatasetError, match="is being recorded.*a b.hdf5.partial"):
+            DatasetFile(path)
+        raise KeyboardInterrupt
     with pytest.raises(DatasetError, match="imitate dataset finish .*a b.hdf5'"):
         DatasetFile(path)
     done = CliRunner().invoke(app, ["info", str(path)])
