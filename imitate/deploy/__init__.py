@@ -1,1 +1,47 @@
-"""Policies on robots: action limits, stamped chunks, the wire between a policy server and its clients."""
+"""Policies on robots: the control loop and its limits, robots and devices, policy server and client, action chunks."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "ActionLimits": "limits",
+    "ControlLoop": "loop",
+    "Guidance": "robot",
+    "Observation": "robot",
+    "PolicyServer": "server",
+    "RemotePolicy": "client",
+    "Report": "loop",
+    "Robot": "robot",
+    "RobotError": "robot",
+    "Safety": "loop",
+    "Teleoperator": "robot",
+}
+
+if TYPE_CHECKING:
+    from imitate.deploy.client import RemotePolicy
+    from imitate.deploy.limits import ActionLimits
+    from imitate.deploy.loop import ControlLoop, Report, Safety
+    from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+    from imitate.deploy.server import PolicyServer
+
+__all__ = [
+    "ActionLimits",
+    "ControlLoop",
+    "Guidance",
+    "Observation",
+    "PolicyServer",
+    "RemotePolicy",
+    "Report",
+    "Robot",
+    "RobotError",
+    "Safety",
+    "Teleoperator",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'imitate.deploy' has no attribute '{name}'")
+    return getattr(import_module(f"imitate.deploy.{_HOMES[name]}"), name)

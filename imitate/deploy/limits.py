@@ -147,7 +147,7 @@ class LimitFilter:
         return None if self._last is None else self._last.copy()
 
     def start(self, at: ArrayLike | None) -> None:
-        """Begin at rest.
+        """Begin at rest, with new :attr:`counts`.
 
         Args:
             at: (A,) the action that keeps the robot where it is, from which the first action is limited; None where
@@ -157,6 +157,7 @@ class LimitFilter:
             LimitError: ``at`` is not finite, of another size, or outside of the box.
         """
         self._last, self._change = None, np.zeros(self.limits.size)
+        self.counts = LimitCounts()
         if at is None:
             return
         pose = self._checked(at, "the present pose")

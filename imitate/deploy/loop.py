@@ -1,0 +1,429 @@
+"""The control loop: a policy moves a robot at a fixed rate, and the robot rests whatever goes wrong.
+
+Each control step: observe, act, limit, send, wait for the next period. A step without a usable action (the observation
+is old or not finite, nothing is planned, the policy's server does not answer) holds the pose; holding for longer than
+``Safety.hold_s`` ends the episode. The robot is stopped at every end.
+
+This is no safety function in the sense of any norm: it runs in a user process. Keep a hand on the emergency stop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.limits import LimitCounts, LimitError, LimitFilter
+from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+from imitate.deploy.watchdog import Watchdog, stop_robot
+from imitate.errors import NotFiniteError, UserError
+
+Vector = NDArray[np.float64]
+
+
+class Actor(Protocol):
+    """A policy as the loop needs it: :class:`imitate.RolloutPolicy`, a remote one, an asynchronous one.
+
+    It may also have ``control_freq`` (Hz), ``obs_keys`` and ``cut_plan()``.
+    """
+
+    def start_episode(self, lang: str | None = None) -> None:
+        """Forget the last episode."""
+
+    def __call__(self, ob: Mapping[str, Any]) -> Vector | None:
+        """The action (A,) for an observation; None: there is none yet, hold."""
+
+
+@dataclass(frozen=True)
+class Safety:
+    """When to hold, and when to give up. Defaults suit an arm at 10 to 30 Hz.
+
+    Attributes:
+        max_age_periods: an observation older than so many control periods is not acted on.
+        hold_s: seconds of holding after which the episode ends.
+        late: so many late steps ...
+        late_of: ... among so many end the episode.
+        watchdog_s: seconds without a finished step after which another thread stops the robot; three periods at least.
+        frozen: steps with identical images after which the camera counts as frozen; 0: not checked.
+        first_action: one too far from the present pose is approached within the limits, or refused.
+        stop_attempts: times that a stop which raises is tried.
+    """
+
+    max_age_periods: float = 3.0
+    hold_s: float = 1.0
+    late: int = 3
+    late_of: int = 10
+    watchdog_s: float = 0.5
+    frozen: int = 10
+    first_action: Literal["approach", "refuse"] = "approach"
+    stop_attempts: int = 3
+
+
+@dataclass
+class Report:
+    """What happened in an episode.
+
+    Attributes:
+        steps: control steps in which an action was sent.
+        late: control steps that ended after their period.
+        held: control steps that held the pose, by reason.
+        interventions: control steps in which a person acted.
+        latencies_ms: from asking for the observation to having sent the action.
+        gaps: times from one sent action to the next, in periods.
+        limits: actions changed by the limits.
+        unstamped: True where the robot does not tell when it observed, so that freshness was not checked.
+        ended_by: why the episode ended: ``steps``, an event of the teleoperator, or ``success``.
+    """
+
+    steps: int = 0
+    late: int = 0
+    held: Counter[str] = field(default_factory=Counter)
+    interventions: int = 0
+    latencies_ms: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    limits: LimitCounts = field(default_factory=LimitCounts)
+    unstamped: bool = False
+    ended_by: str = "steps"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "steps": self.steps,
+            "late": self.late,
+            "held": dict(self.held),
+            "interventions": self.interventions,
+            "limited": dict(self.limits.changed),
+            "latency_ms": self._percentiles(self.latencies_ms),
+            "gap_periods": self._percentiles(self.gaps),
+            "long_gaps": sum(gap > 1.2 for gap in self.gaps),
+            "freshness_checked": not self.unstamped,
+            "ended_by": self.ended_by,
+        }
+
+    @staticmethod
+    def _percentiles(values: list[float]) -> dict[str, float]:
+        if not values:
+            return {}
+        marks = np.percentile(values, (50, 95, 99, 100))
+        return dict(zip(("p50", "p95", "p99", "max"), map(float, marks), strict=True))
+
+    def __str__(self) -> str:
+        words = [f"{self.steps} steps"]
+        if self.latencies_ms:
+            marks = self._percentiles(self.latencies_ms)
+            words.append(
+                f"latency p50 {marks['p50']:.2f} ms, p95 {marks['p95']:.2f} ms, p99 {marks['p99']:.2f} ms, "
+                f"max {marks['max']:.2f} ms"
+            )
+        words.append(f"{self.late} late")
+        words += [f"held {count} ({reason})" for reason, count in self.held.items()]
+        if self.interventions:
+            words.append(f"{self.interventions} by a person")
+        words += [f"{count} limited by {name}" for name, count in self.limits.changed.items()]
+        if self.unstamped:
+            words.append("observations without a stamp: freshness not checked")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One control step, for whoever records.
+
+    Attributes:
+        observation: seen before the action.
+        action: (A,) sent, within the limits; None where the pose was held.
+        wanted: (A,) of the policy; None where it gave none.
+        intervened: whether a person acted.
+        events: of the teleoperator.
+    """
+
+    observation: Observation
+    action: Vector | None
+    wanted: Vector | None
+    intervened: bool
+    events: frozenset[str]
+
+
+class ControlLoop:
+    """Runs episodes of one policy on one connected robot.
+
+    Args:
+        robot: connected.
+        policy: see :class:`Actor`; None: only the teleoperator acts.
+        rate_hz: control steps per second.
+        safety: when to hold and to give up.
+        teleoperator: connected; takes over where it gives an action, and its events end episodes.
+        any_rate: allow another rate than that of the policy's demonstrations, which makes its motions slower or faster.
+        dry_run: observe and predict, but send nothing.
+        slow: factor in (0, 1] on the limits of step, speed and acceleration.
+        on_step: called after each control step; what it raises ends the episode.
+
+    Raises:
+        UserError: the policy wants observations that the robot does not give or gives in another shape, or the rate is
+            not that of the demonstrations.
+    """
+
+    def __init__(
+        self,
+        robot: Robot,
+        policy: Actor | None,
+        rate_hz: float,
+        *,
+        safety: Safety | None = None,
+        teleoperator: Teleoperator | None = None,
+        any_rate: bool = False,
+        dry_run: bool = False,
+        slow: float = 1.0,
+        on_step: Callable[[Step], None] | None = None,
+    ) -> None:
+        if policy is None and teleoperator is None:
+            raise UserError("neither a policy nor a teleoperator was given: nobody would act")
+        if policy is not None:
+            check_keys(robot, policy)
+            if not any_rate:
+                check_rate(policy, rate_hz)
+        self.robot, self.policy, self.teleoperator = robot, policy, teleoperator
+        self.period_s = 1.0 / rate_hz
+        self.safety, self.dry_run, self.on_step = safety or Safety(), dry_run, on_step
+        self.filter = LimitFilter(robot.limits.scaled(slow), rate_hz)
+
+    def run(
+        self,
+        steps: int | None,
+        lang: str | None = None,
+        ends: frozenset[str] = frozenset({"success", "failure", "discard", "redo", "end", "quit"}),
+    ) -> Report:
+        """Control the robot for an episode; it is at rest when this returns or raises.
+
+        Args:
+            steps: control steps; None: until an event of the teleoperator ends it.
+            lang: instruction for a policy of several tasks.
+            ends: events of the teleoperator that end the episode.
+
+        Raises:
+            RobotError: going on was not safe; the message says why.
+        """
+        report, stopped = Report(), False
+        try:
+            try:
+                self._warm_up(lang)
+                report.limits = self.filter.counts
+                limit_s = max(self.safety.watchdog_s, 3 * self.period_s)
+                with Watchdog(self.robot, limit_s, self.safety.stop_attempts) as watchdog:
+                    _Episode(self, watchdog, report).run(steps, ends)
+            finally:
+                stop_robot(self.robot, self.safety.stop_attempts)
+                stopped = True
+        finally:
+            if not stopped:  # Ctrl-C came just before the stop above, or it raised
+                stop_robot(self.robot, self.safety.stop_attempts)
+        return report
+
+    def _warm_up(self, lang: str | None) -> None:
+        """Call the policy once before the robot moves: the first call takes many times as long as the second."""
+        observation = observed(self.robot)
+        if self.policy is not None:
+            self.policy.start_episode(lang)
+            self.policy(observation.values)
+            self.policy.start_episode(lang)
+        try:
+            self.filter.start(self.robot.pose(observation))
+        except LimitError as error:
+            raise RobotError(str(error)) from error
+
+
+class _Episode:
+    """The steps of one episode."""
+
+    def __init__(self, loop: ControlLoop, watchdog: Watchdog, report: Report) -> None:
+        self._loop, self._watchdog, self._report = loop, watchdog, report
+        self._robot, self._policy = loop.robot, loop.policy
+        self._safety, self._period = loop.safety, loop.period_s
+        self._late: deque[bool] = deque(maxlen=max(self._safety.late_of, 1))
+        self._holding_since: float | None = None
+        self._last_sent: float | None = None
+        self._cameras = _Cameras(self._safety.frozen)
+        self._person_acted = False
+
+    def run(self, steps: int | None, ends: frozenset[str]) -> None:
+        deadline = time.monotonic()
+        done = 0
+        while steps is None or done < steps:
+            started = time.monotonic()
+            deadline = max(deadline, started) + self._period
+            events = self._step(started)
+            done += 1
+            ended = sorted(events & ends)
+            if ended:
+                self._report.ended_by = ended[0]
+                return
+            now = time.monotonic()
+            self._count_late(now > deadline)
+            # A late step is not made up for: the next one starts at once and has its whole period.
+            time.sleep(max(0.0, deadline - now))
+
+    def _step(self, started: float) -> frozenset[str]:
+        """Observe, act, send; the teleoperator's events."""
+        observation = self._observed()
+        guidance = Guidance()
+        if self._loop.teleoperator is not None:
+            guidance = self._loop.teleoperator.guide(observation)
+        wanted, reason = self._wanted(observation, guidance)
+        person = guidance.action is not None
+        action = guidance.action if person else wanted
+        sent: Vector | None = None
+        if action is None:
+            self._hold(reason, started)
+        else:
+            sent = self._send(np.asarray(action, dtype=np.float64), observation)
+            self._report.interventions += person
+            now = time.monotonic()
+            self._report.latencies_ms.append(1e3 * (now - started))
+            if self._last_sent is not None:
+                self._report.gaps.append((now - self._last_sent) / self._period)
+            self._last_sent, self._holding_since = now, None
+        if self._loop.on_step is not None:
+            self._loop.on_step(Step(observation, sent, wanted, person, guidance.events))
+        return guidance.events
+
+    def _observed(self) -> Observation:
+        observation = observed(self._robot)
+        self._report.unstamped |= observation.stamp_s is None
+        self._cameras.check(observation)
+        return observation
+
+    def _wanted(self, observation: Observation, guidance: Guidance) -> tuple[Vector | None, str]:
+        """The policy's action, or None and the reason why there is none."""
+        if self._policy is None:
+            return None, "nobody acts"
+        stamp = observation.stamp_s
+        if stamp is not None:
+            age = time.monotonic() - stamp
+            if age > self._safety.max_age_periods * self._period:
+                return None, "the observation is old"
+        if self._person_acted and guidance.action is None:
+            cut = getattr(self._policy, "cut_plan", None)
+            if cut is not None:  # what was planned before the person acted is over
+                cut()
+        self._person_acted = guidance.action is not None
+        try:
+            action = self._policy(observation.values)
+        except NotFiniteError:
+            return None, "not finite"
+        except ConnectionError:
+            return None, "the server does not answer"
+        return action, "nothing is planned"
+
+    def _hold(self, reason: str, now: float) -> None:
+        self._report.held[reason] += 1
+        if not self._loop.dry_run:
+            self._watchdog.hold()
+        if self._holding_since is None:
+            self._holding_since = now
+        if now - self._holding_since >= self._safety.hold_s:
+            raise RobotError(
+                f"no action for {self._safety.hold_s:g} s ({reason}); the robot was stopped ({self._report})"
+            )
+
+    def _send(self, action: Vector, observation: Observation) -> Vector:
+        first = self._loop.filter.last
+        try:
+            safe = self._loop.filter(action, self._robot.pose(observation))
+        except LimitError as error:
+            raise RobotError(f"{error}; the robot was stopped") from error
+        if (
+            self._report.steps == 0
+            and first is not None
+            and self._safety.first_action == "refuse"
+            and not np.allclose(
+                safe, np.clip(action, self._robot.limits.low, self._robot.limits.high)
+            )
+        ):
+            raise RobotError(
+                f"the first action {action} is further from the present pose {first} than the limits of a step allow; "
+                "it was not sent: bring the robot to where the demonstrations begin, or allow it to approach slowly"
+            )
+        if not self._loop.dry_run:
+            self._watchdog.send(safe)
+            if self._loop.teleoperator is not None:
+                self._loop.teleoperator.follow(safe)
+        self._report.steps += 1
+        return safe
+
+    def _count_late(self, late: bool) -> None:
+        self._late.append(late)
+        self._report.late += late
+        if self._safety.late and sum(self._late) >= self._safety.late:
+            raise RobotError(
+                f"{sum(self._late)} of the last {len(self._late)} control steps were late ({self._report}); use a "
+                "smaller policy, asynchronous inference, or demonstrations at a lower rate"
+            )
+
+
+class _Cameras:
+    """Notices a camera that gives the same picture again and again.
+
+    Args:
+        frozen: so many repetitions are too many; 0: any number is allowed.
+    """
+
+    def __init__(self, frozen: int) -> None:
+        self._frozen = frozen
+        self._last: dict[str, NDArray[Any]] = {}
+        self._repeated: Counter[str] = Counter()
+
+    def check(self, observation: Observation) -> None:
+        """Raise RobotError where a picture has not changed for too long."""
+        for key, value in observation.values.items():
+            if not self._frozen or getattr(value, "ndim", 0) != 3 or value.dtype != np.uint8:
+                continue
+            last = self._last.get(key)
+            same = last is not None and np.array_equal(last, value)
+            self._repeated[key] = self._repeated[key] + 1 if same else 0
+            if self._repeated[key] >= self._frozen:
+                raise RobotError(
+                    f"the image '{key}' has been the same for {self._repeated[key]} steps, so the camera is frozen; "
+                    "the robot was stopped"
+                )
+            if not same:
+                self._last[key] = np.array(value)
+
+
+def observed(robot: Robot) -> Observation:
+    """The robot's observation, also of a robot that gives a plain mapping, without a stamp."""
+    seen: Any = robot.observe()
+    return seen if isinstance(seen, Observation) else Observation(seen)
+
+
+def check_rate(policy: Actor, rate_hz: float) -> None:
+    """Compare the rate of the loop with that of the policy's demonstrations, where the checkpoint knows it.
+
+    Raises:
+        UserError: they differ by more than 1 %.
+    """
+    trained = getattr(policy, "control_freq", None)
+    if trained is not None and abs(rate_hz - trained) > 0.01 * trained:
+        raise UserError(
+            f"the rate is {rate_hz:g} Hz, but the policy learned from demonstrations at {trained:g} Hz: take that "
+            "rate, or allow any (--any-rate)"
+        )
+
+
+def check_keys(robot: Robot, policy: Actor) -> None:
+    """Compare the policy's observations with the robot's, before anything moves.
+
+    Raises:
+        UserError: the robot lacks one of them.
+    """
+    wanted = tuple(getattr(policy, "obs_keys", ()))
+    missing = [key for key in wanted if key not in robot.observation_shapes]
+    if missing:
+        raise UserError(
+            f"the policy wants the observation '{missing[0]}', which the robot does not give; it gives "
+            f"{', '.join(robot.observation_shapes)}"
+        )

@@ -1,0 +1,201 @@
+"""Robots and teleoperation devices, as the control loop needs them, found by name through entry points.
+
+A robot of one's own is a subclass of :class:`Robot` with four members:
+
+    class MyArm(Robot):
+        observation_shapes = {"joints": (7,), "wrist_image": (240, 320, 3)}
+        limits = ActionLimits(low=-2.8, high=[2.8] * 7, speed=1.0)
+
+        def observe(self):
+            stamp = time.monotonic()
+            return Observation({"joints": self.driver.joints(), "wrist_image": self.camera.read()}, stamp)
+
+        def send(self, action):
+            self.driver.set_targets(action)
+
+        def stop(self):
+            self.driver.halt()
+
+A package makes it known by an entry point of the group ``imitate.robots`` (or ``imitate.teleoperators``); the command
+line also takes ``module:Class``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.limits import ActionLimits
+from imitate.errors import UserError, nearest
+
+ROBOTS, TELEOPERATORS = "imitate.robots", "imitate.teleoperators"
+"""Groups of entry points."""
+
+
+class RobotError(RuntimeError):
+    """Control ended because going on was not safe, or the robot failed. The robot was stopped."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a robot saw.
+
+    Attributes:
+        values: float arrays (D,), images (H, W, 3) uint8 red first; keys and units as in the demonstrations.
+        stamp_s: ``time.monotonic()`` when the oldest part was captured; None where the driver does not know, then
+            freshness is not checked.
+    """
+
+    values: Mapping[str, NDArray[Any]]
+    stamp_s: float | None = None
+
+
+class Robot(ABC):
+    """A robot, a simulated robot, or anything else that observes and takes actions at a fixed rate.
+
+    The loop calls :meth:`observe`, :meth:`send` and :meth:`hold` from one thread, and :meth:`stop` from any thread,
+    also while another call blocks.
+
+    Attributes:
+        observation_shapes: shape of each observation, known before connecting.
+        limits: limits of the actions.
+        rate_hz: rate at which the robot wants its actions; None: any.
+    """
+
+    observation_shapes: Mapping[str, tuple[int, ...]]
+    limits: ActionLimits
+    rate_hz: float | None = None
+
+    @abstractmethod
+    def observe(self) -> Observation:
+        """The newest observation. Should return within a control step."""
+
+    @abstractmethod
+    def send(self, action: NDArray[np.float64]) -> None:
+        """Hand an action (A,) to the controller, and return at once."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Bring the robot to rest and keep it there. Works from any thread, more than once, and before connecting."""
+
+    def hold(self) -> None:
+        """Keep the present pose for a control step in which there is no action. By default as :meth:`stop`.
+
+        To send nothing is not to hold: robots that are driven by speeds go on.
+        """
+        self.stop()
+
+    def pose(self, observation: Observation) -> NDArray[np.float64] | None:
+        """The action (A,) that keeps the robot where the observation saw it.
+
+        Joint angles for a robot that takes joint angles, zeros for one that takes changes. With it the first action and
+        the distance from the measured pose are limited; None: they are not.
+        """
+        return None
+
+    def reset(self) -> Observation | None:
+        """Bring robot and scene to the beginning of an episode, where the robot can; None: a person does it."""
+        return None
+
+    def success(self) -> bool | None:
+        """Whether the task is solved, where the robot can tell; None: a person says it."""
+        return None
+
+    def connect(self) -> None:  # noqa: B027 - a hook, empty by default
+        """Open the devices. Called once, before anything else."""
+
+    def close(self) -> None:  # noqa: B027 - a hook, empty by default
+        """Let go of the devices. Called once, after :meth:`stop`."""
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """What a person does at a teleoperation device in one control step.
+
+    Attributes:
+        action: (A,) the person's action; None: the person lets the policy act.
+        events: names of keys or buttons pressed since the last step: ``success``, ``failure``, ``discard``, ``redo``,
+            ``end``, ``quit``, ``pause`` ...
+    """
+
+    action: NDArray[np.float64] | None = None
+    events: frozenset[str] = field(default_factory=frozenset)
+
+
+class Teleoperator(ABC):
+    """A device by which a person moves a robot."""
+
+    def connect(self, robot: Robot) -> None:  # noqa: B027 - a hook, empty by default
+        """Open the device for a robot that is connected."""
+
+    @abstractmethod
+    def guide(self, observation: Observation) -> Guidance:
+        """The person's wish in this control step. Returns at once."""
+
+    def follow(self, action: NDArray[np.float64]) -> None:  # noqa: B027 - a hook, empty by default
+        """Take note of the action that was sent by whomever: a device with motors follows, for a smooth hand-over."""
+
+    def close(self) -> None:  # noqa: B027 - a hook, empty by default
+        """Let go of the device."""
+
+
+def make_robot(name: str, **options: Any) -> Robot:
+    """The robot of a name, not connected.
+
+    Args:
+        name: of an entry point in the group ``imitate.robots``, or ``module:Class``.
+        options: handed to the class.
+
+    Raises:
+        UserError: there is no such robot, it cannot be imported, or it does not take the options.
+    """
+    made = _made(ROBOTS, "robot", name, options)
+    if isinstance(made, Robot):
+        return made
+    raise UserError(
+        f"'{name}' makes a {type(made).__name__}; wanted a subclass of imitate.deploy.Robot"
+    )
+
+
+def make_teleoperator(name: str, **options: Any) -> Teleoperator:
+    """The teleoperation device of a name, not connected; see :func:`make_robot`."""
+    made = _made(TELEOPERATORS, "teleoperator", name, options)
+    if isinstance(made, Teleoperator):
+        return made
+    raise UserError(
+        f"'{name}' makes a {type(made).__name__}; wanted a subclass of imitate.deploy.Teleoperator"
+    )
+
+
+def names_of(group: str) -> dict[str, str]:
+    """Installed names of a group and the modules that they stand for."""
+    return {point.name: point.value for point in sorted(entry_points(group=group))}
+
+
+def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
+    """What the entry point, or the ``module:Class``, makes of the options."""
+    installed = names_of(group)
+    place = installed.get(name, name)
+    if name not in installed and ":" not in name:
+        raise UserError(
+            f"there is no {word} '{name}'; {nearest(name, installed)}. One of your own: module:Class, or an entry "
+            f"point in the group {group}"
+        )
+    module, _, attribute = place.partition(":")
+    try:
+        maker: Any = import_module(module)
+        for part in attribute.split("."):
+            maker = getattr(maker, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"the {word} '{name}' ({place}) cannot be imported: {error}") from error
+    try:
+        return maker(**options)
+    except TypeError as error:
+        raise UserError(f"the {word} '{name}' ({place}) cannot be made: {error}") from error

@@ -1,0 +1,120 @@
+"""Stopping a robot, whatever fails, and the thread that does it when the loop hangs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.robot import Robot, RobotError
+
+
+def stop_robot(robot: Robot, attempts: int = 3) -> None:
+    """Stop a robot, and again where its driver raises; Ctrl-C meanwhile does not end it before it has stopped.
+
+    Raises:
+        RobotError: no attempt worked; somebody has to press the emergency stop.
+        KeyboardInterrupt: it was pressed meanwhile; the robot has been stopped.
+    """
+    failure: BaseException | None = None
+    interrupted = False
+    for attempt in range(attempts):
+        try:
+            time.sleep(0.02 * attempt)
+            robot.stop()
+            failure = None
+            break
+        except KeyboardInterrupt as error:
+            interrupted, failure = True, error
+        except Exception as error:  # a driver may raise anything, and the robot may still move
+            failure = error
+    if failure is not None:
+        raise RobotError(
+            f"stop() failed {attempts} times ({type(failure).__name__}: {failure}): PRESS THE EMERGENCY STOP"
+        ) from failure
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+class Watchdog:
+    """The one way to move a robot: it stops the robot from its own thread when no control step ends in time.
+
+    It never waits for ``send``, which may be what hangs. No action is begun after a stop; one that a driver was already
+    delivering when the robot was stopped is followed by another stop.
+
+    Args:
+        robot: connected.
+        limit_s: longest time between two finished control steps.
+        stop_attempts: times that a stop which raises is tried.
+    """
+
+    def __init__(self, robot: Robot, limit_s: float, stop_attempts: int = 3) -> None:
+        self.limit_s = limit_s
+        self._robot, self._attempts = robot, stop_attempts
+        self._lock = threading.Lock()
+        self._stopped: str | None = None
+        self._fed, self._done = threading.Event(), False
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def send(self, action: NDArray[np.float64]) -> None:
+        """Send an action, unless the robot has been stopped.
+
+        Raises:
+            RobotError: it has been stopped, before or during this call.
+        """
+        self._move(self._robot.send, action)
+
+    def hold(self) -> None:
+        """Hold the pose for this control step; raises as :meth:`send` does."""
+        self._move(self._robot.hold)
+
+    def stop(self, reason: str) -> None:
+        """Stop the robot for good; nothing is sent afterwards. From any thread."""
+        with self._lock:
+            self._stopped = self._stopped or reason
+        stop_robot(self._robot, self._attempts)
+
+    def _move(self, how: Any, *action: NDArray[np.float64]) -> None:
+        self._refuse_if_stopped()
+        how(*action)
+        self._refuse_if_stopped(again=True)
+        self._fed.set()
+
+    def _refuse_if_stopped(self, again: bool = False) -> None:
+        with self._lock:
+            reason = self._stopped
+        if reason is None:
+            return
+        if again:  # the action may have reached the robot after it was stopped
+            stop_robot(self._robot, self._attempts)
+        raise RobotError(f"{reason}; the robot was stopped")
+
+    def _watch(self) -> None:
+        while not self._done:
+            if self._fed.wait(self.limit_s) or self._done:
+                self._fed.clear()
+                continue
+            try:
+                self.stop(f"no control step ended within {self.limit_s:g} s, so the watchdog fired")
+            except RobotError as error:
+                print(error, file=sys.stderr, flush=True)  # noqa: T201 - the other thread may hang for ever
+            return
+
+    def __enter__(self) -> Watchdog:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done = True
+        self._fed.set()
+        self._thread.join()

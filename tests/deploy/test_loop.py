@@ -1,0 +1,419 @@
+"""The safety contract, clause by clause: what was sent, and when."""
+
+import math
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from imitate.deploy.limits import ActionLimits
+from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot import Guidance, Observation, RobotError
+from imitate.errors import NotFiniteError, UserError
+from tests.deploy.fake_robot import Constant, FakeRobot, Scripted
+
+RATE = 100.0
+CALM = Safety(late=0)  # other processes of the machine must not end a test
+
+
+def loop(robot, policy=None, **rest):
+    rest.setdefault("safety", CALM)
+    return ControlLoop(robot, policy or Constant(), RATE, **rest)
+
+
+def after_stop(robot):
+    """What was begun after the first stop."""
+    names = robot.last_calls()
+    return names[names.index("stop") :]
+
+
+def test_an_episode_sends_each_step_and_ends_at_rest():
+    robot, policy = FakeRobot(), Constant()
+    report = loop(robot, policy).run(5, "pick")
+    assert robot.last_calls() == ["send"] * 5 + ["stop"]
+    np.testing.assert_allclose(robot.sent, [[0.1, 0.2]] * 5)
+    assert policy.episodes == ["pick", "pick"]  # warm-up, then the episode
+    assert policy.step == 5
+    assert report.steps == 5
+    assert report.ended_by == "steps"
+    assert not report.unstamped
+
+
+def test_steps_keep_their_rate():
+    robot = FakeRobot()
+    loop(robot).run(20)
+    gaps = np.diff(robot.times("send"))
+    assert gaps.mean() == pytest.approx(1 / RATE, rel=0.2)
+    assert gaps.min() > 0.5 / RATE
+
+
+# (1) Nothing is sent after a stop.
+
+
+def test_a_driver_that_hangs_is_stopped_by_the_watchdog_and_gets_nothing_more():
+    robot = FakeRobot()
+    policy = Constant(lambda step: time.sleep(0.6 if step == 3 else 0) or (0.1, 0.1))
+    with pytest.raises(RobotError, match=r"no control step ended within 0.1 s.*stopped"):
+        loop(robot, policy, safety=Safety(watchdog_s=0.1, late=0)).run(20)
+    assert set(after_stop(robot)) == {"stop"}
+    # The stop comes with the watchdog, not when the call returns.
+    assert robot.times("stop")[0] - robot.times("send")[-1] < 0.35
+
+
+def test_a_send_that_blocks_past_the_stop_is_followed_by_another_stop():
+    robot = FakeRobot()
+    robot.faults["send"] = lambda: time.sleep(0.5 if len(robot.times("send")) == 3 else 0)
+    with pytest.raises(RobotError, match="watchdog"):
+        loop(robot, safety=Safety(watchdog_s=0.1, late=0)).run(20)
+    returned = robot.times("send")[-1] + 0.5
+    assert len(robot.times("send")) == 3
+    assert robot.times("stop")[0] < returned
+    assert robot.times("stop")[-1] >= returned
+
+
+def test_an_observation_that_hangs_is_noticed():
+    robot = FakeRobot()
+    robot.faults["observe"] = lambda: time.sleep(0.6 if len(robot.times("observe")) == 4 else 0)
+    with pytest.raises(RobotError, match="watchdog"):
+        loop(robot, safety=Safety(watchdog_s=0.1, late=0)).run(20)
+    assert set(after_stop(robot)) == {"stop"}
+
+
+# (2) Nothing old is acted on.
+
+
+def test_old_observations_hold_the_robot_and_then_stop_it():
+    robot = FakeRobot()
+    robot.age_s = 0.05  # five periods
+    with pytest.raises(RobotError, match=r"no action for 0.1 s \(the observation is old\)"):
+        loop(robot, safety=Safety(hold_s=0.1, late=0)).run(100)
+    assert len(robot.sent) == 0
+    assert robot.times("stop")[0] - robot.times("hold")[0] < 0.25
+
+
+def test_one_old_observation_holds_one_step():
+    robot = FakeRobot()
+
+    def age():
+        robot.age_s = 0.05 if len(robot.times("observe")) == 4 else 0.0
+
+    robot.faults["observe"] = age
+    report = loop(robot).run(6)
+    assert report.held == {"the observation is old": 1}
+    assert robot.last_calls() == ["send", "send", "hold", "send", "send", "send", "stop"]
+
+
+def test_a_frozen_camera_stops_the_robot():
+    robot = FakeRobot()
+    robot.frozen = True
+    with pytest.raises(RobotError, match="'camera' has been the same for 10 steps"):
+        loop(robot).run(100)
+    assert len(robot.sent) == 10
+    assert robot.last_calls()[-1] == "stop"
+
+
+def test_a_robot_without_stamps_is_reported():
+    report = loop(FakeRobot(stamped=False)).run(2)
+    assert report.unstamped
+    assert "freshness not checked" in str(report)
+
+
+def test_a_plain_mapping_is_an_observation_without_a_stamp():
+    robot = FakeRobot()
+    seen = robot.observe
+    robot.observe = lambda: seen().values
+    assert loop(robot).run(2).unstamped
+
+
+# (3) Every action is finite and within the limits.
+
+
+def test_an_action_that_is_not_finite_is_never_sent():
+    robot = FakeRobot()
+    policy = Constant(lambda step: (0.1, math.nan) if step == 3 else (0.1, 0.1))
+    with pytest.raises(RobotError, match="not finite"):
+        loop(robot, policy).run(10)
+    assert len(robot.sent) == 2
+    assert robot.last_calls()[-1] == "stop"
+
+
+def test_a_policy_that_jumps_is_limited_in_speed():
+    robot = FakeRobot(ActionLimits([-1.0, -1.0], [1.0, 1.0], speed=2.0), pose=np.zeros(2))
+    policy = Constant(lambda step: (1.0, 1.0) if step % 2 else (-1.0, -1.0))
+    report = loop(robot, policy).run(20)
+    assert np.abs(np.diff(robot.sent, axis=0)).max() <= 2.0 / RATE + 1e-9
+    assert report.limits.changed["step or speed"] == 20
+
+
+def test_slow_motion():
+    robot = FakeRobot(ActionLimits([-1.0, -1.0], [1.0, 1.0], speed=2.0), pose=np.zeros(2))
+    loop(robot, Constant((1.0, 0.0)), slow=0.1).run(10)
+    np.testing.assert_allclose(robot.sent[-1], [10 * 0.2 / RATE, 0.0])
+
+
+# (4) The first action begins at the present pose.
+
+
+def test_the_first_action_approaches_from_the_present_pose():
+    robot = FakeRobot(ActionLimits([-1.0, -1.0], [1.0, 1.0], step=0.1), pose=np.array([0.5, 0.0]))
+    loop(robot, Constant((-0.5, 0.0))).run(3)
+    np.testing.assert_allclose(robot.sent[:, 0], [0.4, 0.3, 0.2])
+
+
+def test_a_first_action_that_is_too_far_may_be_refused():
+    robot = FakeRobot(ActionLimits([-1.0, -1.0], [1.0, 1.0], step=0.1), pose=np.array([0.5, 0.0]))
+    with pytest.raises(RobotError, match="first action .* further from the present pose"):
+        loop(robot, Constant((-0.5, 0.0)), safety=Safety(first_action="refuse", late=0)).run(3)
+    assert len(robot.sent) == 0
+    near = FakeRobot(robot.limits, pose=np.array([0.5, 0.0]))
+    loop(near, Constant((0.45, 0.0)), safety=Safety(first_action="refuse", late=0)).run(3)
+    assert len(near.sent) == 3
+
+
+def test_a_robot_outside_of_its_limits_is_not_moved():
+    robot = FakeRobot(pose=np.array([1.5, 0.0]))
+    with pytest.raises(RobotError, match="outside of its limits"):
+        loop(robot).run(3)
+    assert robot.last_calls() == ["stop"]
+
+
+# (5) Without an action the robot holds, then stops.
+
+
+def test_without_a_planned_action_the_robot_holds_and_then_stops():
+    robot = FakeRobot()
+    policy = Constant(lambda step: (0.1, 0.1) if step < 3 else None)
+    with pytest.raises(RobotError, match=r"no action for 0.1 s \(nothing is planned\)"):
+        loop(robot, policy, safety=Safety(hold_s=0.1, late=0)).run(100)
+    names = robot.last_calls()
+    assert names[:3] == ["send", "send", "hold"]
+    assert "send" not in names[2:]
+    assert names[-1] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (NotFiniteError("observation 'state' has NaN"), "not finite"),
+        (ConnectionError("no answer"), "the server does not answer"),
+    ],
+)
+def test_a_policy_that_cannot_answer_for_a_moment_holds(error, reason):
+    def act(step):
+        if step in (2, 3):
+            raise error
+        return (0.1, 0.1)
+
+    robot = FakeRobot()
+    report = loop(robot, Constant(act)).run(6)
+    assert report.held == {reason: 2}
+    assert robot.last_calls() == ["send", "hold", "hold", "send", "send", "send", "stop"]
+
+
+# (6) Lateness.
+
+
+def test_late_steps_need_not_be_in_a_row():
+    robot = FakeRobot()
+    policy = Constant(lambda step: time.sleep(0.04 if step % 3 == 0 else 0) or (0.1, 0.1))
+    with pytest.raises(RobotError, match="3 of the last .* control steps were late"):
+        loop(robot, policy, safety=Safety(late=3, late_of=10)).run(100)
+    assert len(robot.sent) <= 12
+    assert robot.last_calls()[-1] == "stop"
+
+
+# (7) A stop that fails.
+
+
+def test_a_stop_that_raises_is_tried_again():
+    robot = FakeRobot()
+
+    def fail():
+        if len(robot.times("stop")) < 3:
+            raise OSError("bus error")
+
+    robot.faults["stop"] = fail
+    loop(robot).run(2)
+    assert len(robot.times("stop")) == 3
+
+
+def test_a_stop_that_never_works_says_what_to_do():
+    robot = FakeRobot()
+
+    def fail():
+        raise OSError("bus error")
+
+    robot.faults["stop"] = fail
+    with pytest.raises(RobotError, match="PRESS THE EMERGENCY STOP"):
+        loop(robot).run(2)
+
+
+@pytest.mark.parametrize("place", ["observe", "send", "stop"])
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_ctrl_c_anywhere_stops_the_robot(place, call):
+    robot = FakeRobot()
+
+    def interrupt():
+        if len(robot.times(place)) == call:
+            raise KeyboardInterrupt
+
+    robot.faults[place] = interrupt
+    if place == "stop" and call > 1:
+        loop(robot).run(5)  # there is one stop
+        return
+    with pytest.raises(KeyboardInterrupt):
+        loop(robot).run(5)
+    assert robot.last_calls()[-1] == "stop"
+    assert robot.last_calls().count("stop") >= (2 if place == "stop" else 1)
+
+
+def test_ctrl_c_at_each_line_of_the_loop_stops_the_robot():
+    """A real interrupt lands on any line: one is raised at each line that an episode runs, one after the other."""
+    import imitate.deploy.limits as limits
+    import imitate.deploy.loop as module
+    import imitate.deploy.watchdog as watchdog
+
+    files = {m.__file__ for m in (module, limits)}
+    own = threading.get_ident()
+
+    def lines(limit):
+        """Run an episode that is interrupted at its ``limit``-th line; the number of lines that were run."""
+        seen = 0
+
+        def trace(frame, event, arg):
+            nonlocal seen
+            if frame.f_code.co_filename not in files or threading.get_ident() != own:
+                return None
+            if event == "line":
+                seen += 1
+                if seen == limit:
+                    raise KeyboardInterrupt
+            return trace
+
+        robot = FakeRobot()
+        made = ControlLoop(robot, Constant(), 1000.0, safety=CALM, any_rate=True)
+        sys.settrace(trace)
+        try:
+            made.run(2)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        return seen, robot
+
+    total, _ = lines(-1)
+    assert total > 50
+    moved = 0
+    for limit in range(1, total + 1):
+        _, robot = lines(limit)
+        names = robot.last_calls()
+        if "send" in names:
+            moved += 1
+            assert names[-1] == "stop", f"interrupted at line {limit} of {total}"
+    assert moved > 20
+    assert watchdog.stop_robot is not None
+
+
+# (8) Reports, rates, keys.
+
+
+def test_a_report_counts_what_happened():
+    robot = FakeRobot(ActionLimits([-0.05, -1.0], [0.05, 1.0]))
+    report = loop(robot).run(4).to_dict()
+    assert report["steps"] == 4
+    assert report["limited"] == {"box": 4}
+    assert set(report["latency_ms"]) == {"p50", "p95", "p99", "max"}
+    assert report["freshness_checked"]
+
+
+def test_another_rate_is_refused_unless_it_is_allowed():
+    with pytest.raises(UserError, match="the rate is 50 Hz, .* at 100 Hz"):
+        ControlLoop(FakeRobot(), Constant(), 50.0)
+    ControlLoop(FakeRobot(), Constant(), 50.0, any_rate=True)
+
+
+def test_missing_observations_are_told_before_anything_moves():
+    policy = Constant()
+    policy.obs_keys = ("state", "wrist")
+    robot = FakeRobot()
+    with pytest.raises(
+        UserError, match="'wrist', which the robot does not give; it gives state, camera"
+    ):
+        loop(robot, policy)
+    assert robot.calls == []
+
+
+def test_a_dry_run_sends_nothing():
+    robot = FakeRobot()
+    report = loop(robot, dry_run=True).run(5)
+    assert robot.last_calls() == ["stop"]
+    assert report.steps == 5
+
+
+# Take-over.
+
+
+def test_a_person_takes_over_and_the_policy_plans_anew_afterwards():
+    robot, policy = FakeRobot(), Constant()
+    person = Scripted({step: Guidance(np.array([-0.5, 0.0])) for step in (3, 4)})
+    steps = []
+    report = loop(robot, policy, teleoperator=person, on_step=steps.append).run(6)
+    np.testing.assert_allclose(robot.sent[:, 0], [0.1, 0.1, -0.5, -0.5, 0.1, 0.1])
+    assert [step.intervened for step in steps] == [False, False, True, True, False, False]
+    np.testing.assert_allclose([step.wanted[0] for step in steps], [0.1] * 6)
+    assert policy.cuts == 1
+    assert report.interventions == 2
+    np.testing.assert_allclose(np.array(person.followed), robot.sent)
+
+
+def test_a_hand_over_makes_no_jump():
+    robot = FakeRobot(ActionLimits([-1.0, -1.0], [1.0, 1.0], speed=2.0), pose=np.zeros(2))
+    person = Scripted({step: Guidance(np.array([-1.0, 0.0])) for step in range(6, 12)})
+    loop(robot, Constant((1.0, 0.0)), teleoperator=person).run(20)
+    assert np.abs(np.diff(robot.sent, axis=0)).max() <= 2.0 / RATE + 1e-9
+
+
+def test_events_end_an_episode():
+    person = Scripted({3: Guidance(events=frozenset({"success"}))})
+    report = loop(FakeRobot(), teleoperator=person).run(None)
+    assert report.steps == 3
+    assert report.ended_by == "success"
+
+
+def test_without_a_policy_the_person_moves_the_robot():
+    robot = FakeRobot()
+    script = {step: Guidance(np.array([0.3, 0.0])) for step in (1, 2, 4)}
+    script[5] = Guidance(events=frozenset({"end"}))
+    report = ControlLoop(robot, None, RATE, teleoperator=Scripted(script), safety=CALM).run(None)
+    assert robot.last_calls() == ["send", "send", "hold", "send", "hold", "stop"]
+    assert report.held == {"nobody acts": 2}
+    with pytest.raises(UserError, match="nobody would act"):
+        ControlLoop(robot, None, RATE)
+
+
+def test_a_recorder_that_fails_stops_the_robot():
+    def full(step):
+        raise OSError(28, "No space left on device")
+
+    robot = FakeRobot()
+    with pytest.raises(OSError, match="No space"):
+        loop(robot, on_step=full).run(5)
+    assert robot.last_calls() == ["send", "stop"]
+
+
+def test_observations_are_passed_on_as_they_are():
+    seen = []
+    policy = Constant()
+    act = policy.__call__
+
+    class Looking(Constant):
+        def __call__(self, ob):
+            seen.append(ob)
+            return act(ob)
+
+    robot = FakeRobot()
+    loop(robot, Looking()).run(2)
+    assert all(set(ob) == {"state", "camera"} for ob in seen)
+    assert isinstance(robot.observe(), Observation)
