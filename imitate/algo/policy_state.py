@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -78,6 +78,33 @@ def without_plan(state: PolicyState, execution: ChunkExecution) -> PolicyState:
     """The state without the planned actions of a policy that executes chunks."""
     policy = state["policy"]
     return {**state, "policy": {**policy, "chunk": execution.cut(policy["chunk"])}}
+
+
+def joined_states(states: Sequence[PolicyState]) -> PolicyState:
+    """One state of all the rows of several, in their order."""
+    return {
+        key: joined_states([state[key] for state in states])
+        if isinstance(value, dict)
+        else torch.cat([state[key] for state in states])
+        for key, value in states[0].items()
+    }
+
+
+def state_row(state: PolicyState, row: int) -> PolicyState:
+    """The state of one row, with leading dimension 1, in memory of its own."""
+    return {
+        key: state_row(value, row) if isinstance(value, dict) else value[row : row + 1].clone()
+        for key, value in state.items()
+    }
+
+
+def rows_of(state: PolicyState) -> int:
+    """B, the rows of a state; 0 where it holds nothing."""
+    for value in state.values():
+        rows = rows_of(value) if isinstance(value, dict) else len(value)
+        if rows:
+            return rows
+    return 0
 
 
 class Acting(Protocol):

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from imitate.algo.algo import Algo
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import PolicyState, rows_of
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import UserError
 from imitate.models.observation import ObservationEncoder
@@ -120,7 +120,7 @@ class RolloutPolicy:
         if self._state is None:
             self._state = self.algo.initial_state(batch_size)
             self._batch_size = batch_size
-        elif batch_size != self._batch_size:
+        elif batch_size != (self._batch_size or batch_size):  # a state that was set may hold no rows
             raise UserError(
                 f"the batch had {self._batch_size} observations and now has {batch_size}; "
                 "call start_episode() before the number of environments changes"
@@ -131,6 +131,27 @@ class RolloutPolicy:
         self._state = step.state
         self.last_extras = MappingProxyType(step.extras)
         return self._clipped(action if batched_ob else action[0])
+
+    @property
+    def state(self) -> PolicyState | None:
+        """Memory of what was seen and planned, B rows; None at the beginning of an episode.
+
+        It may be set to a state that a policy of the same networks had before. Tensors of a state are never changed in
+        place, so that many episodes can take turns.
+        """
+        return self._state
+
+    @state.setter
+    def state(self, state: PolicyState | None) -> None:
+        self._state = state
+        self._batch_size = 0 if state is None else rows_of(state)
+        self.last_extras = MappingProxyType({})
+
+    @property
+    def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(A,) lowest and highest action; infinite where actions are not clipped."""
+        size = (self.algo.preprocess.actions.sent_dim,)
+        return np.broadcast_to(self._low, size), np.broadcast_to(self._high, size)
 
     @torch.inference_mode()
     def observe(self, reward: ArrayLike) -> None:

@@ -41,6 +41,7 @@ def test_an_episode_sends_each_step_and_ends_at_rest():
     assert not report.unstamped
 
 
+@pytest.mark.alone
 def test_steps_keep_their_rate():
     robot = FakeRobot()
     loop(robot).run(20)

@@ -133,6 +133,7 @@ def server_of():
         server.close()
 
 
+@pytest.mark.alone
 def test_clients_wait_for_one_prediction_beside_their_own(server_of):
     counter = Counter(seconds=0.1)
     server = server_of(counter)

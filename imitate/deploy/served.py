@@ -1,0 +1,94 @@
+"""A :class:`~imitate.RolloutPolicy` for the policy server: one set of networks, a memory for each session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.algo.policy_state import PolicyState, joined_states, state_row
+from imitate.data.language import LANGUAGE_KEY
+from imitate.deploy.schema import Observed, Schema
+from imitate.deploy.server import Ask, Prediction
+from imitate.policy.rollout_policy import RolloutPolicy
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Memory of a session: the policy's state (one row) and the vector of its instruction, if any."""
+
+    state: PolicyState
+    vector: NDArray[np.float32] | None
+
+
+class ServedPolicy:
+    """Answers the sessions of a policy server with one policy.
+
+    Args:
+        policy: from a checkpoint. Nobody else may use it meanwhile.
+    """
+
+    def __init__(self, policy: RolloutPolicy) -> None:
+        self._policy = policy
+        self.schema = schema_of(policy)
+
+    def begin(self, lang: str | None) -> _Memory:
+        """The memory of an episode that begins; see :class:`imitate.deploy.server.Served`."""
+        known, vector = self._policy.instructions, None
+        if known is not None:
+            if lang is None and len(known.names) == 1:
+                lang = known.names[0]
+            vector = None if lang is None else known.vector(lang)
+        return _Memory(self._policy.algo.initial_state(1), vector)
+
+    def cut(self, state: _Memory) -> _Memory:
+        """The memory without what is planned."""
+        return replace(state, state=self._policy.algo.cut_plan(state.state))
+
+    def predict(self, asks: Sequence[Ask]) -> Sequence[Prediction]:
+        """Answer the observations of several sessions in one pass through the networks."""
+        policy, memories = self._policy, [ask.state for ask in asks]
+        obs = {key: np.stack([ask.obs[key] for ask in asks]) for key in self.schema.observations}
+        vectors = [memory.vector for memory in memories]
+        if vectors[0] is not None:
+            obs[LANGUAGE_KEY] = np.stack(vectors)
+        goal = {key: np.stack([ask.goal[key] for ask in asks]) for key in self.schema.goals}
+        policy.state = joined_states([memory.state for memory in memories])
+        actions = policy(obs, goal or None, batched_ob=True)
+        chunks = policy.planned_actions()
+        if chunks is None:
+            chunks = actions[:, None]
+        after = policy.state
+        assert after is not None
+        return [
+            Prediction(actions[row], chunks[row], replace(memory, state=state_row(after, row)))
+            for row, memory in enumerate(memories)
+        ]
+
+
+def schema_of(policy: RolloutPolicy) -> Schema:
+    """What a policy wants and gives."""
+    prepare = policy.algo.preprocess
+    execution = policy.algo.execution
+
+    def seen(keys: Sequence[str]) -> dict[str, Observed]:
+        return {
+            key: Observed(tuple(prepare.raw_shapes[key]), prepare.modalities[key]) for key in keys
+        }
+
+    low, high = policy.limits
+    names: Any = () if policy.instructions is None else policy.instructions.names
+    return Schema(
+        observations=seen(policy.obs_keys),
+        goals=seen(policy.goal_keys),
+        action_dim=prepare.actions.sent_dim,
+        action_low=tuple(map(float, low)),
+        action_high=tuple(map(float, high)),
+        rate_hz=policy.control_freq,
+        chunk=1 if execution is None else execution.size,
+        languages=tuple(names),
+        algorithm=policy.algo.global_config.algo_name,
+    )
