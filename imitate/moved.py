@@ -21,7 +21,7 @@ PACKAGES = {
 
 
 _MODULES = {
-    "algo": {"bc_transformer": "algo.bc"},
+    "algo": {"bc_config": "algo.bc", "bc_transformer": "algo.bc"},
     "config": {"transitions": "config.data_needs"},
     "online": {"env_check": "checks.env", "supervision": "interactive.supervision"},
     "train": {

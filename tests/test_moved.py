@@ -14,6 +14,7 @@ from imitate.interactive.supervision import supervised_episode
 from imitate.moved import MOVED, present_path
 
 DOCUMENTED = [
+    "imitate.algo.bc_config.BCConfig",
     "imitate.algo.bc_transformer.BC_Transformer",
     "imitate.collection.collect.collect",
     "imitate.collection.demonstrate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -18,22 +18,23 @@ from imitate.functional.losses import masked_mean
 class ChunkPolicy(Algo[ConfigT]):
     """A policy that sees the last ``train.frame_stack`` observations and predicts K actions.
 
-    How many, and how they are executed, is in ``algo.chunk`` of the configuration, unless a subclass says otherwise. It
-    predicts in :meth:`_predict`.
+    It predicts in :meth:`_predict`.
     """
 
+    chunk_key: ClassVar[str] = "chunk"
+    """Key of the section that says how many actions are predicted, and how they are executed."""
     aligned_with_oldest_frame: bool = False
     """True where predictions begin at the oldest observation (as Diffusion Policy's) rather than the newest."""
 
     @property
     def prediction_horizon(self) -> int:
         """Actions that the network predicts."""
-        return int(self.config["chunk"].size)
+        return int(self.config[self.chunk_key].prediction_horizon)
 
     @property
     def execution(self) -> ChunkExecution:
         """How the actions from the newest observation on are executed."""
-        return cast(ChunkExecution, self.config["chunk"].execution)
+        return cast(ChunkExecution, self.config[self.chunk_key].execution)
 
     @abstractmethod
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:

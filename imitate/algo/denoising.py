@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from imitate.config import AlgoSection, Section
+from imitate.algo.execution import ChunkExecution
+from imitate.algo.sections import EMAConfig, OptimParams, execution_problems
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.models.actor import GroupEncoder
 from imitate.models.denoiser import Denoiser
 from imitate.models.denoising_mlp import DenoisingMLP
@@ -14,6 +16,55 @@ from imitate.models.diffusion_transformer import DiffusionTransformer
 from imitate.models.unet import ConditionalUnet1D
 
 NETWORKS = ("unet", "transformer", "mlp")
+
+
+class HorizonConfig(Section):
+    """What a diffusion or flow policy sees, predicts and executes (Chi et al., RSS 2023: To, Tp, Ta)."""
+
+    observation_horizon: int = Field(
+        2, ge=1, description="observations that the policy sees; equal to train.frame_stack"
+    )
+    action_horizon: int = Field(8, ge=1, description="actions executed before the next prediction")
+    prediction_horizon: int = Field(
+        16, ge=1, description="actions predicted, beginning at the oldest observation"
+    )
+    temporal_ensemble: float | None = Field(
+        None,
+        description="average overlapping chunks with weights exp(-m i), i = 0 the oldest, m this; needs "
+        "action_horizon 1",
+    )
+    latency: int = Field(
+        0,
+        ge=0,
+        description="steps that pass until a prediction is there: its first actions are left out",
+    )
+
+    @property
+    def execution(self) -> ChunkExecution:
+        """How the actions from the newest observation on are executed."""
+        size = self.prediction_horizon - self.observation_horizon + 1
+        return ChunkExecution(size, self.action_horizon, self.temporal_ensemble, self.latency)
+
+    def problems(self, path: str, frame_stack: int, seq_length: int) -> list[str]:
+        """What cannot be trained or executed; ``path`` is the dotted key of this section."""
+        problems = execution_problems(
+            self.prediction_horizon - self.observation_horizon + 1,
+            self.action_horizon,
+            self.temporal_ensemble,
+            self.latency,
+            path,
+        )
+        if frame_stack != self.observation_horizon:
+            problems.append(
+                f"train.frame_stack is {frame_stack}, but {path}.observation_horizon is {self.observation_horizon}: "
+                "set both to the same number"
+            )
+        if frame_stack - 1 + seq_length < self.prediction_horizon:
+            problems.append(
+                f"train.seq_length is {seq_length}, too short for {path}.prediction_horizon "
+                f"{self.prediction_horizon}: set it to {self.prediction_horizon}"
+            )
+        return problems
 
 
 class UNetConfig(Section):
@@ -47,12 +98,33 @@ class DenoisingMLPConfig(Section):
     dropout: float = Field(0.0, ge=0, lt=1, description="inside the blocks")
 
 
-class NetworkChoice(AlgoSection):
-    """One of the networks."""
+class DenoisingConfig(AlgoSection):
+    """Section ``algo`` of a policy that denoises chunks with one of three networks."""
 
+    tree_defaults = {"train": {"frame_stack": 2, "seq_length": 16}}
+
+    optim_params: OptimParams = Field(OptimParams())
+    horizon: HorizonConfig = Field(HorizonConfig())
     unet: UNetConfig = Field(UNetConfig())
     transformer: DenoisingTransformerConfig = Field(DenoisingTransformerConfig())
     mlp: DenoisingMLPConfig = Field(DenoisingMLPConfig())
+    ema: EMAConfig = Field(EMAConfig(enabled=True))
+
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Images of the frames before the first predicted action."""
+        return DataNeeds(observed_steps=self.horizon.observation_horizon)
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """Combinations that cannot be trained or cannot act."""
+        train = config.train
+        problems = self.horizon.problems("algo.horizon", train.frame_stack, train.seq_length)
+        enabled = [f"algo.{name}.enabled" for name in NETWORKS if self[name].enabled]
+        if len(enabled) != 1:
+            every = ", ".join(f"algo.{name}.enabled" for name in NETWORKS)
+            problems.append(
+                f"enable exactly one network of {every}; enabled: {', '.join(enabled) or 'none'}"
+            )
+        return problems
 
     def make_denoiser(
         self, make_encoder: Callable[[int], GroupEncoder], ac_dim: int, horizon: int, frames: int
@@ -108,13 +180,3 @@ class NetworkChoice(AlgoSection):
             causal_attn=config.causal,
         )
         return Denoiser(encoder, network, frames)
-
-
-def network_problems(choice: NetworkChoice) -> list[str]:
-    """What is wrong with the choice."""
-    enabled = [name for name in NETWORKS if choice[name].enabled]
-    if len(enabled) == 1:
-        return []
-    found = " and ".join(f"algo.{name}.enabled" for name in enabled) or "none"
-    every = ", ".join(f"algo.{name}.enabled" for name in NETWORKS)
-    return [f"exactly one network wants to be enabled of {every}; found {found}"]

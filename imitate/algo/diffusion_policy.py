@@ -26,12 +26,11 @@ from torch import Tensor, nn
 
 from imitate.algo.algo import Batch, Info
 from imitate.algo.chunk_policy import ChunkPolicy
-from imitate.algo.denoising import NetworkChoice, UNetConfig, network_problems
-from imitate.algo.execution import ChunkExecution
+from imitate.algo.denoising import DenoisingConfig, UNetConfig
 from imitate.algo.factory import register
-from imitate.algo.sections import EMAConfig, HorizonConfig, OptimParams
+from imitate.algo.sections import OptimParams
 from imitate.algo.weights import step_weight
-from imitate.config import BaseConfig, DataNeeds, Section
+from imitate.config import BaseConfig, Section
 from imitate.functional.diffusion import (
     BetaSchedule,
     NoiseSchedule,
@@ -63,10 +62,8 @@ class DDIMConfig(SamplerConfig):
     steps_offset: int = Field(0, ge=0, description="the step with the least noise that is used")
 
 
-class DiffusionPolicyConfig(NetworkChoice):
+class DiffusionPolicyConfig(DenoisingConfig):
     """Section ``algo`` of algorithm ``diffusion_policy``; one network and one sampler are enabled."""
-
-    tree_defaults = {"train": {"frame_stack": 2, "seq_length": 16}}
 
     optim_params: OptimParams = Field(
         OptimParams.model_validate(
@@ -84,9 +81,7 @@ class DiffusionPolicyConfig(NetworkChoice):
             }
         )
     )
-    horizon: HorizonConfig = Field(HorizonConfig())
     unet: UNetConfig = Field(UNetConfig(enabled=True))
-    ema: EMAConfig = Field(EMAConfig(enabled=True))
     ddpm: SamplerConfig = Field(SamplerConfig(enabled=True))
     ddim: DDIMConfig = Field(DDIMConfig())
 
@@ -95,14 +90,9 @@ class DiffusionPolicyConfig(NetworkChoice):
         """The sampler that is enabled."""
         return self.ddim if self.ddim.enabled else self.ddpm
 
-    def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images of the frames before the first predicted action."""
-        return DataNeeds(observed_steps=self.horizon.observation_horizon)
-
     def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained or cannot act."""
-        train = config.train
-        problems = self.horizon.problems("algo.horizon", train.frame_stack, train.seq_length)
+        problems = super().conflicts(config)
         if self.ddpm.enabled == self.ddim.enabled:
             problems.append(
                 f"algo.ddpm.enabled and algo.ddim.enabled are both {str(self.ddpm.enabled).lower()}: enable one of them"
@@ -112,29 +102,20 @@ class DiffusionPolicyConfig(NetworkChoice):
                 f"num_inference_timesteps is {self.sampler.num_inference_timesteps}, more than num_train_timesteps "
                 f"{self.sampler.num_train_timesteps}: lower it"
             )
-        return problems + network_problems(self)
+        return problems
 
 
 @register("diffusion_policy", DiffusionPolicyConfig)
 class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
     """Chunks by denoising."""
 
+    chunk_key = "horizon"
     aligned_with_oldest_frame = True
 
     @property
     def policy(self) -> Denoiser:
         """The network that learns and acts."""
         return cast(Denoiser, self.active_nets["policy"])
-
-    @property
-    def prediction_horizon(self) -> int:
-        """Tp."""
-        return self.config.horizon.prediction_horizon
-
-    @property
-    def execution(self) -> ChunkExecution:
-        """Execution of the first Ta of the Tp predicted actions."""
-        return self.config.horizon.execution
 
     @cached_property
     def schedule(self) -> NoiseSchedule:

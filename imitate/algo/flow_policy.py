@@ -21,12 +21,10 @@ from torch import Tensor, nn
 
 from imitate.algo.algo import Batch, Info
 from imitate.algo.chunk_policy import ChunkPolicy
-from imitate.algo.denoising import DenoisingMLPConfig, NetworkChoice, network_problems
-from imitate.algo.execution import ChunkExecution
+from imitate.algo.denoising import DenoisingConfig, DenoisingMLPConfig
 from imitate.algo.factory import register
-from imitate.algo.sections import EMAConfig, HorizonConfig, OptimParams
 from imitate.algo.weights import step_weight
-from imitate.config import BaseConfig, DataNeeds, Section
+from imitate.config import Section
 from imitate.functional.flow import Integrator, TimeDensity, draw_times, integrate, straight_path
 from imitate.functional.losses import masked_mean
 from imitate.models.denoiser import Denoiser, gaussian_noise
@@ -45,48 +43,24 @@ class FlowConfig(Section):
     integrator: Integrator = Field("euler", description="heun asks the network twice per step")
 
 
-class FlowPolicyConfig(NetworkChoice):
+class FlowPolicyConfig(DenoisingConfig):
     """Section ``algo`` of algorithm ``flow_policy``; one network is enabled."""
 
-    tree_defaults = {"train": {"frame_stack": 2, "seq_length": 16}}
-
-    optim_params: OptimParams = Field(OptimParams())
-    horizon: HorizonConfig = Field(HorizonConfig())
     flow: FlowConfig = Field(FlowConfig())
     mlp: DenoisingMLPConfig = Field(DenoisingMLPConfig(enabled=True))
-    ema: EMAConfig = Field(EMAConfig(enabled=True))
-
-    def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images of the frames before the first predicted action."""
-        return DataNeeds(observed_steps=self.horizon.observation_horizon)
-
-    def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained or cannot act."""
-        train = config.train
-        problems = self.horizon.problems("algo.horizon", train.frame_stack, train.seq_length)
-        return problems + network_problems(self)
 
 
 @register("flow_policy", FlowPolicyConfig)
 class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
     """Chunks by flow matching."""
 
+    chunk_key = "horizon"
     aligned_with_oldest_frame = True
 
     @property
     def policy(self) -> Denoiser:
         """The network that learns and acts."""
         return cast(Denoiser, self.active_nets["policy"])
-
-    @property
-    def prediction_horizon(self) -> int:
-        """Tp."""
-        return self.config.horizon.prediction_horizon
-
-    @property
-    def execution(self) -> ChunkExecution:
-        """Execution of the first Ta of the Tp predicted actions."""
-        return self.config.horizon.execution
 
     def _create_networks(self) -> None:
         policy = self.config.make_denoiser(

@@ -18,60 +18,15 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.policy_state import PolicyState
-from imitate.algo.sections import LayerDims, VAEConfig
-from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Section, Subgoals
-from imitate.config.observation import ROBOT_STATE
+from imitate.algo.sections import GLConfig
 from imitate.errors import DatasetError, UserError
 from imitate.functional.losses import masked_mean
 from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
-
-
-class GLOptimParams(Section):
-    """Optimizers by network."""
-
-    goal_network: OptimizerConfig = Field(OptimizerConfig())
-
-
-class MeanSubgoalConfig(Section):
-    """The planner without VAE."""
-
-    planner_layer_dims: LayerDims = Field((300, 400), description="hidden layers")
-
-
-class GLConfig(AlgoSection):
-    """Section ``algo`` of algorithm ``gl``."""
-
-    acts = False
-    tree_defaults = {
-        "experiment": {"rollout": {"enabled": False}},
-        "observation": {"modalities": {"subgoal": {"low_dim": list(ROBOT_STATE)}}},
-    }
-
-    optim_params: GLOptimParams = Field(GLOptimParams())
-    subgoal_horizon: int = Field(10, ge=1, description="steps from an observation to its subgoal")
-    ae: MeanSubgoalConfig = Field(MeanSubgoalConfig())
-    vae: VAEConfig = Field(VAEConfig(enabled=True, latent_dim=16))
-
-    def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """The observation ``subgoal_horizon`` steps ahead; images of the frames up to the sample's step."""
-        keys = tuple(config.observation.modality_of("subgoal"))
-        return DataNeeds(
-            subgoals=Subgoals(keys, self.subgoal_horizon), observed_steps=config.train.frame_stack
-        )
-
-    def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
-        if config.observation.modality_of("subgoal"):
-            return []
-        return [
-            "observation.modalities.subgoal: lists nothing to predict: name at least one observation"
-        ]
 
 
 @register_algo_factory_func("gl", section=GLConfig)
@@ -80,14 +35,14 @@ def algo_config_to_class(algo_config: GLConfig) -> tuple[type[GL], dict[str, Any
     return (GL_VAE if algo_config.vae.enabled else GL), {}
 
 
-class GL(Algo):
+class GL(Algo[GLConfig]):
     """Predicts the mean subgoal."""
 
     main_net = "goal_network"
 
     def _create_networks(self) -> None:
         net = SubgoalNetwork(
-            self._create_encoder(), self.subgoal_shapes, self.algo_config.ae.planner_layer_dims
+            self._create_encoder(), self.subgoal_shapes, self.config.ae.planner_layer_dims
         )
         self.nets = nn.ModuleDict({"goal_network": net})
 
@@ -95,10 +50,28 @@ class GL(Algo):
 
     def process_batch_for_training(self, batch: Batch) -> Batch:
         """As in the base class; a batch that lacks ``subgoals`` may have them in its window of ``next_obs``."""
-        first = self.frame_stack - 1
-        return super().process_batch_for_training(
-            with_subgoals(batch, self.subgoal_shapes, first, self.algo_config.subgoal_horizon)
+        return super().process_batch_for_training(self.with_subgoals(batch))
+
+    def with_subgoals(self, batch: Batch) -> Batch:
+        """A raw batch with ``subgoals`` {key: (B, horizon, ...)}, from its ``next_obs`` where it lacks them.
+
+        Raises:
+            DatasetError: the windows are shorter than the horizon.
+        """
+        if batch.get("subgoals"):
+            return batch
+        keys, horizon, first = (
+            self.subgoal_shapes,
+            self.config.subgoal_horizon,
+            self.frame_stack - 1,
         )
+        window = batch.get("next_obs") or {}
+        if any(key not in window or window[key].shape[1] < first + horizon for key in keys):
+            raise DatasetError(
+                f"the batches have no subgoals, {horizon} steps ahead: make the dataset with "
+                "SequenceDataset(..., subgoals=config.algo.data_needs(config).subgoals), or by build_datasets(config)"
+            )
+        return {**batch, "subgoals": {key: window[key][:, first : first + horizon] for key in keys}}
 
     def _select_batch(self, batch: Batch) -> Batch:
         """The observation at the sample's step, and its subgoal."""
@@ -188,12 +161,12 @@ class GL_VAE(GL):  # noqa: N801 - the name users know
         return cast(SubgoalVAE, self.active_nets["goal_network"])
 
     def _create_networks(self) -> None:
-        net = SubgoalVAE(self._create_encoder(), self.encoding.of("subgoal"), self.algo_config.vae)
+        net = SubgoalVAE(self._create_encoder(), self.encoding.of("subgoal"), self.config.vae)
         self.nets = nn.ModuleDict({"goal_network": net})
 
     def _planner_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         out = self.planner(batch["subgoals"], batch["obs"], batch["goal_obs"])
-        if self.algo_config.vae.decoder.reconstruction_sum_across_elements:
+        if self.config.vae.decoder.reconstruction_sum_across_elements:
             sums = [
                 (value - batch["subgoals"][key]).square().flatten(1).sum(-1)
                 for key, value in out.reconstruction.items()
@@ -204,12 +177,12 @@ class GL_VAE(GL):  # noqa: N801 - the name users know
             error = torch.stack(list(errors.values())).mean(0)
         reconstruction = masked_mean(error, batch["weight"])
         kl = masked_mean(out.kl, batch["weight"])
-        loss = reconstruction + self.algo_config.vae.kl_weight * kl
+        loss = reconstruction + self.config.vae.kl_weight * kl
         return loss, {"Loss": loss, "Reconstruction_Loss": reconstruction, "KL_Loss": kl}
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
         """As in the base class, at this epoch's Gumbel-softmax temperature where latents are discrete."""
-        prior = self.algo_config.vae.prior
+        prior = self.config.vae.prior
         if prior.use_categorical:
             self.planner.vae.set_gumbel_temperature(prior.temperature(epoch))
         return super().train_on_batch(batch, epoch, validate)
@@ -223,6 +196,11 @@ class GL_VAE(GL):  # noqa: N801 - the name users know
     ) -> Batch:
         """{key: (B, N, ...)} from latents of the prior."""
         return self.planner.sample(obs, goal, number, generator)
+
+    @property
+    def latent_size(self) -> int:
+        """Z."""
+        return self.planner.vae.latent.size
 
     def sample_latents(
         self,
@@ -252,26 +230,3 @@ class GL_VAE(GL):  # noqa: N801 - the name users know
         candidates = self.sample_latents(obs, goal, prior_samples)
         nearest = (candidates - latent.unsqueeze(1)).square().sum(-1).argmin(-1)
         return candidates[torch.arange(len(latent), device=latent.device), nearest]
-
-
-def with_subgoals(batch: Batch, keys: Any, first: int, horizon: int) -> Batch:
-    """A raw batch with ``subgoals`` {key: (B, horizon, ...)}, from its ``next_obs`` where it lacks them.
-
-    Args:
-        batch: of :class:`~imitate.data.SequenceDataset`.
-        keys: of a subgoal.
-        first: place of the sample's own step in the window.
-        horizon: steps ahead.
-
-    Raises:
-        DatasetError: the windows are too short for that.
-    """
-    if batch.get("subgoals"):
-        return batch
-    window = batch.get("next_obs") or {}
-    if any(key not in window or window[key].shape[1] < first + horizon for key in keys):
-        raise DatasetError(
-            f"the batches have no subgoals, {horizon} steps ahead: make the dataset with "
-            "SequenceDataset(..., subgoals=config.algo.data_needs(config).subgoals), or by build_datasets(config)"
-        )
-    return {**batch, "subgoals": {key: window[key][:, first : first + horizon] for key in keys}}

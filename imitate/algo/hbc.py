@@ -4,7 +4,7 @@ Mandlekar et al., "Learning to Generalize Across Long-Horizon Tasks from Human D
 (arXiv:2003.06085), in the form of "What Matters in Learning from Offline Human Demonstrations for Robot Manipulation",
 CoRL 2021 (arXiv:2108.03298). With g = the observation ``subgoal_horizon`` steps after s:
 
-    planner   p(g | s), by gl                                                          -> gl.py
+    planner   p(g | s), by gl                                                          -> slot planner
     actor     p(a | s, g), by bc, g from the data (``separate``) or the planner (``cascade``)
     acting    every ``subgoal_update_interval`` steps g ~ planner(s); a ~ actor(s, g)   -> hierarchy.py
     latent    the actor's goal is the planner's z: in training the posterior's, or of N samples of the prior the one
@@ -17,17 +17,13 @@ Departures from robomimic: the actor sees the subgoal (there it is built without
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import torch
 from pydantic import Field
-from torch import Tensor
 
-from imitate.algo import gl
 from imitate.algo.algo import Algo, Batch
-from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.gl import GL_VAE, GLConfig
+from imitate.algo.factory import register
 from imitate.algo.hierarchy import LATENT_KEY, PLANNER_OBSERVATIONS, Hierarchy, HierarchyConfig
+from imitate.algo.sections import GLConfig
 from imitate.config import ObservationConfig
 from imitate.config.observation import PartedObservations
 
@@ -54,41 +50,26 @@ class HBCConfig(HierarchyConfig):
         return self.planner
 
 
-@register_algo_factory_func("hbc", section=HBCConfig)
-def algo_config_to_class(algo_config: HBCConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one."""
-    return HBC, {}
-
-
+@register("hbc", HBCConfig)
 class HBC(Hierarchy):
     """A planner and an actor, both cloned."""
 
     def _create_parts(self) -> dict[str, Algo]:
-        config = self.algo_config.planner
-        chosen = gl.algo_config_to_class(config)
-        return {"planner": self._part(chosen, config, self.obs_config.planner)}
-
-    @property
-    def _latent_planner(self) -> GL_VAE | None:
-        """The planner, where its latents are the actor's goals."""
-        enabled = self.algo_config.latent_subgoal.enabled
-        return cast(GL_VAE, self.planner) if enabled else None
+        return {"planner": self._part("gl", self.config.planner, self.obs_config.planner)}
 
     def _goals_in_data(self, planned: Batch, subgoals: Batch) -> Batch:
-        planner = self._latent_planner
-        if planner is None:
+        latent = self.config.latent_subgoal
+        if not latent.enabled:
             return subgoals
-        correction = self.algo_config.latent_subgoal.prior_correction
+        correction = latent.prior_correction
         samples = correction.num_samples if correction.enabled else 0
-        latents = planner.latents_of(subgoals, planned["obs"], planned["goal_obs"], samples)
+        latents = self.planner.latents_of(subgoals, planned["obs"], planned["goal_obs"], samples)
         return {LATENT_KEY: latents}
 
     def _plan(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
     ) -> Batch:
-        planner = self._latent_planner
-        if planner is not None:
-            latents: Tensor = planner.sample_latents(obs, goal, 1, generator)
-            return {LATENT_KEY: latents[:, 0]}
+        if self.config.latent_subgoal.enabled:
+            return {LATENT_KEY: self.planner.sample_latents(obs, goal, 1, generator)[:, 0]}
         sampled = self.planner.sample_subgoals(obs, goal, 1, generator)
         return {key: value[:, 0] for key, value in sampled.items()}

@@ -14,21 +14,20 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo import bc
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.bc_config import BCConfig
+from imitate.algo.bc import BCConfig
 from imitate.algo.execution import take_rows
-from imitate.algo.gl import GL, GL_VAE, GLConfig, with_subgoals
 from imitate.algo.optimization import Optimization
 from imitate.algo.policy_state import PolicyState, remembered
-from imitate.algo.sections import RNNConfig
+from imitate.algo.sections import GLConfig, RNNConfig
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, ObservationConfig, Section, Subgoals
+from imitate.config import algorithms as registry
 from imitate.config.observation import ROBOT_STATE, Observations
 from imitate.errors import DatasetError
 
@@ -115,6 +114,35 @@ PLANNER_OBSERVATIONS = ObservationConfig.model_validate(
 """What a planner sees and predicts, if nothing else is said."""
 
 
+class SubgoalPlanner(Protocol):
+    """Slot ``planner`` of a hierarchy: an algorithm that also predicts subgoals, such as ``gl``.
+
+    Latents are asked for where ``latent_subgoal`` is enabled.
+    """
+
+    def with_subgoals(self, batch: Batch) -> Batch:
+        """Add ``subgoals`` {key: (B, horizon, ...)} to a raw batch that lacks them."""
+
+    def sample_subgoals(
+        self, obs: Batch, goal: Batch | None, number: int, generator: torch.Generator | None
+    ) -> Batch:
+        """Subgoals {key: (B, N, ...)} that are possible."""
+
+    @property
+    def latent_size(self) -> int:
+        """Z."""
+
+    def sample_latents(
+        self, obs: Batch, goal: Batch | None, number: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """Latents (B, N, Z) of the prior."""
+
+    def latents_of(
+        self, subgoals: Batch, obs: Batch, goal: Batch | None, prior_samples: int
+    ) -> Tensor:
+        """Latents (B, Z) that stand for given subgoals; of N samples of the prior the nearest, for N > 0."""
+
+
 class Hierarchy(Algo):
     """A planner and an actor.
 
@@ -128,9 +156,9 @@ class Hierarchy(Algo):
     # ---- parts ---------------------------------------------------------------------------------------------------
 
     @property
-    def planner(self) -> GL:
-        """What predicts subgoals."""
-        return cast(GL, self.parts["planner"])
+    def planner(self) -> SubgoalPlanner:
+        """The part that predicts subgoals."""
+        return cast(SubgoalPlanner, self.parts["planner"])
 
     @property
     def actor(self) -> Algo:
@@ -167,14 +195,14 @@ class Hierarchy(Algo):
 
     def _part(
         self,
-        chosen: tuple[type[Algo], dict[str, Any]],
+        algo_name: str,
         algo_config: Section,
         obs_config: Observations,
         **more_shapes: tuple[int, ...],
     ) -> Algo:
-        """A part, of a class with keyword arguments."""
-        algo_class, kwargs = chosen
-        return algo_class(
+        """A part: the algorithm of this name, with its sections of the configuration."""
+        algo_class, kwargs = registry.find(algo_name).to_class(algo_config)
+        part: Algo = algo_class(
             algo_config=algo_config,
             obs_config=obs_config,
             global_config=self.global_config,
@@ -184,6 +212,7 @@ class Hierarchy(Algo):
             load_pretrained=self.encoding.load_pretrained,
             **kwargs,
         )
+        return part
 
     def _create_actor(self) -> Algo:
         """The actor, its goal being what the planner names."""
@@ -194,24 +223,20 @@ class Hierarchy(Algo):
             pass
         elif self.algo_config.latent_subgoal.enabled:
             goal["low_dim"] = [LATENT_KEY]
-            shapes[LATENT_KEY] = (cast(GL_VAE, self.planner).planner.vae.latent.size,)
+            shapes[LATENT_KEY] = (self.planner.latent_size,)
         else:
             for key, modality in self.obs_config.modality_of("subgoal").items():
                 goal.setdefault(modality, []).append(key)
         tree = observed.to_dict()
         tree["modalities"]["goal"] = goal
         wants = ObservationConfig.model_validate(tree)
-        return self._part(bc.algo_config_to_class(config), config, wants, **shapes)
+        return self._part("bc", config, wants, **shapes)
 
     # ---- training ------------------------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Batch) -> Batch:
         """As in the base class; a batch that lacks ``subgoals`` may have them in its window of ``next_obs``."""
-        horizon = self.planner.algo_config.subgoal_horizon
-        first = self.frame_stack - 1
-        return super().process_batch_for_training(
-            with_subgoals(batch, self.subgoal_shapes, first, horizon)
-        )
+        return super().process_batch_for_training(self.planner.with_subgoals(batch))
 
     def _select_batch(self, batch: Batch) -> Batch:
         """What each part selects; for the actor also ``subgoals``, among them its goal."""
@@ -307,7 +332,7 @@ class Hierarchy(Algo):
     def initial_state(self, batch_size: int) -> PolicyState:
         """State of B policies that have seen nothing yet."""
         return {
-            "planner": self.planner.initial_state(batch_size),
+            "planner": self.parts["planner"].initial_state(batch_size),
             "actor": self.actor.initial_state(batch_size),
             "subgoal": {
                 key: torch.zeros(batch_size, *shape, device=self.device)
@@ -327,7 +352,9 @@ class Hierarchy(Algo):
     ) -> PolicyStep:
         """One decision for each of B policies; extras have ``subgoal/<key>``, the present one, normalized."""
         seen, frames = remembered(
-            {key: obs[key] for key in self.planner.obs_shapes}, state["planner"], self.frame_stack
+            {key: obs[key] for key in self.parts["planner"].obs_shapes},
+            state["planner"],
+            self.frame_stack,
         )
         subgoal = self._held(state, seen, goal, generator)
         step = self.actor.act(

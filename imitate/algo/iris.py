@@ -18,18 +18,17 @@ fails): the actor then learns with the subgoals of the highest value; random sub
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Protocol, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo import bcq, gl
 from imitate.algo.algo import Algo, Batch
-from imitate.algo.bcq import BCQ, BCQConfig
-from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.gl import GLConfig
+from imitate.algo.factory import register
 from imitate.algo.hierarchy import PLANNER_OBSERVATIONS, Hierarchy, HierarchyConfig
+from imitate.algo.rl_sections import BCQConfig
+from imitate.algo.sections import GLConfig
 from imitate.config import BaseConfig, DataNeeds, ObservationConfig, Section
 from imitate.config.observation import PartedObservations
 from imitate.functional.sampling import pick_class
@@ -111,33 +110,38 @@ class IRISConfig(HierarchyConfig):
         return problems
 
 
-@register_algo_factory_func("iris", section=IRISConfig)
-def algo_config_to_class(algo_config: IRISConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one."""
-    return IRIS, {}
+class StateValue(Protocol):
+    """Slot ``value``: an algorithm that also values states, such as ``bcq``."""
+
+    obs_shapes: dict[str, tuple[int, ...]]
+    goal_shapes: dict[str, tuple[int, ...]]
+
+    def state_value(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None
+    ) -> Tensor:
+        """Values (B,) of prepared observations (B, ...)."""
 
 
+@register("iris", IRISConfig)
 class IRIS(Hierarchy):
     """A planner and an actor, both cloned, and a value that chooses between them."""
 
     @property
-    def value(self) -> BCQ:
-        """Values of states and actions."""
-        return cast(BCQ, self.parts["value"])
+    def value(self) -> StateValue:
+        """The part that values states."""
+        return cast(StateValue, self.parts["value"])
 
     def _create_parts(self) -> dict[str, Algo]:
-        config, observed = self.algo_config.value_planner, self.obs_config.value_planner
-        planner = gl.algo_config_to_class(config.planner)
-        value = bcq.algo_config_to_class(config.value)
+        config, observed = self.config.value_planner, self.obs_config.value_planner
         return {
-            "planner": self._part(planner, config.planner, observed.planner),
-            "value": self._part(value, config.value, observed.value),
+            "planner": self._part("gl", config.planner, observed.planner),
+            "value": self._part("bcq", config.value, observed.value),
         }
 
     def _plan(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
     ) -> Batch:
-        number = self.algo_config.value_planner.num_samples
+        number = self.config.value_planner.num_samples
         subgoals = self.planner.sample_subgoals(obs, goal, number, generator)
         best = self._values_of(subgoals, goal, number, generator).argmax(-1)
         return {

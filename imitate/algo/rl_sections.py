@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from imitate.algo.sections import LayerDims
+from imitate.algo.sections import GMMConfig, LayerDims, VAEConfig
 from imitate.auxiliary.auxiliary import AuxiliariesConfig
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Section, Transitions
 
@@ -212,3 +212,78 @@ def wants_practice(config: BaseConfig) -> list[str]:
     if config.train.online.enabled:
         return []
     return [f"train.online.enabled is false, but {config.algo_name} learns online: set it to true"]
+
+
+class BCQOptimParams(Section):
+    """Optimizers by network."""
+
+    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
+    action_sampler: StagedOptimizerConfig = Field(optimizer(1e-3))
+    actor: StagedOptimizerConfig = Field(optimizer(1e-3))
+
+
+class DistributionalConfig(Section):
+    """Critics that predict a distribution over returns."""
+
+    enabled: bool = Field(False, description="distributions over the atoms of critic.value_bounds")
+    num_atoms: int = Field(51, ge=2, description="values between the bounds, both included")
+
+
+class BCQCriticConfig(CriticConfig):
+    """The critics."""
+
+    ensemble: EnsembleConfig = Field(EnsembleConfig(weight=0.75))
+    num_action_samples: int = Field(
+        10, ge=1, description="next actions per transition; the target takes the best of them"
+    )
+    num_action_samples_rollout: int = Field(
+        100, ge=1, description="actions from which the policy takes the best"
+    )
+    distributional: DistributionalConfig = Field(DistributionalConfig())
+
+
+class ActionSamplerConfig(Section):
+    """The model of the data's actions: a mixture where ``gmm`` is enabled, else a VAE."""
+
+    actor_layer_dims: LayerDims = Field((1024, 1024), description="gmm: hidden layers")
+    gmm: GMMConfig = Field(GMMConfig())
+    vae: VAEConfig = Field(VAEConfig(enabled=True))
+    freeze_encoder_epoch: int = Field(
+        -1, ge=-1, description="vae: epoch from which its encoder no longer learns; -1: never"
+    )
+
+
+class PerturbationConfig(ActorConfig):
+    """An actor that improves the sampled actions a little."""
+
+    enabled: bool = Field(False, description="perturb sampled actions")
+    perturbation_scale: float = Field(0.05, gt=0, description="largest change of an action")
+
+
+class BCQConfig(ActorCriticConfig):
+    """Section ``algo`` of algorithm ``bcq``."""
+
+    optim_params: BCQOptimParams = Field(BCQOptimParams())
+    critic: BCQCriticConfig = Field(BCQCriticConfig())
+    action_sampler: ActionSamplerConfig = Field(ActionSamplerConfig())
+    actor: PerturbationConfig = Field(PerturbationConfig())
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """Combinations that cannot be trained."""
+        problems = super().conflicts(config)
+        sampler, critic = self.action_sampler, self.critic
+        if not (sampler.gmm.enabled or sampler.vae.enabled):
+            problems.append(
+                "algo.action_sampler: neither vae nor gmm is enabled, so there are no actions to choose from: enable "
+                "one of them"
+            )
+        if critic.distributional.enabled and critic.value_bounds is None:
+            problems.append(
+                "algo.critic.value_bounds is null, but algo.critic.distributional needs the range of returns: set it, "
+                "as to [0, 1]"
+            )
+        if critic.value_bounds is not None and critic.value_bounds[0] >= critic.value_bounds[1]:
+            problems.append(
+                f"algo.critic.value_bounds is {list(critic.value_bounds)}: the first is to be below the second"
+            )
+        return problems

@@ -7,7 +7,16 @@ from typing import Literal
 from pydantic import Field
 
 from imitate.algo.execution import ChunkExecution
-from imitate.config import OpenSection, OptimizerConfig, Section
+from imitate.config import (
+    AlgoSection,
+    BaseConfig,
+    DataNeeds,
+    OpenSection,
+    OptimizerConfig,
+    Section,
+    Subgoals,
+)
+from imitate.config.observation import ROBOT_STATE
 from imitate.models.heads import GaussianHead, GMMHead
 from imitate.models.transformer import CausalTransformer, Positions
 
@@ -47,8 +56,13 @@ class ChunkConfig(Section):
     )
 
     @property
+    def prediction_horizon(self) -> int:
+        """Actions that a network predicts at once."""
+        return self.size
+
+    @property
     def execution(self) -> ChunkExecution:
-        """How chunks are executed."""
+        """Execution of chunks."""
         return ChunkExecution(self.size, self.execute, self.temporal_ensemble, self.latency)
 
     def problems(self, path: str) -> list[str]:
@@ -242,50 +256,43 @@ class TransformerConfig(Section):
         )
 
 
-class HorizonConfig(Section):
-    """What a diffusion or flow policy sees, predicts and executes (Chi et al., RSS 2023: To, Tp, Ta)."""
+class GLOptimParams(Section):
+    """Optimizers by network."""
 
-    observation_horizon: int = Field(
-        2, ge=1, description="observations that the policy sees; equal to train.frame_stack"
-    )
-    action_horizon: int = Field(8, ge=1, description="actions executed before the next prediction")
-    prediction_horizon: int = Field(
-        16, ge=1, description="actions predicted, beginning at the oldest observation"
-    )
-    temporal_ensemble: float | None = Field(
-        None,
-        description="average overlapping chunks with weights exp(-m i), i = 0 the oldest, m this; needs "
-        "action_horizon 1",
-    )
-    latency: int = Field(
-        0,
-        ge=0,
-        description="steps that pass until a prediction is there: its first actions are left out",
-    )
+    goal_network: OptimizerConfig = Field(OptimizerConfig())
 
-    @property
-    def execution(self) -> ChunkExecution:
-        """How the actions from the newest observation on are executed."""
-        size = self.prediction_horizon - self.observation_horizon + 1
-        return ChunkExecution(size, self.action_horizon, self.temporal_ensemble, self.latency)
 
-    def problems(self, path: str, frame_stack: int, seq_length: int) -> list[str]:
-        """What cannot be trained or executed; ``path`` is the dotted key of this section."""
-        problems = execution_problems(
-            self.prediction_horizon - self.observation_horizon + 1,
-            self.action_horizon,
-            self.temporal_ensemble,
-            self.latency,
-            path,
+class MeanSubgoalConfig(Section):
+    """The planner without VAE."""
+
+    planner_layer_dims: LayerDims = Field((300, 400), description="hidden layers")
+
+
+class GLConfig(AlgoSection):
+    """Section ``algo`` of algorithm ``gl``."""
+
+    acts = False
+    tree_defaults = {
+        "experiment": {"rollout": {"enabled": False}},
+        "observation": {"modalities": {"subgoal": {"low_dim": list(ROBOT_STATE)}}},
+    }
+
+    optim_params: GLOptimParams = Field(GLOptimParams())
+    subgoal_horizon: int = Field(10, ge=1, description="steps from an observation to its subgoal")
+    ae: MeanSubgoalConfig = Field(MeanSubgoalConfig())
+    vae: VAEConfig = Field(VAEConfig(enabled=True, latent_dim=16))
+
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """The observation ``subgoal_horizon`` steps ahead; images of the frames up to the sample's step."""
+        keys = tuple(config.observation.modality_of("subgoal"))
+        return DataNeeds(
+            subgoals=Subgoals(keys, self.subgoal_horizon), observed_steps=config.train.frame_stack
         )
-        if frame_stack != self.observation_horizon:
-            problems.append(
-                f"train.frame_stack is {frame_stack}, but {path}.observation_horizon is {self.observation_horizon}: "
-                "set both to the same number"
-            )
-        if frame_stack - 1 + seq_length < self.prediction_horizon:
-            problems.append(
-                f"train.seq_length is {seq_length}, too short for {path}.prediction_horizon "
-                f"{self.prediction_horizon}: set it to {self.prediction_horizon}"
-            )
-        return problems
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """Combinations that cannot be trained."""
+        if config.observation.modality_of("subgoal"):
+            return []
+        return [
+            "observation.modalities.subgoal: lists nothing to predict: name at least one observation"
+        ]

@@ -6,8 +6,7 @@ from torch import nn
 
 from imitate import Algo, algo_factory, load_config, register_algo_factory_func
 from imitate.algo.algo import PolicyStep
-from imitate.algo.bc import BC
-from imitate.algo.bc_config import BCConfig
+from imitate.algo.bc import BC, BCConfig
 from imitate.algo.factory import check_algorithm
 from imitate.config import AlgoSection, algorithms
 from imitate.config.algorithms import find
@@ -116,9 +115,7 @@ def test_a_key_that_is_missing_is_named_with_the_ways_to_give_it():
 
 
 def test_a_class_derived_from_one_of_the_package_is_told_that_ones_section():
-    wanted = (
-        r"algo\.gaussian: .* derives from BC, .* section=BCConfig \(from imitate\.algo\.bc_config\)"
-    )
+    wanted = r"algo\.gaussian: .* derives from BC, .* section=BCConfig \(from imitate\.algo\.bc\)"
 
     class MyBC(BC):
         pass

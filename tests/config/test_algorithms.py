@@ -23,7 +23,7 @@ def test_without_a_section_the_subtree_is_open():
 
 
 def test_an_algorithm_is_imported_by_name_on_first_use():
-    assert find("bc").section.__module__ == "imitate.algo.bc_config"
+    assert find("bc").section.__module__ == "imitate.algo.bc"
     assert "bc" in available()
 
 
