@@ -120,7 +120,9 @@ class RolloutPolicy:
         if self._state is None:
             self._state = self.algo.initial_state(batch_size)
             self._batch_size = batch_size
-        elif batch_size != (self._batch_size or batch_size):  # a state that was set may hold no rows
+        elif batch_size != (
+            self._batch_size or batch_size
+        ):  # a state that was set may hold no rows
             raise UserError(
                 f"the batch had {self._batch_size} observations and now has {batch_size}; "
                 "call start_episode() before the number of environments changes"

@@ -253,12 +253,13 @@ def test_an_expert_policy_decides_anew_each_time():
 
 
 FOUR = {"observation_horizon": 1, "prediction_horizon": 4, "action_horizon": 4}
+SMALL_UNET = {"down_dims": [8, 16], "diffusion_step_embed_dim": 8, "n_groups": 4}
 TINY = {
     "bc": {"actor_layer_dims": [8], "chunk": {"enabled": True, "size": 4, "execute": 4}},
     "act": {"chunk": {"size": 4, "execute": 4}, "transformer": {"embed_dim": 16, "num_heads": 2}},
     "vq_bet": {"chunk": {"size": 4, "execute": 4}},
-    "flow_policy": {"horizon": FOUR},
-    "diffusion_policy": {"horizon": FOUR},
+    "flow_policy": {"horizon": FOUR, "unet": SMALL_UNET},
+    "diffusion_policy": {"horizon": FOUR, "unet": SMALL_UNET},
 }
 
 

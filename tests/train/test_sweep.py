@@ -22,6 +22,17 @@ NO_ENV = {"type": 2, "env_name": "Pendulum-v1", "env_kwargs": {}}
 
 @pytest.fixture
 def config(tmp_path):
+    return write_config(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A sweep that has been run: its configuration, the result, and every change that was heard of."""
+    config, heard = write_config(tmp_path_factory.mktemp("swept")), []
+    return config, Sweep(config).run(workers=2, on_change=heard.append), heard
+
+
+def write_config(tmp_path):
     rng = np.random.default_rng(0)
     data = tmp_path / "data.hdf5"
     with DatasetWriter(data, NO_ENV) as writer:
@@ -57,9 +68,8 @@ def config(tmp_path):
     return path
 
 
-def test_a_run_per_value_then_nothing_left_to_do(config):
-    heard = []
-    result = Sweep(config).run(workers=2, on_change=heard.append)
+def test_a_run_per_value_then_nothing_left_to_do(swept):
+    config, result, heard = swept
     assert result.exit_code == 0
     assert [run.values for run in result.runs] == [{"train.seed": 1}, {"train.seed": 2}]
     assert [run.results["step"] for run in result.runs] == [8, 8]
@@ -81,10 +91,10 @@ def test_a_run_per_value_then_nothing_left_to_do(config):
         ".tex",
     }
 
-    heard.clear()
-    again = Sweep(config).run(on_change=heard.append)
+    heard_again = []
+    again = Sweep(config).run(on_change=heard_again.append)
     assert again.exit_code == 0
-    assert "running" not in [run.status for run in heard], "a process was started"
+    assert "running" not in [run.status for run in heard_again], "a process was started"
     assert len(list(result.folder.glob("*/*/config.json"))) == 2
 
     # Another set of values is another sweep.
@@ -175,8 +185,8 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(config):
     assert result.runs[1].status.startswith("failed")
 
 
-def test_curves_of_runs(config, tmp_path):
-    result = Sweep(config).run(workers=2)
+def test_curves_of_runs(swept, tmp_path):
+    _, result, _ = swept
     curves = read_curves([result.folder])
     assert [curve.label for curve in curves] == ["seed=1", "seed=2"]
     assert [record["step"] for record in curves[0].epochs] == [4, 8]
