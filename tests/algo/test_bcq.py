@@ -1,12 +1,13 @@
 """Batch-constrained Q-learning: targets and losses by hand, and a bandit on which imitation fails."""
 
+import copy
 import math
 
 import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.algo.bcq import BCQ, BCQ_Distributional, GMMSampler, Perturbation, VAESampler
+from imitate.algo.bcq import BCQ, BCQ_Distributional, GMMSampler, VAESampler
 from imitate.errors import ConfigError
 
 STATE, ACTION, BATCH = 3, 2, 6
@@ -120,7 +121,7 @@ def test_combinations_that_cannot_work_say_what_to_do(overrides, words):
         make(overrides)
 
 
-def test_the_target_mixes_least_and_greatest_then_takes_the_best_action():
+def test_the_target_mixes_least_and_greatest_then_takes_the_best_action(worlds):
     algo = make(ac_dim=1)
     batch = {
         **prepared(algo, 2),
@@ -129,16 +130,18 @@ def test_the_target_mixes_least_and_greatest_then_takes_the_best_action():
     }
     algo.nets["critic_target"] = Fixed([1.0, -1.0])
     algo.nets["critic"] = Fixed([100.0, 100.0])
-    fix_samples(algo, torch.tensor([[[0.2], [0.8]], [[0.5], [0.5]]]))
+    samples = torch.tensor([[[0.2], [0.8]], [[0.5], [0.5]]])
     # Values (a, -a): 0.75 (-a) + 0.25 a = -a / 2; the best of -0.1 and -0.4 is -0.1. The second is terminal.
-    torch.testing.assert_close(algo._target(batch), torch.tensor([1.0 - 0.05, 5.0]))
+    for row, target in ((0, 1.0 - 0.05), (1, 5.0)):
+        fix_samples(algo, samples[row : row + 1])
+        assert worlds.losses(algo, worlds.only(batch, row))["Q_Targets"] == pytest.approx(target)
 
 
-def test_the_target_perturbs_by_the_target_actor_and_acting_by_the_online_one():
+def test_the_target_perturbs_by_the_target_actor_and_acting_by_the_online_one(worlds):
     algo = make((*ACTOR, "algo.actor.perturbation_scale=0.1"), ac_dim=1)
 
     def towards(sign):
-        net = Perturbation(algo._create_encoder(), 1, algo.algo_config.actor)
+        net = copy.deepcopy(algo.nets["actor"])
         for parameter in net.parameters():
             parameter.data.zero_()
         net.head.action.bias.data.fill_(sign * 100.0)
@@ -148,16 +151,16 @@ def test_the_target_perturbs_by_the_target_actor_and_acting_by_the_online_one():
     algo.nets["critic_target"] = algo.nets["critic"] = Fixed([1.0, 1.0])
     fix_samples(algo, torch.full((1, 1, 1), 0.3))
     batch = {**prepared(algo, 1), "rewards": torch.zeros(1), "discounts": torch.ones(1)}
-    assert algo._target(batch).item() == pytest.approx(0.4)
+    info = worlds.losses(algo, batch)
+    assert info["Q_Targets"] == pytest.approx(0.4)
+    assert info["Actor_Loss"] == pytest.approx(-0.2)
     assert algo.get_action(batch["obs"]).item() == pytest.approx(0.2)
-    loss, _ = algo._actor_loss(batch)
-    assert loss.item() == pytest.approx(-0.2)
     # A perturbed action is an action.
     fix_samples(algo, torch.full((1, 1, 1), -0.95))
     assert algo.get_action(batch["obs"]).item() == -1.0
 
 
-def test_the_critics_loss_by_hand():
+def test_the_critics_loss_by_hand(worlds):
     algo = make(ac_dim=1)
     algo.nets["critic"] = Fixed([1.0, 2.0])
     algo.nets["critic_target"] = Fixed([0.0, 0.0], [4.0, 4.0])
@@ -170,20 +173,18 @@ def test_the_critics_loss_by_hand():
     }
     # Targets 3 and 1; values 0.5, -1 and 1, -2.
     expected = ((2.5**2 + 2**2) + (2**2 + 3**2)) / 2
-    assert algo._critic_loss(batch)[0].item() == pytest.approx(expected)
+    assert worlds.losses(algo, batch)["Critic_Loss"] == pytest.approx(expected)
     batch["weight"] = torch.tensor([1.0, 0.0])
-    assert algo._critic_loss(batch)[0].item() == pytest.approx(2.5**2 + 2**2)
+    assert worlds.losses(algo, batch)["Critic_Loss"] == pytest.approx(2.5**2 + 2**2)
 
 
-def test_the_actor_learns_and_neither_sampler_nor_critic_from_its_loss():
-    algo = make(ACTOR)
-    algo._actor_loss(prepared(algo))[0].backward()
+def test_the_actor_learns_and_neither_sampler_nor_critic_from_its_loss(worlds):
+    later = "algo.optim_params.{}.start_epoch=2"
+    algo = make((*ACTOR, later.format("critic"), later.format("action_sampler")))
+    worlds.gradients(algo, prepared(algo))
     assert all(p.grad is not None for p in algo.nets["actor"].parameters())
     assert all(p.grad is None for p in algo.sampler.parameters())
-    before = [p.clone() for p in algo.nets["critic"].parameters()]
-    algo._gradient_step("actor", algo._actor_loss(prepared(algo))[0])
-    after = algo.nets["critic"].parameters()
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(p.grad is None for p in algo.nets["critic"].parameters())
 
 
 def test_acting_takes_the_first_critics_best():
@@ -195,13 +196,13 @@ def test_acting_takes_the_first_critics_best():
     torch.testing.assert_close(step.extras["value"], torch.tensor([0.7, -0.1]))
 
 
-def test_as_many_actions_are_drawn_as_asked():
+def test_as_many_actions_are_drawn_as_asked(worlds):
     algo, asked = make(), []
     sample = algo.sampler.sample
     algo.sampler.sample = lambda obs, goal, number, *rest: (
         asked.append(number) or sample(obs, goal, number, *rest)
     )
-    algo._target(prepared(algo))
+    algo.train_on_batch(prepared(algo), 1)
     algo.get_action(prepared(algo)["obs"])
     assert asked == [4, 16]
 
@@ -274,12 +275,24 @@ def test_networks_learn_in_their_epochs_only():
     assert moved(3) == {"critic", "critic_target", "actor", "actor_target"}
 
 
-def test_the_target_distribution_atom_by_atom():
+def target_distribution(worlds, algo, batch):
+    """Of one sample: read from the cross-entropies to critics that are all but sure of one atom after the other."""
+    found = []
+    for atom in range(3):
+        sure = [[0.8 if k == atom else 0.1 for k in range(3)]] * 2
+        algo.nets["critic"] = Logits(sure, sure)
+        loss = worlds.losses(algo, batch)["Critic_Loss"] / 2  # of two critics
+        # -t log 0.8 - (1 - t) log 0.1
+        found.append((loss + math.log(0.1)) / (math.log(0.1) - math.log(0.8)))
+    return found
+
+
+def test_the_target_distribution_atom_by_atom(worlds):
     algo = make(DISTRIBUTIONAL, ac_dim=1)  # atoms 0, 1, 2
     positive = [[0.0, 0.5, 0.5], [0.25, 0.25, 0.5]]  # means 1.5 and 1.25
     negative = [[0.8, 0.1, 0.1], [0.8, 0.1, 0.1]]
     algo.nets["critic_target"] = Logits(positive, negative)
-    fix_samples(algo, torch.tensor([[[-0.5], [0.5]]]).expand(2, -1, -1))
+    fix_samples(algo, torch.tensor([[[-0.5], [0.5]]]))
     batch = {
         **prepared(algo, 2),
         "rewards": torch.tensor([0.5, 1.25]),
@@ -287,21 +300,26 @@ def test_the_target_distribution_atom_by_atom():
     }
     # The positive action is the better; 0.75 of its less hopeful member and 0.25 of the other: 0.1875, 0.3125, 0.5.
     # Atoms 0, 1, 2 move to 0.5, 1, 1.5: 0.1875 / 2 | 0.1875 / 2 + 0.3125 + 0.25 | 0.25. At a terminal all is at 1.25.
-    expected = torch.tensor([[0.09375, 0.65625, 0.25], [0.0, 0.75, 0.25]])
-    target = algo._target_distribution(batch)
-    torch.testing.assert_close(target, expected)
+    goes_on, ends = (worlds.only(batch, row) for row in (0, 1))
+    assert target_distribution(worlds, algo, goes_on) == pytest.approx(
+        [0.09375, 0.65625, 0.25], abs=1e-5
+    )
+    assert target_distribution(worlds, algo, ends) == pytest.approx([0.0, 0.75, 0.25], abs=1e-5)
     # Its mean is the target of critics without distributions: 0.5 + 0.5 (0.75 1.25 + 0.25 1.5).
-    assert (target[0] @ algo.atoms).item() == pytest.approx(0.5 + 0.5 * 1.3125)
+    assert worlds.losses(algo, goes_on)["Q_Targets"] == pytest.approx(0.5 + 0.5 * 1.3125)
 
 
-def test_the_distributional_loss_by_hand():
+def test_the_distributional_loss_by_hand(worlds):
     algo = make(DISTRIBUTIONAL, ac_dim=1)
     algo.nets["critic"] = Logits([[0.5, 0.25, 0.25], [0.2, 0.4, 0.4]], [[1 / 3] * 3] * 2)
-    algo._target_distribution = lambda batch: torch.tensor([[0.0, 1.0, 0.0]])
     batch = {**prepared(algo, 1), "actions": torch.tensor([[0.5]])}
-    loss, info = algo._critic_loss(batch)
-    assert loss.item() == pytest.approx(-math.log(0.25) - math.log(0.4))
-    assert info["Q_Data"].item() == pytest.approx((0.75 + 1.2) / 2)
+    batch |= {
+        "rewards": torch.ones(1),
+        "discounts": torch.zeros(1),
+    }  # the target is the second atom
+    info = worlds.losses(algo, batch)
+    assert info["Critic_Loss"] == pytest.approx(-math.log(0.25) - math.log(0.4))
+    assert info["Q_Data"] == pytest.approx((0.75 + 1.2) / 2)
 
 
 def test_a_distributional_critic_learns_the_distribution_of_a_bandits_rewards():
