@@ -10,15 +10,12 @@ Departures: Adam rather than RMSprop; ``trace`` 1 is the paper's return of up to
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.algo import Batch, Info
+from imitate.algo.factory import register
 from imitate.algo.on_policy import OnPolicy, OnPolicyConfig
-from imitate.algo.recurrent_rollouts import RecurrentOnPolicy
 
 
 class A2CConfig(OnPolicyConfig):
@@ -45,17 +42,12 @@ class A2CConfig(OnPolicyConfig):
     )
 
 
-@register_algo_factory_func("a2c", section=A2CConfig)
-def algo_config_to_class(algo_config: A2CConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """With a memory or without."""
-    return (RecurrentA2C if algo_config.rnn.enabled else A2C), {}
-
-
-class A2C(OnPolicy):
+@register("a2c", A2CConfig)
+class A2C(OnPolicy[A2CConfig]):
     """Policy gradient with a value."""
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        config = self.algo_config
+        config = self.config
         policy, values = self._decide(batch)
         policy_loss = -(self._advantages(batch) * policy.log_prob(batch["actions"])).mean()
         value_loss = (values - batch["returns"]).square().mean()
@@ -67,7 +59,3 @@ class A2C(OnPolicy):
             "Value_Loss": value_loss,
             "Entropy": entropy,
         }
-
-
-class RecurrentA2C(A2C, RecurrentOnPolicy):
-    """With a memory."""

@@ -19,7 +19,6 @@ from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.exploration import ActionNoise
 from imitate.algo.imagination import imagined, with_imagined
 from imitate.algo.policy_state import PolicyState
-from imitate.algo.recurrence import to_stored
 from imitate.algo.recurrent_replay import (
     ACTOR,
     CRITICS,
@@ -27,7 +26,7 @@ from imitate.algo.recurrent_replay import (
     ReplayedMemory,
     state_shapes,
 )
-from imitate.algo.reward_source import RewardSource
+from imitate.algo.reward_source import RewardSource, reward_source_of
 from imitate.algo.rl_sections import (
     ActorConfig,
     ActorCriticConfig,
@@ -224,17 +223,18 @@ class ActorCritic(Algo[RLConfigT]):
         if model is not None:
             self.nets["dynamics"] = dynamics_of(model, self.obs_shapes, self.ac_dim)
             self.counters["model_updates"] = 0
-        make = getattr(self.config, "reward_source", None)
-        if make is None:
-            return
-        self.reward_source = source = make(self.config, self._create_encoder, self.ac_dim)
-        if any(True for _ in source.parameters()):
-            self.nets[source.network] = source
+        self.reward_source = source = reward_source_of(
+            self.config, self._create_encoder, self.ac_dim
+        )
+        if source is not None and source.net is not None:
+            self.nets[source.network] = source.net
 
     def _rewarded(self, batch: Batch, update: Update) -> Batch:
         """The batch with the rewards of :attr:`reward_source` and of auxiliaries, after their own steps."""
         source = self.reward_source
         if source is not None:
+            if source.needs_log_prob:
+                batch = {**batch, "policy_log_prob": self._log_prob(batch)}
             loss = source.loss(batch)
             if loss is not None:
                 update.step(source.network, loss)
@@ -249,6 +249,12 @@ class ActorCritic(Algo[RLConfigT]):
                 update.info[f"{name}/Reward"] = bonus.mean()
                 batch = {**batch, "rewards": batch["rewards"] + auxiliary.config.reward * bonus}
         return batch
+
+    @torch.no_grad()
+    def _log_prob(self, batch: Batch) -> Tensor:
+        """Log-density (B,) of the batch's actions under the present policy, which has to be a distribution."""
+        features, _ = self.actor(batch["obs"], batch["goal_obs"])
+        return cast(Tensor, self.actor.head(features).log_prob(batch["actions"]))
 
     def _follow_auxiliaries(self, batch: Batch) -> None:
         for auxiliary in self.auxiliaries.values():
@@ -299,6 +305,7 @@ class ActorCritic(Algo[RLConfigT]):
             # Parts of a batch are numbered: 0 is the replay buffer. Without a number all are demonstrations.
             part = batch.get("part", torch.ones_like(selected["discounts"]))
             selected["expert"] = (part > 0).to(selected["discounts"])
+            selected["terminals"] = (selected["discounts"] == 0).to(selected["discounts"])
         if "dynamics" in self.nets:
             selected["index"] = batch["index"]
         if "next_actions" in batch:
@@ -420,7 +427,7 @@ class ActorCritic(Algo[RLConfigT]):
         if self.exploration is not None:
             state |= self.exploration.initial_state(batch_size, self.ac_dim, self.device)
         if self.memory is not None:
-            state["rnn"] = self.recurrent("critic").rnn.initial_state(batch_size)
+            state |= self.memory.initial_state(self.recurrent("critic").rnn, batch_size)
         return state
 
     def _act(
@@ -434,9 +441,11 @@ class ActorCritic(Algo[RLConfigT]):
     ) -> PolicyStep:
         extras: dict[str, Tensor] = {}
         if self.memory is not None:
-            extras = to_stored(state["rnn"]) if explore else {}
-            obs, after = self.recurrent("critic").step(obs, state["rnn"], goal)
-            state = {**state, "rnn": after}
+            net = self.recurrent("critic")
+            features, state, extras = self.memory.step(
+                net.encoder, net.rnn, obs, state, goal, explore=explore
+            )
+            obs = {ACTOR: features}
         features, _ = self.actor(obs, goal)
         action = self.actor.head.act(features, explore, generator)
         if explore and self.exploration is not None:

@@ -1,44 +1,52 @@
-"""What algorithms share that learn from whole rollouts of their present policy: networks, preparation, acting.
+"""Base of algorithms that learn from whole rollouts of their present policy: sections, networks, batches, acting.
 
-A subclass has the loss of one minibatch (:meth:`Algo._loss`). Batches that it sees, all (B, ...):
+A subclass has the loss of one minibatch (:meth:`Algo._loss`). Prepared batches, all (B, ...):
 
     obs             {key: (B, [F,] ...)}
     actions         (B, A) as the policy gave them, normalized, not yet clipped to the environment's limits
-    log_prob        of these actions, when they were taken
-    advantages      generalized advantages, worked out once per rollout
-    returns         advantages + values, which the value learns
-    values          what the value said when the rollout began to be learned from
+    log_prob        log-density of these actions when they were taken
+    advantages      generalized advantages, computed once per rollout
+    returns         advantages + values, the targets of the value
+    values          values of the network before the rollout's first update
+
+With a reward source or auxiliaries also
+
+    next_obs        {key: (B, [F,] ...)}
+    executed        (B, A) actions as the environment took them, normalized
+    terminals       (B,) 1 or 0
+    expert          transitions of demonstrations (``obs``, ``next_obs``, ``actions``, ``terminals``), in minibatches
+                    from which the reward source learns
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.policy_state import PolicyState
-from imitate.algo.recurrence import MemoryConfig
+from imitate.algo.recurrence import MemoryConfig, one_step
+from imitate.algo.recurrent_rollouts import RolloutMemory
+from imitate.algo.reward_source import RewardSource, reward_source_of
 from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer, wants_practice
 from imitate.algo.sections import LayerDims
 from imitate.auxiliary.auxiliary import AuxiliariesConfig
 from imitate.config import AlgoSection, BaseConfig, Section
 from imitate.functional.advantages import generalized_advantages
-from imitate.models.actor import GroupEncoder, Obs
-from imitate.models.categorical import Categorical, CategoricalHead
-from imitate.models.heads import Gaussian, GaussianHead
-from imitate.models.mlp import MLP, FullPrecisionLinear
+from imitate.functional.rows import by_parts, join_rows, num_rows, select_rows
+from imitate.models.actor import Obs
+from imitate.models.policy_and_value import PolicyAndValue, StochasticPolicy
+from imitate.models.rnn import RNNState
 
-CHUNK = 4096
-"""Number of states that are evaluated at a time."""
-_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
-
-StochasticPolicy = Gaussian | Categorical
+Rewards = NDArray[np.float32]
 
 
 class OnPolicyOptimParams(Section):
@@ -48,7 +56,7 @@ class OnPolicyOptimParams(Section):
 
 
 class OnPolicyNetConfig(Section):
-    """Networks of the policy and of its value, apart from each other but for the encoder of images."""
+    """Networks of the policy and of its value, which share the encoder."""
 
     layer_dims: LayerDims = Field((64, 64), description="hidden layers, of each")
     activation: Literal["tanh", "relu"] = Field("tanh", description="after each hidden layer")
@@ -59,10 +67,12 @@ class OnPolicyNetConfig(Section):
 
 
 class OnPolicyConfig(AlgoSection):
-    """What each algorithm that learns from whole rollouts has; base of its section."""
+    """Base of the sections of algorithms that learn from whole rollouts."""
 
-    may_remember: ClassVar[bool] = True
-    """Whether there is a recurrent form."""
+    supports_memory: ClassVar[bool] = True
+    """True where ``rnn`` may be enabled."""
+    reward_source: ClassVar[type[RewardSource] | None] = None
+    """Source of rewards in place of the environment's."""
 
     optim_params: OnPolicyOptimParams = Field(OnPolicyOptimParams())
     num_choices: int | None = Field(
@@ -95,7 +105,7 @@ class OnPolicyConfig(AlgoSection):
                 "algo.auxiliary learns from shuffled steps, but algo.rnn.enabled makes minibatches of sequences: set "
                 "one of them off"
             )
-        if self.rnn.enabled and not self.may_remember:
+        if self.rnn.enabled and not self.supports_memory:
             problems.append(
                 f"algo.rnn.enabled is true, but {config.algo_name} has no recurrent form: ppo and a2c have one"
             )
@@ -107,130 +117,133 @@ class OnPolicyConfig(AlgoSection):
         return problems
 
 
-class PolicyAndValue(nn.Module):
-    """Policy and value, each with its own hidden layers, over one encoder."""
+class PPOConfig(OnPolicyConfig):
+    """Section ``algo`` of algorithm ``ppo``; base of the sections of others with its losses."""
 
-    def __init__(
-        self,
-        encoder: GroupEncoder,
-        ac_dim: int,
-        config: OnPolicyNetConfig,
-        num_choices: int,
-        input_dim: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        activation = _ACTIVATIONS[config.activation]
-        width = encoder.output_dim if input_dim is None else input_dim
-        self.policy = MLP(width, config.layer_dims, activation)
-        self.value = MLP(width, config.layer_dims, activation)
-        width = self.policy.output_dim
-        self.head: CategoricalHead | GaussianHead = (
-            CategoricalHead(width, ac_dim)
-            if num_choices
-            else GaussianHead(width, ac_dim, init_std=config.init_std, state_independent_std=True)
-        )
-        self.value_head = FullPrecisionLinear(width, 1)
-        if config.orthogonal_init:
-            self._orthogonal()
+    tree_defaults = {
+        "train": {
+            "batch_size": 64,
+            "max_grad_norm": 0.5,
+            "online": {"enabled": True, "collect_steps": 2048, "warmup_steps": 0},
+        }
+    }
 
-    def _orthogonal(self) -> None:
-        gain = math.sqrt(2.0)
-        scales: list[tuple[nn.Module, float]] = [
-            (layer, gain) for mlp in (self.policy, self.value) for layer in mlp.layers
-        ]
-        last = self.head.logits if isinstance(self.head, CategoricalHead) else self.head.mean
-        for layer, scale in [*scales, (last, 0.01), (self.value_head, 1.0)]:
-            nn.init.orthogonal_(cast(Tensor, layer.weight), scale)
-            nn.init.zeros_(cast(Tensor, layer.bias))
-
-    def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[StochasticPolicy, Tensor]:
-        """The policy's distribution and the value (B,)."""
-        return self.decide(self.encoder(obs, goal))
-
-    def decide(self, features: Tensor) -> tuple[StochasticPolicy, Tensor]:
-        """The policy's distribution and the value (B,), from features (B, D)."""
-        return self.policy_of(features), self.values_of(features)
-
-    def policy_of(self, features: Tensor) -> StochasticPolicy:
-        """The policy's distribution."""
-        return cast(StochasticPolicy, self.head(self.policy(features)))
-
-    def values_of(self, features: Tensor) -> Tensor:
-        """(B,)."""
-        value: Tensor = self.value_head(self.value(features))
-        return value.squeeze(-1)
-
-    def actor(self, obs: Obs, goal: Obs | None = None) -> StochasticPolicy:
-        """The policy's distribution."""
-        return self.policy_of(self.encoder(obs, goal))
+    rollout_epochs: int = Field(10, ge=1, description="passes over each rollout")
+    clip: float = Field(0.2, gt=0, description="how far probability ratios count, 1 +- clip")
+    value_clip: float | None = Field(
+        None, gt=0, description="values count as no further than this from those before; null: any"
+    )
+    target_kl: float | None = Field(
+        None,
+        gt=0,
+        description="leave a rollout when the policy is this far from the one that collected it",
+    )
 
 
-class OnPolicy(Algo):
+OnPolicyConfigT = TypeVar("OnPolicyConfigT", bound=OnPolicyConfig, default=Any)
+"""Type of the section of an algorithm that learns from whole rollouts."""
+
+
+class OnPolicy(Algo[OnPolicyConfigT]):
     """Learns from rollouts, each of which is then forgotten."""
 
     experience = "rollout"
     _OF_STEPS: ClassVar = ("actions", "log_prob", "advantages", "returns", "values")
 
+    reward_source: RewardSource | None = None
+    """Slot: rewards in place of the environment's."""
+
     def _create_networks(self) -> None:
-        config = self.algo_config
+        config, encoder = self.config, self._create_encoder()
+        rnn = None if self.memory is None else config.rnn.make(encoder.output_dim)
         net = PolicyAndValue(
-            self._create_encoder(), self.ac_dim, config.net, config.num_choices or 0
+            encoder, self.ac_dim, config.num_choices or 0, rnn, **config.net.to_dict()
         )
         self.nets = nn.ModuleDict({"policy": net})
+
+    @cached_property
+    def memory(self) -> RolloutMemory | None:
+        """Slot: the recurrent network's part in training, where ``algo.rnn`` is enabled."""
+        rnn = self.config.rnn
+        return RolloutMemory(rnn, self.global_config.train.seq_length) if rnn.enabled else None
+
+    def _add_slots(self) -> None:
+        super()._add_slots()
+        self.reward_source = source = reward_source_of(
+            self.config, self._create_encoder, self.ac_dim
+        )
+        if source is not None and source.net is not None:
+            self.nets[source.network] = source.net
 
     @property
     def net(self) -> PolicyAndValue:
         """Policy and value."""
         return cast(PolicyAndValue, self.active_nets["policy"])
 
-    # ---- rollouts ------------------------------------------------------------------------------------------------
+    # ---- rewards -------------------------------------------------------------------------------------------------
 
     @property
     def expert_passes(self) -> int:
         """Passes over a rollout, the first ones, whose minibatches have demonstrations under ``expert``."""
-        return 0
+        return 0 if self.reward_source is None else self.reward_source.passes
 
     @torch.no_grad()
-    def rollout_rewards(self, rollout: Batch) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """(T, N) rewards of a raw rollout, see :meth:`prepare_rollout`: the environment's and those of auxiliaries."""
-        rewards: np.ndarray[Any, np.dtype[np.float32]] = rollout["rewards"]
-        giving = {name: aux for name, aux in self.auxiliaries.items() if aux.config.reward > 0}
-        if not giving:
+    def rollout_rewards(self, rollout: Batch) -> Rewards:
+        """(T, N) rewards of a raw rollout, see :meth:`prepare_rollout`.
+
+        They are the environment's, or those of the reward source, and those of auxiliaries.
+        """
+        source, rewards = self.reward_source, cast(Rewards, rollout["rewards"])
+        giving = [aux for aux in self.auxiliaries.values() if aux.config.reward > 0]
+        if source is None and not giving:
             return rewards
         batch = self._transitions(rollout)
-        for auxiliary in giving.values():
-            bonus = by_parts(batch, auxiliary.reward)
+        if source is not None:
+            own = {**batch, "expert": torch.zeros_like(batch["terminals"])}
+            found = by_parts(lambda part: source.rewards(self._for_source(part)), own)
+            rewards = _like_rollout(found, rewards)
+        for auxiliary in giving:
+            bonus = by_parts(auxiliary.reward, batch)
             if bonus is not None:
-                bonus = auxiliary.config.reward * bonus
-                rewards = rewards + bonus.float().cpu().numpy().reshape(rewards.shape)
+                rewards = rewards + _like_rollout(auxiliary.config.reward * bonus, rewards)
         return rewards
 
     def _transitions(self, rollout: Batch) -> Batch:
-        """All steps of a raw rollout, (T N, ...): obs, next_obs, terminals and ``executed``, the actions as taken."""
+        """Steps of a raw rollout, (T N, ...): obs, next_obs, terminals, and actions as the environment took them."""
         obs = {k: v.reshape(-1, *v.shape[2:]) for k, v in rollout["obs"].items()}
-        lanes = rollout["terminals"].shape[1]
-        after = {key: np.concatenate([x[lanes:], x[:lanes]]) for key, x in obs.items()}
+        num_envs = rollout["terminals"].shape[1]
+        after = {key: np.concatenate([x[num_envs:], x[:num_envs]]) for key, x in obs.items()}
         for key, value in rollout["end_obs"].items():
             after[key][rollout["end_rows"]] = value
-        actions = torch.from_numpy(rollout["actions"].reshape(len(rollout["mask"].ravel()), -1))
+        actions = torch.from_numpy(rollout["actions"].reshape(rollout["mask"].size, -1))
         terminals = torch.from_numpy(rollout["terminals"].reshape(-1).astype(np.float32))
         keys = tuple(self.obs_shapes)
         return {
             "obs": self.preprocess.prepare_obs(obs, keys),
             "next_obs": self.preprocess.prepare_obs(after, keys),
-            "executed": self.preprocess.normalize_actions(actions.float().to(self.device)),
+            "actions": self.preprocess.normalize_actions(actions.float().to(self.device)),
             "terminals": terminals.to(self.device),
         }
 
+    def _for_source(self, transitions: Batch) -> Batch:
+        """Transitions with the keys of :class:`~imitate.algo.reward_source.RewardSource`."""
+        if self.reward_source is None or not self.reward_source.needs_log_prob:
+            return transitions
+        with torch.no_grad():
+            policy = self.net.actor(transitions["obs"])
+            return {**transitions, "policy_log_prob": policy.log_prob(transitions["actions"])}
+
+    # ---- rollouts ------------------------------------------------------------------------------------------------
+
     @torch.no_grad()
     def prepare_rollout(self, rollout: Batch) -> Batch:
-        """Everything that minibatches are cut from.
+        """Prepare a raw rollout, from which minibatches are cut.
 
         Args:
             rollout: raw values of T steps of N environments as numpy arrays (T, N, ...): ``obs`` by key, ``rewards``,
-                ``terminals``, ``timeouts``, ``mask`` (false: no experience), what ``extras`` gave, and ``end_obs``
-                (M, ...) by key: what was seen after the ``end_rows`` (M,), the rows t N + n of timeouts and last steps.
+                ``terminals``, ``timeouts``, ``mask`` (false: no experience), ``extras`` of the policy's steps, and
+                ``end_obs`` (M, ...) by key: the observations after the ``end_rows`` (M,), the rows t N + n of timeouts
+                and last steps.
 
         Returns:
             tensors (B, ...) of the B steps that are experience.
@@ -251,10 +264,10 @@ class OnPolicy(Algo):
             next_values,
             rollout["terminals"],
             rollout["timeouts"],
-            self.algo_config.discount,
-            self.algo_config.trace,
+            self.config.discount,
+            self.config.trace,
         )
-        flat = {
+        of_steps = {
             "actions": rollout["policy_action"],
             "log_prob": rollout["log_prob"],
             "advantages": advantages,
@@ -263,28 +276,58 @@ class OnPolicy(Algo):
         }
         batch: Batch = {
             name: torch.from_numpy(x.reshape(-1, *x.shape[2:])).to(self.device)
-            for name, x in flat.items()
+            for name, x in of_steps.items()
         }
         batch["obs"] = prepared
+        if self.auxiliaries or self.reward_source is not None:
+            transitions = self._transitions(rollout)
+            batch["executed"] = transitions["actions"]
+            batch |= {name: transitions[name] for name in ("next_obs", "terminals")}
+        if self.memory is not None:
+            batch |= self.memory.of_rollout(rollout, self.device)
         mask = rollout["mask"].reshape(-1)
-        if self.auxiliaries:
-            batch["next_obs"] = self._transitions(rollout)["next_obs"]
         if not mask.all():
-            kept = torch.from_numpy(np.flatnonzero(mask)).to(self.device)
-            batch = select_rows(batch, kept)
+            batch = select_rows(batch, torch.from_numpy(np.flatnonzero(mask)).to(self.device))
         return batch
 
     def _rollout_values(self, rollout: Batch, obs: Obs, end_obs: Obs) -> tuple[Tensor, Tensor]:
-        """Values of all T N steps of a rollout, and of what was seen after its ``end_rows``."""
-        return self._values(obs), self._values(end_obs)
+        """Values of all T N steps of a rollout, and of the observations after its ``end_rows``."""
+        if self.memory is None:
+            return self._values(obs), self._values(end_obs)
+        # One step from each of the stored states, and one more at the ends.
+        stored = self.memory.stored(rollout, self.device)
+        rows = torch.from_numpy(rollout["end_rows"]).to(self.device)
+        _, after = self._one_step(select_rows(obs, rows), select_rows(stored, rows))
+        return self._values(obs, stored), self._values(end_obs, after)
 
-    def _values(self, obs: Obs) -> Tensor:
-        count = len(next(iter(obs.values())))
-        parts = [select_rows(obs, slice(i, i + CHUNK)) for i in range(0, count, CHUNK)]
-        return torch.cat([self.net.values_of(self.net.encoder(part)) for part in parts])
+    def _values(self, obs: Obs, memory: RNNState | None = None) -> Tensor:
+        """Values (B,) of observations (B, ...), with a memory seen in these states (B, L, H)."""
+
+        def values(part: Batch) -> Tensor:
+            features = (
+                self.net.encoder(part["obs"])
+                if memory is None
+                else self._one_step(part["obs"], part["memory"])[0]
+            )
+            return self.net.values_of(features)
+
+        found = by_parts(values, {"obs": obs} if memory is None else {"obs": obs, "memory": memory})
+        return cast(Tensor, found)
+
+    def _one_step(self, obs: Obs, state: RNNState) -> tuple[Tensor, RNNState]:
+        """Recurrent features (B, H) of observations (B, ...) seen in these states, and the states after them."""
+        assert self.net.memory is not None
+        return one_step(self.net.encoder, self.net.memory, obs, state)
 
     def minibatches(self, batch: Batch, batch_size: int) -> Iterator[Batch]:
-        """One pass over a prepared rollout: all steps in random order, about ``batch_size`` at a time."""
+        """One pass over a prepared rollout in random order, about ``batch_size`` steps at a time.
+
+        With a memory they are whole sequences.
+        """
+        if self.memory is not None:
+            for rows in self.memory.minibatches(batch, batch_size):
+                yield select_rows(batch, rows)
+            return
         size = len(batch["log_prob"])
         shuffled = select_rows(batch, torch.randperm(size).to(self.device))
         # A last part that is tiny would be a noisy step.
@@ -293,36 +336,81 @@ class OnPolicy(Algo):
         for start, stop in zip(edges[:-1], edges[1:], strict=True):
             yield select_rows(shuffled, slice(start, stop))
 
+    # ---- batches of a dataset ------------------------------------------------------------------------------------
+
     def _select_batch(self, batch: Batch) -> Batch:
-        """The first step of each window, for batches that come from a dataset."""
-        groups = ("obs", "next_obs") if self.auxiliaries else ("obs",)
-        return {
-            **{
-                group: {key: value[:, 0] for key, value in batch[group].items()} for group in groups
-            },
-            **{name: batch[name][:, 0] for name in self._OF_STEPS},
-        }
+        """The first step of each window of a dataset; with a memory all of them, as sequences.
+
+        Demonstrations for a reward source, which lack ``log_prob``, become transitions. A dataset's minibatch has its
+        own steps under ``expert`` too.
+        """
+        if self.memory is not None:
+            return self._select_sequences(batch, self.memory)
+        slots = self.auxiliaries or self.reward_source is not None
+        groups = ("obs", "next_obs") if slots else ("obs",)
+        seen = {group: {key: x[:, 0] for key, x in batch[group].items()} for group in groups}
+        if self.reward_source is None:
+            return {**seen, **{name: batch[name][:, 0] for name in self._OF_STEPS}}
+        actions, terminals = batch["actions"][:, 0], batch["dones"][:, 0]
+        shown = {**seen, "actions": actions, "terminals": terminals}
+        if "log_prob" not in batch:
+            return shown
+        steps = {name: batch[name][:, 0] for name in self._OF_STEPS}
+        return {**shown, **steps, "executed": actions, "expert": shown}
+
+    def _select_sequences(self, batch: Batch, memory: RolloutMemory) -> Batch:
+        """Windows as sequences that begin with an empty memory; padded steps are left out."""
+        assert self.net.memory is not None
+        count, steps = batch["log_prob"].shape
+        flat = {name: batch[name].flatten(0, 1) for name in self._OF_STEPS}
+        flat["obs"] = {key: value.flatten(0, 1) for key, value in batch["obs"].items()}
+        flat |= memory.of_windows(count, steps, self.net.memory)
+        return select_rows(flat, batch["pad_mask"].flatten()) if "pad_mask" in batch else flat
+
+    # ---- update --------------------------------------------------------------------------------------------------
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """One update of policy and value, then of each auxiliary."""
+        """One update of policy and value, then of each auxiliary, then of the reward source."""
         info = super().train_on_batch(batch, epoch, validate)
         for name, auxiliary in self.auxiliaries.items():
             with torch.set_grad_enabled(not validate):
-                loss, said = auxiliary.loss(batch)
+                loss, scalars = auxiliary.loss(batch)
             if not validate:
                 self._gradient_step(name, auxiliary.config.loss * loss)
                 auxiliary.follow(batch)
-            info |= {f"{name}/{key}": value.detach() for key, value in said.items()}
+            info |= {f"{name}/{key}": value.detach() for key, value in scalars.items()}
+        if self.reward_source is not None and "expert" in batch:
+            info |= self._train_source(self.reward_source, batch, validate)
         return info
 
+    def _train_source(self, source: RewardSource, batch: Batch, validate: bool) -> Info:
+        """One update of the reward source: demonstrations against the steps of the minibatch."""
+        shown, names = batch["expert"], ("obs", "next_obs", "terminals")
+        own = {**{name: batch[name] for name in names}, "actions": batch["executed"]}
+        both = join_rows(shown, own)
+        is_expert = torch.arange(len(both["actions"]), device=self.device) < num_rows(shown)
+        both["expert"] = is_expert.to(both["terminals"])
+        with torch.set_grad_enabled(not validate):
+            outcome = source.loss(self._for_source(both))
+        if outcome is None:
+            return {}
+        loss, info = outcome
+        if not validate:
+            info[f"{source.network.title()}_Grad_Norms"] = self._gradient_step(source.network, loss)
+        return {name: value.detach() for name, value in info.items()}
+
     def _decide(self, batch: Batch) -> tuple[StochasticPolicy, Tensor]:
-        """What policy and value (B,) now say in a minibatch's states."""
-        return self.net(batch["obs"])  # type: ignore[no-any-return]
+        """Distribution of the present policy and present values (B,) in a minibatch's states."""
+        net = self.net
+        if self.memory is None:
+            return net(batch["obs"])  # type: ignore[no-any-return]
+        assert net.memory is not None
+        return net.decide(self.memory.features(net.encoder, net.memory, batch))
 
     def _advantages(self, batch: Batch) -> Tensor:
-        """(B,) normalized where that is wanted."""
+        """(B,) advantages, normalized where ``algo.normalize_advantages`` says so."""
         advantages: Tensor = batch["advantages"]
-        if not self.algo_config.normalize_advantages or len(advantages) < 2:
+        if not self.config.normalize_advantages or len(advantages) < 2:
             return advantages
         return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
@@ -331,6 +419,13 @@ class OnPolicy(Algo):
         return False
 
     # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+        state = super()._initial_policy_state(batch_size)
+        if self.memory is not None:
+            assert self.net.memory is not None
+            state |= self.memory.initial_state(self.net.memory, batch_size)
+        return state
 
     def _act(
         self,
@@ -341,30 +436,24 @@ class OnPolicy(Algo):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep:
-        action, extras = self._chosen(self.net.actor(obs, goal), explore, generator)
-        return PolicyStep(action, state, extras)
-
-    def _chosen(
-        self, policy: StochasticPolicy, explore: bool, generator: torch.Generator | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The policy's action, drawn to explore; what learning from it needs."""
+        net = self.net
+        extras: dict[str, Tensor] = {}
+        if self.memory is None:
+            features = net.encoder(obs, goal)
+        else:
+            assert net.memory is not None
+            features, state, extras = self.memory.step(
+                net.encoder, net.memory, obs, state, goal, explore=explore
+            )
+        policy = net.policy_of(features)
         if not explore:
-            return policy.mean, {}
+            return PolicyStep(policy.mean, state, {})
         action = policy.sample(generator)
-        return action, {"policy_action": action, "log_prob": policy.log_prob(action)}
+        drawn = {"policy_action": action, "log_prob": policy.log_prob(action)}
+        return PolicyStep(action, state, {**drawn, **extras})
 
 
-def by_parts(batch: Batch, function: Callable[[Batch], Tensor | None]) -> Tensor | None:
-    """The function's result (B,) for a batch, of :data:`CHUNK` rows at a time; None where it is None."""
-    count = len(batch["executed"])
-    parts = [function(select_rows(batch, slice(i, i + CHUNK))) for i in range(0, count, CHUNK)]
-    found = [part for part in parts if part is not None]
-    return torch.cat(found) if found else None
-
-
-def select_rows(batch: Batch, rows: Tensor | slice) -> Batch:
-    """These rows of every tensor."""
-    return {
-        key: select_rows(value, rows) if isinstance(value, dict) else value[rows]
-        for key, value in batch.items()
-    }
+def _like_rollout(values: Tensor | None, rewards: Rewards) -> Rewards:
+    """Values (T N,) as an array (T, N)."""
+    assert values is not None
+    return cast(Rewards, values.float().cpu().numpy().reshape(rewards.shape))

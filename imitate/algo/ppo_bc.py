@@ -2,10 +2,14 @@
 
 Schmitt et al., "Kickstarting Deep Reinforcement Learning" (arXiv:1803.03835), with a schedule as in Rajeswaran et al.,
 "Learning Complex Dexterous Manipulation with Deep Reinforcement Learning and Demonstrations", RSS 2018
-(arXiv:1709.10087). To the loss of :mod:`imitate.algo.ppo` is added, with the frozen imitation policy b and the number n
-of rollouts before this one:
+(arXiv:1709.10087). With the ratio rho = pi(a | s) / pi_old(a | s), generalized advantages A, their returns
+R = A + V_old, the frozen imitation policy b and the number n of rollouts before this one:
 
-    w d^n E[ |mean of pi(. | s) - b(s)|^2 / 2 ], or -log pi(b(s) | s) for choices            -> PPOBC._imitation_loss
+    L = -E[ min(rho A, clip(rho, 1 - c, 1 + c) A) ]                    -> PPOBC._loss, Policy_Loss
+        + value_weight E[ (V(s) - R)^2 ]                               -> Value_Loss
+        - entropy_weight E[ H(pi(. | s)) ]                             -> Entropy
+        + w d^n E[ |mean of pi(. | s) - b(s)|^2 / 2 ]                  -> PPOBC._imitation_loss
+          or, for choices, w d^n E[ -log pi(b(s) | s) ]
 
 The imitation policy acts beside the policy in its rollouts, in the policy's own states, with a memory of its own.
 Unlike a likelihood of continuous actions, the distance leaves the noise of exploration alone.
@@ -13,24 +17,31 @@ Unlike a likelihood of continuous actions, the distance leaves the noise of expl
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.algo import Batch, Info, PolicyStep
+from imitate.algo.factory import register
 from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
+from imitate.algo.on_policy import OnPolicy, PPOConfig
 from imitate.algo.policy_state import PolicyState, newest_frame
-from imitate.algo.ppo import PPO, PPOConfig
 from imitate.config import Section
+from imitate.functional.policy_gradient import (
+    clipped_share,
+    clipped_surrogate,
+    clipped_value_error,
+    divergence_of_ratios,
+)
 from imitate.models.categorical import Categorical
+from imitate.models.policy_and_value import StochasticPolicy
 
 
 class ImitationConfig(Section):
-    """How near the policy is held."""
+    """Weight of the distance from the imitation policy, and its decay."""
 
     weight: float = Field(
         1.0,
@@ -45,19 +56,14 @@ class ImitationConfig(Section):
 class PPOBCConfig(PPOConfig):
     """Section ``algo`` of algorithm ``ppo_bc``."""
 
-    may_remember: ClassVar[bool] = False
+    supports_memory: ClassVar[bool] = False
 
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
     imitation: ImitationConfig = Field(ImitationConfig())
 
 
-@register_algo_factory_func("ppo_bc", section=PPOBCConfig)
-def algo_config_to_class(algo_config: PPOBCConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """There is one class."""
-    return PPOBC, {}
-
-
-class PPOBC(PPO):
+@register("ppo_bc", PPOBCConfig)
+class PPOBC(OnPolicy[PPOBCConfig]):
     """PPO beside an imitation policy."""
 
     acting_nets = ("base",)
@@ -82,14 +88,14 @@ class PPOBC(PPO):
 
     @property
     def imitation_weight(self) -> float:
-        """How much the distance counts in the present rollout."""
-        config = self.algo_config.imitation
+        """Weight of the distance in the present rollout."""
+        config = self.config.imitation
         return float(config.weight * config.decay ** max(self.counters["rollouts"] - 1, 0))
 
     # ---- rollouts ------------------------------------------------------------------------------------------------
 
     def prepare_rollout(self, rollout: Batch) -> Batch:
-        """See the base class; with ``base_actions`` (B, A)."""
+        """As in the base class, with ``base_actions`` (B, A), the imitation policy's."""
         batch = super().prepare_rollout(rollout)
         self.counters["rollouts"] += 1
         kept = np.flatnonzero(rollout["mask"].reshape(-1))
@@ -97,33 +103,47 @@ class PPOBC(PPO):
         return {**batch, "base_actions": torch.from_numpy(base).to(self.device)}
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Of a dataset's windows; the imitation policy is asked about them afresh."""
+        """As in the base class, with ``base_actions``, computed afresh for a dataset's windows."""
         selected = super()._select_batch(batch)
         base = self.base.act_afresh(selected["obs"], self.preprocess, 1)
         return {**selected, "base_actions": base}
 
     # ---- losses --------------------------------------------------------------------------------------------------
 
-    def _imitation_loss(self, batch: Batch) -> Tensor:
-        """Mean distance from the imitation policy's actions."""
-        policy = self.net.actor(batch["obs"])
-        base = batch["base_actions"]
+    def _imitation_loss(self, policy: StochasticPolicy, base: Tensor) -> Tensor:
+        """Mean distance () of the policy from the imitation policy's actions ``base`` (B, A)."""
         if isinstance(policy, Categorical):
             return -policy.log_prob(base).mean()
-        distance: Tensor = 0.5 * (policy.mean - base).square().sum(-1).mean()
-        return distance
+        return 0.5 * (policy.mean - base).square().sum(-1).mean()
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        loss, info = super()._loss(batch)
-        distance, weight = self._imitation_loss(batch), self.imitation_weight
+        config, weight = self.config, self.imitation_weight
+        policy, values = self._decide(batch)
+        log_ratio = policy.log_prob(batch["actions"]) - batch["log_prob"]
+        policy_loss = clipped_surrogate(log_ratio, self._advantages(batch), config.clip).mean()
+        errors = clipped_value_error(values, batch["returns"], batch["values"], config.value_clip)
+        value_loss, entropy = errors.mean(), policy.entropy().mean()
+        distance = self._imitation_loss(policy, batch["base_actions"])
+        loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
         loss = loss + weight * distance
-        weighed = torch.full((), weight, device=self.device)
+        with torch.no_grad():
+            divergence = divergence_of_ratios(log_ratio).mean()
+            clip_fraction = clipped_share(log_ratio, config.clip)
         return loss, {
-            **info,
             "Loss": loss,
+            "Policy_Loss": policy_loss,
+            "Value_Loss": value_loss,
+            "Entropy": entropy,
+            "KL": divergence,
+            "Clip_Fraction": clip_fraction,
             "Imitation_Loss": distance,
-            "Imitation_Weight": weighed,
+            "Imitation_Weight": torch.full((), weight, device=self.device),
         }
+
+    def leaves_rollout(self, info: Info) -> bool:
+        """True where the policy is further than ``target_kl`` from the one that collected the rollout."""
+        target = self.config.target_kl
+        return target is not None and float(info["KL"]) > 1.5 * target
 
     # ---- test time -----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,9 @@
-"""The section ``algo.rnn`` of online RL, and its conflicts with other sections.
+"""Slot ``memory`` of an algorithm in online RL: a recurrent network behind its encoder, and its section ``algo.rnn``.
 
-States of the recurrent network come with the steps that they belong to, under :data:`STORED` and their name.
+Its state is part of the policy's state. Steps that are collected for learning have the state before them among their
+extras, under :data:`STORED` and its name. There are two ways to make sequences of them: ``RolloutMemory``
+(``recurrent_rollouts.py``) cuts whole rollouts, ``ReplayedMemory`` (``recurrent_replay.py``) takes those of a replay
+buffer.
 """
 
 from __future__ import annotations
@@ -9,11 +12,15 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
+from torch import Tensor
 
+from imitate.algo.policy_state import PolicyState
 from imitate.config import BaseConfig, Section
+from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.rnn import RNN, RNNState
 
 STORED = "memory/"
+"""Prefix of the recurrent states among a step's extras."""
 
 
 class MemoryConfig(Section):
@@ -46,7 +53,7 @@ class MemoryConfig(Section):
 
 
 class ReplayedMemoryConfig(MemoryConfig):
-    """A memory that learns from remembered sequences."""
+    """A memory that learns from replayed sequences."""
 
     burn_in: int = Field(
         8,
@@ -82,13 +89,63 @@ class ReplayedMemoryConfig(MemoryConfig):
         return problems
 
 
+class Memory:
+    """Recurrent network behind an encoder: its construction, its state, and its steps.
+
+    Args:
+        config: section ``algo.rnn``.
+    """
+
+    def __init__(self, config: MemoryConfig) -> None:
+        self.config = config
+
+    def initial_state(self, rnn: RNN, batch_size: int) -> PolicyState:
+        """Part of the state of B policies that have seen nothing yet."""
+        return {"rnn": rnn.initial_state(batch_size)}
+
+    def step(
+        self,
+        encoder: GroupEncoder,
+        rnn: RNN,
+        obs: Obs,
+        state: PolicyState,
+        goal: Obs | None = None,
+        *,
+        explore: bool = False,
+    ) -> tuple[Tensor, PolicyState, dict[str, Tensor]]:
+        """Features of one step of each of B policies, their next state, and what to store with the step.
+
+        Args:
+            encoder: of observations.
+            rnn: behind it.
+            obs: (B, ...) by key.
+            state: the policy's, with :meth:`initial_state` in it.
+            goal: (B, ...) by key.
+            explore: true: the step is learned from, so the state before it is stored.
+
+        Returns:
+            features (B, H), the whole next state, extras of the step.
+        """
+        before = state["rnn"]
+        features, after = one_step(encoder, rnn, obs, before, goal)
+        return features, {**state, "rnn": after}, to_stored(before) if explore else {}
+
+
+def one_step(
+    encoder: GroupEncoder, rnn: RNN, obs: Obs, state: RNNState, goal: Obs | None = None
+) -> tuple[Tensor, RNNState]:
+    """Features (B, H) of one step with observations (B, ...), and the next state."""
+    features, after = rnn(encoder(obs, goal).unsqueeze(1), state)
+    return features[:, 0], after
+
+
 def to_stored(state: RNNState) -> RNNState:
-    """A state under the names that steps have it under."""
+    """The state under the names that it has among the extras of a step."""
     return {STORED + name: value for name, value in state.items()}
 
 
 def from_stored(step: Mapping[str, Any]) -> RNNState:
-    """The state among what else a step, or a batch of them, has."""
+    """The state from the extras of a step, or from a batch of steps."""
     return {
         key.removeprefix(STORED): value for key, value in step.items() if key.startswith(STORED)
     }

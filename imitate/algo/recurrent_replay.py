@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from imitate.algo.algo import Batch
-from imitate.algo.recurrence import ReplayedMemoryConfig, from_stored, to_stored
+from imitate.algo.recurrence import Memory, ReplayedMemoryConfig, from_stored, to_stored
 from imitate.config.observation import EncodersConfig
 from imitate.errors import DatasetError
 from imitate.models.actor import GroupEncoder, Obs
@@ -67,15 +67,9 @@ class RecurrentEncoder(nn.Module):
         state = self.burned_in(batch["before"], batch["burn_in"], batch["memory"], goal)
         return cast(Tensor, self(batch["obs"], state, goal)[0])
 
-    def step(self, obs: Obs, state: RNNState, goal: Obs | None) -> tuple[Obs, RNNState]:
-        """The actor's features of one step (B, ...), and the next state."""
-        window = {key: value.unsqueeze(1) for key, value in obs.items()}
-        features, after = self(window, state, goal)
-        return {ACTOR: features[:, 0]}, after
 
-
-class ReplayedMemory:
-    """Memory of an algorithm with critics: networks, sequences, and the transitions that its losses see.
+class ReplayedMemory(Memory):
+    """Memory of an algorithm with critics: its sequences, and the transitions that the losses see.
 
     Args:
         config: section ``algo.rnn``.
@@ -84,7 +78,8 @@ class ReplayedMemory:
     """
 
     def __init__(self, config: ReplayedMemoryConfig, n_step: int, discount: float) -> None:
-        self.config, self._n_step, self._discount = config, n_step, discount
+        super().__init__(config)
+        self._n_step, self._discount = n_step, discount
 
     def encoder(self, encoder: GroupEncoder) -> RecurrentEncoder:
         """A new recurrent network behind an encoder of observations."""

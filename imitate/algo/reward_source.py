@@ -1,23 +1,36 @@
-"""Slot of an algorithm with critics: rewards in place of the environment's, computed when a batch is sampled.
+"""Slot of an algorithm: rewards in place of the environment's, computed from transitions.
 
-A section names its source in ``reward_source``. So imitation without rewards is a section and a source, beside an
-algorithm that learns from rewards: see ``sqil.py``, ``dac.py``. Rewards are never stored, so they are never stale.
+A section names its source in ``reward_source``. So imitation without rewards is a section and a source beside an
+algorithm that learns from rewards: ``sqil``, ``dac`` (learned by ``sac``), ``gail``, ``airl`` (by ``ppo``). Algorithms
+with critics ask for rewards when they sample a batch, those that learn from rollouts once for each rollout; rewards are
+never stored longer, so they are never stale.
+
+Batches that a source sees are prepared transitions:
+
+    obs, next_obs    {key: (B, [F,] ...)}
+    actions          (B, A) as the environment took them, normalized
+    terminals        (B,) 1 where a terminal follows, else 0
+    expert           (B,) 1 where the transition is a demonstration's, else 0
+    policy_log_prob  (B,) log-density of the actions under the present policy, where the source asks for it
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from imitate.algo.algo import Batch, Info
 from imitate.models.actor import GroupEncoder
 
+MakeEncoder = Callable[[], GroupEncoder]
+"""Makes a new encoder of observations."""
 
-class RewardSource(nn.Module, ABC):
-    """Rewards of a batch of transitions, and the loss of the networks that they come from.
+
+class RewardSource(ABC):
+    """Rewards of transitions, and the loss of the network that they come from.
 
     Args:
         config: the algorithm's section.
@@ -25,22 +38,31 @@ class RewardSource(nn.Module, ABC):
         ac_dim: A.
     """
 
-    network = "discriminator"
-    """Name of its weights among the networks and in ``algo.optim_params``, where it has weights."""
+    network: ClassVar[str] = "discriminator"
+    """Name of :attr:`net` among the algorithm's networks and in ``algo.optim_params``."""
+    needs_log_prob: ClassVar[bool] = False
+    """True where batches must have ``policy_log_prob``."""
+    net: nn.Module | None = None
+    """Network that learns, where there is one."""
 
-    def __init__(self, config: Any, make_encoder: Callable[[], GroupEncoder], ac_dim: int) -> None:
-        super().__init__()
+    def __init__(self, config: Any, make_encoder: MakeEncoder, ac_dim: int) -> None:
         self.config = config
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Info] | None:
-        """The loss and what to log; None where nothing is learned.
+    @property
+    def passes(self) -> int:
+        """Passes over each rollout, the first ones, in which the source learns from demonstrations beside it."""
+        return 0
 
-        Args:
-            batch: prepared transitions, see :class:`~imitate.algo.actor_critic.ActorCritic`, with ``expert`` (B,), 1
-                where a transition is a demonstration's, else 0.
-        """
+    def loss(self, batch: Batch) -> tuple[Tensor, Info] | None:
+        """The loss and scalars to log; None where nothing is learned."""
         return None
 
     @abstractmethod
     def rewards(self, batch: Batch) -> Tensor:
         """(B,) without gradient."""
+
+
+def reward_source_of(config: Any, make_encoder: MakeEncoder, ac_dim: int) -> RewardSource | None:
+    """A new source as the section wants it; None: the environment's rewards count."""
+    source: type[RewardSource] | None = getattr(config, "reward_source", None)
+    return None if source is None else source(config, make_encoder, ac_dim)

@@ -2,7 +2,7 @@
 
 Reddy, Dragan, Levine, "SQIL: Imitation Learning via Reinforcement Learning with Sparse Rewards", ICLR 2020
 (arXiv:1905.11108). Each batch is half demonstrations (``train.online.demo_ratio``). Critics, actor and temperature
-learn as in ``sac``; the rewards of the environment are not looked at:
+learn as in ``sac``; the environment's rewards are not used:
 
     r = 1 for demonstrations, 0 for steps from the replay buffer                         -> SQILRewards.rewards
 
@@ -26,13 +26,13 @@ from imitate.config import BaseConfig
 
 
 class SQILRewards(RewardSource):
-    """1 for demonstrations, 0 otherwise; after a terminal for ever."""
+    """Rewards of 1 for demonstrations and 0 for replayed steps, continued for ever after a terminal."""
 
     def rewards(self, batch: Batch) -> Tensor:
-        """(B,)."""
+        """(B,) 1 / (1 - discount) in place of 1 before a terminal."""
         for_ever = 1.0 / max(1.0 - self.config.discount, 1e-3)
         expert: Tensor = batch["expert"]
-        return torch.where(batch["discounts"] == 0, for_ever * expert, expert)
+        return torch.where(batch["terminals"] > 0, for_ever * expert, expert)
 
 
 @register_learner("sqil", learner="sac")

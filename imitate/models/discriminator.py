@@ -1,4 +1,4 @@
-"""Who did this, the expert or the policy?"""
+"""Discriminator between the transitions of an expert and of a policy, and its gradient penalty."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.mlp import MLP, FullPrecisionLinear
 
 
-class Judge(nn.Module):
-    """A number for each transition, or for each state.
+class Discriminator(nn.Module):
+    """A logit for each transition, or for each state.
 
-    What comes after a terminal is one more state, the absorbing one, in which nothing else is seen.
+    The last input is 1 in the absorbing state after a terminal, where all others are 0, and else 0.
 
     Args:
         encoder: of observations.
@@ -29,24 +29,29 @@ class Judge(nn.Module):
         self.last = FullPrecisionLinear(self.mlp.output_dim, 1)
 
     def inputs(self, obs: Obs, actions: Tensor) -> Tensor:
-        """(B, D) what is judged: features, actions (B, A), and 0: this is no absorbing state."""
+        """(B, D): features of the observations, actions (B, A), and 0."""
         features = self.encoder(obs)
         parts = [features, actions] if self.ac_dim else [features]
         return torch.cat([*parts, torch.zeros_like(features[:, :1])], dim=-1)
 
-    def absorbing(self, like: Tensor) -> Tensor:
-        """(1, D) the absorbing state."""
-        row = torch.zeros(1, self.encoder.output_dim + self.ac_dim + 1).to(like)
+    def absorbing(self) -> Tensor:
+        """(1, D) input of the absorbing state."""
+        row = self.last.weight.new_zeros(1, self.encoder.output_dim + self.ac_dim + 1)
         row[:, -1] = 1.0
         return row
 
+    def at_absorbing(self) -> Tensor:
+        """() logit of the absorbing state."""
+        logit: Tensor = self(self.absorbing())[0]
+        return logit
+
     def forward(self, inputs: Tensor) -> Tensor:
-        """(B, D) to (B,)."""
-        score: Tensor = self.last(self.mlp(inputs))
-        return score.squeeze(-1)
+        """Logits (B,) of inputs (B, D)."""
+        logits: Tensor = self.last(self.mlp(inputs))
+        return logits.squeeze(-1)
 
 
-def gradient_penalty(judge: Judge, first: Tensor, second: Tensor) -> Tensor:
+def gradient_penalty(discriminator: Discriminator, first: Tensor, second: Tensor) -> Tensor:
     """Mean of (|gradient| - 1)^2 at random places between inputs (B, D); first and second may differ in number.
 
     Gulrajani et al., "Improved Training of Wasserstein GANs" (arXiv:1704.00028).
@@ -56,6 +61,6 @@ def gradient_penalty(judge: Judge, first: Tensor, second: Tensor) -> Tensor:
     between = share * first[:count].detach() + (1.0 - share) * second[:count].detach()
     between.requires_grad_(True)
     with torch.enable_grad():
-        (gradient,) = torch.autograd.grad(judge(between).sum(), between, create_graph=True)
+        (gradient,) = torch.autograd.grad(discriminator(between).sum(), between, create_graph=True)
     penalty: Tensor = (gradient.norm(dim=-1) - 1.0).square().mean()
     return penalty

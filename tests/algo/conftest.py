@@ -1,5 +1,6 @@
 """Worlds small enough to work out by hand, for algorithms with critics."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -146,6 +147,45 @@ def action_in(algo, *state):
     return float(algo.get_action({"s": torch.tensor([[float(x) for x in state]])})[0, 0])
 
 
+def make_imitator(algo_name, section=None, train=None, seed=0):
+    """An algorithm that learns from demonstrations without rewards, with linear discriminators of x and two choices."""
+    tree = {
+        "algo_name": algo_name,
+        "experiment": {"epoch_every_n_steps": 10},
+        "train": {"online": {"env": "CartPole-v1"}, **(train or {})},
+        "algo": {"discount": 0.5, "num_choices": 2, **(section or {})},
+        "observation": {"modalities": {"obs": {"low_dim": ["x"]}}},
+    }
+    tree["algo"]["discriminator"] = {"layer_dims": [], **tree["algo"].get("discriminator", {})}
+    torch.manual_seed(seed)
+    return algo_factory(algo_name, load_config(tree), {"x": (1,)}, 2)
+
+
+def set_discriminator(discriminator, of_state, of_actions, of_absorbing, bias=0.0):
+    """Let logits be linear in the state and in the actions, and that of the absorbing state its weight plus bias."""
+    weights = [of_state, *of_actions, of_absorbing]
+    discriminator.last.weight.data = torch.tensor([[float(x) for x in weights]])
+    discriminator.last.bias.data = torch.tensor([float(bias)])
+
+
+def two_lanes():
+    """Three steps of two environments: the first ends at step 1, the second by the clock at step 0."""
+    terminals, timeouts = np.zeros((2, 3, 2), dtype=bool)
+    terminals[1, 0], timeouts[0, 1] = True, True
+    return {
+        "obs": {"x": np.arange(6, dtype=np.float32).reshape(3, 2, 1)},
+        "actions": np.eye(2, dtype=np.float32)[[[0, 1], [1, 0], [0, 0]]],
+        "policy_action": np.eye(2, dtype=np.float32)[[[0, 1], [1, 0], [0, 0]]],
+        "log_prob": np.full((3, 2), -0.7, dtype=np.float32),
+        "rewards": np.full((3, 2), 100.0, dtype=np.float32),
+        "terminals": terminals,
+        "timeouts": timeouts,
+        "mask": np.ones((3, 2), dtype=bool),
+        "end_rows": np.array([1, 4, 5]),
+        "end_obs": {"x": np.array([[91.0], [94.0], [95.0]], dtype=np.float32)},
+    }
+
+
 @pytest.fixture
 def worlds():
     """This module's functions."""
@@ -163,4 +203,7 @@ def worlds():
         gradients=gradients,
         learn=learn,
         action_in=action_in,
+        make_imitator=make_imitator,
+        set_discriminator=set_discriminator,
+        two_lanes=two_lanes,
     )

@@ -31,13 +31,14 @@ def make_algo(**discriminator):
     return algo_factory("dac", config, {"x": (1,)}, 1)
 
 
-def set_judge(algo, of_state, of_action, of_absorbing, bias=0.0):
-    algo.reward_source.last.weight.data = torch.tensor([[of_state, of_action, of_absorbing]])
-    algo.reward_source.last.bias.data = torch.tensor([bias])
+def set_discriminator(algo, of_state, of_action, of_absorbing, bias=0.0):
+    net = algo.reward_source.discriminator
+    net.last.weight.data = torch.tensor([[of_state, of_action, of_absorbing]])
+    net.last.bias.data = torch.tensor([bias])
 
 
 def batch(**changes):
-    """States 1 to 4, actions 0.5; the second and the fourth end. The first two are practice."""
+    """States 1 to 4, actions 0.5; the second and the fourth end. The first two are from the replay buffer."""
     x = torch.arange(1.0, 5.0).view(4, 1, 1)
     values = {
         "obs": {"x": x},
@@ -54,16 +55,16 @@ def batch(**changes):
 
 def test_rewards_are_logits_and_after_a_terminal_those_of_the_absorbing_state_for_ever():
     algo = make_algo()
-    set_judge(algo, 1.0, 2.0, -0.5, bias=0.1)
+    set_discriminator(algo, 1.0, 2.0, -0.5, bias=0.1)
     rewards = algo.reward_source.rewards(algo.process_batch_for_training(batch()))
     # States plus 2 x 0.5 plus 0.1; the absorbing state's logit is -0.4, 0.9 / 0.1 = 9 times. -7 counts nowhere.
     wanted = torch.tensor([2.1, 3.1 - 3.6, 4.1, 5.1 - 3.6])
     torch.testing.assert_close(rewards, wanted)
 
 
-def test_the_discriminator_tells_demonstrations_from_practice_and_terminals_count_twice():
+def test_the_discriminator_tells_demonstrations_from_replayed_steps_and_terminals_count_twice():
     algo = make_algo(gradient_penalty=0.0)
-    set_judge(algo, 1.0, 0.0, -2.0, bias=-2.0)
+    set_discriminator(algo, 1.0, 0.0, -2.0, bias=-2.0)
     loss, info = algo.reward_source.loss(algo.process_batch_for_training(batch()))
 
     def softplus(x):
@@ -78,7 +79,7 @@ def test_the_discriminator_tells_demonstrations_from_practice_and_terminals_coun
 
 def test_the_gradient_penalty_is_of_the_slope():
     algo = make_algo(gradient_penalty=10.0)
-    set_judge(algo, 3.0, 4.0, 0.0)
+    set_discriminator(algo, 3.0, 4.0, 0.0)
     prepared = algo.process_batch_for_training(batch())
     with_penalty = algo.reward_source.loss(prepared)[0]
     algo.algo_config.discriminator.__dict__["gradient_penalty"] = 0.0
@@ -88,7 +89,7 @@ def test_the_gradient_penalty_is_of_the_slope():
     )
 
 
-def test_critics_learn_the_opinion_that_the_discriminator_has_after_its_own_step():
+def test_critics_learn_the_rewards_of_the_discriminator_after_its_own_step():
     algo = make_algo()
     seen = []
     loss = algo._critic_loss
@@ -103,7 +104,7 @@ def test_critics_learn_the_opinion_that_the_discriminator_has_after_its_own_step
 
 
 def test_a_policy_that_is_rewarded_for_likeness_becomes_like_the_expert():
-    """In one state the expert does 0.5 and practice anything; sqil's fixed rewards are not needed."""
+    """In one state the expert does 0.5 and the replay buffer holds any action; sqil's fixed rewards are not needed."""
     algo = make_algo(layer_dims=[16])
     generator = torch.Generator().manual_seed(0)
     algo.set_train()

@@ -1,3 +1,5 @@
+"""PPO: clipped ratios, rollouts and their values, by hand."""
+
 import math
 
 import numpy as np
@@ -8,10 +10,10 @@ from imitate import algo_factory, load_config
 from imitate.algo.optimization import updates_per_epoch
 
 
-def make(name="ppo", actions=1, **section):
+def make(actions=1, **section):
     config = load_config(
         {
-            "algo_name": name,
+            "algo_name": "ppo",
             "experiment": {"epoch_every_n_steps": 10},
             "train": {"batch_size": 4},
             "algo": {"net": {"layer_dims": []}, "normalize_advantages": False, **section},
@@ -19,7 +21,7 @@ def make(name="ppo", actions=1, **section):
         }
     )
     torch.manual_seed(0)
-    return algo_factory(name, config, {"s": (1,)}, actions)
+    return algo_factory("ppo", config, {"s": (1,)}, actions)
 
 
 def set_net(algo, policy=(0.0,), value=0.0):
@@ -54,7 +56,7 @@ def test_ratios_are_clipped_on_the_side_that_pays():
         ((double, half), (-1.0, -1.0), (2.0 + 0.8) / 2),
     ]
     for ratios, advantages, expected in cases:
-        info = algo._loss(batch(ratios, advantages))[1]
+        info = algo.train_on_batch(batch(ratios, advantages), 1, validate=True)
         assert info["Policy_Loss"].item() == pytest.approx(expected)
         assert info["Clip_Fraction"].item() == 1.0
 
@@ -62,27 +64,31 @@ def test_ratios_are_clipped_on_the_side_that_pays():
 def test_the_loss_is_the_weighted_sum():
     algo = make(value_weight=0.5, entropy_weight=0.1)
     set_net(algo, value=3.0)
-    loss, info = algo._loss(batch((0.0, 0.0), (1.0, 2.0), returns=(1.0, 1.0)))
+    data = batch((0.0, 0.0), (1.0, 2.0), returns=(1.0, 1.0))
+    info = algo.train_on_batch(data, 1, validate=True)
     assert info["Policy_Loss"].item() == pytest.approx(-1.5)
     assert info["Value_Loss"].item() == pytest.approx((4 + 25) / 2)
     entropy = 0.5 * math.log(2 * math.pi * math.e)
     assert info["Entropy"].item() == pytest.approx(entropy)
-    assert loss.item() == pytest.approx(-1.5 + 0.5 * 14.5 - 0.1 * entropy)
+    assert info["Loss"].item() == pytest.approx(-1.5 + 0.5 * 14.5 - 0.1 * entropy)
     assert info["KL"].item() == pytest.approx(0.0)
 
 
 def test_values_may_be_clipped():
     algo = make(value_clip=0.5)
     set_net(algo, value=3.0)
-    info = algo._loss(batch((0.0, 0.0), (0.0, 0.0), values=(0.0, 0.0), returns=(4.0, 0.0)))[1]
+    data = batch((0.0, 0.0), (0.0, 0.0), values=(0.0, 0.0), returns=(4.0, 0.0))
+    info = algo.train_on_batch(data, 1, validate=True)
     # Values 3 and 6, held to 0.5: errors max(1, 12.25) and max(36, 0.25).
     assert info["Value_Loss"].item() == pytest.approx((12.25 + 36) / 2)
 
 
 def test_advantages_are_normalized_per_minibatch():
-    algo = make(normalize_advantages=True)
-    found = algo._advantages({"advantages": torch.tensor([1.0, 3.0])})
-    assert found.tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5])
+    # 1 and 3 become -+ 1 / sqrt(2); of ratios 1 and 2, unclipped, the loss is minus the mean of ratio times that.
+    algo = make(normalize_advantages=True, clip=10.0)
+    set_net(algo)
+    info = algo.train_on_batch(batch((0.0, math.log(2.0)), (1.0, 3.0)), 1, validate=True)
+    assert info["Policy_Loss"].item() == pytest.approx(-(0.5**0.5) / 2, rel=1e-5)
 
 
 def test_a_rollout_is_prepared_once_with_values_of_what_followed():
@@ -127,15 +133,6 @@ def test_a_rollout_is_left_when_the_policy_has_moved_far():
     assert algo.leaves_rollout({"KL": torch.tensor(0.02)})
     assert not algo.leaves_rollout({"KL": torch.tensor(0.014)})
     assert not make().leaves_rollout({"KL": torch.tensor(9.0)})
-
-
-def test_a2c_by_hand():
-    algo = make("a2c", value_weight=0.5)
-    set_net(algo, value=3.0)
-    loss, info = algo._loss(batch((0.0, 0.0), (1.0, 2.0), returns=(1.0, 1.0)))
-    density = -0.5 * math.log(2 * math.pi)
-    assert info["Policy_Loss"].item() == pytest.approx(-1.5 * density)
-    assert loss.item() == pytest.approx(-1.5 * density + 0.5 * 14.5)
 
 
 def test_the_schedule_counts_updates():

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.models.categorical import Categorical
 from imitate.policy.checkpoint import checkpoint_dict
 
 
@@ -72,21 +71,54 @@ def test_the_distance_is_half_the_square_of_the_mean_s(ppo_bc):
     mean = algo.net.head.mean
     torch.nn.init.constant_(mean.weight, 0.0)
     torch.nn.init.constant_(mean.bias, math.atanh(0.2))
-    loss, info = algo._loss(batch([1.0, 2.0], [0.5, -0.2]))
+    info = algo.train_on_batch(batch([1.0, 2.0], [0.5, -0.2]), 1, validate=True)
     assert info["Imitation_Loss"].item() == pytest.approx(0.5 * (0.09 + 0.16) / 2)
     rest = info["Policy_Loss"] + 0.5 * info["Value_Loss"]
-    assert (loss - rest).item() == pytest.approx(3 * 0.0625, abs=1e-6)
-    assert info["Loss"] is loss
+    assert (info["Loss"] - rest).item() == pytest.approx(3 * 0.0625, abs=1e-6)
 
 
-def test_of_choices_it_is_the_likelihood(ppo_bc, monkeypatch):
-    algo = ppo_bc()
-    logits = torch.log(torch.tensor([[0.25, 0.75], [0.5, 0.5]]))
-    monkeypatch.setattr(algo.net, "actor", lambda obs: Categorical(logits))
+def test_of_choices_it_is_the_likelihood():
+    tree = {
+        "algo_name": "ppo_bc",
+        "experiment": {"epoch_every_n_steps": 10},
+        "algo": {"net": {"layer_dims": []}, "num_choices": 2},
+        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+    }
+    algo = algo_factory("ppo_bc", load_config(tree), {"s": (1,)}, 2)
+    logits = algo.nets["policy"].head.logits
+    torch.nn.init.zeros_(logits.bias)
+    logits.weight.data = torch.tensor(
+        [[0.0], [math.log(3.0)]]
+    )  # in states 0 and 1: 1/2, 1/2; 1/4, 3/4
+    data = batch([0.0, 1.0], [0.0, 0.0])
+    data["actions"] = data["base_actions"] = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    info = algo.train_on_batch(data, 1, validate=True)
+    wanted = -(math.log(0.5) + math.log(0.75)) / 2
+    assert info["Imitation_Loss"].item() == pytest.approx(wanted)
+
+
+def test_its_surrogate_and_values_are_clipped(ppo_bc):
+    algo = ppo_bc(clip=0.2, value_clip=0.5, normalize_advantages=False, imitation={"weight": 0.0})
+    net = algo.nets["policy"]
+    for layer, weight in ((net.head.mean, 0.0), (net.value_head, 3.0)):
+        torch.nn.init.constant_(layer.weight, weight)
+        torch.nn.init.zeros_(layer.bias)
     data = batch([1.0, 2.0], [0.0, 0.0])
-    data["base_actions"] = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    wanted = -(math.log(0.75) + math.log(0.5)) / 2
-    assert algo._imitation_loss(data).item() == pytest.approx(wanted)
+    data["log_prob"] = data["log_prob"] - torch.log(torch.tensor([2.0, 0.5]))
+    data["advantages"], data["returns"] = torch.ones(2), torch.tensor([4.0, 0.0])
+    info = algo.train_on_batch(data, 1, validate=True)
+    assert info["Policy_Loss"].item() == pytest.approx(-(1.2 + 0.5) / 2)
+    # Values 3 and 6, held to 0.5: errors max(1, 12.25) and max(36, 0.25).
+    assert info["Value_Loss"].item() == pytest.approx((12.25 + 36) / 2)
+    assert info["KL"].item() == pytest.approx(
+        ((1 - math.log(2)) + (-0.5 + math.log(2))) / 2, rel=1e-5
+    )
+
+
+def test_a_rollout_is_left_when_the_policy_has_moved_far(ppo_bc):
+    algo = ppo_bc(target_kl=0.01)
+    assert algo.leaves_rollout({"KL": torch.tensor(0.02)})
+    assert not algo.leaves_rollout({"KL": torch.tensor(0.014)})
 
 
 def test_a_rollout_tells_what_the_imitation_policy_would_have_done(ppo_bc):

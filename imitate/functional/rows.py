@@ -1,0 +1,48 @@
+"""Rows of batches: nested dicts of tensors (B, ...)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 4096
+"""Number of rows that networks see at a time in a pass over a whole rollout."""
+
+
+def select_rows(batch: Mapping[str, Any], rows: Tensor | slice) -> dict[str, Any]:
+    """These rows of every tensor: their numbers, a mask, or a slice."""
+    return {
+        key: select_rows(value, rows) if isinstance(value, Mapping) else value[rows]
+        for key, value in batch.items()
+    }
+
+
+def join_rows(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of one batch, then those of another, of the tensors of the first."""
+    return {
+        key: join_rows(value, second[key])
+        if isinstance(value, Mapping)
+        else torch.cat([value, second[key]])
+        for key, value in first.items()
+    }
+
+
+def by_parts(
+    function: Callable[[dict[str, Any]], Tensor | None],
+    batch: Mapping[str, Any],
+    size: int = CHUNK,
+) -> Tensor | None:
+    """The function's result (B,) for a batch, computed for ``size`` rows at a time; None where it is None."""
+    parts = range(0, num_rows(batch), size)
+    found = [function(select_rows(batch, slice(start, start + size))) for start in parts]
+    known = [part for part in found if part is not None]
+    return torch.cat(known) if known else None
+
+
+def num_rows(batch: Mapping[str, Any]) -> int:
+    """B, the length of the first tensor."""
+    first = next(iter(batch.values()))
+    return num_rows(first) if isinstance(first, Mapping) else len(first)
