@@ -83,11 +83,13 @@ def test_nothing_comes_after_an_end():
 
 @pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.5, 8), (0.75, 24)])
 def test_the_share_is_that_of_the_whole(share, count):
-    more = imagined(starts(*[1.0] * 8), model(), doubled, config(share=share), 0.9)
+    more = imagined(starts(*[2.0] * 8), model(), doubled, config(share=share), 0.9)
     assert len(more["actions"]) == count
     batch = starts(*[1.0] * 8, weight=torch.zeros(8))
     whole = with_imagined(batch, more)
     assert len(whole["obs"]["s"]) == len(whole["rewards"]) == 8 + count
+    assert torch.equal(whole["obs"]["s"][:8], batch["obs"]["s"])
+    assert torch.equal(whole["next_obs"]["s"][8:], more["next_obs"]["s"])
     assert whole["weight"].tolist() == [0.0] * 8 + [1.0] * count
     assert whole["rewards"][:8].tolist() == [0.0] * 8 and len(batch["rewards"]) == 8
     assert with_imagined(starts(1.0), more)["weight"] is None
@@ -140,6 +142,17 @@ def test_losses_see_imagined_transitions_once_the_model_has_learned():
     algo.set_eval()
     algo.train_on_batch(batch, 1, validate=True)
     assert sizes[-1] == 8 and algo.nets["dynamics"].inputs.count == 4 * 8
+
+
+def test_the_model_knows_the_samples_by_their_numbers():
+    algo = make()
+    numbers = [[3, 1, 4, 1, 5, 9, 2, 6], [0] * 8]
+    batches = [
+        algo.process_batch_for_training({**raw(), "index": torch.tensor(x)}) for x in numbers
+    ]
+    infos = [algo.train_on_batch(batch, 1, validate=True) for batch in batches]
+    assert batches[0]["index"].tolist() == numbers[0]
+    assert infos[0]["Dynamics_Loss"] != infos[1]["Dynamics_Loss"]
 
 
 def test_a_resumed_training_goes_on_alike():

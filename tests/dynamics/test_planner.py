@@ -56,6 +56,20 @@ def test_the_next_search_begins_one_step_later(name):
     torch.testing.assert_close(drawn[0], (plan["mean"] + std * noise).clamp(-1.0, 1.0))
 
 
+def test_mppi_takes_an_elite_by_its_weight():
+    config = MPPIConfig(
+        type="mppi", horizon=3, population=50, elites=20, iterations=1, inverse_temperature=1e4
+    )
+    planner, drawn = built(config, 1), []
+
+    def score(plans):
+        drawn.append(plans)
+        return plans[:, :, 0, 0]
+
+    action, _ = planner.plan(score, planner.initial_plan(40, DEVICE))
+    torch.testing.assert_close(action.squeeze(-1), drawn[0][:, :, 0, 0].amax(-1))
+
+
 def test_mppi_explores_with_noise_around_an_elite():
     config = MPPIConfig(type="mppi", horizon=3, population=50, elites=1, std_limits=(0.2, 2.0))
     planner = built(config, 1)

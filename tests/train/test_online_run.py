@@ -92,6 +92,24 @@ def test_a_run_leaves_what_every_run_leaves(tmp_path):
     ("name", "sections"),
     [
         ("sac", {}),
+        (
+            "sac",
+            {
+                "algo": {
+                    "dynamics": {"members": 2, "layer_dims": [8]},
+                    "imagination": {"start_updates": 10},
+                }
+            },
+        ),
+        (
+            "mbrl",
+            {
+                "algo": {
+                    "dynamics": {"members": 2, "layer_dims": [8]},
+                    "planner": {"horizon": 3, "population": 8, "elites": 2, "iterations": 2},
+                }
+            },
+        ),
         ("td3", {"train": {"obs_normalization": "mean_std"}}),
         (
             "ppo",
