@@ -106,6 +106,7 @@ class IBRL(ActorCritic[IBRLConfig]):
     """Critics that choose between a deterministic actor and an imitation policy."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
+    frozen = "base"
     acting_nets = ("critic_target", "base")
 
     def _create_networks(self) -> None:

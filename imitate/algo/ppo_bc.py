@@ -66,6 +66,7 @@ class PPOBCConfig(PPOConfig):
 class PPOBC(OnPolicy[PPOBCConfig]):
     """PPO beside an imitation policy."""
 
+    frozen = "base"
     acting_nets = ("base",)
 
     def _create_networks(self) -> None:

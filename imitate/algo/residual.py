@@ -115,6 +115,7 @@ class Residual(ActorCritic[ResidualConfig]):
     """A frozen policy and its correction, learned as TD3's actor is."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
+    frozen = "base"
     acting_nets = ("base",)
 
     def _create_networks(self) -> None:

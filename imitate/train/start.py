@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from imitate.algo.algo import Algo
 from imitate.algo.frozen import FrozenPolicy
@@ -50,17 +50,17 @@ def adopt_frozen(algo: Algo) -> None:
         ConfigError: none is named.
         CheckpointError: it does not fit.
     """
-    for net in algo.nets.values():
-        if not isinstance(net, FrozenPolicy):
-            continue
-        path = algo.algo_config.base.checkpoint
-        if path is not None:
-            net.adopt(load_checkpoint(path), algo.preprocess)
-        elif algo.global_config.experiment.ckpt_path is None:
-            raise ConfigError(
-                f"algo.base.checkpoint: is null: name the checkpoint of the policy that {algo.global_config.algo_name} "
-                "builds upon"
-            )
+    if algo.frozen is None:
+        return
+    path = algo.config.base.checkpoint
+    if path is not None:
+        policy = cast(FrozenPolicy, algo.nets[algo.frozen])
+        policy.adopt(load_checkpoint(path), algo.preprocess)
+    elif algo.global_config.experiment.ckpt_path is None:
+        raise ConfigError(
+            f"algo.base.checkpoint: is null: name the checkpoint of the policy that {algo.global_config.algo_name} "
+            "builds upon"
+        )
 
 
 def _load_moments(algo: Algo, saved: Mapping[str, Any], path: str) -> None:

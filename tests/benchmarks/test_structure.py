@@ -124,12 +124,9 @@ def test_imports_upwards(tmp_path):
 
 def test_the_structure_gets_no_worse():
     found = measure()
-    assert found.deepest <= 4
-    assert set(found.across_papers) <= {"PPOBC < PPO"}
-    assert set(found.imports_of_algorithms) <= {"ppo_bc > ppo"}
-    assert found.isinstance_outside == ["imitate/train/start.py:54"]  # a network's class
-    assert set(found.imports_of_algorithms) <= {
-        *("bcq > bc", "hbc > gl", "iris > bcq", "iris > gl", "ppo_bc > ppo"),
-    }
+    assert found.deepest <= 3
+    assert found.across_papers == []
+    assert found.imports_of_algorithms == []
+    assert found.isinstance_outside == []
     assert found.import_circles == []
     assert found.imports_upwards == []
