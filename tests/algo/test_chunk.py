@@ -8,6 +8,7 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.errors import ConfigError
+from tests.algo.conftest import losses
 
 VARIANTS = {
     "bc": (),
@@ -50,7 +51,7 @@ def raw_batch(algo, size=5, seed=0):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_padded_steps_do_not_matter(variant):
     """What stands where the demo has ended changes neither loss nor gradient."""
-    losses = []
+    found = []
     for padding in (0.1, 0.7):
         algo = make(VARIANTS[variant])
         algo.set_eval()
@@ -65,9 +66,8 @@ def test_padded_steps_do_not_matter(variant):
                 "logvar": torch.zeros(len(actions), 14),
             }
         torch.manual_seed(1)
-        loss, _ = algo._loss(algo.process_batch_for_training(batch))
-        losses.append(float(loss.detach()))
-    assert losses[0] == losses[1]
+        found.append(losses(algo, algo.process_batch_for_training(batch))["Loss"])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -100,8 +100,8 @@ def test_the_mean_error_of_a_chunk_by_hand():
     batch = raw_batch(algo, size=1)
     batch["actions"].zero_()
     batch["pad_mask"][0, 2:] = False
-    loss, _ = algo._loss(algo.process_batch_for_training(batch))
-    assert float(loss) == pytest.approx(2.5)
+    info = losses(algo, algo.process_batch_for_training(batch))
+    assert info["Loss"] == pytest.approx(2.5)
 
 
 def test_likelihood_of_a_chunk_is_per_real_step():
@@ -113,8 +113,8 @@ def test_likelihood_of_a_chunk_is_per_real_step():
     batch["actions"].fill_(0.1)
     batch["pad_mask"][0, 1:] = False
     expected = 2 * (math.log(0.1) + 0.5 * math.log(2 * math.pi) + 0.5)
-    loss, _ = algo._loss(algo.process_batch_for_training(batch))
-    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+    info = losses(algo, algo.process_batch_for_training(batch))
+    assert info["Loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_chunk_begins_at_the_newest_frame():

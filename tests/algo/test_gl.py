@@ -8,6 +8,7 @@ from imitate.algo.gl import GL, GL_VAE
 from imitate.config.data_needs import Subgoals
 from imitate.config.readiness import check_trainable
 from imitate.errors import ConfigError, DatasetError, UserError
+from tests.algo.conftest import losses
 
 SHAPES = {"a": (1,), "b": (2,)}
 
@@ -72,12 +73,12 @@ def test_the_loss_of_means_is_summed_over_keys():
     """Prediction 1 and (1, 1): a: (0 + 4) / 2 = 2; b: (1 + 1 + 9 + 1) / 4 = 3."""
     algo = make()
     constant(algo.nets["goal_network"].net.heads, a=[1.0], b=[1.0, 1.0])
-    loss, info = algo._loss(batch())
-    assert float(info["a_Loss"]) == pytest.approx(2.0)
-    assert float(info["b_Loss"]) == pytest.approx(3.0)
-    assert float(loss) == pytest.approx(5.0)
-    loss, _ = algo._loss(batch(weight=torch.tensor([1.0, 0.0])))
-    assert float(loss) == pytest.approx(0.0 + 1.0)
+    info = losses(algo, batch())
+    assert info["a_Loss"] == pytest.approx(2.0)
+    assert info["b_Loss"] == pytest.approx(3.0)
+    assert info["Loss"] == pytest.approx(5.0)
+    weighted = losses(algo, batch(weight=torch.tensor([1.0, 0.0])))
+    assert weighted["Loss"] == pytest.approx(0.0 + 1.0)
 
 
 @torch.no_grad()
@@ -89,10 +90,10 @@ def test_the_loss_of_the_vae(sums, reconstruction):
     vae = algo.nets["goal_network"].vae
     constant(vae.encoder.heads, mean=[1.0, 1.0], logvar=[0.0, 0.0])
     constant(vae.decoder.heads, a=[1.0], b=[1.0, 1.0])
-    loss, info = algo._loss(batch())
-    assert float(info["Reconstruction_Loss"]) == pytest.approx(reconstruction)
-    assert float(info["KL_Loss"]) == pytest.approx(1.0)
-    assert float(loss) == pytest.approx(reconstruction + 0.1)
+    info = losses(algo, batch())
+    assert info["Reconstruction_Loss"] == pytest.approx(reconstruction)
+    assert info["KL_Loss"] == pytest.approx(1.0)
+    assert info["Loss"] == pytest.approx(reconstruction + 0.1)
 
 
 def test_subgoals_are_those_of_the_batch_or_of_its_window():
@@ -112,9 +113,10 @@ def test_subgoals_are_those_of_the_batch_or_of_its_window():
 
 def test_they_are_normalized_like_observations():
     algo = make()
-    algo.preprocess.offset.fill_(1.0)
-    algo.preprocess.scale.fill_(2.0)
-    algo.preprocess._refresh()
+    for key, size in (("a", 1), ("b", 2)):
+        algo.preprocess.set_obs_normalization(
+            key, torch.full((size,), 1.0), torch.full((size,), 2.0)
+        )
     raw = {
         "obs": {"a": torch.full((1, 1, 1), 5.0)},
         "actions": torch.zeros(1, 1, 1),

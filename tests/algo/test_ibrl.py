@@ -58,10 +58,13 @@ def test_targets_are_of_the_better_proposal(ibrl, worlds, slope, share):
     worlds.set_actor(algo.actor, slope=9.0)  # which targets do not ask
     worlds.set_actor(algo.nets["actor_target"], slope=-0.2)
     worlds.set_critic(algo.nets["critic_target"], (1, slope), (2, slope))
-    target, imitates = algo._target(worlds.two_transitions())
+    goes_on, ends = (
+        worlds.losses(algo, worlds.only(worlds.two_transitions(), row)) for row in (0, 1)
+    )
     better = math.tanh(0.4) if share else math.tanh(-0.8)
-    assert target.tolist() == pytest.approx([1 + 0.5 * (4 + slope * better), 0.5])
-    assert imitates[0].item() == bool(share)
+    assert goes_on["Q_Targets"] == pytest.approx(1 + 0.5 * (4 + slope * better))
+    assert ends["Q_Targets"] == 0.5
+    assert goes_on["Imitation_Share"] == share
 
 
 def test_a_soft_choice_follows_the_values(ibrl, worlds):
@@ -79,14 +82,14 @@ def test_a_soft_choice_follows_the_values(ibrl, worlds):
     assert (actions > 0.1).float().mean().item() == pytest.approx(share, abs=4 * 0.5 / 141)
     torch.manual_seed(0)
     worlds.set_actor(algo.nets["actor_target"], slope=0.0, offset=0.0)
-    batch = worlds.two_transitions()
-    pairs = [algo._target(batch) for _ in range(400)]
-    assert {round(target[0].item(), 3) for target, _ in pairs} == {
+    batch = worlds.only(worlds.two_transitions(), 0)
+    found = [worlds.losses(algo, batch) for _ in range(400)]
+    assert {round(info["Q_Targets"], 3) for info in found} == {
         round(1 + 0.5 * 0.5 * imitated, 3),
         1.0,
     }
-    assert all((target[0].item() > 1.1) == bool(imitates[0].item()) for target, imitates in pairs)
-    drawn = sum(bool(imitates[0]) for _, imitates in pairs) / 400
+    assert all((info["Q_Targets"] > 1.1) == (info["Imitation_Share"] == 1.0) for info in found)
+    drawn = sum(info["Imitation_Share"] for info in found) / 400
     assert drawn == pytest.approx(share, abs=4 * 0.5 / 20)
 
 
@@ -101,7 +104,8 @@ def test_a_random_few_critics_make_the_target(ibrl, worlds):
     algo = ibrl(members=3, subset=2)
     worlds.set_critic(algo.nets["critic_target"], (1, 0), (2, 0), (3, 0))
     torch.manual_seed(0)
-    seen = {round(algo._target(worlds.two_transitions())[0][0].item(), 3) for _ in range(50)}
+    batch = worlds.only(worlds.two_transitions(), 0)
+    seen = {round(worlds.losses(algo, batch)["Q_Targets"], 3) for _ in range(50)}
     assert seen == {1 + 0.5 * 4, 1 + 0.5 * 8}
 
 
@@ -109,8 +113,8 @@ def test_the_actor_climbs_the_mean_of_the_critics(ibrl, worlds):
     algo = ibrl()
     worlds.set_actor(algo.actor, slope=0.0)
     worlds.set_critic(algo.nets["critic"], (0, 3), (0, -1))
-    loss, _ = algo._actor_loss(worlds.two_transitions())
-    loss.backward()
+    for _ in range(algo.config.actor.update_freq):
+        worlds.gradients(algo, worlds.two_transitions())
     assert algo.actor.head.action.bias.grad.item() == pytest.approx(-1.0)
     assert all(p.grad is None for p in algo.base.parameters())
 
