@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Annotated
 
-from pydantic import Field, WrapValidator
+from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.imagination import ImaginationConfig
@@ -108,7 +108,7 @@ class SACConfig(SoftActorCriticConfig):
         description="continuous numbers of an action; null: as the environment says, else none beside choices",
     )
     rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
-    dynamics: Annotated[DynamicsConfig | None, WrapValidator(DYNAMICS.validated)] = Field(
+    dynamics: Annotated[DynamicsConfig | None, DYNAMICS] = Field(
         None, description="learned model that adds imagined transitions to batches; null: none"
     )
     imagination: ImaginationConfig = Field(ImaginationConfig())

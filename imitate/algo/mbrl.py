@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from typing import Annotated, cast
 
 import torch
-from pydantic import Field, WrapValidator
+from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
@@ -43,10 +43,10 @@ class MBRLConfig(AlgoSection):
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
 
     discount: float = Field(0.99, gt=0, le=1, description="of a reward one step later")
-    dynamics: Annotated[DynamicsConfig, WrapValidator(DYNAMICS.validated)] = Field(
+    dynamics: Annotated[DynamicsConfig, DYNAMICS] = Field(
         EnsembleConfig(), description="model of the environment"
     )
-    planner: Annotated[PlannerConfig, WrapValidator(PLANNERS.validated)] = Field(
+    planner: Annotated[PlannerConfig, PLANNERS] = Field(
         CEMConfig(), description="search for actions"
     )
     particles: int = Field(

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, WrapValidator
+from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
 from imitate.config import OptimizerConfig, Section
@@ -81,11 +81,9 @@ class AuxiliariesConfig(Section):
     """Auxiliaries by names of one's choice."""
 
     model_config = ConfigDict(extra="allow")
-    entry_type: ClassVar[type[Section] | None] = AuxiliaryConfig
+    entry_type = AUXILIARIES
 
-    __pydantic_extra__: dict[
-        str, Annotated[AuxiliaryConfig, WrapValidator(AUXILIARIES.validated)]
-    ] = Field(init=False)
+    __pydantic_extra__: dict[str, Annotated[AuxiliaryConfig, AUXILIARIES]] = Field(init=False)
 
 
 def built(

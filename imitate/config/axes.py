@@ -95,7 +95,7 @@ def _lists(
         here = f"{path}.{key}" if path else key
         if isinstance(value, dict):
             own = None if path else subtree_type(algo_name, key)
-            inner = own or child_type(section, key)
+            inner = own or child_type(section, key, value)
             if inner is not None and not issubclass(inner, OpenSection):
                 yield from _lists(inner, value, here, algo_name)
         elif isinstance(value, list) and _are_alternatives(section, key, value):

@@ -181,9 +181,7 @@ def explain(tree: Mapping[str, Any], config: Config) -> Iterator[Explanation]:
         config: what it loads as.
     """
     known = [
-        *keys(Config, ""),
-        *keys(type(config.algo), "algo"),
-        *keys(type(config.observation), "observation"),
+        *keys(config, ""),
     ]
     for path, value in _leaves(tree, ()):
         yield Explanation(path, value, _meaning(path, known), _difference(path, value, config))

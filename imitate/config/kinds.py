@@ -8,8 +8,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Generic, TypeVar
 
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_wrap_validator_function
+
 from imitate.config.plugins import installed_points
-from imitate.config.section import Section
+from imitate.config.section import Section, SectionChoice
 from imitate.errors import ConfigError, nearest
 
 T = TypeVar("T")
@@ -17,8 +21,10 @@ SectionT = TypeVar("SectionT", bound=Section)
 Kind = TypeVar("Kind", bound=type[Any])
 
 
-class Kinds(Generic[T, SectionT]):
+class Kinds(SectionChoice, Generic[T, SectionT]):
     """Classes of a component and their sections, by name.
+
+    ``Annotated[SectionT, KINDS]`` is the type of a key whose value the section of its kind checks.
 
     A kind is found by its name: registered already, in the module ``<package>.<name>``, or an entry point of another
     package in ``group``.
@@ -65,15 +71,28 @@ class Kinds(Generic[T, SectionT]):
             raise ConfigError(f"{self._key}: no type '{name}'; {nearest(name, known)}")
         return self._kinds[name]
 
-    def validated(self, value: Any, handler: Callable[[Any], SectionT]) -> SectionT:
-        """A value of the configuration, checked by the section of its type; for pydantic's ``WrapValidator``."""
-        tree = value.to_dict() if isinstance(value, Section) else value
-        default = self._section.model_fields["type"].default
-        name = tree.get("type", default) if isinstance(tree, Mapping) else None
-        if not isinstance(name, str):
-            return handler(value)  # pydantic says what is missing
+    def section_of(self, tree: object) -> type[SectionT]:
+        """Section of the kind that these values name; the base of all for none, or for an unknown one."""
         try:
-            section = self.find(name)[1]
+            return self._named(tree) or self._section
+        except ConfigError:
+            return self._section
+
+    def _named(self, tree: object) -> type[SectionT] | None:
+        default = self._section.model_fields["type"].default
+        name = tree.get("type", default) if isinstance(tree, Mapping | Section) else default
+        return self.find(name)[1] if isinstance(name, str) else None
+
+    def __get_pydantic_core_schema__(
+        self, source: type[SectionT], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Let pydantic check values by the section of their kind."""
+        return no_info_wrap_validator_function(self._validated, handler(source))
+
+    def _validated(self, value: object, handler: Callable[[object], SectionT]) -> SectionT:
+        tree = value.to_dict() if isinstance(value, Section) else value
+        try:
+            section = self._named(tree) if isinstance(tree, Mapping) else None
         except ConfigError as error:
-            raise ValueError(str(error)) from error
-        return section.model_validate(tree)
+            raise ValueError(str(error).removeprefix(f"{self._key}: ")) from error
+        return handler(value) if section is None else section.model_validate(tree)

@@ -115,11 +115,15 @@ def _as_json(value: Any) -> str:
 
 
 def _section_at(root: type[Section], keys: Keys, tree: Any) -> type[Section]:
-    section = root
+    section, node = root, tree
     for depth, key in enumerate(keys):
+        try:
+            node = node[key]
+        except (KeyError, IndexError, TypeError):
+            node = None
         if isinstance(key, str):
             own = subtree_type(tree["algo_name"], key) if depth == 0 else None
-            section = own or child_type(section, key) or Section
+            section = own or child_type(section, key, node) or Section
     return section
 
 

@@ -10,8 +10,8 @@ from pydantic import Field, create_model
 
 from imitate.config.algorithms import find
 from imitate.config.config import Config
-from imitate.config.observation import ObservationConfig, Observations
-from imitate.config.section import OpenSection, Section
+from imitate.config.observation import ObservationConfig
+from imitate.config.section import OpenSection, Section, SectionChoice
 
 
 def json_schema(algo_name: str) -> dict[str, Any]:
@@ -58,33 +58,54 @@ class Key(NamedTuple):
     meaning: str
 
 
-def keys(section: type[Section], prefix: str) -> Iterator[Key]:
+def keys(section: type[Section] | Section, prefix: str) -> Iterator[Key]:
     """Every key of a section and of those in it, in order.
 
     Args:
-        section: the type.
+        section: the type; or a section, whose values stand for defaults, with the keys of its entries.
         prefix: its own dotted key.
     """
-    yield from _keys(section, prefix, None)
+    if isinstance(section, Section):
+        yield from _keys(type(section), prefix, section, with_entries=True)
+    else:
+        yield from _keys(section, prefix, None)
 
 
-def _keys(section: type[Section], prefix: str, values: Section | None) -> Iterator[Key]:
+def _keys(
+    section: type[Section], prefix: str, values: Section | None, *, with_entries: bool = False
+) -> Iterator[Key]:
     for name, field in section.model_fields.items():
         path = f"{prefix}.{name}" if prefix else name
         default = field.get_default(call_default_factory=True) if values is None else values[name]
         inner = field.annotation
-        if inner is Observations:  # of whatever type an algorithm wants; shown as most have it
+        if isinstance(default, Section) and type(default) is not OpenSection:
+            # It may be of a subclass, such as that of its kind.
             inner = type(default)
         wanted = kind(inner) + _range(field.metadata)
         meaning = field.description or ""
         if isinstance(inner, type) and issubclass(inner, Section) and inner is not OpenSection:
-            yield from _keys(inner, path, default)
+            yield from _keys(inner, path, default, with_entries=with_entries)
         elif field.is_required() and values is None:
             yield Key(path, wanted, "required", meaning)
         else:
             yield Key(path, wanted, _text(default), meaning)
-    if section.entry_type is not None:
-        yield from _keys(section.entry_type, f"{prefix}.<name>", None)
+    if values is not None and with_entries:
+        yield from _keys_of_entries(section, prefix, values)
+    entry = section.entry_type
+    if entry is not None:
+        kind_of_entry = entry.section_of(None) if isinstance(entry, SectionChoice) else entry
+        yield from _keys(kind_of_entry, f"{prefix}.<name>", None)
+
+
+def _keys_of_entries(section: type[Section], prefix: str, values: Section) -> Iterator[Key]:
+    meaning = (section.__doc__ or "").partition("\n")[0]
+    for name, value in values.items():
+        if name in section.model_fields:
+            continue
+        if isinstance(value, Section) and type(value) is not OpenSection:
+            yield from _keys(type(value), f"{prefix}.{name}", value, with_entries=True)
+        else:
+            yield Key(f"{prefix}.{name}", "", _text(value), meaning)
 
 
 def kind(annotation: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
@@ -41,7 +42,7 @@ class Section(BaseModel):
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
     )
 
-    entry_type: ClassVar[type[Section] | None] = None
+    entry_type: ClassVar[type[Section] | SectionChoice | None] = None
     """Type of the freely named entries, where a section has such."""
 
     @model_validator(mode="before")
@@ -161,10 +162,30 @@ class OpenSection(Section):
         )
 
 
-def child_type(section: type[Section], key: str) -> type[Section] | None:
-    """The section type under ``key`` of ``section``, if a single one stands there."""
+class SectionChoice(ABC):
+    """Metadata of a field, or ``entry_type``, where the type of the section follows from a value in it."""
+
+    @abstractmethod
+    def section_of(self, tree: object) -> type[Section]:
+        """Type of the section with these values; the common base where they do not say."""
+
+
+def child_type(section: type[Section], key: str, tree: object = None) -> type[Section] | None:
+    """The section type under ``key`` of ``section``, if a single one stands there.
+
+    Args:
+        section: the type around it.
+        key: name of a field, or of an entry.
+        tree: the values there; None: unknown.
+    """
     field = section.model_fields.get(key)
-    return section.entry_type if field is None else _section_in(field.annotation)
+    if field is None:
+        entry = section.entry_type
+        return entry.section_of(tree) if isinstance(entry, SectionChoice) else entry
+    for choice in field.metadata:
+        if isinstance(choice, SectionChoice):
+            return choice.section_of(tree)
+    return _section_in(field.annotation)
 
 
 def _section_in(annotation: Any) -> type[Section] | None:

@@ -109,7 +109,7 @@ class RewardConfig(Section):
     @model_validator(mode="after")
     def _limits_have_an_order(self) -> Self:
         if self.clip is not None and not self.clip[0] < self.clip[1]:
-            raise ValueError(f"clip: {list(self.clip)} wants the lower limit first")
+            raise ValueError(f"clip {list(self.clip)} wants the lower limit first")
         return self
 
 
@@ -140,9 +140,7 @@ class SampleWeightConfig(Section):
     @model_validator(mode="after")
     def _a_key_is_named(self) -> Self:
         if (self.kind == "key") != (self.key is not None):
-            raise ValueError(
-                "sample_weight.kind 'key' and sample_weight.key belong together: set both or none"
-            )
+            raise ValueError("kind 'key' and key belong together: set both or none")
         return self
 
 

@@ -59,7 +59,10 @@ def test_rows_have_type_range_default_and_meaning():
     assert rows["train.batch_size"].kind == "integer > 0"
     assert rows["train.seed"].kind == "integer ≥ 0 < 4294967296"
     assert rows["experiment.save.every_n_seconds"].kind == "number > 0 or null"
-    assert rows["train.obs_normalization"].kind == '`"mean_std"` or `"min_max"` or null'
+    assert (
+        rows["train.obs_normalization"].kind
+        == '`"mean_std"` or `"min_max"` or `"quantile"` or null'
+    )
     assert rows["train.dataset_keys"].default == '`["actions", "rewards", "dones"]`'
     assert rows["observation.encoder.rgb.core_class"].default == '`"VisualCore"`'
     assert rows["train.action_config.<name>.format"].default == "`null`"

@@ -1,0 +1,118 @@
+"""Components of several kinds in the configuration: problems, meanings and tables name the keys of the kind."""
+
+from typing import Annotated
+
+import pytest
+from pydantic import ConfigDict, Field
+
+from imitate.config import AlgoSection, Section, load_config
+from imitate.config.algorithms import register
+from imitate.config.axes import expand
+from imitate.config.explain import explain
+from imitate.config.kinds import Kinds
+from imitate.config.schema import keys
+from imitate.errors import ConfigError
+
+
+class Part(Section):
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field("wheel", description="kind of part")
+
+
+class Wheel(Part):
+    model_config = {**Section.model_config}
+
+    spokes: int = Field(8, description="number of spokes")
+
+
+class Belt(Part):
+    model_config = {**Section.model_config}
+
+    length: float = Field(1.0, description="length in m")
+
+
+PARTS = Kinds("algo.part", "tests.config", "imitate.no_such_parts", Part, ("wheel", "belt"))
+PARTS.register("wheel", Wheel)(object)
+PARTS.register("belt", Belt)(object)
+
+
+class Spares(Section):
+    """Parts by names of one's choice."""
+
+    model_config = ConfigDict(extra="allow")
+    entry_type = PARTS
+
+    __pydantic_extra__: dict[str, Annotated[Part, PARTS]] = Field(init=False)
+
+
+class Machine(AlgoSection):
+    part: Annotated[Part, PARTS] = Field(Wheel(), description="the part")
+    second: Annotated[Part | None, PARTS] = Field(None, description="another part")
+    spares: Spares = Field(Spares())
+
+
+register("config_machine", Machine, lambda section: (object, {}))
+
+
+def load(**algo):
+    return load_config({"algo_name": "config_machine", "algo": algo})
+
+
+def test_values_are_checked_by_the_section_of_their_kind():
+    algo = load(part={"type": "belt", "length": 2.0}, second={"spokes": 3}, spares={"a": {}}).algo
+    assert algo.part == Belt(type="belt", length=2.0)
+    assert algo.second == Wheel(spokes=3)
+    assert algo.spares["a"] == Wheel()
+    assert load().algo.second is None
+
+
+@pytest.mark.parametrize(
+    ("algo", "problem"),
+    [
+        ({"part": {"type": "belts"}}, "algo.part: no type 'belts'; did you mean 'belt'?"),
+        (
+            {"spares": {"a": {"type": "rod"}}},
+            "algo.spares.a: no type 'rod'; valid names: belt, wheel",
+        ),
+        (
+            {"part": {"type": "belt", "lenght": 1.0}},
+            "algo.part.lenght: unknown key, did you mean 'length'?",
+        ),
+        (
+            {"spares": {"a": {"type": "belt", "spokes": 1}}},
+            "algo.spares.a.spokes: unknown key, valid names: length, type",
+        ),
+        (
+            {"second": {"type": "belt", "length": "x"}},
+            'algo.second.length: got "x", wanted a number (length in m)',
+        ),
+    ],
+)
+def test_problems_name_the_keys_of_the_kind_once(algo, problem):
+    with pytest.raises(ConfigError) as caught:
+        load(**algo)
+    assert str(caught.value) == problem
+
+
+def test_meanings_are_those_of_the_kind():
+    tree = {
+        "algo_name": "config_machine",
+        "algo": {"part": {"type": "belt", "length": 2.0}, "spares": {"a": {"spokes": 2}}},
+        "observation": {"modalities": {"obs": {"touch": ["t"]}}},
+    }
+    found = {one.path: one.meaning for one in explain(tree, load_config(tree))}
+    assert found["algo.part.length"] == "length in m"
+    assert found["algo.spares.a.spokes"] == "number of spokes"
+    assert found["observation.modalities.obs.touch"].startswith("Observation keys by modality")
+
+
+def test_the_table_has_the_keys_of_the_kind_that_is_the_default():
+    rows = {row.path: row.default for row in keys(Machine, "algo")}
+    assert rows["algo.part.spokes"] == "`8`"
+    assert "algo.part.length" not in rows
+
+
+def test_values_to_try_of_a_kind():
+    tree = {"algo_name": "config_machine", "algo": {"part": {"type": "belt", "length": [1.0, 2.0]}}}
+    assert expand(tree)[1] == {"algo.part.length": [1.0, 2.0]}
