@@ -1,5 +1,7 @@
 """ACT: loss terms, padding, the latent, the decoder, observations of each kind."""
 
+from math import log
+
 import numpy as np
 import pytest
 import torch
@@ -71,10 +73,10 @@ def loss_and_gradient(algo, batch):
 
 
 class Fixed(torch.nn.Module):
-    """A network that answers 0, with a divergence of 0.25 and 0.75."""
+    """A network that answers 0.5, with a divergence of 0.25 and 0.75."""
 
     def forward(self, obs, goal, actions, mask):
-        return Reconstruction(torch.zeros_like(actions), torch.tensor([0.25, 0.75]))
+        return Reconstruction(torch.full_like(actions, 0.5), torch.tensor([0.25, 0.75]))
 
     def act(self, obs, goal):
         return torch.zeros(2, 4, 2)
@@ -87,10 +89,10 @@ def test_the_loss_is_the_mean_over_real_elements_and_ten_times_the_divergence():
     mask = torch.tensor([[True, True, True, False], [True, False, False, False]])
     batch = {"obs": {}, "goal_obs": None, "actions": actions, "pad_mask": mask}
     info = losses(algo, batch)
-    # Steps of 1, 1 and 3 in the first row, 1 in the second: 6 / 4.
-    assert info["L1_Loss"] == pytest.approx(1.5)
+    # Steps of (0.5 + 1.5) / 2, (1.5 + 0.5) / 2 and 2.5 in the first row, 1 in the second: 5.5 / 4.
+    assert info["L1_Loss"] == pytest.approx(1.375)
     assert info["KL_Loss"] == pytest.approx(0.5)
-    assert info["Loss"] == pytest.approx(1.5 + 10 * 0.5)
+    assert info["Loss"] == pytest.approx(1.375 + 10 * 0.5)
 
 
 def test_the_divergence_is_summed_over_the_latent():
@@ -101,6 +103,21 @@ def test_the_divergence_is_summed_over_the_latent():
         head.bias.copy_(torch.tensor([1.0, 2.0, 0.0, 0.0]))  # means 1 and 2, variances 1
     _, _, info = loss_and_gradient(algo, raw_batch(algo))
     assert info["KL_Loss"] == pytest.approx(0.5 * (1 + 4))
+
+
+def test_the_latent_is_drawn_with_the_mean_and_the_standard_deviation_of_the_posterior():
+    """Means 1 and 2; log-variances 2 log 2 and -2 log 4, so standard deviations 2 and 1/4."""
+    policy = make().nets["policy"].eval()
+    with torch.no_grad():
+        policy.posterior.latent.weight.zero_()
+        policy.posterior.latent.bias.copy_(torch.tensor([1.0, 2.0, 2 * log(2), -2 * log(4)]))
+    drawn = []
+    policy.decode = lambda z, features, goal: drawn.append(z)
+    torch.manual_seed(3)
+    policy({"state": torch.zeros(5, 3)}, None, torch.zeros(5, 4, 2), torch.ones(5, 4).bool())
+    torch.manual_seed(3)
+    expected = torch.tensor([1.0, 2.0]) + torch.tensor([2.0, 0.25]) * torch.randn(5, 2)
+    torch.testing.assert_close(drawn[0], expected)
 
 
 def test_what_padded_actions_hold_does_not_matter():

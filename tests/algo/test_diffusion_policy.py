@@ -65,10 +65,10 @@ def test_windows_begin_at_the_oldest_observation():
 
 @pytest.mark.parametrize("prediction", ["epsilon", "sample", "v_prediction"])
 def test_the_loss_is_the_mean_square_of_the_target(prediction):
-    """A network that answers 0: the loss is E[target^2] over the steps that are real."""
+    """A network that answers c: the loss is E[(c - target)^2] over the steps that are real; c = 0 would hide a sign."""
     algo = make((f"algo.ddpm.prediction_type={prediction}",))
     algo.set_train()
-    algo.nets["policy"] = Recorder(algo)
+    algo.nets["policy"] = Recorder(algo, answer=0.5)
     batch = raw_batch(algo)
     batch["pad_mask"][:, 10:] = False
     batch["actions"][:, 10:] = 77.0
@@ -84,7 +84,7 @@ def test_the_loss_is_the_mean_square_of_the_target(prediction):
         "sample": actions,
         "v_prediction": left.sqrt() * noise - (1 - left).sqrt() * actions,
     }[prediction]
-    assert float(loss) == pytest.approx(float(target[:, :10].square().mean()), rel=1e-5)
+    assert float(loss) == pytest.approx(float((0.5 - target[:, :10]).square().mean()), rel=1e-5)
     noisy, asked = algo.nets["policy"].asked[0]
     assert torch.equal(asked, step)
     torch.testing.assert_close(noisy, left.sqrt() * actions + (1 - left).sqrt() * noise)

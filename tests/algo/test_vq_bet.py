@@ -255,6 +255,18 @@ def test_a_code_is_drawn_given_those_before_it():
     assert policy.draw(torch.zeros(3, 16), 0.0, None).tolist() == [[2, 2]] * 3
 
 
+def test_the_offset_is_added_to_the_chunk_of_the_codes():
+    algo = make(("algo.temperature=0",))
+    algo.set_eval()
+    last = algo.policy.offset[-1]
+    obs, chunks = {"state": torch.zeros(1, 3)}, []
+    for offset in (0.0, 0.25):
+        torch.nn.init.zeros_(last.weight)
+        torch.nn.init.constant_(last.bias, offset)
+        chunks.append(algo.act(obs, algo.initial_state(1)).extras["chunk"])
+    torch.testing.assert_close(chunks[1], chunks[0] + 0.25)
+
+
 def test_draws_follow_the_generator():
     algo = make()
     updates(algo, 0, 15)
