@@ -93,7 +93,7 @@ def test_a_soft_choice_follows_the_values(ibrl, worlds):
     assert drawn == pytest.approx(share, abs=4 * 0.5 / 20)
 
 
-def test_a_soft_choice_is_the_imitation_policy_while_nothing_is_known(ibrl, worlds):
+def test_a_soft_choice_is_the_imitation_policy_before_anything_is_learned(ibrl, worlds):
     algo = ibrl(slope=0.5, hidden=(8,), beta=10.0)
     action = worlds.action_in(algo, 1)
     assert all(worlds.action_in(algo, 1) == action for _ in range(20))

@@ -76,8 +76,8 @@ def make(kind="numbers", rnn_type="GRU", num_layers=1, burn_in=3, rnn=None, trai
     return algo_factory("sac", config, {"s": (3,)}, (choices + (numbers or 0)) or 2)
 
 
-def practised(algo, steps=40, envs=2, capacity=200):
-    """A memory of what the algorithm lived through."""
+def replayed(algo, steps=40, envs=2, capacity=200):
+    """A replay buffer of the algorithm's own steps."""
     group = EnvGroup(lambda: Walk(algo.ac_dim), np.arange(envs), seed=0, horizon=100)
     collector = LocalCollector(group, algo, group.envs[0].action_low, group.envs[0].action_high)
     rnn = algo.algo_config.rnn
@@ -96,6 +96,12 @@ def practised(algo, steps=40, envs=2, capacity=200):
     return memory
 
 
+def transitions(algo, raw):
+    """The transitions that the losses see, of a raw batch of sequences."""
+    batch = algo.process_batch_for_training(raw)
+    return algo.memory.transitions(batch, algo.recurrent("critic"), algo.recurrent("critic_target"))
+
+
 def state_by_full_unroll(algo, memory, row):
     """From the beginning of the row's episode to the state before its step."""
     net = algo.recurrent("critic")
@@ -110,7 +116,7 @@ def state_by_full_unroll(algo, memory, row):
 @torch.no_grad()
 def test_burned_in_states_are_those_of_a_full_unroll(rnn_type, num_layers):
     algo = make(rnn_type=rnn_type, num_layers=num_layers)
-    memory = practised(algo)
+    memory = replayed(algo)
     rows = np.flatnonzero(memory.live)
     raw = memory.at(rows)
     assert {0, 1, 2, 3} == set(raw["burn_in"].tolist())
@@ -125,7 +131,7 @@ def test_burned_in_states_are_those_of_a_full_unroll(rnn_type, num_layers):
 @torch.no_grad()
 def test_burn_in_brings_old_states_up_to_date():
     algo = make()
-    memory = practised(algo)
+    memory = replayed(algo)
     for weight in algo.recurrent("critic").parameters():
         weight.mul_(1.5)
     rows = np.flatnonzero(memory.live & (memory.number > 4))
@@ -139,16 +145,16 @@ def test_burn_in_brings_old_states_up_to_date():
     assert (found - true).abs().mean() < 0.5 * (stale - true).abs().mean()
 
 
-def test_what_is_learned_from_by_hand():
+def test_transitions_of_sequences_by_hand():
     algo = make(n_step=2)
-    memory = practised(algo)
+    memory = replayed(algo)
     rows = np.flatnonzero(memory.live)
     raw = memory.at(rows)
-    seen = algo._transitions(algo.process_batch_for_training(raw))
+    seen = transitions(algo, raw)
     mask = raw["mask"]
     assert len(seen["rewards"]) == int(mask.sum())
     torch.testing.assert_close(seen["rewards"], raw["n_step_rewards"][mask])
-    # One sequence after another, step by step: what is known at the step, and where its sum of rewards ends.
+    # One sequence after another, step by step: the features at the step, and those where its sum of rewards ends.
     known, target = [], []
     sequences = zip(rows, raw["mask"].sum(1), raw["ahead"], raw["obs"]["s"], strict=True)
     with torch.no_grad():
@@ -170,11 +176,11 @@ def test_what_is_learned_from_by_hand():
 
 def test_targets_use_the_targets_memory_and_the_actor_its_own():
     algo = make()
-    memory = practised(algo)
+    memory = replayed(algo)
     with torch.no_grad():
         for weight in algo.recurrent("critic_target").parameters():
             weight.zero_()
-    seen = algo._transitions(algo.process_batch_for_training(memory.sample(8)))
+    seen = transitions(algo, memory.sample(8))
     # Without weights a GRU halves its state in every step, and the stored one is not zero.
     following = seen["next_obs"]
     assert not torch.allclose(following["known_to_critics"], following["known_to_actor"])
@@ -184,14 +190,14 @@ def test_targets_use_the_targets_memory_and_the_actor_its_own():
     assert not following["known_to_critics"].requires_grad
 
 
-def test_the_critics_teach_the_memory_and_the_actor_does_not():
+def test_the_critics_loss_trains_the_memory_and_the_actor_s_does_not():
     algo = make()
-    memory = practised(algo)
+    memory = replayed(algo)
     before = copy.deepcopy(algo.recurrent("critic").state_dict())
-    seen = algo._transitions(algo.process_batch_for_training(memory.sample(8)))
+    seen = transitions(algo, memory.sample(8))
     algo._gradient_step("actor", algo._actor_loss(seen)[0])
     assert all(torch.equal(before[k], v) for k, v in algo.recurrent("critic").state_dict().items())
-    seen = algo._transitions(algo.process_batch_for_training(memory.sample(8)))
+    seen = transitions(algo, memory.sample(8))
     algo._gradient_step("critic", algo._critic_loss(seen)[0])
     assert not any(
         torch.equal(before[k], v) for k, v in algo.recurrent("critic").state_dict().items()
@@ -200,7 +206,7 @@ def test_the_critics_teach_the_memory_and_the_actor_does_not():
 
 def test_no_gradient_reaches_burned_in_observations():
     algo = make()
-    batch = algo.process_batch_for_training(practised(algo).sample(16))
+    batch = algo.process_batch_for_training(replayed(algo).sample(16))
     for part in ("before", "obs"):
         batch[part]["s"].requires_grad_()
     algo.recurrent("critic").over(batch).sum().backward()
@@ -211,7 +217,7 @@ def test_no_gradient_reaches_burned_in_observations():
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_every_kind_of_actions_learns(kind):
     algo = make(kind)
-    memory = practised(algo)
+    memory = replayed(algo)
     before = {name: p.detach().clone() for name, p in algo.nets.named_parameters()}
     algo.set_train()
     for _ in range(3):
@@ -250,7 +256,7 @@ def test_acting_carries_the_state_and_stores_it():
         ({"train": {"online": {"demo_ratio": 0.5}}}, "have no stored states"),
     ],
 )
-def test_what_does_not_go_together_is_refused(settings, words):
+def test_conflicts_are_refused(settings, words):
     with pytest.raises(ConfigError, match=words):
         make(**settings)
 
@@ -283,7 +289,7 @@ def test_an_algorithm_without_a_memory_gets_one_by_its_section():
     }
     torch.manual_seed(0)
     algo = algo_factory("recurrent_td3", load_config(tree), {"s": (3,)}, 2)
-    memory = practised(algo)
+    memory = replayed(algo)
     before = {name: p.detach().clone() for name, p in algo.nets.named_parameters()}
     algo.set_train()
     for _ in range(3):

@@ -63,7 +63,7 @@ def test_beyond_the_limits_the_way_back_has_a_gradient(residual, worlds):
     assert algo.nets["actor"].head.action.bias.grad.item() == pytest.approx(slope, rel=1e-5)
 
 
-def test_practice_has_noise_within_the_reach(residual):
+def test_rollouts_have_noise_within_the_reach(residual):
     algo = residual(reach=0.1, exploration={"std": 5.0})
     obs, state = {"s": torch.zeros(200, 1)}, algo.initial_state(200)
     actions = algo.act(obs, state, explore=True).action
@@ -71,7 +71,7 @@ def test_practice_has_noise_within_the_reach(residual):
     assert actions.std().item() > 0.05
 
 
-def test_noise_falls_in_the_course_of_practice(residual):
+def test_noise_is_annealed_with_training_progress(residual):
     algo = residual(reach=0.1, exploration={"std": 5.0, "end_std": 0.0})
     obs, state = {"s": torch.zeros(200, 1)}, algo.initial_state(200)
     algo.set_progress(1.0)
@@ -135,6 +135,6 @@ def test_it_improves_as_far_as_it_reaches(residual, worlds, reach, least, most):
     assert least < worlds.action_in(algo, 1) < most
 
 
-def test_without_practice_there_is_nothing_to_learn():
+def test_offline_training_is_refused():
     with pytest.raises(ConfigError, match="residual learns online"):
         load_config({"algo_name": "residual", "train": {"online": {"enabled": False}}})

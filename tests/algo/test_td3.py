@@ -1,3 +1,5 @@
+"""TD3: losses, delayed updates and exploration noise, by hand."""
+
 import math
 
 import pytest
@@ -48,7 +50,7 @@ def test_the_actor_follows_every_second_update(td3, worlds):
     assert not torch.equal(before, algo.actor.head.action.weight)
 
 
-def test_practice_is_noisy_within_bounds_and_evaluation_is_not(td3, worlds):
+def test_rollouts_are_noisy_within_bounds_and_evaluation_is_not(td3, worlds):
     algo = td3(exploration={"std": 0.5})
     worlds.set_actor(algo.actor, slope=0.0, offset=0.5)
     obs = {"s": torch.ones(4000, 1)}
@@ -61,25 +63,11 @@ def test_practice_is_noisy_within_bounds_and_evaluation_is_not(td3, worlds):
     assert inside.std() > 0.3
 
 
-def test_damped_noise_has_a_memory_that_ends_with_the_episode(worlds):
-    algo = worlds.make_algo("ddpg", {"exploration": {"std": 0.2, "damping": 0.15}})
-    obs, state = {"s": torch.zeros(2, 1)}, algo.initial_state(2)
-    first = algo.act(obs, state, explore=True).state
-    generator = torch.Generator().manual_seed(0)
-    fresh = torch.empty(2, 1).normal_(generator=generator)
-    second = algo.act(obs, first, explore=True, generator=torch.Generator().manual_seed(0)).state
-    torch.testing.assert_close(
-        second["policy"]["noise"], 0.85 * first["policy"]["noise"] + 0.2 * fresh
-    )
-    reset = algo.reset_state(second, torch.tensor([True, False]))["policy"]["noise"]
-    assert reset[0].item() == 0 and reset[1].item() == second["policy"]["noise"][1].item()
-
-
 @pytest.mark.parametrize(
     ("progress", "expected"),
     [(0.0, 0.4), (0.49, 0.4), (0.5, 0.4), (0.6, 0.3), (0.7, 0.2), (1, 0.2)],
 )
-def test_noise_falls_in_the_course_of_practice(worlds, progress, expected):
+def test_noise_is_annealed_with_training_progress(worlds, progress, expected):
     algo = worlds.make_algo(
         "ddpg", {"exploration": {"std": 0.4, "end_std": 0.2, "fall": [0.5, 0.7]}}
     )
@@ -101,22 +89,8 @@ def test_a_fall_of_noise_lies_within_the_training(fall):
         ActionNoiseConfig(fall=fall)
 
 
-def test_ddpg_losses_by_hand(worlds):
-    algo = worlds.make_algo("ddpg")
-    worlds.set_actor(algo.nets["actor_target"], slope=0.1)
-    worlds.set_actor(algo.actor, slope=0.0, offset=0.2)
-    worlds.set_critic(algo.nets["critic"], (1, 1))
-    worlds.set_critic(algo.nets["critic_target"], (1, 2))
-    batch = worlds.two_transitions()
-    info = worlds.losses(algo, batch)
-    first = 1.0 + 0.5 * (4 + 2 * math.tanh(0.4))
-    assert info["Critic_Loss"] == pytest.approx(((first - 2) ** 2 + 0.25) / 2)
-    assert info["Actor_Loss"] == pytest.approx(-(1.5 + math.tanh(0.2)))
-
-
-@pytest.mark.parametrize("name", ["td3", "ddpg"])
-def test_it_learns_the_better_action(worlds, name):
-    algo = worlds.make_algo(name, hidden=(32,))
+def test_it_learns_the_better_action(worlds):
+    algo = worlds.make_algo("td3", hidden=(32,))
     algo.optimizers["critic"].param_groups[0]["lr"] = 1e-2
     worlds.learn(algo, worlds.bandit(), 300)
     assert worlds.action_in(algo, 1) > 0.3
