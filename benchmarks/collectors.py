@@ -19,7 +19,7 @@ import torch
 from benchmarks.measuring import Contestant, Spent, compare
 from benchmarks.row import Row, table
 from imitate import load_config
-from imitate.train.online_run import make_collector
+from imitate.train.online_parts import make_collector
 from imitate.train.online_setup import build_online
 
 STEPS = 100

@@ -19,10 +19,9 @@ from benchmarks.measuring import Contestant, compare, timed
 from benchmarks.row import Row, table
 from benchmarks.sb3 import StableBaselines
 from imitate import algo_factory, load_config
-from imitate.online.learners import ReplayLearner
 from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Step
-from imitate.train.online_run import make_collector, make_learner
+from imitate.train.online_parts import make_collector, make_learner
 from imitate.train.online_setup import build_online
 
 OBS, ACTIONS, BATCH, ROLLOUT = 17, 6, 256, 2048
@@ -72,13 +71,10 @@ def _sac() -> Any:
         memory.add(
             Step({"flat": obs[0]}, action, np.ones(1, np.float32), none, none, {"flat": obs[1]})
         )
-    learner = ReplayLearner(
-        algo, memory, memory, batch_size=BATCH, update_ratio=1.0, warmup_steps=0
-    )
 
     def iterate(n: int) -> None:
         for _ in range(n):
-            learner.update(1)
+            algo.train_on_batch(algo.process_batch_for_training(memory.sample(BATCH)), 1)
 
     return iterate
 

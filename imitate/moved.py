@@ -40,6 +40,7 @@ _MODULES = {
         "fqe": "evaluation.fqe",
         "fqe_data": "evaluation.fqe_data",
         "mosaic": "evaluation.mosaic",
+        "online_run": "train.online_parts",
         "overlay": "evaluation.overlay",
         "run_folder": "run_folder",
         "seeding": "seeding",

@@ -196,9 +196,8 @@ class Algo(ABC, Generic[ConfigT]):
             for name, config in self._optim_params().items()
         }
         steps = updates_per_epoch(self.global_config, rollouts=self.experience == "rollout")
-        accumulate = self.global_config.train.gradient_accumulation
-        average = None if self.ema is None else (self.ema, self.main_net)
-        return Optimization(self.nets, rules, self.device, steps, accumulate, average)
+        parts = self.global_config.train.gradient_accumulation
+        return Optimization(self.nets, rules, self.device, steps, parts, self.ema, self.main_net)
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:

@@ -42,7 +42,8 @@ class Optimization:
         device: where the weights live.
         updates_per_epoch: optimizer steps of a network per epoch.
         accumulate: losses whose mean gradient makes one optimizer step.
-        average: moving average of ``nets``, which follows the steps of one network, and that network's name.
+        average: moving average of ``nets``, where there is one.
+        averaged: the network whose steps it follows.
 
     Attributes:
         optimizers: by network.
@@ -58,7 +59,8 @@ class Optimization:
         device: torch.device,
         updates_per_epoch: int = 1,
         accumulate: int = 1,
-        average: tuple[EMA, str] | None = None,
+        average: EMA | None = None,
+        averaged: str = "",
     ) -> None:
         self.optimizers: dict[str, torch.optim.Optimizer] = {
             name: make_optimizer(nets[name], rule.config, device) for name, rule in rules.items()
@@ -74,7 +76,8 @@ class Optimization:
         }
         self.share_gradients: Callable[[Sequence[Tensor]], None] | None = None
         self.share_weights: Callable[[nn.Module], None] | None = None
-        self._nets, self._rules, self._average = nets, rules, average
+        self._nets, self._rules = nets, rules
+        self._average, self._averaged = average, averaged
         self._accumulate = accumulate
         self._parts = dict.fromkeys(rules, 0)
 
@@ -99,8 +102,8 @@ class Optimization:
             return norm
         optimizer.step()
         self.schedulers[name].step()
-        if self._average is not None and self._average[1] == name:
-            self._average[0].update(self._nets)
+        if self._average is not None and self._averaged == name:
+            self._average.update(self._nets)
         return norm
 
     def learning_rates(self) -> dict[str, float]:

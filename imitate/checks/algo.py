@@ -35,10 +35,11 @@ from imitate.train.console import Console
 from imitate.train.devices import choose_device
 from imitate.train.interrupts import Interrupt
 from imitate.train.loading import make_loader
-from imitate.train.online_run import OnlineRun, make_collector, make_learner
+from imitate.train.online_batches import batch_source
+from imitate.train.online_parts import make_collector, make_learner
 from imitate.train.online_setup import OnlineSetup, build_online, look_at, online_env_meta
 from imitate.train.resume import last_state
-from imitate.train.run import Run
+from imitate.train.run import ALONE, Run
 from imitate.train.setup import Setup, build
 
 EPOCH_STEPS = 60
@@ -328,9 +329,9 @@ class AlgoCheck:
     ) -> dict[str, Any]:
         """Counters after so many epochs of the run in the folder."""
         assert self._run_folder is not None
-        make: Any = OnlineRun if isinstance(setup, OnlineSetup) else Run
-        interrupt = _AfterEpochs(epochs)
-        run: Run = make(setup, self._run_folder, Console(quiet=True), interrupt, ckpt)
+        folder, console, interrupt = self._run_folder, Console(quiet=True), _AfterEpochs(epochs)
+        source = batch_source(setup, folder, console, ALONE)
+        run = Run(setup, source, folder, console, interrupt, ckpt)
         interrupt.run = run
         try:
             run.loop()

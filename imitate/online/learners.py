@@ -1,48 +1,85 @@
-"""From collected steps to updates."""
+"""Learners: from collected steps to batches that an algorithm learns from."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Algo, Info
+from imitate.algo.algo import Algo, Batch, Info
 from imitate.algo.on_policy import OnPolicy
 from imitate.online.memory import Memory, Source
 from imitate.online.normalization import ObsNormalizer, RewardScaler
 from imitate.online.steps import Collected, Step
 
 
-class Learner(Protocol):
-    """Way from collected steps to updates.
+class Learner(ABC):
+    """Way from collected steps to batches to learn from.
+
+    Args:
+        algo: learns.
+        obs_normalizer: statistics of observations, which learn from collected steps.
+        demos: demonstrations to sample from.
 
     Attributes:
-        updates: done so far.
+        updates: batches given so far.
+        memory: the replay buffer; None where each rollout is forgotten.
     """
 
-    updates: int
+    memory: Memory | None = None
 
-    @property
-    def memory(self) -> Memory | None:
-        """The replay buffer; None where each rollout is forgotten."""
+    def __init__(
+        self, algo: Algo, obs_normalizer: ObsNormalizer | None = None, demos: Memory | None = None
+    ) -> None:
+        self.algo, self.demos, self.updates = algo, demos, 0
+        self._obs_normalizer = obs_normalizer
 
+    @abstractmethod
     def take(self, collected: Collected) -> None:
         """Take in collected steps."""
 
-    def updates_due(self, epoch: int, most: int | None = None) -> Iterator[Info]:
-        """Make the updates that the steps so far allow, at most ``most``; yield the info of each."""
+    @abstractmethod
+    def batches_due(self, most: int | None = None) -> Iterator[Batch]:
+        """Prepared batches for the updates that the steps so far allow, at most ``most``.
 
-    def pretrain(self, updates: int) -> Iterator[Info]:
-        """Learn from demonstrations alone until so many updates are done; yield the info of each."""
+        Each is to be learned from, and :meth:`learned` called, before the next is drawn.
+        """
+
+    def learned(self, info: Info) -> None:  # noqa: B027 - a hook, empty by default
+        """Take note of an update: what ``train_on_batch`` returned for the latest batch."""
+
+    def demonstrations(self, updates: int) -> Iterator[Batch]:
+        """Prepared batches of demonstrations alone until so many updates are done; none by default."""
+        yield from ()
+
+    def updates_due(self, epoch: int, most: int | None = None) -> Iterator[Info]:
+        """Make the updates of :meth:`batches_due`; yield the info of each."""
+        for batch in self.batches_due(most):
+            info = self.algo.train_on_batch(batch, epoch)
+            self.learned(info)
+            yield info
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and statistics; the replay buffer is saved apart."""
+        normalizer = self._obs_normalizer
+        return {
+            "updates": self.updates,
+            "obs": None if normalizer is None else normalizer.state_dict(),
+            "demos": None if self.demos is None else self.demos.draws,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from :meth:`state_dict`."""
+        self.updates = int(state["updates"])
+        if self._obs_normalizer is not None:
+            self._obs_normalizer.load_state_dict(state["obs"])
+        if self.demos is not None and state.get("demos") is not None:
+            self.demos.draws = state["demos"]
 
 
 class MixedBuffer:
@@ -87,8 +124,8 @@ def joined(batches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-class ReplayLearner:
-    """Remembers steps and learns from samples, ``update_ratio`` updates per environment step.
+class ReplayLearner(Learner):
+    """Stores steps in a replay buffer and samples from it, ``update_ratio`` batches per environment step.
 
     Args:
         algo: learns.
@@ -99,10 +136,9 @@ class ReplayLearner:
         warmup_steps: environment steps that are remembered before the first update.
         obs_normalizer: learns from these steps, and where it is running from all that follow.
         demos: demonstrations that ``source`` draws from too.
-
-    Attributes:
-        updates: done so far.
     """
+
+    memory: Memory
 
     def __init__(
         self,
@@ -116,22 +152,17 @@ class ReplayLearner:
         obs_normalizer: ObsNormalizer | None = None,
         demos: Memory | None = None,
     ) -> None:
-        self.algo, self._memory, self.source, self.updates = algo, memory, source, 0
-        self.demos = demos
+        super().__init__(algo, obs_normalizer, demos)
+        self.memory, self.source = memory, source
         self._batch_size, self._ratio = batch_size, update_ratio
         self._warmup_left = float(warmup_steps)
         self._owed = 0.0
-        self._obs_normalizer = obs_normalizer
+        self._sampled: NDArray[np.int64] | None = None
 
-    @property
-    def memory(self) -> Memory:
-        """The replay buffer."""
-        return self._memory
-
-    def pretrain(self, updates: int) -> Iterator[Info]:
-        """Learn from demonstrations alone until so many updates are done, where there are demonstrations."""
+    def demonstrations(self, updates: int) -> Iterator[Batch]:
+        """Prepared batches of demonstrations alone until so many updates are done."""
         while self.demos is not None and self.updates < updates:
-            yield self.update(1, self.demos)
+            yield self._batch(self.demos)
 
     def take(self, collected: Collected) -> None:
         """Add steps to the replay buffer."""
@@ -153,47 +184,42 @@ class ReplayLearner:
         if normalizer.has_grown if is_warm else collected.num_steps >= self._warmup_left:
             normalizer.apply(self.algo.preprocess)
 
-    def updates_due(self, epoch: int, most: int | None = None) -> Iterator[Info]:
-        """The updates that the steps so far allow, but no more than ``most`` now."""
+    def batches_due(self, most: int | None = None) -> Iterator[Batch]:
+        """Prepared samples for the updates that the steps so far allow, at most ``most``."""
         number = int(self._owed) if len(self.memory) else 0
         for _ in range(number if most is None else min(number, most)):
             self._owed -= 1.0
-            yield self.update(epoch)
+            yield self._batch(self.source)
 
-    def update(self, epoch: int, source: Source | None = None) -> Info:
-        """One update, from another source if one is given."""
-        raw = (source or self.source).sample(self._batch_size)
+    def _batch(self, source: Source) -> Batch:
+        """A prepared batch, and where in the replay buffer its samples lie."""
+        raw = source.sample(self._batch_size)
         self.updates += 1
-        info = self.algo.train_on_batch(self.algo.process_batch_for_training(raw), epoch)
+        # Of a mixed batch, the memory's part comes first.
+        of_memory = source is self.source and "index" in raw
+        self._sampled = (
+            raw["index"][: raw.get("first_part", len(raw["index"]))].numpy() if of_memory else None
+        )
+        return self.algo.process_batch_for_training(raw)
+
+    def learned(self, info: Info) -> None:
+        """Give the replay buffer the errors of its samples, where the algorithm keeps them."""
         errors = cast(ActorCritic, self.algo).sample_errors if self.algo.gives_errors else None
-        if errors is not None and source is None:
-            # Of a mixed batch, the memory's part comes first.
-            rows = raw["index"][: raw.get("first_part", len(raw["index"]))].numpy()
+        rows = self._sampled
+        if errors is not None and rows is not None:
             self.memory.update_priorities(rows, errors[: len(rows)].cpu().numpy())
-        return info
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters and statistics; the memory is saved apart."""
-        normalizer = self._obs_normalizer
-        return {
-            "updates": self.updates,
-            "owed": self._owed,
-            "warmup_left": self._warmup_left,
-            "obs": None if normalizer is None else normalizer.state_dict(),
-            "demos": None if self.demos is None else self.demos.draws,
-        }
+        """Counters and statistics; the replay buffer is saved apart."""
+        return {**super().state_dict(), "owed": self._owed, "warmup_left": self._warmup_left}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
-        self.updates = int(state["updates"])
+        """Resume from :meth:`state_dict`."""
+        super().load_state_dict(state)
         self._owed, self._warmup_left = float(state["owed"]), float(state["warmup_left"])
-        if self._obs_normalizer is not None:
-            self._obs_normalizer.load_state_dict(state["obs"])
-        if self.demos is not None and state.get("demos") is not None:
-            self.demos.draws = state["demos"]
 
 
-class RolloutLearner:
+class RolloutLearner(Learner):
     """Gathers a rollout, learns from it in shuffled minibatches, forgets it.
 
     Args:
@@ -203,10 +229,9 @@ class RolloutLearner:
         reward_scaler: rewards as the algorithm sees them.
         obs_normalizer: learns from a rollout once the algorithm has, so that acting and learning see the same.
         demos: demonstrations, for an algorithm whose rewards come from comparing with them.
-
-    Attributes:
-        updates: done so far.
     """
+
+    algo: OnPolicy
 
     def __init__(
         self,
@@ -218,26 +243,18 @@ class RolloutLearner:
         obs_normalizer: ObsNormalizer | None = None,
         demos: Memory | None = None,
     ) -> None:
-        self.algo, self.updates, self.demos = algo, 0, demos
+        super().__init__(algo, obs_normalizer, demos)
         self._rollout_steps, self._batch_size = rollout_steps, batch_size
-        self._reward_scaler, self._obs_normalizer = reward_scaler, obs_normalizer
+        self._reward_scaler = reward_scaler
         self._waiting: list[Collected] = []
-
-    @property
-    def memory(self) -> None:
-        """There is none: each rollout is forgotten."""
-        return None
-
-    def pretrain(self, updates: int) -> Iterator[Info]:
-        """Nothing: there are no demonstrations to learn from alone."""
-        yield from ()
+        self._leaves = False
 
     def take(self, collected: Collected) -> None:
         """Gather steps."""
         self._waiting.append(collected)
 
-    def updates_due(self, epoch: int, most: int | None = None) -> Iterator[Info]:
-        """The updates of a rollout, if it is whole; there is no limit to their number."""
+    def batches_due(self, most: int | None = None) -> Iterator[Batch]:
+        """Prepared minibatches of a rollout, if it is whole; there is no limit to their number."""
         steps = [step for collected in self._waiting for step in collected.steps]
         lanes = self._waiting[-1].lanes if self._waiting else np.zeros(0, dtype=np.int64)
         if len(steps) < self._rollout_steps:
@@ -249,22 +266,25 @@ class RolloutLearner:
             rollout["rewards"], rollout["terminals"] | rollout["timeouts"], lanes
         )
         batch = self.algo.prepare_rollout(rollout)
-        yield from self._passes(batch, epoch)
+        yield from self._passes(batch)
         if self._obs_normalizer is not None:
             self._obs_normalizer.add(rollout["obs"])
             self._obs_normalizer.apply(self.algo.preprocess)
 
-    def _passes(self, batch: dict[str, Any], epoch: int) -> Iterator[Info]:
-        algo = self.algo
-        for number in range(algo.algo_config.rollout_epochs):
+    def _passes(self, batch: Batch) -> Iterator[Batch]:
+        algo, self._leaves = self.algo, False
+        for number in range(algo.config.rollout_epochs):
             for minibatch in algo.minibatches(batch, self._batch_size):
                 self.updates += 1
                 if number < algo.expert_passes:
                     minibatch["expert"] = self._demonstrated(len(minibatch["log_prob"]))
-                info = algo.train_on_batch(minibatch, epoch)
-                yield info
-                if algo.leaves_rollout(info):
+                yield minibatch
+                if self._leaves:
                     return
+
+    def learned(self, info: Info) -> None:
+        """Leave the rollout where the algorithm says so, such as after a large step of the policy."""
+        self._leaves = self.algo.leaves_rollout(info)
 
     def _demonstrated(self, size: int) -> dict[str, Any]:
         assert self.demos is not None
@@ -272,22 +292,12 @@ class RolloutLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and statistics; a rollout that is not whole is left out."""
-        normalizer = self._obs_normalizer
-        return {
-            "updates": self.updates,
-            "rewards": self._reward_scaler.state_dict(),
-            "obs": None if normalizer is None else normalizer.state_dict(),
-            "demos": None if self.demos is None else self.demos.draws,
-        }
+        return {**super().state_dict(), "rewards": self._reward_scaler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
-        self.updates = int(state["updates"])
+        """Resume from :meth:`state_dict`."""
+        super().load_state_dict(state)
         self._reward_scaler.load_state_dict(state["rewards"])
-        if self._obs_normalizer is not None:
-            self._obs_normalizer.load_state_dict(state["obs"])
-        if self.demos is not None and state.get("demos") is not None:
-            self.demos.draws = state["demos"]
 
 
 def stacked(steps: Sequence[Step]) -> dict[str, Any]:

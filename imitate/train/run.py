@@ -1,32 +1,27 @@
-"""The training loop: steps, ends of epochs, bad losses."""
+"""The training loop: updates, ends of epochs, checkpoints, evaluations, bad losses."""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from imitate.data import ShuffledBatches
-from imitate.errors import DatasetError, TrainingError
+from imitate.algo.algo import Batch
+from imitate.errors import TrainingError
 from imitate.evaluation.env_trial import simulated
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
 from imitate.run_folder import RunFolder
 from imitate.seeding import rng_state, set_rng_state
 from imitate.train.background import Request
+from imitate.train.batch_source import BatchSource
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, duration, rate
 from imitate.train.interrupts import Interrupt
-from imitate.train.loading import make_loader
 from imitate.train.logging import RunLogger
-from imitate.train.loss_guard import (
-    BadLoss,
-    LossGuard,
-    bad_input,
-    describe_batch,
-    weights_are_finite,
-)
+from imitate.train.loss_guard import BadLoss, LossGuard, weights_are_finite
 from imitate.train.metrics import EpochMeans, MetricsFile
 from imitate.train.ranks import Ranks
 from imitate.train.rollouts import Rollouts
@@ -40,20 +35,18 @@ ALONE = Ranks()
 
 
 class Run:
-    """One run in its folder.
-
-    A step is an update here, and a step of the environment in online training.
+    """One run in its folder: its epochs, checkpoints and evaluations.
 
     Args:
-        ckpt: the checkpoint to go on from; None begins.
+        source: gives the batches, and says what a step of the run is.
+        ckpt: the checkpoint to resume; None begins.
         ranks: the processes that train together.
     """
-
-    _unit = "updates"
 
     def __init__(
         self,
         setup: Setup,
+        source: BatchSource,
         folder: RunFolder,
         console: Console,
         interrupt: Interrupt,
@@ -73,14 +66,17 @@ class Run:
             console,
             self._record_rollout,
         )
+        self._source = source
         self._steps_per_epoch = int(self.config.experiment.epoch_every_n_steps or 1)
         self._num_epochs = int(self.config.train.num_epochs or 1)
         self._total_steps = self._steps_per_epoch * self._num_epochs
-        self._forecast = Forecast(self._total_steps, self._unit, images_on_cpu=images_on_cpu(setup))
-        self._stopping = False
+        self._forecast = Forecast(
+            self._total_steps, source.unit, images_on_cpu=images_on_cpu(setup)
+        )
+        self._status, self._stopping = "interrupted", False
+        self._bad: BadLoss | None = None
         self._means = EpochMeans()
         self._guard = LossGuard(setup.device)
-        self._batches: Iterator[Any] | None = None
         self._validation = (
             Validation(self.config, setup.valid_set, setup.device) if setup.valid_set else None
         )
@@ -101,6 +97,16 @@ class Run:
             TrainingError: the loss went bad, or a checkpoint could not be written.
             DatasetError: the loss went bad because the data hold values that are not finite.
         """
+        for batch, epoch in self._batches():
+            info = self.algo.train_on_batch(batch, epoch)
+            self._source.learned(info)
+            self._means.add(info)
+            self._bad = self._guard.add(self.state.step, info, self._source.index)
+        return self._status
+
+    def _batches(self) -> Iterator[tuple[Batch, int]]:
+        """Prepared batches with their epochs; between two epochs, all that an epoch ends with."""
+        yield from self._pretraining()
         self._redo_lost_evaluation()
         if self.config.train.on_bad_loss == "rollback":
             self.checkpoints.write_last(self.state.step)
@@ -108,18 +114,57 @@ class Run:
         while self.state.epoch < self._num_epochs:
             (stop,) = self.ranks.any(self.history.stop_reason is not None)
             if stop:
-                return f"stopped early: {self.history.stop_reason}"
-            bad = self._timed(self._steps)
-            if bad is not None:
-                self._go_back(bad)
+                self._status = f"stopped early: {self.history.stop_reason}"
+                return
+            with self._timed():
+                yield from self._batches_of_epoch()
+            if self._bad is not None:
+                self._go_back(self._bad)
             elif self._stopping:
                 if self.config.experiment.save.enabled:
                     self.checkpoints.write_last(self.state.step)
-                return "interrupted"
+                return
             else:
-                self._timed(self._end_epoch)
+                with self._timed():
+                    self._end_epoch()
                 self._save_and_evaluate()
-        return "finished"
+        self._status = "finished"
+
+    def _pretraining(self) -> Iterator[tuple[Batch, int]]:
+        """Batches before the first step, which are left out of the first epoch's means."""
+        if self.state.step:
+            return
+        self.algo.set_train()
+        for batch in self._source.pretraining(self.state):
+            if self.interrupt.signal is not None:
+                return
+            yield batch, 1
+            if self._bad is not None:
+                self._go_back(self._bad)
+        self._means = EpochMeans()
+
+    def _batches_of_epoch(self) -> Iterator[tuple[Batch, int]]:
+        """Batches up to the end of the epoch, or to a signal, or to a bad loss."""
+        state, source = self.state, self._source
+        epoch = state.epoch + 1
+        self.algo.set_train()
+        self._epoch_began, self._epoch_first = time.perf_counter(), state.step
+        source.waited_s = 0.0
+        while state.step < epoch * self._steps_per_epoch:
+            self._agree()
+            if self._failed() or self._stopping:
+                return
+            for batch in source.batches(state):
+                yield batch, epoch
+                if self._failed():
+                    break
+            else:
+                self._progressed()
+        self._bad = self._bad or self._guard.check()
+        if self._bad is None and not weights_are_finite(self.algo.nets):
+            reason = "weights that are not finite"
+            self._bad = BadLoss(state.step - 1, float("nan"), reason, None)
+        self._agree()
 
     def wait_for_evaluations(self) -> None:
         """Evaluate the last epoch if that has not been done, and wait for all evaluations."""
@@ -166,53 +211,28 @@ class Run:
 
     def counts(self) -> dict[str, int]:
         """How far the run is, for results.json."""
-        return {"epoch": self.state.epoch, "step": self.state.step}
+        return {"epoch": self.state.epoch, "step": self.state.step, **self._source.counts()}
 
     def close(self) -> None:
         """End workers, close files."""
         self.console.close_bar()
-        # Now, not at some garbage collection, which leaves the reading processes waiting for seconds.
-        self._batches = None
+        self._source.close()
         self.rollouts.close()
         self.logger.close()
 
-    def _timed(self, work: Any) -> Any:
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count the time of the block as training."""
         wall, cpu = time.perf_counter(), time.process_time()
         try:
-            return work()
+            yield
         finally:
             self.state.wall_s += time.perf_counter() - wall
             self.state.cpu_s += time.process_time() - cpu
 
-    def _steps(self) -> BadLoss | None:
-        """Updates up to the end of the epoch, or to a signal, or to a bad loss."""
-        algo, state, means, guard = self.algo, self.state, self._means, self._guard
-        epoch = state.epoch + 1
-        target = epoch * self._steps_per_epoch
-        if self._batches is None:
-            self._batches = self._new_batches()
-        batches = self._batches
-        algo.set_train()
-        self._epoch_began, self._epoch_first, self._waited_s = time.perf_counter(), state.step, 0.0
-        bad: BadLoss | None = None
-        while state.step < target:
-            failed = self._agree(bad)
-            if failed or self._stopping:
-                return failed
-            asked = time.perf_counter()
-            raw = next(batches)
-            self._waited_s += time.perf_counter() - asked
-            info = algo.train_on_batch(algo.process_batch_for_training(raw), epoch)
-            means.add(info)
-            bad = guard.add(state.step, info, raw.get("index"))
-            if bad is not None:
-                continue
-            state.step += 1
-            self._progressed()
-        bad = guard.check()
-        if bad is None and not weights_are_finite(algo.nets):
-            bad = BadLoss(state.step - 1, float("nan"), "weights that are not finite", None)
-        return self._agree(bad)
+    def _failed(self) -> bool:
+        """True after a bad loss, until it has been dealt with."""
+        return self._bad is not None
 
     def _progressed(self) -> None:
         """Show how far the run is, now and then in a line, once with a forecast."""
@@ -229,38 +249,29 @@ class Run:
         left = max(self._total_steps - state.step, 0) / max(speed, 1e-9)
         return (
             f"epoch {state.epoch + 1}/{self._num_epochs}, step {state.step}/{self._total_steps}: "
-            f"{self._how_it_goes()}{rate(speed)} {self._unit}/s, {duration(left)} left"
+            f"{self._how_it_goes()}{rate(speed)} {self._source.unit}/s, {duration(left)} left"
         )
 
     def _how_it_goes(self) -> str:
-        """The mean loss of the epoch so far."""
+        """Updates so far, where these are not the steps; else the mean loss of the epoch so far."""
+        counts = self._source.counts()
+        if "updates" in counts:
+            return f"{counts['updates']} updates, "
         loss = self.algo.log_info(self._means.means()).get("Loss")
         return "" if loss is None else f"loss {loss:.4g}, "
 
-    def _agree(self, bad: BadLoss | None) -> BadLoss | None:
+    def _agree(self) -> None:
         """Tell the other ranks of a signal and of a bad loss, and hear of theirs."""
         # Gradients that are not applied yet are in no checkpoint.
-        whole = self.state.step % self.config.train.gradient_accumulation == 0
-        stop, failed = self.ranks.any(whole and self.interrupt.signal is not None, bad is not None)
+        whole = self.state.step % self._source.steps_per_update == 0
+        stop, failed = self.ranks.any(
+            whole and self.interrupt.signal is not None, self._bad is not None
+        )
         if stop:
             self._stopping = True
             self.interrupt.signal = self.interrupt.signal or signal.SIGTERM
-        return bad or (elsewhere(self.state.step) if failed else None)
-
-    def _new_batches(self) -> Iterator[Any]:
-        train, state = self.config.train, self.state
-        batches = ShuffledBatches(
-            len(self.setup.train_set),
-            train.batch_size,
-            train.seed,
-            start_batch=state.step + state.skipped_batches,
-            # Compiled code is for one shape, and ranks share a batch equally.
-            drop_last=train.compile or self.ranks.world > 1,
-            weights=self.setup.train_set.sample_weights,
-            part=self.ranks.part_of(train.batch_size),
-        )
-        workers = 0 if train.data_on_device else train.num_data_workers
-        return iter(make_loader(self.setup.train_set, batches, workers, self.setup.device))
+        if failed and self._bad is None:
+            self._bad = elsewhere(self.state.step)
 
     # ---- ends of epochs ---------------------------------------------------------------------------
 
@@ -275,8 +286,9 @@ class Run:
         numbers |= {
             "Timing/Steps_Per_s": round(done / max(seconds, 1e-9), 2),
             "Timing/Epoch_s": round(seconds, 4),
-            "Timing/Data_Wait_s": round(self._waited_s, 4),
+            "Timing/Data_Wait_s": round(self._source.waited_s, 4),
             "Timing/CPU_s": round(state.cpu_s, 3),
+            **self._source.metrics(),
         }
         self._means = EpochMeans()
         state.epoch = epoch
@@ -320,13 +332,16 @@ class Run:
 
     def _say_epoch(self, epoch: int, numbers: Mapping[str, float]) -> None:
         speed = numbers["Timing/Steps_Per_s"]
-        left = (self._total_steps - self.state.step) / max(speed, 1e-9)
-        valid = f", valid {numbers['Valid/Loss']:.4g}" if "Valid/Loss" in numbers else ""
-        loss = numbers.get("Train/Loss")
-        words = "" if loss is None else f"loss {loss:.4g}{valid}, "
+        left = max(self._total_steps - self.state.step, 0) / max(speed, 1e-9)
+        names = {"return": "Metrics/AverageReturn"}
+        if "updates" not in self._source.counts():
+            names = {"loss": "Train/Loss", "valid": "Valid/Loss"}
+        known = {word: numbers[name] for word, name in names.items() if name in numbers}
+        words = "".join(f"{word} {value:.4g}, " for word, value in known.items())
         self.console.words = f"epoch {epoch}, {words}".rstrip(", ")
         self.console.say(
-            f"epoch {epoch}/{self._num_epochs}: {words}{rate(speed)} steps/s, {duration(left)} left"
+            f"epoch {epoch}/{self._num_epochs}: {words}{rate(speed)} {self._source.unit}/s, "
+            f"{duration(left)} left"
         )
 
     # ---- checkpoints and ways back ----------------------------------------------------------------
@@ -342,6 +357,7 @@ class Run:
                 **self.state.to_dict(),
                 "means": self._means.state(),
                 "rng": rng_state(),
+                **self._source.state_dict(),
             },
             provenance=self.setup.provenance,
         )
@@ -355,7 +371,7 @@ class Run:
         self._means = EpochMeans()
         self._means.load_state(saved["means"], self.setup.device)
         self._guard.reset()
-        self._batches = None
+        self._source.load_state_dict(saved)
         metrics = MetricsFile(self.folder.metrics)
         metrics.truncate(self.state.epoch)
         self.history = History(self.config.experiment.early_stopping)
@@ -380,26 +396,16 @@ class Run:
 
     def _go_back(self, bad: BadLoss) -> None:
         """After a bad loss: restore the last checkpoint and leave the bad batches out, or raise."""
-        culprit = None if bad.index is None else bad_input(self.setup.train_set, bad.index)
-        if culprit is not None:
-            paths = ", ".join(entry.path for entry in self.config.train.data or ())
-            raise DatasetError(
-                f"{paths}: {culprit}, which made the loss {bad.value} at step {bad.step}; "
-                "remove the demo or mend the file"
-            )
-        words = f"step {bad.step} (epoch {self.state.epoch + 1}): the loss is {bad.value:.4g}, {bad.reason}"
-        if bad.index is not None:
-            words += f"; its batch: {describe_batch(self.setup.train_set, bad.index)}"
+        words = f"epoch {self.state.epoch + 1}, {self._source.describe(bad)}"
         before = self.state
         last = self.checkpoints.last
         if self.config.train.on_bad_loss != "rollback":
             kept = f"{last} holds the last good weights" if last.is_file() else "no checkpoint yet"
-            raise TrainingError(
-                f"{words}. {kept}. Lower the learning rate, set train.max_grad_norm, or train.on_bad_loss=rollback"
-            )
+            raise TrainingError(f"{words}. {kept}. {self._source.advice}")
         if before.rollbacks >= MAX_ROLLBACKS:
             raise TrainingError(f"{words}. Gone back {MAX_ROLLBACKS} times already; {last} is good")
         self._restore(load_checkpoint(last))
+        self._bad = None
         self.state.rollbacks = before.rollbacks + 1
         self.state.skipped_batches = bad.step + before.skipped_batches + 1 - self.state.step
         self.state.wall_s, self.state.cpu_s = before.wall_s, before.cpu_s

@@ -30,8 +30,8 @@ from imitate.train.console import Console
 from imitate.train.devices import choose_device
 from imitate.train.interrupts import caught_signals
 from imitate.train.logging import import_wandb
-from imitate.train.online_run import OnlineRun
-from imitate.train.online_setup import OnlineSetup, build_online
+from imitate.train.online_batches import batch_source
+from imitate.train.online_setup import build_online
 from imitate.train.ranks import Ranks, joined_ranks
 from imitate.train.recommendation import recommendation
 from imitate.train.resume import check_same_data, last_state, resumed_config
@@ -134,11 +134,8 @@ def train(
                 f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
             )
         with _full_disk_is_told(folder):
-            run = (
-                OnlineRun(setup, folder, console, interrupt, ckpt, ranks)
-                if isinstance(setup, OnlineSetup)
-                else Run(setup, folder, console, interrupt, ckpt, ranks)
-            )
+            source = batch_source(setup, folder, console, ranks)
+            run = Run(setup, source, folder, console, interrupt, ckpt, ranks)
             ranks.draw_apart(config.train.seed + run.state.step)
             stack.callback(run.close)
             threads = _threads(config, device, run.rollouts.shared_workers)

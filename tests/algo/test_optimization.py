@@ -63,7 +63,7 @@ def test_each_second_of_two_accumulated_losses_steps_by_their_mean():
 def test_the_average_follows_the_steps_of_its_network_alone():
     networks = nets()
     average = EMA(networks, decay=0.5)
-    optimization = both(networks, average=(average, "actor"))
+    optimization = both(networks, average=average, averaged="actor")
     optimization.step("critic", slope(networks, "critic", 1.0, 1.0))
     assert average.num_updates == 0
     optimization.step("actor", slope(networks, "actor", 1.0, 1.0))

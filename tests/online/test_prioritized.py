@@ -8,6 +8,7 @@ from imitate.config.data_needs import Transitions
 from imitate.online.learners import MixedBuffer, ReplayLearner
 from imitate.online.prioritized import PrioritizedReplay, SumTree
 from imitate.online.replay import ReplayBuffer
+from imitate.online.steps import Collected
 
 from .test_replay import fill, step
 from .worlds import make_algo
@@ -110,19 +111,26 @@ def test_errors_come_back_to_the_steps_of_the_memory_alone():
     algo.keeps_errors = True
     steps = PrioritizedReplay({"place": (1,)}, 1, 50, seed=1)
     demos = ReplayBuffer({"place": (1,)}, 1, 50)
-    for part in (steps, demos):
-        for i in range(6):
-            one = step([i], [i + 1], [1])
-            renamed = {"obs": {"place": one.obs["s"]}, "next_obs": {"place": one.next_obs["s"]}}
-            part.add(type(one)(**{**vars(one), **renamed}))
+    taken = []
+    for i in range(6):
+        one = step([i], [i + 1], [1])
+        renamed = {"obs": {"place": one.obs["s"]}, "next_obs": {"place": one.next_obs["s"]}}
+        taken.append(type(one)(**{**vars(one), **renamed}))
+        demos.add(taken[-1])
+    steps.add(taken[0])
     mixed = MixedBuffer([(steps, 0.5), (demos, 0.5)])
     assert mixed.sample(8)["weight"][4:].tolist() == [[1.0]] * 4
-    learner = ReplayLearner(algo, steps, mixed, batch_size=8, update_ratio=1, warmup_steps=0)
+    learner = ReplayLearner(
+        algo, steps, mixed, batch_size=8, update_ratio=0.2, warmup_steps=0, demos=demos
+    )
+    learner.take(Collected(taken[1:], np.zeros(1, np.int64), []))
     before = priorities(steps)
-    learner.update(1)
+    assert len(list(learner.updates_due(1))) == 1
     errors = algo.sample_errors
     assert errors.shape == (8,) and (errors >= 0).all()
     changed = np.flatnonzero(priorities(steps) != before)
     assert 1 <= len(changed) <= 4
-    learner.update(1, demos)
+    for batch in learner.demonstrations(3):
+        learner.learned(algo.train_on_batch(batch, 1))
+    assert learner.updates == 3
     assert np.array_equal(np.flatnonzero(priorities(steps) != before), changed)

@@ -10,7 +10,7 @@ from imitate import load_config, policy_from_checkpoint
 from imitate.data.file.episode import Episode
 from imitate.data.file.writer import DatasetWriter
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.train.online_run import make_learner
+from imitate.train.online_parts import make_learner
 from imitate.train.online_setup import build_online
 from imitate.train.trainer import train
 

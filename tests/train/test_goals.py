@@ -10,7 +10,7 @@ from imitate.config import load_config
 from imitate.envs import make_env
 from imitate.errors import ConfigError, EnvError
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.train.online_run import make_learner
+from imitate.train.online_parts import make_learner
 from imitate.train.online_setup import build_online
 from imitate.train.trainer import train
 from tests.train.conftest import ENV_FOLDER

@@ -1,0 +1,155 @@
+"""Sources of a run's batches: the contract, and the batches of a dataset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from imitate.algo.algo import Batch, Info
+from imitate.data import ShuffledBatches
+from imitate.errors import DatasetError
+from imitate.train.loading import make_loader
+from imitate.train.loss_guard import BadLoss, bad_input, describe_batch
+from imitate.train.ranks import Ranks
+from imitate.train.setup import Setup
+from imitate.train.state import TrainState
+
+
+class BatchSource(Protocol):
+    """What a run learns from: the batches of a dataset, or steps of an environment.
+
+    Attributes:
+        unit: what a step of the run is, in the plural.
+        steps_per_update: a checkpoint can be written after multiples of so many steps.
+        advice: what to do when the loss goes bad.
+        index: (B,) sample numbers of the latest batch; None where they say nothing.
+        waited_s: seconds spent waiting for data or environments; the run sets it to 0 at an epoch's start.
+    """
+
+    unit: str
+    steps_per_update: int
+    advice: str
+    index: Tensor | None
+    waited_s: float
+
+    def pretraining(self, state: TrainState) -> Iterator[Batch]:
+        """Prepared batches to learn from before the first step."""
+
+    def batches(self, state: TrainState) -> Iterator[Batch]:
+        """Prepared batches of one or several steps, which are counted in ``state.step``."""
+
+    def learned(self, info: Info) -> None:
+        """Take note of what ``train_on_batch`` returned for the latest batch."""
+
+    def metrics(self) -> dict[str, float]:
+        """Further numbers to log with an epoch."""
+
+    def counts(self) -> dict[str, int]:
+        """Counters beside epochs and steps."""
+
+    def describe(self, bad: BadLoss) -> str:
+        """Say where the loss went bad. Raises DatasetError where the data are the reason."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Additions to a checkpoint's ``train_state``, for an exact resume."""
+
+    def load_state_dict(self, train_state: Mapping[str, Any]) -> None:
+        """Resume from a checkpoint's ``train_state``."""
+
+    def close(self) -> None:
+        """End workers, free what they hold."""
+
+
+class DatasetBatches:
+    """Shuffled batches of a dataset, the same ones in a resumed run.
+
+    Args:
+        setup: dataset, algorithm, configuration.
+        ranks: the processes that train together; each takes its part of a batch.
+    """
+
+    unit = "updates"
+    advice = "Lower the learning rate, set train.max_grad_norm, or train.on_bad_loss=rollback"
+
+    def __init__(self, setup: Setup, ranks: Ranks) -> None:
+        self._setup, self._ranks, self._algo = setup, ranks, setup.algo
+        self.steps_per_update: int = setup.config.train.gradient_accumulation
+        self.index: Tensor | None = None
+        self.waited_s = 0.0
+        self._loader: Iterator[Any] | None = None
+
+    def pretraining(self, state: TrainState) -> Iterator[Batch]:
+        """None."""
+        yield from ()
+
+    def batches(self, state: TrainState) -> Iterator[Batch]:
+        """One batch; once it is learned from, the step is counted."""
+        if self._loader is None:
+            self._loader = self._new_loader(state)
+        asked = time.perf_counter()
+        raw = next(self._loader)
+        self.waited_s += time.perf_counter() - asked
+        self.index = raw.get("index")
+        yield self._algo.process_batch_for_training(raw)
+        state.step += 1
+
+    def learned(self, info: Info) -> None:
+        """Nothing to note."""
+
+    def metrics(self) -> dict[str, float]:
+        """None."""
+        return {}
+
+    def counts(self) -> dict[str, int]:
+        """None."""
+        return {}
+
+    def describe(self, bad: BadLoss) -> str:
+        """Say at which step and batch the loss went bad.
+
+        Raises:
+            DatasetError: the batch holds values that are not finite.
+        """
+        data, config = self._setup.train_set, self._setup.config
+        words = f"step {bad.step}: the loss is {bad.value:.4g}, {bad.reason}"
+        if bad.index is None:
+            return words
+        culprit = bad_input(data, bad.index)
+        if culprit is not None:
+            paths = ", ".join(entry.path for entry in config.train.data or ())
+            raise DatasetError(
+                f"{paths}: {culprit}, which made the loss {bad.value} at step {bad.step}; "
+                "remove the demo or mend the file"
+            )
+        return f"{words}; its batch: {describe_batch(data, bad.index)}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the number of steps says which batch is next."""
+        return {}
+
+    def load_state_dict(self, train_state: Mapping[str, Any]) -> None:
+        """Begin anew at the step that is restored."""
+        self._loader = None
+
+    def close(self) -> None:
+        """End the reading processes."""
+        # Now, not at some garbage collection, which leaves them waiting for seconds.
+        self._loader = None
+
+    def _new_loader(self, state: TrainState) -> Iterator[Any]:
+        train, data, ranks = self._setup.config.train, self._setup.train_set, self._ranks
+        batches = ShuffledBatches(
+            len(data),
+            train.batch_size,
+            train.seed,
+            start_batch=state.step + state.skipped_batches,
+            # Compiled code is for one shape, and ranks share a batch equally.
+            drop_last=train.compile or ranks.world > 1,
+            weights=data.sample_weights,
+            part=ranks.part_of(train.batch_size),
+        )
+        workers = 0 if train.data_on_device else train.num_data_workers
+        return iter(make_loader(data, batches, workers, self._setup.device))

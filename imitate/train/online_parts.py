@@ -1,0 +1,207 @@
+"""Learner, replay buffer and collector of online RL, from a setup."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from imitate.algo.actor_critic import ActorCritic
+from imitate.algo.on_policy import OnPolicy
+from imitate.config import Config
+from imitate.config.data_needs import Transitions
+from imitate.data.batches.build import training_sources
+from imitate.data.batches.rewards import RewardTransform
+from imitate.errors import ConfigError
+from imitate.online.collector import Collector
+from imitate.online.demonstrations import demonstrations_of, load_demonstrations
+from imitate.online.learners import Learner, MixedBuffer, ReplayLearner, RolloutLearner
+from imitate.online.memory import Source
+from imitate.online.normalization import ObsNormalizer, RewardScaler
+from imitate.online.prioritized import PrioritizedReplay
+from imitate.online.replay import ReplayBuffer
+from imitate.online.sequences import SequenceReplay
+from imitate.online.workers import Blueprint, ProcessCollector
+from imitate.train.goals import goals_alike, make_hindsight
+from imitate.train.online_setup import OnlineSetup
+
+
+def make_learner(setup: OnlineSetup) -> Learner:
+    """How the algorithm learns from steps."""
+    config, algo = setup.config, setup.algo
+    train, online = config.train, config.train.online
+    normalizer = None
+    # Networks that begin with a checkpoint's weights see what they have learned to see.
+    if train.obs_normalization == "mean_std" and config.experiment.ckpt_path is None:
+        vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in setup.env.image_keys}
+        is_running = online.obs_statistics == "running"
+        normalizer = ObsNormalizer(vectors, goals_alike(config), is_running=is_running)
+    if algo.experience == "rollout":
+        reward = train.reward
+        running = config.algo["discount"] if reward.normalization == "running" else None
+        return RolloutLearner(
+            cast(OnPolicy, algo),
+            rollout_steps=online.collect_steps,
+            batch_size=train.batch_size,
+            reward_scaler=RewardScaler(
+                RewardTransform(reward.scale, reward.shift, clip=reward.clip),
+                online.num_envs,
+                running,
+            ),
+            obs_normalizer=normalizer,
+            demos=expert_steps(setup) if cast(OnPolicy, algo).expert_passes else None,
+        )
+    memory = make_memory(setup)
+    source: Source = memory
+    demos = None
+    if train.data and (online.demo_ratio > 0 or online.pretrain_updates > 0):
+        demos = demonstrations_of(config, memory, setup.env.action_dim)
+        source = MixedBuffer([(memory, 1.0 - online.demo_ratio), (demos, online.demo_ratio)])
+        if normalizer is not None:
+            for episode in demos.episodes():
+                normalizer.add({key: np.asarray(x) for key, x in episode.obs.items()})
+            normalizer.apply(algo.preprocess)
+            normalizer = None
+    return ReplayLearner(
+        algo,
+        memory,
+        source,
+        demos=demos,
+        batch_size=train.batch_size,
+        update_ratio=online.update_ratio,
+        warmup_steps=online.warmup_steps,
+        obs_normalizer=normalizer,
+    )
+
+
+def expert_steps(setup: OnlineSetup) -> ReplayBuffer:
+    """The demonstrations that a policy's steps are compared with.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    config, env = setup.config, setup.env
+    if not config.train.data:
+        raise ConfigError(
+            f"algo_name: {config.algo_name} learns from demonstrations: name them in train.data or by --dataset"
+        )
+    return load_demonstrations(
+        training_sources(config),
+        env.obs_shapes,
+        env.action_dim,
+        action_keys=config.train.action_keys,
+        images=env.image_keys,
+        transitions=Transitions(config.algo["discount"]),
+        reward=RewardTransform(),
+        reward_free=True,
+        seed=config.train.seed + 1,
+    )
+
+
+def make_memory(setup: OnlineSetup) -> ReplayBuffer:
+    """The memory that the algorithm's section asks for.
+
+    Raises:
+        ConfigError: the algorithm does not learn from transitions.
+    """
+    config = setup.config
+    needs = config.algo.data_needs(config)
+    if needs.transitions is None:
+        raise ConfigError(
+            f"algo_name: '{config.algo_name}' is offline-only; for online training choose an RL algorithm (sac, td3, "
+            "ppo, ...)"
+        )
+    shape = (setup.env.stored_shapes, setup.env.action_dim, config.train.online.buffer_size)
+    settings: dict[str, Any] = {
+        "num_envs": config.train.online.num_envs,
+        "images": setup.env.image_keys,
+        "transitions": needs.transitions,
+        "returns": needs.returns,
+        "frame_stack": config.train.frame_stack,
+        "reward": fixed_rewards(config),
+        "seed": config.train.seed,
+    }
+    if config.train.online.hindsight.enabled:
+        settings["hindsight"] = make_hindsight(config, setup.make(), setup.env.stored_shapes)
+    states = setup.algo.state_shapes
+    if needs.sequences is not None and states is not None:
+        return SequenceReplay(
+            *shape,
+            state_shapes=states,
+            seq_length=needs.sequences.length,
+            burn_in=needs.sequences.burn_in,
+            **settings,
+        )
+    prioritized = config.train.online.prioritized
+    if not prioritized.enabled:
+        return ReplayBuffer(*shape, **settings)
+    if not setup.algo.gives_errors:
+        raise ConfigError(
+            f"train.online.prioritized.enabled: {config.algo_name} has no critics whose errors count: set it to false"
+        )
+    cast(ActorCritic, setup.algo).keeps_errors = True
+    return PrioritizedReplay(*shape, alpha=prioritized.alpha, beta=prioritized.beta, **settings)
+
+
+def fixed_rewards(config: Config) -> RewardTransform:
+    """What ``train.reward`` means where there are no data to fit it to.
+
+    Raises:
+        ConfigError: it is to be fitted.
+    """
+    reward = config.train.reward
+    if reward.normalization is not None:
+        raise ConfigError(
+            f"train.reward.normalization: '{reward.normalization}' is fitted to demonstrations, which a replay "
+            "buffer cannot be: set it to null and choose train.reward.scale"
+        )
+    return RewardTransform(reward.scale, reward.shift, clip=reward.clip)
+
+
+def make_collector(setup: OnlineSetup) -> Collector:
+    """Build the collector: in this process, or in ``num_workers`` worker processes.
+
+    Raises:
+        ConfigError: environments and workers do not divide, or weights would be older than the algorithm can bear.
+    """
+    config, env, algo = setup.config, setup.env, setup.algo
+    online = config.train.online
+    group = {
+        "seed": config.train.seed,
+        "horizon": online.horizon or config.experiment.rollout.horizon,
+        "discount": config.algo.get("discount", 1.0),
+        "end_at_success": online.end_at_success,
+    }
+    rollouts = algo.experience == "rollout"
+    if online.max_staleness is not None and (rollouts or not online.num_workers):
+        raise ConfigError(
+            "train.online.max_staleness: wants num_workers of 1 or more and an algorithm that replays: set it to null"
+        )
+    if online.num_workers > online.num_envs:
+        raise ConfigError(
+            f"train.online.num_workers: {online.num_workers} processes for {online.num_envs} environments: raise "
+            "train.online.num_envs"
+        )
+    blueprints = [
+        Blueprint(
+            setup.make,
+            lanes,
+            group,
+            (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim),
+            env.low,
+            env.high,
+            env.num_choices,
+            config.train.seed + 1 + number,
+        )
+        for number, lanes in enumerate(
+            np.array_split(np.arange(online.num_envs), max(1, online.num_workers))
+        )
+    ]
+    if not online.num_workers:
+        return blueprints[0].collector(algo)
+    return ProcessCollector(
+        blueprints,
+        algo,
+        step_timeout_s=online.step_timeout_s,
+        max_staleness=online.max_staleness,
+    )
