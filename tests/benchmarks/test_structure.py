@@ -128,5 +128,6 @@ def test_the_structure_gets_no_worse():
     assert found.across_papers == []
     assert found.imports_of_algorithms == []
     assert found.isinstance_outside == []
+    assert found.private_uses < 60
     assert found.import_circles == []
     assert found.imports_upwards == []

@@ -75,6 +75,7 @@ def test_help_imports_nothing_heavy():
     assert done.stderr.strip() == ""
 
 
+@pytest.mark.alone
 def test_help_is_quick():
     run("--help")
     before = os.times()

@@ -165,6 +165,7 @@ def test_no_stream_of_wishes_breaks_a_limit(wishes, start, answer, acceleration)
 
 
 @pytest.mark.alone
+@pytest.mark.alone
 def test_seven_joints_take_less_than_a_twentieth_of_a_millisecond():
     from time import process_time
 

@@ -14,6 +14,8 @@ from imitate.deploy.robot import Guidance, Observation, RobotError
 from imitate.errors import NotFiniteError, UserError
 from tests.deploy.fake_robot import Constant, FakeRobot, Scripted
 
+pytestmark = pytest.mark.alone  # calls must come in time
+
 RATE = 100.0
 CALM = Safety(late=0)  # other processes of the machine must not end a test
 

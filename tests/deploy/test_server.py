@@ -134,6 +134,7 @@ def server_of():
 
 
 @pytest.mark.alone
+@pytest.mark.alone
 def test_clients_wait_for_one_prediction_beside_their_own(server_of):
     counter = Counter(seconds=0.1)
     server = server_of(counter)
@@ -293,6 +294,7 @@ def test_what_is_no_address_is_one_line(url):
         RemotePolicy(url)
 
 
+@pytest.mark.alone
 def test_nobody_there_is_one_line_within_the_deadline():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -303,6 +305,7 @@ def test_nobody_there_is_one_line_within_the_deadline():
     assert time.monotonic() - began < 2.0
 
 
+@pytest.mark.alone
 def test_somebody_who_never_answers_is_left_within_the_deadline():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
@@ -347,6 +350,7 @@ def child():
         process.stdout.close()
 
 
+@pytest.mark.alone
 def test_a_killed_server_is_noticed_at_once_and_found_again(child):
     process, port = child()
     with RemotePolicy(f"ws://127.0.0.1:{port}", timeout_s=1.0) as policy:
@@ -364,6 +368,7 @@ def test_a_killed_server_is_noticed_at_once_and_found_again(child):
         np.testing.assert_array_equal(policy(observation(0.5)), [0.0, 0.5])
 
 
+@pytest.mark.alone
 def test_a_stopped_server_costs_one_deadline(child):
     process, port = child()
     with RemotePolicy(f"ws://127.0.0.1:{port}", timeout_s=0.3) as policy:
@@ -384,6 +389,7 @@ def test_a_stopped_server_costs_one_deadline(child):
                 assert time.monotonic() < deadline
 
 
+@pytest.mark.alone
 def test_a_server_that_stops_reading_does_not_block_a_call(child, monkeypatch):
     process, port = child()
     with RemotePolicy(f"ws://127.0.0.1:{port}", timeout_s=0.3) as policy:

@@ -113,3 +113,80 @@ def test_quickstart_report(tmp_path):
     assert results["seeds"] == {"train": 1, "rollout": 100000, "evaluation": [1000, 1001]}
     assert results["times_s"] == {"collect": 30, "train": 20, "evaluate": 40, "total": 90}
     assert results["video"] is None
+
+
+SETUP = """
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+PY="$ROOT/python"
+say() { echo "== $*"; }
+note() { echo "   $*"; }
+fail() { echo "error: $*" >&2; exit 1; }
+install_package() { :; }
+ensure_gl() { HAVE_GL="${GL:-1}"; }
+ensure_browser() { HAVE_BROWSER=1; }
+"""
+PYTEST = """
+echo "$*" >>calls
+case "$*" in *"--alone without"*) exit "$TOGETHER";; *) exit "$ALONE";; esac
+"""
+
+
+def run_tests_step(tmp_path, *args, **environ):
+    """scripts/test.sh with a stand-in for Python: the end of the script, and the arguments of pytest."""
+    scripts = tmp_path / "clone" / "scripts"
+    scripts.mkdir(parents=True)
+    (scripts / "test.sh").write_text((SCRIPTS / "test.sh").read_text())
+    (scripts / "setup_env.sh").write_text(SETUP)
+    python = scripts.parent / "python"
+    python.write_text(f"#!/bin/sh\n{PYTEST}")
+    python.chmod(0o755)
+    done = bash(scripts / "test.sh", "tests", *args, **environ)
+    return done, (scripts.parent / "calls").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("together", "alone", "code", "runs"),
+    [
+        (0, 0, 0, 2),
+        (1, 0, 1, 2),
+        (0, 1, 1, 2),
+        (1, 1, 1, 2),
+        (0, 5, 0, 2),  # 5: nothing was selected
+        (5, 0, 0, 2),
+        (5, 5, 5, 2),
+        (5, 1, 1, 2),
+        (0, 4, 4, 2),
+        (2, 0, 2, 1),  # interrupted
+        (3, 0, 3, 1),
+        (4, 0, 4, 1),
+    ],
+)
+def test_the_tests_step_fails_where_either_of_its_runs_does(tmp_path, together, alone, code, runs):
+    codes = {"TOGETHER": str(together), "ALONE": str(alone)}
+    done, calls = run_tests_step(tmp_path, "tests/cli", **codes)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert len(calls) == runs
+    assert all("tests/cli" in call for call in calls)
+
+
+def test_the_tests_step_uses_all_cores_then_one_and_measures_both(tmp_path):
+    _, (together, alone) = run_tests_step(tmp_path, TOGETHER="0", ALONE="0")
+    assert "--alone without --dist worksteal -n auto --cov=imitate --cov-report=" in together
+    assert alone.endswith("--alone only --durations=10 -n 0 --cov=imitate --cov-append")
+
+
+def test_arguments_have_the_last_word_on_processes_and_marks_stay(tmp_path):
+    options = ("-n", "4", "--random-order", "3")
+    _, (together, alone) = run_tests_step(tmp_path, *options, GL="0", TOGETHER="0", ALONE="0")
+    assert together.endswith("-n auto --durations=10 -m not (render) -n 4 --random-order 3")
+    assert alone.endswith("-m not (render) -n 4 --random-order 3 -n 0")
+
+
+def test_tests_that_measure_time_are_told_apart():
+    """Of the files named here, one has such a test."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--alone", "only"]
+    files = [str(ROOT / "tests" / "cli" / name) for name in ("test_main.py", "test_terminal.py")]
+    done = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    selected = [line for line in done.stdout.splitlines() if "::" in line]
+    assert selected == ["tests/cli/test_main.py::test_help_is_quick"]

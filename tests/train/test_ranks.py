@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -59,18 +58,11 @@ def config(data, output_dir, **train_keys):
     }
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def start(tmp_path, tree, *arguments):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(tree))
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"),
-        *("--master_addr", "127.0.0.1", "--master_port", str(free_port())),
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
         *("-m", "imitate", "train", "--config", str(path), *arguments),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
