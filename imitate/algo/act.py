@@ -10,8 +10,8 @@ Zhao, Kumar, Levine & Finn, "Learning Fine-Grained Bimanual Manipulation with Lo
     executing: K actions at once, or ensembling (chunk.temporal_ensemble)    -> ChunkExecution
 
 Departures: padded steps are left out of the mean of the loss, not only of its sum; every layer of the decoder is used
-(``decoder_first_layer_only`` brings the published code's mistake back); cameras are told apart by a learned position,
-not by their place side by side; a policy that sees vectors alone is one like any other; goals are further tokens.
+(``decoder_first_layer_only`` brings the published code's mistake back); a learned position distinguishes cameras, not
+their place side by side; a policy that sees vectors alone is one like any other; goals are further tokens.
 Images give a token per cell with ``pool_class`` null, ``feature_dimension`` null and ``flatten`` false, as in the
 paper, and else one token each.
 """
@@ -54,7 +54,7 @@ class ACTTransformerConfig(Section):
 
 
 class ACTVAEConfig(Section):
-    """The latent that says how, among several ways, a demonstration did it."""
+    """The latent: the style of a demonstration, where the same can be done in several ways."""
 
     enabled: bool = Field(True, description="encode demonstrated chunks; without it z is always 0")
     latent_dim: int = Field(32, ge=1, description="size of the latent")
@@ -141,7 +141,7 @@ class ChunkPosterior(nn.Module):
 
 
 class Reconstruction(NamedTuple):
-    """What the network makes of a demonstrated chunk."""
+    """Output of one pass over demonstrated chunks."""
 
     actions: Tensor
     """(B, K, A)."""

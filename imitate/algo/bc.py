@@ -171,7 +171,7 @@ class BC(Algo[BCConfig]):
     """Encoder, backbone and head, cloned by the head's loss."""
 
     form: ClassVar[tuple[str, ...] | None] = None
-    """Those of :data:`PARTS` that the policy consists of; None: the ones that are enabled."""
+    """Members of :data:`PARTS` that the policy consists of; None: the enabled ones."""
 
     @property
     def policy(self) -> Actor | RecurrentActor | TransformerActor:

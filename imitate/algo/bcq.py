@@ -17,7 +17,7 @@ samples:
 Without the actor, as by default in robomimic, xi is 0. A mixture is sampled as it acts, by default at its means.
 Departures from robomimic: the projection spreads over all atoms, where robomimic takes the second atom for the last
 one; mixtures and distributions go together; a distributional ensemble is an ensemble (robomimic uses one of its
-members), whose target is the mixture of its least and its most hopeful distribution with weights w and 1 - w, so that
+members), whose target mixes its distributions of the lowest and of the highest mean with weights w and 1 - w, so that
 its mean is the target above.
 """
 
@@ -52,7 +52,7 @@ from imitate.models.vae import VAE
 
 @register_algo_factory_func("bcq", section=BCQConfig)
 def algo_config_to_class(algo_config: BCQConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """With or without distributions of returns."""
+    """BCQ, or its variant with distributions of returns."""
     return (BCQ_Distributional if algo_config.critic.distributional.enabled else BCQ), {}
 
 
@@ -65,11 +65,11 @@ class Sampler(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Of the batch's actions in its states, weighted."""
+        """Loss of the batch's actions in its states, weighted."""
 
     @abstractmethod
     def _draw(self, features: Tensor, generator: torch.Generator | None) -> Tensor:
-        """One action for each row of features ``(*B, D)``."""
+        """Draw an action for each row of features ``(*B, D)``."""
 
     @torch.no_grad()
     def sample(
@@ -84,7 +84,7 @@ class Sampler(nn.Module, ABC):
         return self._draw(features, generator)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Whatever changes by the epoch."""
+        """Set what depends on the epoch, counted from 1; by default nothing."""
 
 
 class VAESampler(Sampler):
@@ -185,7 +185,7 @@ class BCQ(ActorCritic[BCQConfig]):
         return values
 
     def _perturbed(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
-        """The actions (B, N, A) as the actor of this name would have them, where there is one."""
+        """Actions (B, N, A) perturbed by the actor of this name, where there is one."""
         if name not in self.nets:
             return actions
         return cast(Tensor, self.active_nets[name](obs, actions, goal))
@@ -277,7 +277,7 @@ class BCQ(ActorCritic[BCQConfig]):
 
 
 class BCQ_Distributional(BCQ):  # noqa: N801 - the name users know
-    """With critics that predict a categorical distribution of the return."""
+    """BCQ with critics that predict a categorical distribution of the return."""
 
     def _create_networks(self) -> None:
         super()._create_networks()
@@ -305,9 +305,9 @@ class BCQ_Distributional(BCQ):  # noqa: N801 - the name users know
         weight = self.config.critic.ensemble.weight
         least = pick_class(chosen, means.argmin(-1))
         greatest = pick_class(chosen, means.argmax(-1))
-        believed = weight * least + (1.0 - weight) * greatest
+        mixture = weight * least + (1.0 - weight) * greatest
         moved = shifted_atoms(batch["rewards"], batch["discounts"], self.atoms)
-        return project_categorical(believed, moved, self.atoms)
+        return project_categorical(mixture, moved, self.atoms)
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         target = self._target_distribution(batch)

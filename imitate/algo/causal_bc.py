@@ -4,16 +4,16 @@ Swamy, Choudhury, Bagnell, Wu, "Causal Imitation Learning under Temporally Corre
 (arXiv:2202.01312).
 
 Noise on an action changes the next state. Where it is still there at the next action (a tremor, wind, a slow
-controller), states foretell noise, and regression learns it with the policy. A state of before the noise foretells none
-of it: what such a state foretells of the error a - pi(s) is the policy's own mistake. A discriminator f learns to
-foretell errors, and the policy to leave none that can be foretold:
+controller), states predict noise, and regression learns it with the policy. A state from before the noise predicts none
+of it: the part of the error a - pi(s) that such a state predicts is the policy's own mistake. A discriminator f learns
+to predict errors, and the policy to leave no predictable ones:
 
     min over pi, max over f:  E[ 2 (a_t - pi(s_t)) f(s_{t-k}) - f(s_{t-k})^2 ]
     f:  -(2 (a - pi(s)) f - f^2) + norm_weight |f|, pi held                              -> CausalBC._discriminator_loss
     pi: 2 (a - pi(s)) f + bc_weight (a - pi(s))^2, f held                                -> CausalBC._loss
 
 The best f is E[ a - pi(s) | s_{t-k} ], so that the game's value is its mean square, 0 only where nothing is left. k is
-``instrument_lag``: noise of two successive actions asks for 1, as in the paper; noise of k + 1 for k.
+``instrument_lag``: noise that two successive actions share needs 1, as in the paper; noise that k + 1 share needs k.
 
 Departures from the published code: f moves before the policy and faster, by Adam, where the code has an optimistic Adam
 without momentum and one learning rate; |f| is the root of the mean square rather than the norm of the batch, which
@@ -61,12 +61,12 @@ class CausalBCConfig(AlgoSection):
         (256, 256), description="hidden layers of the discriminator"
     )
     instrument_lag: int = Field(
-        1, ge=1, description="steps from the state that foretells errors to the action"
+        1, ge=1, description="steps from the state that predicts errors to the action"
     )
     bc_weight: float = Field(
         0.05, ge=0, description="weight of plain regression, which brings its bias back; 0: none"
     )
-    norm_weight: float = Field(0.01, ge=0, description="weight of the size of what is foretold")
+    norm_weight: float = Field(0.01, ge=0, description="weight of the size of the predicted errors")
     ema: EMAConfig = Field(EMAConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
@@ -81,7 +81,7 @@ class CausalBCConfig(AlgoSection):
 
 
 class Discriminator(nn.Module):
-    """Foretells errors of actions from an earlier state."""
+    """Predictor of errors of actions from an earlier state."""
 
     def __init__(self, encoder: GroupEncoder, layer_dims: LayerDims, ac_dim: int) -> None:
         super().__init__()
@@ -91,13 +91,13 @@ class Discriminator(nn.Module):
 
     def forward(self, obs: Batch, goal: Batch | None) -> Tensor:
         """Observations (B, ...) to (B, A)."""
-        foretold: Tensor = self.error(self.mlp(self.encoder(obs, goal)))
-        return foretold
+        predicted: Tensor = self.error(self.mlp(self.encoder(obs, goal)))
+        return predicted
 
 
 @register("causal_bc", CausalBCConfig)
 class CausalBC(Algo[CausalBCConfig]):
-    """Deterministic policy, whose errors no earlier state foretells."""
+    """Deterministic policy whose errors no earlier state predicts."""
 
     @property
     def policy(self) -> Actor:
@@ -141,35 +141,35 @@ class CausalBC(Algo[CausalBCConfig]):
         }
 
     def _error(self, batch: Batch) -> Tensor:
-        """(B, A) how far the demonstrated actions are from the policy's."""
+        """Demonstrated actions minus the policy's, (B, A)."""
         with self.autocast():
             features, _ = self.policy(batch["obs"], batch["goal_obs"])
         error: Tensor = batch["actions"] - self.policy.head(features.float()).mean
         return error
 
-    def _foretold(self, batch: Batch) -> Tensor:
-        """(B, A) what the discriminator foretells of these errors."""
+    def _predicted_error(self, batch: Batch) -> Tensor:
+        """Errors (B, A) that the discriminator predicts."""
         with self.autocast():
-            foretold = self.nets["discriminator"](batch["earlier_obs"], batch["goal_obs"])
-        return cast(Tensor, foretold.float())
+            predicted = self.nets["discriminator"](batch["earlier_obs"], batch["goal_obs"])
+        return cast(Tensor, predicted.float())
 
     def _discriminator_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         with torch.no_grad():
             error = self._error(batch)
-        foretold, weight = self._foretold(batch), batch["weight"]
-        value = masked_mean((2.0 * error * foretold - foretold.square()).mean(-1), weight)
-        real = foretold * (weight > 0).unsqueeze(-1)
+        predicted, weight = self._predicted_error(batch), batch["weight"]
+        value = masked_mean((2.0 * error * predicted - predicted.square()).mean(-1), weight)
+        real = predicted * (weight > 0).unsqueeze(-1)
         # The norm's gradient at 0 is 0; a root's would be infinite.
-        size = torch.linalg.vector_norm(real) / max(1.0, foretold.numel()) ** 0.5
+        size = torch.linalg.vector_norm(real) / max(1.0, predicted.numel()) ** 0.5
         loss = self.config.norm_weight * size - value
         return loss, {"Discriminator_Loss": loss, "Residual_Predictability": value}
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         with torch.no_grad():
-            foretold = self._foretold(batch)
+            predicted = self._predicted_error(batch)
         error, weight = self._error(batch), batch["weight"]
         distance = masked_mean(error.square().mean(-1), weight)
-        game = masked_mean((2.0 * error * foretold).mean(-1), weight)
+        game = masked_mean((2.0 * error * predicted).mean(-1), weight)
         loss = game + self.config.bc_weight * distance
         return loss, {"Loss": loss, "BC_Distance": distance}
 

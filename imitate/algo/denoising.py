@@ -19,7 +19,7 @@ NETWORKS = ("unet", "transformer", "mlp")
 
 
 class HorizonConfig(Section):
-    """What a diffusion or flow policy sees, predicts and executes (Chi et al., RSS 2023: To, Tp, Ta)."""
+    """Numbers of observations, predicted and executed actions (Chi et al., RSS 2023: To, Tp, Ta)."""
 
     observation_horizon: int = Field(
         2, ge=1, description="observations that the policy sees; equal to train.frame_stack"
@@ -41,12 +41,12 @@ class HorizonConfig(Section):
 
     @property
     def execution(self) -> ChunkExecution:
-        """How the actions from the newest observation on are executed."""
+        """Execution of the actions from the newest observation on."""
         size = self.prediction_horizon - self.observation_horizon + 1
         return ChunkExecution(size, self.action_horizon, self.temporal_ensemble, self.latency)
 
     def problems(self, path: str, frame_stack: int, seq_length: int) -> list[str]:
-        """What cannot be trained or executed; ``path`` is the dotted key of this section."""
+        """Problems of training and execution, a line each; ``path`` is the dotted key of this section."""
         problems = execution_problems(
             self.prediction_horizon - self.observation_horizon + 1,
             self.action_horizon,

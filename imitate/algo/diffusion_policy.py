@@ -58,7 +58,7 @@ class DDIMConfig(SamplerConfig):
     """Deterministic, fewer steps. (Song et al., ICLR 2021, arXiv:2010.02502)."""
 
     num_inference_timesteps: int = Field(10, ge=1, description="steps back")
-    set_alpha_to_one: bool = Field(True, description="the last step ends at pure data")
+    set_alpha_to_one: bool = Field(True, description="alpha_bar is 1 after the last denoising step")
     steps_offset: int = Field(0, ge=0, description="the step with the least noise that is used")
 
 

@@ -1,4 +1,4 @@
-"""Decision Transformer: actions as the continuation of a sequence that says which return is wanted.
+"""Decision Transformer: actions as the continuation of a sequence of returns-to-go, observations and actions.
 
 Chen, Lu et al., "Decision Transformer: Reinforcement Learning via Sequence Modeling", NeurIPS 2021 (arXiv:2106.01345).
 With R_t = the sum of the rewards from step t to the end of the episode, K = ``algo.context_length``:
@@ -9,7 +9,7 @@ With R_t = the sum of the rewards from step t to the end of the episode, K = ``a
 
 Returns are those of the rewards in the file, without discount, divided by ``algo.return_scale``. The rewards of a
 rollout come by :meth:`imitate.policy.rollout_policy.RolloutPolicy.observe`, which ``imitate eval`` calls after each
-step. Where nobody calls it, as on a robot without rewards, the wanted return stays what it was.
+step. Where nobody calls it, as on a robot without rewards, the return-to-go stays constant.
 
 Departures from the published code: return scale and target come from the data where they are not given, and actions
 that lie before the episode are hidden rather than shown as -10.
@@ -74,11 +74,13 @@ class DTConfig(AlgoSection):
         CONTEXT_LENGTH, ge=1, description="steps that the policy sees; equal to train.frame_stack"
     )
     max_episode_steps: int = Field(
-        1000, ge=1, description="steps of an episode that are told apart; later ones are alike"
+        1000,
+        ge=1,
+        description="steps of an episode with an embedding of their own; later ones share the last",
     )
     target_return: float | None = Field(
         None,
-        description="sum of rewards that a rollout asks for; null: the best of the training demos",
+        description="return that a rollout is conditioned on; null: the best of the training demos",
     )
     return_scale: float | None = Field(
         None,
@@ -160,7 +162,7 @@ class DecisionTransformer(nn.Module):
         step: Tensor,
         real: Tensor,
     ) -> Tensor:
-        """Features at the observations of a window; each knows what is before it, and not its own action.
+        """Features at the observations of a window; each depends on the steps before it, and not on its own action.
 
         Args:
             obs: (B, K, ...).
@@ -202,14 +204,14 @@ class DT(Algo[DTConfig]):
 
     def _create_networks(self) -> None:
         config: DTConfig = self.config
-        # Null outside of `imitate train`, which asks the data.
+        # Null outside of `imitate train`, which takes it from the data.
         self._scale = 1.0 if config.return_scale is None else config.return_scale
         self.target_return = self._scale if config.target_return is None else config.target_return
         policy = DecisionTransformer(self._create_encoder(frames=1), self.ac_dim, config)
         self.nets = nn.ModuleDict({"policy": policy})
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """All of the window."""
+        """The whole window."""
         actions = batch["actions"]
         mask = batch.get("pad_mask")
         return {
@@ -225,7 +227,7 @@ class DT(Algo[DTConfig]):
         }
 
     def _features(self, batch: Batch) -> Tensor:
-        """What the head sees at each step (B, K, E)."""
+        """Inputs of the head at each step, (B, K, E)."""
         features: Tensor = self.policy(
             batch["obs"],
             batch["goal_obs"],
@@ -262,7 +264,7 @@ class DT(Algo[DTConfig]):
         }
 
     def observe_reward(self, state: PolicyState, reward: Tensor) -> PolicyState:
-        """What was received is no longer wanted."""
+        """Subtract the reward from the return-to-go."""
         policy = state["policy"]
         return {**state, "policy": {**policy, "wanted": policy["wanted"] - reward}}
 

@@ -8,7 +8,7 @@ last observations, z ~ N(0, I), t = a random time in [0, 1]:
     loss = | v(x_t, t, s) - (a - z) |^2, padded steps left out               -> FlowPolicy._loss
     acting: dx/dt = v(x, t, s) from x_0 = z to the chunk x_1, few steps      -> FlowPolicy._predict
 
-The default network is an MLP over the flattened chunk, which a CPU trains in a minute and asks in a millisecond.
+The default network is an MLP over the flattened chunk, which a CPU trains in a minute and evaluates in a millisecond.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from imitate.functional.losses import masked_mean
 from imitate.models.denoiser import Denoiser, gaussian_noise
 
 TIME_SCALE = 100.0
-"""Times in [0, 1] are told to the network in these units, those of a diffusion of 100 steps."""
+"""Factor from times in [0, 1] to the network's time input, which is that of a diffusion of 100 steps."""
 
 
 class FlowConfig(Section):
@@ -40,7 +40,7 @@ class FlowConfig(Section):
         "uniform", description="distribution of the times in training"
     )
     num_inference_steps: int = Field(4, ge=1, description="steps from noise to actions")
-    integrator: Integrator = Field("euler", description="heun asks the network twice per step")
+    integrator: Integrator = Field("euler", description="heun evaluates the network twice per step")
 
 
 class FlowPolicyConfig(DenoisingConfig):

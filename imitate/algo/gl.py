@@ -108,7 +108,7 @@ class GL(Algo[GLConfig]):
         return self._planner_loss(batch)
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """One update, or with ``validate`` the same losses without it."""
+        """Update once, or with ``validate`` compute the same losses without it."""
         with torch.set_grad_enabled(not validate):
             loss, info = self._planner_loss(batch)
         if not validate:

@@ -1,4 +1,4 @@
-"""Hierarchical behavioral cloning: clone what is reached some steps later, and the actions that reach it.
+"""Hierarchical behavioral cloning: clone the state that is reached some steps later, and the actions that reach it.
 
 Mandlekar et al., "Learning to Generalize Across Long-Horizon Tasks from Human Demonstrations", RSS 2020
 (arXiv:2003.06085), in the form of "What Matters in Learning from Offline Human Demonstrations for Robot Manipulation",

@@ -1,4 +1,4 @@
-"""IRIS: of the subgoals that the data make possible the one of the highest value, and the actions that reach it.
+"""IRIS: choose the subgoal of the highest value among those that the data make possible, and act to reach it.
 
 Mandlekar et al., "IRIS: Implicit Reinforcement without Interaction at Scale for Learning Control from Offline Robot
 Manipulation Data", ICRA 2020 (arXiv:1911.05321). With g = the observation ``subgoal_horizon`` steps after s:
@@ -9,7 +9,7 @@ Manipulation Data", ICRA 2020 (arXiv:1911.05321). With g = the observation ``sub
     acting    every ``subgoal_update_interval`` steps the best of ``num_samples`` g_i ~ planner(s) by V(g_i), of the
               online critics, not the targets; a ~ actor(s, g)                            -> IRIS._plan
 
-So demonstrations may be suboptimal: they say what can be reached, rewards say what is worth it.
+Demonstrations may be suboptimal: they show which states can be reached, rewards tell their value.
 
 Departures from robomimic: the actor sees the subgoal (there it is built without goals); ``cascade`` works (there it
 fails): the actor then learns with the subgoals of the highest value; random subgoals as in hbc.
@@ -35,7 +35,7 @@ from imitate.functional.sampling import pick_class
 
 
 class ValuePlannerObservations(PartedObservations):
-    """What planner and value see."""
+    """Observations of planner and value."""
 
     planner: ObservationConfig = Field(
         PLANNER_OBSERVATIONS, description="Of the planner; subgoal: what it predicts."
@@ -89,23 +89,23 @@ class IRISConfig(HierarchyConfig):
         ]
         if config.train.frame_stack > 1:
             problems.append(
-                f"train.frame_stack is {config.train.frame_stack}, but a subgoal, whose value is asked for, is one "
-                "frame: set it to 1"
+                f"train.frame_stack is {config.train.frame_stack}, but the value of a subgoal is computed "
+                "from one frame: set it to 1"
             )
         if self.latent_subgoal.enabled:
             problems.append(
-                "algo.latent_subgoal.enabled: the value is one of states, not of latents: set it to false"
+                "algo.latent_subgoal.enabled: values are of states, not of latents: set it to false"
             )
         if not self.value_planner.planner.vae.enabled:
             problems.append(
-                f"{path}.planner.vae.enabled is false, so that there is one subgoal to choose from: set it to true"
+                f"{path}.planner.vae.enabled is false, so that there is only one subgoal to choose from: set it to true"
             )
         known = config.observation.modality_of("subgoal")
         for key in config.observation["value_planner"]["value"].modality_of("obs"):
             if key not in known:
                 problems.append(
-                    f"observation.value_planner.value.modalities.obs: '{key}' is not among the subgoal's, whose value "
-                    "is asked for: take it out, or let the planner predict it"
+                    f"observation.value_planner.value.modalities.obs: '{key}' is not among the subgoal's, so that the "
+                    "value of a subgoal cannot be computed: take it out, or let the planner predict it"
                 )
         return problems
 

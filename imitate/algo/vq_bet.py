@@ -1,4 +1,4 @@
-"""VQ-BeT: chunks of actions as codes, which a transformer chooses, and an offset from what they stand for.
+"""VQ-BeT: chunks of actions as codes that a transformer chooses, and an offset from the decoded chunk.
 
 Lee, Wang, Etukuru, Kim, Shafiullah & Pinto, "Behavior Generation with Latent Actions", ICML 2024 (arXiv:2403.03181).
 With a = the demonstrated chunk, phi and psi = encoder and decoder of the autoencoder, c_1 .. c_L = the codes of phi(a),
@@ -16,7 +16,7 @@ schedule of its own, which ends with it.
 
 Departures from the published code: a layer's code is drawn given those of the layers before (an option there), since
 codes drawn apart mix ways of doing it; the offset is learned for the codes of the demonstration, as in BeT, not for
-codes that are drawn, whose offset would lead from one way to another; it comes from a network that is told the codes,
+codes that are drawn, whose offset would lead from one way to another; it comes from a network that sees the codes,
 not as one output per code; padded actions are replaced by the last real one and left out of the losses; one chunk is
 predicted, from the newest observation. The weights of the losses are divided by that of the first code.
 """
@@ -148,7 +148,7 @@ class VQBeTConfig(AlgoSection):
 
 
 class CodePolicy(nn.Module):
-    """From observations to codes and an offset.
+    """Network from observations to codes and an offset.
 
     Args:
         encoder: of one observation, and the goal.
@@ -186,7 +186,7 @@ class CodePolicy(nn.Module):
         self.offset = head(num_layers, config.chunk.size * ac_dim)
 
     def features(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """What the newest of the observations ``(B, [F,] ...)`` says after those before it: ``(B, E)``."""
+        """Features ``(B, E)`` of the newest of the observations ``(B, [F,] ...)``, given the ones before it."""
         encoded: Tensor = self.encoder(obs, goal)
         if self.frames == 1:
             encoded = encoded.unsqueeze(1)
@@ -212,7 +212,7 @@ class CodePolicy(nn.Module):
         return codes
 
     def offset_of(self, features: Tensor, codes: Tensor) -> Tensor:
-        """What to add to the chunk of these codes, ``(B, K, A)``."""
+        """Offset ``(B, K, A)`` from the chunk of these codes."""
         offset: Tensor = self.offset(self._joined(features, codes))
         return offset.view(-1, *self.chunk_shape)
 
@@ -251,7 +251,7 @@ class VQBeT(ChunkPolicy[VQBeTConfig]):
         self.nets = nn.ModuleDict({"autoencoder": autoencoder, "policy": policy})
 
     def _epochs_of(self, name: str) -> int:
-        """Each network learns in its own stage."""
+        """Number of epochs of the network's stage."""
         pretrain: int = self.config.vq.pretrain_epochs
         return pretrain if name == "autoencoder" else super()._epochs_of(name) - pretrain
 
@@ -309,7 +309,7 @@ class VQBeT(ChunkPolicy[VQBeTConfig]):
         }
 
     def _validation_info(self, batch: Batch) -> Info:
-        """How well the codes stand for chunks, and the error of the predicted ones."""
+        """Reconstruction error of the codes, and the error of the predicted chunks."""
         _, info = self._autoencoder_loss(batch, learn=False)
         reconstruction = info["Reconstruction_Loss"]
         return {**super()._validation_info(batch), "Reconstruction_Loss": reconstruction}

@@ -90,7 +90,7 @@ class PolicyNetwork(nn.Module, ABC):
         return {key: value[:, steps] for key, value in obs.items()}, frames - 1
 
     def supervised(self, features: Tensor) -> Tensor:
-        """Of the features of all steps those of the steps whose targets are learned."""
+        """Features of the steps whose targets are learned, from those of all steps."""
         return features
 
     def initial_memory(self, batch_size: int) -> Memory:
@@ -177,7 +177,7 @@ class RecurrentActor(PolicyNetwork):
         return self.mlp(features), state
 
     def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
-        """As many steps as have targets."""
+        """Select as many steps as have targets."""
         if self.open_loop:
             obs = {key: value[:, :1].expand_as(value) for key, value in obs.items()}
         return {key: value[:, :num_targets] for key, value in obs.items()}, slice(None)
@@ -198,7 +198,7 @@ class RecurrentActor(PolicyNetwork):
         return memory
 
     def observe(self, obs: Obs, goal: Obs | None, memory: Memory) -> tuple[Inputs, Memory]:
-        """One step of the RNN; ``features`` are those for the head."""
+        """Run one step of the RNN; ``features`` are the head's."""
         fresh = memory["step"] == 0
         keep = (~fresh).view(-1, 1, 1)
         state = {name: value * keep for name, value in memory["rnn"].items()}
@@ -222,7 +222,7 @@ class RecurrentActor(PolicyNetwork):
         return self.head.act(inputs["features"], explore, generator)
 
     def forget_plan(self, memory: Memory) -> Memory:
-        """With ``open_loop`` the next step is the first of a horizon."""
+        """Begin a new horizon at the next step, with ``open_loop``."""
         if not self.open_loop:
             return memory
         return {**memory, "step": torch.zeros_like(memory["step"])}
@@ -279,7 +279,7 @@ class TransformerActor(PolicyNetwork):
         return {key: value[:, context] for key, value in obs.items()}, targets
 
     def supervised(self, features: Tensor) -> Tensor:
-        """All ``(B, T, D)``, or the newest alone ``(B, 1, D)``."""
+        """Features ``(B, T, D)`` of all steps, or ``(B, 1, D)`` of the newest."""
         return features if self.all_steps or self.future else features[:, -1:]
 
     def initial_memory(self, batch_size: int) -> Memory:
@@ -287,7 +287,7 @@ class TransformerActor(PolicyNetwork):
         return {"cache": self.transformer.initial_cache(batch_size)} if self.has_cache else {}
 
     def observe(self, obs: Obs, goal: Obs | None, memory: Memory) -> tuple[Inputs, Memory]:
-        """With rotary positions the ``features`` of the newest step; otherwise the context."""
+        """Compute the ``features`` of the newest step, with rotary positions; otherwise pass on the context."""
         if self.has_cache:
             newest, cache = self.transformer.step(self.encoder(obs, goal), memory["cache"])
             return {"features": newest}, {"cache": cache}

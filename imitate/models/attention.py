@@ -52,7 +52,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 def causal_mask(num_steps: int, window: int, device: torch.device | str = "cpu") -> Tensor:
-    """Which step (row) sees which (column): itself and the ``window - 1`` before it; (T, T) bool."""
+    """Mask (T, T), true where a step (row) sees another (column): itself and the ``window - 1`` before it."""
     step = torch.arange(num_steps, device=device)
     distance = step.unsqueeze(1) - step
     return (distance >= 0) & (distance < window)

@@ -11,7 +11,7 @@ from imitate.models.mlp import FullPrecisionLinear
 
 
 class Categorical(ActionDistribution):
-    """One of A choices; actions are (*B, A), one where the choice is.
+    """Distribution over A choices; actions are one-hot, (*B, A).
 
     Attributes:
         logits: (*B, A) normalized: logarithms of the probabilities.

@@ -18,7 +18,7 @@ from imitate.models.attention import head_dim
 
 
 class _Layer(nn.Module):
-    """What layers of both kinds have: one self-attention, one MLP."""
+    """Base of both kinds of layers: one self-attention, one MLP."""
 
     def __init__(
         self, dim: int, num_heads: int, feedforward_dim: int, dropout: float, pre_norm: bool

@@ -90,7 +90,7 @@ class Gaussian(ActionDistribution):
         return _normal_log_prob(actions, self._mean, self.stds, weight)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """One normal draw."""
+        """Draw from the normal distribution."""
         return draw_normal(self._mean, self.stds, generator)
 
     def entropy(self) -> Tensor:
@@ -268,7 +268,7 @@ class DeterministicHead(ActionHead):
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """The same action always."""
+        """Tanh of the linear map; there is no noise."""
         action: Tensor = self.action(features)
         return action.tanh()
 

@@ -92,7 +92,7 @@ class KeyEncoder(nn.Module):
         return list(x.reshape(len(flat), *batch, self.output_dim).unbind(0))
 
     def _core_inputs(self, x: Tensor, keys: int, language: Tensor | None) -> tuple[Tensor, ...]:
-        """What the core takes: the samples, and the instruction of each if it uses language."""
+        """Inputs of the core: the samples, and the instruction of each if it uses language."""
         if language is None or not self.uses_language:
             return (x,)
         language = language.reshape(-1, language.shape[-1]).repeat(keys, 1)
@@ -151,7 +151,7 @@ def _core(shape: Shape, config: Any, supplies: Mapping[str, Any]) -> nn.Module |
 
 
 def _randomizers(shape: Shape, config: Any) -> list[Randomizer]:
-    """One name with its arguments, or a list of names with a list of arguments."""
+    """Randomizers of one name with its arguments, or of a list of names with a list of arguments."""
     names = config.get("obs_randomizer_class", None) or ()
     kwargs = config.get("obs_randomizer_kwargs", None) or {}
     if isinstance(names, str):

@@ -18,7 +18,7 @@ from imitate.extras import missing
 
 
 class TextEncoder(Protocol):
-    """What makes vectors of texts."""
+    """Encoder of texts as vectors."""
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """N texts to ``(N, D)``."""

@@ -65,7 +65,7 @@ class PriorParams(nn.Module):
 
 
 class Latent(nn.Module, ABC):
-    """What the encoder predicts of a latent, how it is sampled, and its distance from the prior.
+    """Family of a VAE's posterior and prior: parameters, samples, KL divergence.
 
     Attributes:
         size: width of a sample as the decoder sees it.
@@ -103,11 +103,11 @@ class GaussianLatent(Latent):
         self.posterior_sizes = {"mean": latent_dim, "logvar": latent_dim}
 
     def sample_posterior(self, posterior: Params, generator: torch.Generator | None) -> Tensor:
-        """By the reparameterization trick; log std clamped to [-4, 15]."""
+        """Sample by the reparameterization trick; log std clamped to [-4, 15]."""
         return _reparameterize(posterior["mean"], posterior["logvar"], generator)
 
     def sample_prior(self, condition: Tensor, generator: torch.Generator | None) -> Tensor:
-        """One normal draw."""
+        """Draw from the prior."""
         return self._clipped(self._draw(condition, generator))
 
     def kl(self, posterior: Params, z: Tensor, condition: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ class CategoricalLatent(Latent):
         return straight_through.flatten(-2)
 
     def sample_prior(self, condition: Tensor, generator: torch.Generator | None) -> Tensor:
-        """One draw per variable."""
+        """Draw a class for each variable."""
         logits = self._prior_logits(condition)
         return _one_hot(draw_class(logits, generator), logits).flatten(-2)
 

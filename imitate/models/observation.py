@@ -1,4 +1,4 @@
-"""From an observation, a dictionary, to one feature vector."""
+"""Encoder from an observation, a dictionary, to one feature vector."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class ObservationEncoder(nn.Module):
 
     @torch.no_grad()
     def keypoints(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Where the networks with a spatial softmax look: per key ``(*B, K, 2)``, x and y in pixels of the image.
+        """Keypoints of the networks with a spatial softmax: per key ``(*B, K, 2)``, x and y in pixels of the image.
 
         As in evaluation: without noise, of the centre crop.
         """

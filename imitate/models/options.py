@@ -55,7 +55,7 @@ def arguments(kind: Any) -> list[str]:
 
 
 def supplied(kind: Any, **values: Any) -> dict[str, Any]:
-    """Those of the builder's values that the constructor asks for."""
+    """Values of the builder that the constructor has parameters for."""
     wanted = inspect.signature(kind).parameters
     return {name: value for name, value in values.items() if name in wanted}
 

@@ -74,7 +74,7 @@ def pack_linears(net: nn.Module, dtype: torch.dtype = torch.float32) -> None:
 
 
 def _is_large(weight: Tensor) -> bool:
-    """Whether blocks are of use, and a change of the weights can be told."""
+    """Return True where blocks pay off and a change of the weights can be noticed."""
     on_cpu = weight.device.type == "cpu" and weight.dtype is torch.float32
     return on_cpu and not weight.is_inference() and weight.numel() >= FEWEST_WEIGHTS
 

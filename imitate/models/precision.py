@@ -29,7 +29,7 @@ def autocast(precision: str, device: torch.device) -> Callable[[], AbstractConte
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether a device computes in bf16, rather than emulating it."""
+    """Return True where a device computes in bf16, rather than emulating it."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     if device.type == "cpu":

@@ -148,7 +148,7 @@ def read_safetensors(path: Path) -> Weights:
 
 
 def _by_torchvisions_names(content: Mapping[str, Any], path: Path) -> Weights:
-    """What lies under a prefix such as R3M's ``r3m: module.convnet.`` comes out by its plain name."""
+    """Weights by torchvision's names, without a prefix such as R3M's ``r3m: module.convnet.``."""
     for wrapper in ("state_dict", "model", "r3m"):
         if isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]

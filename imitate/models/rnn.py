@@ -104,7 +104,7 @@ class RNN(nn.Module):
         )
 
     def _step(self, x: Tensor, state: RNNState) -> tuple[Tensor, RNNState]:
-        """One step, T = 1, with the cell functions."""
+        """Compute one step, T = 1, with the cell functions."""
         out = x[:, 0]
         new_h, new_c = [], []
         hidden = state["h"].unbind(1)

@@ -1,4 +1,4 @@
-"""What tells a denoising network how much noise is left."""
+"""Embedding of the noise level, an input of denoising networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imitate.errors import ConfigError
 class SinusoidalEmbedding(nn.Module):
     """Sines and cosines of a number at frequencies from 1 down to 1/10000.
 
-    The scale of the number matters: neighbours a whole unit apart are told apart well, so diffusion steps
+    The scale of the number matters: numbers a whole unit apart get distinct embeddings, so diffusion steps
     come as they are and a time in [0, 1] is multiplied first, by 100 or 1000.
 
     Args:

@@ -24,7 +24,7 @@ from imitate.models.attention import (
 Activation = Literal["gelu", "geglu"]
 Positions = Literal["parameter", "embedding", "sinusoidal", "rotary"]
 KVCache = dict[str, Tensor]
-"""What has been seen, one row per sequence: ``keys`` and ``values`` (B, L, heads, W, head_dim), the newest step
+"""Steps seen so far, one row per sequence: ``keys`` and ``values`` (B, L, heads, W, head_dim), the newest step
 last and keys not yet rotated, and ``length`` (B,), steps seen, at most W. A row of zeros is a fresh start."""
 
 
@@ -235,8 +235,8 @@ class GPTBackbone(nn.Module):
         """The cache before the first step, on the device of the weights."""
         if self.rotation is None or not self.causal:
             raise ConfigError(
-                "transformer: a cache needs rotary positions and causal attention; otherwise what a step is changes "
-                "with those after it"
+                "transformer: a cache needs rotary positions and causal attention; otherwise a step's features change "
+                "with the steps after it"
             )
         weight = cast(Tensor, self.nets["output_ln"].weight)
         shape = (batch_size, len(self.blocks), self.num_heads, self.context_length, self.head_dim)
@@ -248,7 +248,7 @@ class GPTBackbone(nn.Module):
 
     @torch.no_grad()
     def step(self, x: Tensor, cache: KVCache) -> tuple[Tensor, KVCache]:
-        """One step of each sequence: ``(B, E)`` to ``(B, E)``, and the cache after it. Gives no gradient."""
+        """Compute one step of each sequence: ``(B, E)`` to ``(B, E)``, and the cache after it. Gives no gradient."""
         window, rotation = self.context_length, cast(Tensor, self.rotation)
         # Everything one place to the left; the new step comes last. What is given stays as it is.
         keys, values = cache["keys"].roll(-1, 3), cache["values"].roll(-1, 3)
@@ -278,7 +278,7 @@ class CausalTransformer(nn.Module):
         num_layers: L.
         num_heads: of each layer.
         context_length: W, the steps that a step sees.
-        positions: what tells steps apart: ``parameter`` (learned, zeros at first), ``embedding`` (learned,
+        positions: encoding of the step's place: ``parameter`` (learned, zeros at first), ``embedding`` (learned,
             random at first), ``sinusoidal``, or ``rotary``, which alone allows a cache.
         emb_dropout: of the embedded steps.
         attn_dropout: of attention weights.
@@ -360,7 +360,7 @@ class CausalTransformer(nn.Module):
         return self.backbone.initial_cache(batch_size)
 
     def step(self, x: Tensor, cache: KVCache) -> tuple[Tensor, KVCache]:
-        """One step of each sequence: ``(B, D)`` to ``(B, E)``, and the cache after it."""
+        """Compute one step of each sequence: ``(B, D)`` to ``(B, E)``, and the cache after it."""
         return self.backbone.step(self._normalized(self.nets["embed_encoder"](x)), cache)
 
     def _normalized(self, embedded: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from imitate.errors import ConfigError
 from imitate.models.step_embedding import step_encoder, steps_like
 
 Condition = list[Tensor]
-"""What one denoising step knows besides its input: one (B, 2 C) or (B, C) tensor per residual block."""
+"""Conditions of one denoising step besides its input: one (B, 2 C) or (B, C) tensor per residual block."""
 
 
 def _store_channels_last(weight: Tensor) -> None:
@@ -252,7 +252,7 @@ class ConditionalUnet1D(nn.Module):
         return cast(Tensor, self.final_conv(x).squeeze(2).transpose(1, 2))
 
     def _residuals(self) -> list[ConditionalResidualBlock]:
-        """All residual blocks in the order in which they run."""
+        """Residual blocks in the order in which they run."""
         down = [block for level in _levels(self.down_modules) for block in level[:2]]
         up = [block for level in _levels(self.up_modules) for block in level[:2]]
         return [*down, *cast(Iterable[ConditionalResidualBlock], self.mid_modules), *up]

@@ -27,7 +27,7 @@ from imitate.models.mlp import MultiHeadMLP
 
 
 class VAEOutput(NamedTuple):
-    """One pass: (B, A) ``reconstruction``, (B,) ``kl`` and ``reconstruction_loss``, and the latent."""
+    """Output of one pass: (B, A) ``reconstruction``, (B,) ``kl`` and ``reconstruction_loss``, and the latent."""
 
     reconstruction: Tensor
     kl: Tensor

@@ -144,7 +144,7 @@ class VisualCore(nn.Module):
         return y
 
     def keypoints(self, x: Tensor, language: Tensor | None = None) -> Tensor | None:
-        """Where a :class:`SpatialSoftmax` looks: ``(B, K, 2)``, x and y in [-1, 1]; None with another pooling."""
+        """Keypoints of a :class:`SpatialSoftmax`: ``(B, K, 2)``, x and y in [-1, 1]; None with another pooling."""
         if not isinstance(self.pool, SpatialSoftmax):
             return None
         return self.pool.keypoints(self._features(x, language))

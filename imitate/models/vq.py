@@ -17,7 +17,7 @@ from imitate.models.mlp import MLP
 
 
 class Quantized(NamedTuple):
-    """What :meth:`ResidualVQ.forward` gives."""
+    """Output of :meth:`ResidualVQ.forward`."""
 
     vectors: Tensor
     """(B, D), the sum of the chosen codes; gradients pass to the input as if it were the input."""

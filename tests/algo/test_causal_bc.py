@@ -82,8 +82,8 @@ def test_losses_by_hand():
     }
     info = algo.train_on_batch(algo.process_batch_for_training(raw), 1, validate=True)
     errors = [0.3 - math.tanh(0.2), -0.2 - math.tanh(0.5)]  # the window's second step
-    foretold = [2.0, -1.0]  # from its first
-    game = sum(2 * e * f for e, f in zip(errors, foretold, strict=True)) / 2
+    predicted = [2.0, -1.0]  # from its first
+    game = sum(2 * e * f for e, f in zip(errors, predicted, strict=True)) / 2
     squares = sum(e * e for e in errors) / 2
     assert float(info["Loss"]) == pytest.approx(game + 0.05 * squares, rel=1e-5)
     assert float(info["Residual_Predictability"]) == pytest.approx(game - 2.5, rel=1e-5)

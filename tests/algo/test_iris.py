@@ -204,7 +204,7 @@ def with_value(**modalities):
     [
         (
             {"latent_subgoal": {"enabled": True}},
-            "latent_subgoal.enabled: the value is one of states",
+            "latent_subgoal.enabled: values are of states",
         ),
         ({"train": {"frame_stack": 2}}, "train.frame_stack is 2"),
         (
