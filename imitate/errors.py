@@ -14,7 +14,7 @@ _NOT_PRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff]"
 )
 MOST_NAMES = 60
-"""So many names are told in an error message, not more."""
+"""Largest number of names in an error message."""
 
 
 class UserError(Exception):
@@ -68,7 +68,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 class TrainingError(Exception):
-    """Training had to stop; the message says why, what is intact and how to go on."""
+    """Training had to stop; the message says why, what is intact and how to resume."""
 
 
 class EvaluationError(Exception):

@@ -1,6 +1,6 @@
 """Worker processes: started with a pipe, heard while they work, ended when they hang, and never left behind.
 
-A worker says through its :class:`Pulse` which call of its environment is running. The parent polls; a call that does
+A worker reports through its :class:`Pulse` which call of its environment is running. The parent polls; a call that does
 not return within a limit is a hang, and the worker is killed. A worker ends with its parent, also when that is killed
 and while a simulator hangs.
 """
@@ -121,7 +121,7 @@ class Worker:
             return Lost(f"its process died{where} (exit code {self.exit_code})", died=True)
 
     def hangs(self, limit_s: float) -> bool:
-        """Whether one call of the environment runs for longer than the limit. To be asked every :data:`POLL_S`."""
+        """Return true if one call of the environment runs for longer than the limit; call it every :data:`POLL_S`."""
         now, beats, call = time.monotonic(), self.pulse.beats, self.pulse.call
         # A pause of this process itself, stopped or suspended, is no hang of the other.
         passed, self._looked = min(now - self._looked, 2 * POLL_S), now

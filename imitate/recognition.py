@@ -1,6 +1,6 @@
 """Recognition of what other toolkits leave on a disk, by its contents and with the standard library alone.
 
-Commands use it where a path is not what they asked for, so that the error names what lies there and the next command.
+Commands use it for a path of the wrong kind, so that the error names the kind and the next command.
 Nothing is unpickled or imported, and at most a megabyte of a file is read.
 """
 
@@ -40,7 +40,7 @@ class Found:
 
 
 def recognise(path: str | Path) -> Found | None:
-    """What lies at a path; None: nothing known, or nothing at all."""
+    """Recognise the kind of the file or folder at a path; None: unknown, or no such path."""
     place = Path(path).expanduser()
     checks = _FOLDERS if place.is_dir() else _FILES if place.is_file() else ()
     for check in checks:
@@ -52,7 +52,7 @@ def recognise(path: str | Path) -> Found | None:
 
 
 def diagnosis(path: str | Path) -> str | None:
-    """One line about a path that is not what was asked for; None: nothing is known of it."""
+    """One line about a path of the wrong kind; None: its kind is unknown."""
     found = recognise(path)
     if found is not None:
         return f"{path}: is {found.what}: {found.advice}"
@@ -60,7 +60,7 @@ def diagnosis(path: str | Path) -> str | None:
 
 
 def hdf5_words(path: str | Path) -> str | None:
-    """One line about an HDF5 file where another kind of file was asked for; None for all else."""
+    """One line about an HDF5 file in place of another kind of file; None for all else."""
     if not _begins_with(path, _HDF5):
         return None
     return (
@@ -70,7 +70,7 @@ def hdf5_words(path: str | Path) -> str | None:
 
 
 def archive_words(path: str | Path) -> str | None:
-    """One line about an archive, such as a checkpoint, where another kind of file was asked for; None for all else."""
+    """One line about an archive, such as a checkpoint, in place of another kind of file; None for all else."""
     if not _begins_with(path, _ZIP):
         return None
     return (
@@ -312,7 +312,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _is_tree(tree: dict[str, Any]) -> bool:
-    """Whether JSON is a configuration: robomimic's tree, or a part of it."""
+    """Return true if JSON is a configuration: robomimic's tree, or a part of it."""
     return isinstance(tree.get("algo_name"), str)
 
 

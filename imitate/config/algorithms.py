@@ -42,12 +42,12 @@ class OpenAlgorithm(AlgoSection, OpenSection):
 
 @dataclass(frozen=True)
 class AlgorithmEntry:
-    """What is known of an algorithm before it is built."""
+    """Registered section and class of an algorithm."""
 
     section: type[AlgoSection]
     """Type of the subtree ``algo``."""
     to_class: Callable[[Any], tuple[type, dict[str, Any]]]
-    """From the subtree ``algo`` to the class and its extra arguments."""
+    """Function from the subtree ``algo`` to the class and its extra arguments."""
 
 
 ALIASES = {"residuil": "causal_bc"}
@@ -80,7 +80,7 @@ def register(
 
 
 def unregister(algo_name: str) -> None:
-    """Forget an entry, as a notebook does before it defines the algorithm again.
+    """Remove an entry, as a notebook does before it defines the algorithm again.
 
     Raises:
         ConfigError: no algorithm of this name is registered.

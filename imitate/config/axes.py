@@ -103,14 +103,14 @@ def _lists(
 
 
 def _are_alternatives(section: type[Section], key: str, values: list[Any]) -> bool:
-    """Whether the key takes each of the values, but not their list; data are a path or a list."""
+    """Return true if the key takes each of the values, but not their list; ``data`` is a path or a list."""
     if key == "data" or key not in section.model_fields or _takes(section, key, values):
         return False
     return all(_takes(section, key, value) for value in values)
 
 
 def _takes(section: type[Section], key: str, value: Any) -> bool:
-    """Whether the key takes the value."""
+    """Return true if the value is valid under the key."""
     field = section.model_fields[key]
     try:
         TypeAdapter(field.rebuild_annotation(), config={"strict": True}).validate_python(

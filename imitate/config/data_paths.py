@@ -1,4 +1,4 @@
-"""Where the demonstration files of a configuration lie."""
+"""Paths of the demonstration files of a configuration."""
 
 from __future__ import annotations
 

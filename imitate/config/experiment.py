@@ -10,11 +10,11 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from imitate.config.section import OpenSection, Section
 
 DEFAULT_HORIZON = 400
-"""Environment steps of an evaluation episode where nothing else is said."""
+"""Default length of an evaluation episode, in environment steps."""
 
 
 class LoggingConfig(Section):
-    """Where the numbers go; ``metrics.jsonl`` is always written."""
+    """Outputs of the logger; ``metrics.jsonl`` is always written."""
 
     terminal_output_to_txt: bool = Field(
         True, description="Copy the terminal's output to a text file in the run."
@@ -25,9 +25,9 @@ class LoggingConfig(Section):
 
 
 class SaveConfig(Section):
-    """Which checkpoints are kept beside the last one, which is always there."""
+    """Checkpoints that are kept beside the last one, which is always there."""
 
-    enabled: bool = Field(True, description="Whether checkpoints are written.")
+    enabled: bool = Field(True, description="Write checkpoints.")
     every_n_seconds: PositiveFloat | None = Field(
         None, description="Save a checkpoint when so many seconds have passed; null: no."
     )
@@ -54,7 +54,7 @@ class SaveConfig(Section):
 class RolloutConfig(Section):
     """Evaluation in simulation during training."""
 
-    enabled: bool = Field(True, description="Whether the policy is evaluated during training.")
+    enabled: bool = Field(True, description="Evaluate the policy during training.")
     n: PositiveInt = Field(50, description="Episodes per evaluation.")
     horizon: PositiveInt | None = Field(
         DEFAULT_HORIZON,
@@ -75,7 +75,7 @@ class RolloutConfig(Section):
         "replaced, and the episode is played once more. For making an environment five times as long.",
     )
     background: bool = Field(
-        True, description="Evaluate in a separate process while training goes on."
+        True, description="Evaluate in a separate process, beside the training."
     )
     seed: NonNegativeInt = Field(
         100000, description="Episode i of an evaluation starts from seed + i."
@@ -86,11 +86,11 @@ class RolloutConfig(Section):
 
 
 class EarlyStoppingConfig(Section):
-    """When training ends before ``train.num_epochs``."""
+    """Conditions that end training before ``train.num_epochs``."""
 
-    enabled: bool = Field(False, description="Whether training may end early.")
+    enabled: bool = Field(False, description="Let training end early.")
     metric: Literal["success_rate", "valid_loss"] = Field(
-        "success_rate", description="What is watched."
+        "success_rate", description="Metric that decides."
     )
     patience: PositiveInt = Field(
         10, description="Stop after so many measurements without improvement."
@@ -119,8 +119,8 @@ with warnings.catch_warnings():
             description="Measure the loss on the validation demos "
             "(train.hdf5_validation_filter_key).",
         )  # type: ignore[assignment]
-        logging: LoggingConfig = Field(LoggingConfig(), description="Where the numbers go.")
-        save: SaveConfig = Field(SaveConfig(), description="Which checkpoints are kept.")
+        logging: LoggingConfig = Field(LoggingConfig(), description="Outputs of the logger.")
+        save: SaveConfig = Field(SaveConfig(), description="Checkpoints that are kept.")
         epoch_every_n_steps: PositiveInt | None = Field(
             100, description="Gradient steps in an epoch; null: one pass over the data."
         )
@@ -145,7 +145,7 @@ with warnings.catch_warnings():
         )
         rollout: RolloutConfig = Field(RolloutConfig(), description="Evaluation during training.")
         early_stopping: EarlyStoppingConfig = Field(
-            EarlyStoppingConfig(), description="When training ends early."
+            EarlyStoppingConfig(), description="Conditions that end training early."
         )
         env_meta_update_dict: OpenSection = Field(
             OpenSection(),

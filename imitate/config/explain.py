@@ -1,4 +1,4 @@
-"""What the keys of a configuration mean, and where robomimic did otherwise under the same key."""
+"""Meanings of the keys of a configuration, and differences from robomimic under the same key."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from imitate.config.schema import Key, keys
 from imitate.config.section import Section
 
 Applies = Callable[[Any, Config], bool]
-"""Whether a difference concerns a file: from the key's value and the whole configuration."""
+"""Condition under which a difference concerns a file: a function of the key's value and the configuration."""
 
 
 class Difference(NamedTuple):
-    """What robomimic does under keys (``*`` for any characters), and when that matters."""
+    """Behaviour of robomimic under keys (``*`` for any characters), and the condition under which it matters."""
 
     pattern: str
     words: str
@@ -52,21 +52,21 @@ def _mended_randomizer(value: Any, config: Config) -> bool:
 DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "algo.unet.*",
-        "ignored: its U-Net has always 256, 512 and 1024 channels; heeded here",
+        "ignored: its U-Net has always 256, 512 and 1024 channels; used here",
     ),
     Difference(
         "train.max_grad_norm",
-        "heeded by BC only; here by every algorithm",
+        "used by BC only; here by every algorithm",
         lambda value, config: value is not None and config.algo_name != "bc",
     ),
     Difference(
         "*.vae.decoder.is_conditioned",
-        "ignored: the decoder always sees the observation; heeded here",
+        "ignored: the decoder always sees the observation; used here",
         _unset,
     ),
     Difference(
         "algo.dd*m.prediction_type",
-        "learns the noise whatever this says; here what it says is learned",
+        "always learns the noise; here this key chooses",
         lambda value, config: value != "epsilon",
     ),
     Difference(
@@ -94,14 +94,14 @@ DIFFERENCES: tuple[Difference, ...] = (
         "the validation loss of stochastic policies was that of acting, with noise 1e-4; here it has the learned noise",
         _set,
     ),
-    Difference("experiment.keep_all_videos", "ignored; heeded here", _set),
+    Difference("experiment.keep_all_videos", "ignored; used here", _set),
     Difference(
         "experiment.rollout.n",
         "episodes are not seeded there; here they are (experiment.rollout.seed)",
     ),
     Difference(
         "train.hdf5_cache_mode",
-        "'all' keeps every overlapping window in RAM; here data are never held twice, whatever this says",
+        "'all' keeps every overlapping window in RAM; here data are never held twice",
         lambda value, config: value == "all",
     ),
     Difference(
@@ -154,18 +154,18 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "observation.encoder.*.core_kwargs.backbone_kwargs.output_channel",
-        "ignored by ShallowConv; heeded here",
+        "ignored by ShallowConv; used here",
     ),
     Difference(
         "algo.ema.*",
         "the count of updates is not saved, so that resuming overwrites the average; saved here",
     ),
 )
-"""Keys under which robomimic does otherwise. One in a part that is switched off concerns nobody."""
+"""Keys under which robomimic behaves differently. A key of a part that is switched off is not reported."""
 
 
 class Explanation(NamedTuple):
-    """One key that a file sets: its value, what it means here, what robomimic does otherwise ('' for nothing)."""
+    """One key that a file sets: its value, its meaning, and the difference from robomimic ('' for none)."""
 
     path: str
     value: Any
@@ -196,7 +196,7 @@ def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 
 def _meaning(path: str, known: list[Key]) -> str:
-    """Of the key, or of the free-form object that it lies in."""
+    """Meaning of the key, or of the free-form object that it lies in."""
     if path == "algo_name":
         return "The algorithm."
     for key in known:
@@ -207,7 +207,7 @@ def _meaning(path: str, known: list[Key]) -> str:
 
 
 def _difference(path: str, value: Any, config: Config) -> str:
-    """What robomimic does otherwise that concerns the file; empty for nothing."""
+    """Difference from robomimic that concerns the file; empty for none."""
     if _is_off(path, config):
         return ""
     for difference in DIFFERENCES:
@@ -218,7 +218,7 @@ def _difference(path: str, value: Any, config: Config) -> str:
 
 
 def _is_off(path: str, config: Config) -> bool:
-    """Whether the key lies in a part that is not enabled, or in the encoder of a modality without observations."""
+    """Return true for a key of a part that is not enabled, or of the encoder of a modality without observations."""
     node: Any = config
     names = path.split(".")
     for name in names[:-1]:

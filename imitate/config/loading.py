@@ -1,4 +1,4 @@
-"""From a JSON file, a JSON text or a dict to a `Config`."""
+"""Loading of a `Config` from a JSON file, a JSON text or a dict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from imitate.errors import ConfigError
 from imitate.recognition import archive_words, diagnosis, hdf5_words, recognise
 
 MOST_NEAR = 3
-"""So many near names are told where a configuration is not found."""
+"""Largest number of near names in the message about a configuration that is not found."""
 Source = str | os.PathLike[str] | Mapping[str, Any] | Config
 
 
@@ -73,7 +73,7 @@ def _blamed(problem: str, label: str, laid: Mapping[str, str]) -> str:
 
 
 def read_tree(source: Source, *, quiet: bool = False) -> dict[str, Any]:
-    """The tree as written, moved to today's keys but not checked; ``quiet``: dropped keys are not told."""
+    """The tree as written, moved to today's keys but not checked; ``quiet``: drop keys without a warning."""
     tree, _, folder = _read(source)
     data = (tree.get("train") or {}).get("data")
     if folder is not None and isinstance(data, str) and not Path(data).expanduser().is_absolute():

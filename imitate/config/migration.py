@@ -1,4 +1,4 @@
-"""From the trees of robomimic's releases to the present one."""
+"""Migration of trees of robomimic's releases to the present form."""
 
 from __future__ import annotations
 

@@ -61,10 +61,12 @@ class ModalitiesConfig(Section):
     """The observations of each group."""
 
     obs: ModalityGroup = Field(
-        ModalityGroup(low_dim=ROBOT_STATE), description="What the policy sees."
+        ModalityGroup(low_dim=ROBOT_STATE), description="Observations of the policy."
     )
-    goal: ModalityGroup = Field(ModalityGroup(), description="What it sees of the goal.")
-    subgoal: ModalityGroup = Field(ModalityGroup(), description="What a planner predicts.")
+    goal: ModalityGroup = Field(ModalityGroup(), description="Observations of the goal.")
+    subgoal: ModalityGroup = Field(
+        ModalityGroup(), description="Observations that a planner predicts."
+    )
 
     @model_validator(mode="after")
     def _groups_agree(self) -> Self:
@@ -91,7 +93,7 @@ class EncoderConfig(Section):
 
     core_class: str | None = Field(None, description="Network; null: the values go in as they are.")
     core_kwargs: OpenSection = Field(OpenSection(), description="Its arguments. Free-form.")
-    share: bool = Field(False, description="Whether keys of equal shape have one network together.")
+    share: bool = Field(False, description="One network for all keys of equal shape.")
     feature_activation: Literal["relu"] | None = Field(
         "relu", description="After the network; null: none, as robomimic's transformers have it."
     )
@@ -103,7 +105,7 @@ class EncoderConfig(Section):
     )
 
     def wants_unit_range(self) -> bool:
-        """Whether values must lie in [0, 1]."""
+        """Return true if values must lie in [0, 1]."""
         names = self.obs_randomizer_class or ()
         trunk = self.core_kwargs.get("backbone_kwargs")
         trunk = trunk if isinstance(trunk, Section) else OpenSection()
@@ -120,7 +122,7 @@ class EncoderConfig(Section):
             not isinstance(names, tuple) or len(names) != len(kwargs)
         ):
             raise ValueError(
-                "obs_randomizer_kwargs is a list: it wants one object per name in the list "
+                "obs_randomizer_kwargs is a list: give one object per name in the list "
                 "obs_randomizer_class"
             )
         return self
@@ -150,7 +152,7 @@ class EncodersConfig(Section):
 
 
 class Observations(Section):
-    """What an algorithm sees: as a whole (:class:`ObservationConfig`) or by its parts (:class:`PartedObservations`)."""
+    """Observations of an algorithm: one group (:class:`ObservationConfig`) or parts (:class:`PartedObservations`)."""
 
     def modality_of(self, group: str = "obs") -> dict[str, str]:
         """Modality of each key of a group ('obs', 'goal' or 'subgoal')."""
@@ -165,7 +167,7 @@ class Observations(Section):
         return {key: kind for group in GROUPS for key, kind in self.modality_of(group).items()}
 
     def unit_range_keys(self) -> set[str]:
-        """Images that networks must see in [0, 1]: what jitters colours or was trained on ImageNet wants that."""
+        """Images that networks must see in [0, 1], as colour jitter and networks pretrained on ImageNet need them."""
         return {key for part in self._parts for key in part.unit_range_keys()}
 
     @property
@@ -189,7 +191,7 @@ class PartedObservations(Observations):
 
 
 class ObservationConfig(Observations):
-    """Which observations a policy sees and how they are encoded."""
+    """Observations that a policy sees, and their encoders."""
 
     modalities: Annotated[
         ModalitiesConfig,

@@ -1,4 +1,4 @@
-"""The section ``train.online``: learning from steps that the policy takes itself."""
+"""The section ``train.online``: online reinforcement learning."""
 
 from __future__ import annotations
 
@@ -10,38 +10,44 @@ from imitate.config.section import OpenSection, Section
 
 
 class PrioritizedConfig(Section):
-    """Replay of the steps whose values are most wrong."""
+    """Prioritized replay: steps with large TD errors are sampled more often."""
 
-    enabled: bool = Field(False, description="Whether steps are drawn by their errors.")
+    enabled: bool = Field(False, description="Sample steps by their TD errors.")
     alpha: float = Field(
-        0.6, ge=0, le=1, description="0 draws uniformly, 1 in proportion to errors."
+        0.6, ge=0, le=1, description="0: uniform sampling; 1: in proportion to errors."
     )
     beta: float = Field(
-        0.4, ge=0, le=1, description="Correction of that in the loss at the start; at last it is 1."
+        0.4,
+        ge=0,
+        le=1,
+        description="Importance-sampling correction in the loss at the start; rises to 1 over the training.",
     )
 
 
 class HindsightConfig(Section):
-    """Replay of steps as if what came later had been their goal, in goal environments of gymnasium."""
+    """Hindsight experience replay: goals of replayed steps are replaced by goals achieved later."""
 
-    enabled: bool = Field(False, description="Whether steps are given other goals.")
+    enabled: bool = Field(False, description="Replace goals of replayed steps.")
     share: float = Field(
-        0.8, ge=0, le=1, description="Of a batch; the paper's k goals are k / (k + 1), 0.8 for 4."
+        0.8,
+        ge=0,
+        le=1,
+        description="Share of a batch with replaced goals; the paper's k is k / (k + 1), 0.8 for 4.",
     )
     strategy: Literal["future", "final", "episode"] = Field(
         "future",
-        description="What becomes a goal: what a later step of the episode achieved, its last one, "
-        "or any.",
+        description="New goal: achieved at a later step of the episode, at its last one, "
+        "or at any.",
     )
     ends_at_goal: bool | None = Field(
         None,
-        description="Whether reaching its goal ends an episode there, as a terminal; null: "
+        description="End an episode, as a terminal, where it reaches its goal; null: "
         "train.online.end_at_success.",
     )
 
 
 class OnlineConfig(Section):
-    """Learning in an environment. An epoch is then ``experiment.epoch_every_n_steps`` environment steps."""
+    """Online reinforcement learning. An epoch is then ``experiment.epoch_every_n_steps`` environment steps."""
 
     enabled: bool = Field(
         False, description="Learn from steps in an environment rather than from files alone."
@@ -57,15 +63,13 @@ class OnlineConfig(Section):
         description="Steps after which an episode is cut by the clock; null: "
         "experiment.rollout.horizon.",
     )
-    end_at_success: bool = Field(
-        False, description="Whether success ends an episode, as a terminal."
-    )
+    end_at_success: bool = Field(False, description="End an episode at success, as a terminal.")
     num_workers: NonNegativeInt = Field(
         0, description="Processes that collect; 0: the training process itself."
     )
     max_staleness: NonNegativeInt | None = Field(
         None,
-        description="With workers: collect while learning goes on, with weights at most so many "
+        description="With workers: collect during the updates, with weights at most so many "
         "updates old; null: learning waits for the steps.",
     )
     step_timeout_s: PositiveFloat = Field(
@@ -80,26 +84,27 @@ class OnlineConfig(Section):
         1000, description="Environment steps before the first update."
     )
     warmup_policy: Literal["random", "policy"] = Field(
-        "random", description="Who acts before the first update."
+        "random", description="Actions before the first update: uniform, or the policy's."
     )
     update_ratio: NonNegativeFloat = Field(
-        1.0, description="Updates per environment step, for algorithms that replay."
+        1.0, description="Updates per environment step, for off-policy algorithms."
     )
     buffer_size: PositiveInt = Field(
-        1_000_000, description="Steps that are remembered, for algorithms that replay."
+        1_000_000,
+        description="Capacity of the replay buffer in environment steps, for off-policy algorithms.",
     )
     prioritized: PrioritizedConfig = Field(
         PrioritizedConfig(), description="Prioritized replay, for algorithms with critics."
     )
     hindsight: HindsightConfig = Field(
-        HindsightConfig(), description="Hindsight experience replay, for algorithms that replay."
+        HindsightConfig(), description="Hindsight experience replay, for off-policy algorithms."
     )
     save_buffer: bool = Field(
-        True, description="Save the remembered steps beside last.pth, to resume with them."
+        True, description="Save the replay buffer beside last.pth, to resume with it."
     )
     obs_statistics: Literal["running", "warmup"] = Field(
         "running",
-        description="With obs_normalization, for algorithms that replay and have no demonstrations: statistics of all "
+        description="With obs_normalization, for off-policy algorithms and have no demonstrations: statistics of all "
         "steps so far, or of those before the first update alone.",
     )
     demo_ratio: float = Field(

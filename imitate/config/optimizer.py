@@ -33,7 +33,7 @@ class LearningRateConfig(Section):
         0.5, description="cosine: number of waves over the training; 0.5 falls once, to 0."
     )
     step_every_batch: bool = Field(
-        True, description="Whether the rate moves at every batch; false: at the end of an epoch."
+        True, description="Change the rate at every batch; false: at the end of an epoch."
     )
 
     @model_validator(mode="after")

@@ -11,8 +11,8 @@ from pathlib import Path
 def installed_points(group: str, name: str | None = None) -> list[metadata.EntryPoint]:
     """Entry points of a group that installed packages offer.
 
-    ``python -m`` puts the working folder on the module path. A folder with somebody's demonstrations or checkpoints is
-    not a place of installed packages, so metadata that lie in it do not count, unless Python was told of the folder
+    ``python -m`` puts the working folder on the module path. A folder of demonstrations or checkpoints is not a place
+    of installed packages, so metadata that lie in it do not count, unless the folder is on the path otherwise
     (PYTHONPATH, an editable installation).
 
     Args:
@@ -32,5 +32,5 @@ def _is_installed(point: metadata.EntryPoint) -> bool:
     folder, here = Path(str(dist.locate_file(""))).resolve(), Path.cwd().resolve()
     if folder != here:
         return True
-    told = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path[1:]]
-    return any(path and Path(path).resolve() == here for path in told)
+    paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path[1:]]
+    return any(path and Path(path).resolve() == here for path in paths)

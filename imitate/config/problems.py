@@ -1,4 +1,4 @@
-"""From pydantic's errors to lines: which key, what was found, what is wanted, what to do."""
+"""Lines for pydantic's errors: the key, the value found, the value wanted, the remedy."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ WANTED = {
     "too_short": "a list that is not empty",
     "tuple_type": "a list",
 }
-"""What pydantic's kinds of errors ask for, in the words of JSON."""
+"""Values wanted by pydantic's kinds of errors, in the words of JSON."""
 
 
 def problem_lines(error: ValidationError, root: type[Section], tree: dict[str, Any]) -> list[str]:
     """One line per problem.
 
     Args:
-        error: what pydantic found in ``tree``.
+        error: problems that pydantic found in ``tree``.
         root: the type that ``tree`` was checked against.
         tree: the plain JSON tree.
     """
@@ -98,7 +98,7 @@ def _wanted(detail: ErrorDetails) -> str:
 
 
 def _hint(detail: ErrorDetails, field: FieldInfo | None) -> str:
-    """What else the key allows, and what it means."""
+    """Further values that the key allows, and its meaning."""
     if field is None:
         return ""
     text = " or null" if type(None) in get_args(field.annotation) else ""

@@ -1,4 +1,4 @@
-"""Whether a configuration that can be loaded can also be trained."""
+"""Check that a configuration that can be loaded can also be trained."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _data_problems(config: Config) -> list[str]:
     ):
         problems.append(
             f"train.hdf5_validation_filter_key: '{train.hdf5_filter_key}' is also hdf5_filter_key: "
-            "validation wants other demos than training"
+            "choose other demos for validation than for training"
         )
     if train.reward.normalization == "running" and not train.online.enabled:
         problems.append(
@@ -61,7 +61,7 @@ def _data_problems(config: Config) -> list[str]:
     if steps is not None and steps % train.gradient_accumulation:
         problems.append(
             f"experiment.epoch_every_n_steps: {steps} is no multiple of train.gradient_accumulation "
-            f"{train.gradient_accumulation}: an epoch wants whole updates"
+            f"{train.gradient_accumulation}: make an epoch a whole number of updates"
         )
     return problems
 

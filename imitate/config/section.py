@@ -145,7 +145,7 @@ class OpenSection(Section):
     if not TYPE_CHECKING:  # for mypy every name would be an attribute
 
         def __getattr__(self, key: str) -> Any:
-            """A given key; of others one line says how to get a value."""
+            """Return the value of a key; the error for a missing one names the remedies."""
             try:
                 return super().__getattr__(key)
             except AttributeError:

@@ -20,7 +20,7 @@ from imitate.config.online import OnlineConfig
 from imitate.config.section import Section
 
 ALL_DEMOS = "all"
-"""As a filter key: every demo of a file, unless a mask of the file has this name."""
+"""Filter key of every demo of a file, unless a mask of the file has this name."""
 
 
 class DatasetConfig(Section):
@@ -30,9 +30,7 @@ class DatasetConfig(Section):
         min_length=1,
         description="HDF5 file; relative to the working directory, else to the JSON's folder.",
     )
-    eval: bool = Field(
-        True, description="Whether the policy is evaluated in this file's environment."
-    )
+    eval: bool = Field(True, description="Evaluate the policy in this file's environment.")
     lang: str | None = Field(
         None,
         description="Instruction, or name of the task, of all demos of the file; null: each demo's "
@@ -58,7 +56,7 @@ class DatasetConfig(Section):
 
 
 class ActionConfig(Section):
-    """How one action key is treated."""
+    """Normalization and rotation format of one action key."""
 
     normalization: Literal["min_max", "gaussian", "quantile", "auto"] | None = Field(
         None,
@@ -114,7 +112,7 @@ class RewardConfig(Section):
 
 
 class SampleWeightConfig(Section):
-    """How much each step counts in the losses."""
+    """Weights of the steps in the losses."""
 
     kind: Literal["return", "return_to_go", "key", "interventions"] | None = Field(
         None,
@@ -178,14 +176,14 @@ class TrainConfig(Section):
     )
     hdf5_cache_mode: Literal["auto", "all", "low_dim"] | None = Field(
         "auto",
-        description="What is held in RAM: auto (what fits the free memory); all; low_dim (images "
+        description="Data held in RAM: auto (what fits the free memory); all; low_dim (images "
         "stay in the file); null: nothing.",
     )
     hdf5_use_swmr: bool = Field(
         True, description="Open the HDF5 file so that a writer may append meanwhile."
     )
     hdf5_load_next_obs: bool | None = Field(
-        None, description="Whether batches have next_obs; null: if the algorithm needs them."
+        None, description="Add next_obs to batches; null: if the algorithm needs them."
     )
     hdf5_normalize_obs: bool = Field(
         False, description="robomimic's key; true means obs_normalization mean_std."
@@ -200,18 +198,18 @@ class TrainConfig(Section):
     )
     seq_length: PositiveInt = Field(1, description="Steps in a sample.")
     pad_seq_length: bool = Field(
-        True, description="Whether samples may reach beyond the demo's end (last step repeated)."
+        True, description="Let samples reach beyond the demo's end (last step repeated)."
     )
     frame_stack: PositiveInt = Field(1, description="Observations up to now that the policy sees.")
     pad_frame_stack: bool = Field(
-        True, description="Whether samples may reach before the demo's start (first step repeated)."
+        True, description="Let samples reach before the demo's start (first step repeated)."
     )
     dataset_keys: tuple[str, ...] = Field(
         ("actions", "rewards", "dones"), description="Step arrays in a batch, beside observations."
     )
     reward: RewardConfig = Field(RewardConfig(), description="Scale of the rewards.")
     sample_weight: SampleWeightConfig = Field(
-        SampleWeightConfig(), description="How much each step counts in the losses."
+        SampleWeightConfig(), description="Weights of the steps in the losses."
     )
     filter_best: float | None = Field(
         None,
@@ -270,7 +268,7 @@ class TrainConfig(Section):
     )
     on_bad_loss: Literal["stop", "rollback"] = Field(
         "stop",
-        description="When the loss is not finite or explodes: stop, or go back to the last good "
+        description="Reaction to a loss that is not finite or explodes: stop, or go back to the last good "
         "weights.",
     )
     data_on_device: bool = Field(

@@ -1,4 +1,4 @@
-"""How much better actions turned out than expected, over rollouts that may hold several episodes.
+"""Advantages of actions, over rollouts that may hold several episodes.
 
 Rollouts are (T, N): T steps of N environments. ``values`` are those of the states before the steps, ``next_values``
 of the states after them: at a timeout of the state that the episode was cut in.

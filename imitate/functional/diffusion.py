@@ -27,7 +27,7 @@ SamplerName = Literal["ddpm", "ddim"]
 
 @dataclass(frozen=True)
 class NoiseSchedule:
-    """How much noise each step holds. Build it with :func:`noise_schedule`.
+    """Noise level of each step. Build it with :func:`noise_schedule`.
 
     Attributes:
         betas: (S,) variance that each step adds, float32.
@@ -62,7 +62,7 @@ class NoiseSchedule:
         return alpha * noise - sigma * data
 
     def target(self, prediction: Prediction, data: Tensor, noise: Tensor, step: Tensor) -> Tensor:
-        """What the network has to output for noisy data at step ``(B,)``."""
+        """Regression target of the network for noisy data at step ``(B,)``."""
         _check_name("prediction_type", prediction, get_args(Prediction))
         if prediction == "epsilon":
             return noise
@@ -162,7 +162,7 @@ class Sampler:
 
     @property
     def timesteps(self) -> tuple[int, ...]:
-        """What the network is told at each step."""
+        """Times (S,) that the network is given at each step."""
         return tuple(step.timestep for step in self.steps)
 
     def step(
@@ -172,7 +172,7 @@ class Sampler:
         output: Tensor,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """From noisy data and the network's output to less noisy data, (B, ...) each."""
+        """Denoise by one step, from noisy data and the network's output, (B, ...) each."""
         data = predicted_data(self.prediction, output, noisy, step.alpha, step.sigma)
         if self.clip is not None:
             data = data.clamp(-self.clip, self.clip)

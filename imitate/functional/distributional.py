@@ -22,7 +22,7 @@ def expected_value(logits: Tensor, atoms: Tensor) -> Tensor:
 
 
 def shifted_atoms(rewards: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:
-    """Where the Bellman operator moves each atom, r + discount z: (B,), (B,) and (K,), to (B, K)."""
+    """Atoms moved by the Bellman operator, r + discount z: (B,), (B,) and (K,), to (B, K)."""
     return rewards.unsqueeze(-1) + discount.unsqueeze(-1) * atoms
 
 
@@ -55,7 +55,7 @@ def categorical_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def quantile_regression_loss(quantiles: Tensor, samples: Tensor, *, huber: bool = True) -> Tensor:
-    """How far quantiles at (i + 1/2) / N are from those of samples (arXiv:1710.10044).
+    """Distance of quantiles at (i + 1/2) / N from those of samples (arXiv:1710.10044).
 
     ``sum_i mean_j |t_i - [u_ij < 0]| L(u_ij)`` with t_i = (i + 1/2) / N, u_ij = sample_j - quantile_i, and L the Huber
     loss with threshold 1, or |u|. It is least where the quantiles are those of the samples, which is the projection of

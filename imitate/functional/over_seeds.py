@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Statistic = Literal["mean", "iqm", "median"]
 FEWEST_SEEDS = {"mean": 1, "iqm": 4, "median": 1}
-"""Seeds below which a statistic says nothing: of three values a quarter at each end is none."""
+"""Smallest useful number of seeds for a statistic: of three values a quarter at each end is none."""
 RESAMPLES = 10_000
 
 

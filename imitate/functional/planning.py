@@ -1,6 +1,6 @@
 """Search for sequences of actions with the highest score: random shooting, cross-entropy method, MPPI.
 
-``score(plans (B, P, H, A)) -> (B, P)`` says how good P candidate plans of H actions are, for each of B problems; higher
+``score(plans (B, P, H, A)) -> (B, P)`` scores P candidate plans of H actions, for each of B problems; higher
 is better. Actions lie within ``[-1, 1]``. The B problems never influence each other.
 """
 

@@ -18,7 +18,7 @@ from imitate.functional.rotations import axis_angle_to_matrix, matrix_to_axis_an
 
 @dataclass(frozen=True)
 class CommandRange:
-    """What commands are allowed and what they mean.
+    """Limits and scale of commands.
 
     Attributes:
         low, high: (6,) limits of commands, beyond which they are clipped.
@@ -61,7 +61,7 @@ class HandPoses:
 
 
 def goals_of(commands: Tensor, hands: HandPoses, limits: CommandRange) -> tuple[Tensor, Tensor]:
-    """Where relative commands (*B, 6) lead: (*B, 3) positions and (*B, 3, 3) rotations in the world."""
+    """Target poses of relative commands (*B, 6): (*B, 3) positions and (*B, 3, 3) rotations in the world."""
     motion = limits.to_motion(commands)
     position = hands.position + _turned(hands.frame, motion[..., :3])
     rotation = axis_angle_to_matrix(_turned(hands.frame, motion[..., 3:])) @ hands.rotation

@@ -3,7 +3,7 @@
 Black, Galliker, Levine, "Real-Time Execution of Action Chunking Flow Policies", 2025 (arXiv:2506.07339). The policy
 needs d control steps for a prediction, during which d actions of the old chunk are executed. The new chunk (H actions)
 is guided towards what is left of the old one: fully in the first d actions, less and less up to its end, and not at
-all where the old chunk says nothing:
+all where the old chunk has no action:
 
     W_i = 1 for i < d;  f((E - i) / (E - d + 1)) for d <= i < E;  0 for i >= E            -> prefix_weights
     x1  = x + (1 - t) v(x, t),  the end of the flow as seen from x at time t
@@ -36,7 +36,7 @@ def prefix_weights(
     schedule: Schedule = "exponential",
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """How strongly each action of a new chunk is drawn towards the old one: (chunk,) in [0, 1].
+    """Weights with which each action of a new chunk is guided to the old one: (chunk,) in [0, 1].
 
     Args:
         delay: d, actions of the old chunk that are executed before the new one begins, 0 to ``end``.

@@ -1,4 +1,4 @@
-"""What the rest of an episode brings."""
+"""Returns: sums of the rewards that remain in an episode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def returns_to_go(
         starts: (M,) first row of each episode.
         ends: (M,) row after the last of each episode.
         discount: in [0, 1].
-        continue_truncated: an episode whose last step is no terminal goes on for ever with its last reward, that is
+        continue_truncated: an episode whose last step is no terminal repeats its last reward forever, that is
             with ``reward / (1 - discount)``, rather than with nothing. Needs a discount below 1.
 
     Returns:

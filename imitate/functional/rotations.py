@@ -132,5 +132,5 @@ def matrix_to_euler(matrix: Tensor) -> Tensor:
 
 
 def _positive(quaternion: Tensor) -> Tensor:
-    """Of the two quaternions of a rotation, the one with w >= 0."""
+    """Quaternion with w >= 0, of the two of a rotation."""
     return torch.where(quaternion[..., 3:] < 0, -quaternion, quaternion)

@@ -52,7 +52,7 @@ def smoothed_actions(actions: Tensor, noise_std: float, noise_clip: float) -> Te
 
 
 def bootstrap_counts(index: Tensor, members: int) -> Tensor:
-    """How often each sample is in the bootstrap of each member of an ensemble: Poisson(1), always the same.
+    """Counts of each sample in the bootstrap of each member of an ensemble: Poisson(1), always the same.
 
     Oza and Russell, "Online Bagging and Boosting" (AISTATS 2001), with a hash of the sample's number in place of a
     generator, so that a member never sees what it was not given.
@@ -74,6 +74,6 @@ def bootstrap_counts(index: Tensor, members: int) -> Tensor:
 
 
 def pick_class(values: Tensor, index: Tensor) -> Tensor:
-    """From ``(*B, M, A)`` the rows with indices ``(*B)``: ``(*B, A)``."""
+    """Rows of ``(*B, M, A)`` with indices ``(*B)``: ``(*B, A)``."""
     rows = index[..., None, None].expand(*index.shape, 1, values.shape[-1])
     return values.gather(-2, rows).squeeze(-2)

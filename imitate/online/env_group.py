@@ -14,7 +14,7 @@ from imitate.errors import EnvError
 from imitate.online.steps import Array, EpisodeRecord, Obs, Step
 
 MAX_FAILURES = 10
-"""So many failures in a row, without a finished episode between them, end the training."""
+"""Failures in a row, without a finished episode between them, that end the training."""
 
 
 class EnvGroup:
@@ -119,7 +119,7 @@ class EnvGroup:
     # ---- episodes --------------------------------------------------------------------------------
 
     def _go_on(self, step: Step, next_obs: Obs, infos: list[Mapping[str, Any]]) -> Obs:
-        """What is seen next: the first observation of a new episode where one ended."""
+        """Next observations: the first one of a new episode where one ended."""
         ended = np.flatnonzero(step.ends)
         if not len(ended):
             return next_obs
@@ -218,9 +218,9 @@ class EnvGroup:
         if self._failures >= MAX_FAILURES:
             raise EnvError(
                 f"{words}; {MAX_FAILURES} failures without one whole episode between them: "
-                "see what imitate check-env says of it"
+                "run imitate check-env"
             ) from error
-        self.messages.append(f"{words}; its episode is left out, a new copy goes on")
+        self.messages.append(f"{words}; its episode is left out, a new copy takes its place")
 
     def _stacked(self, seen: list[Mapping[str, Any]]) -> Obs:
         """(N, ...) arrays: images uint8, all else float32."""

@@ -6,7 +6,7 @@ paper's section 4.5: a goal is what a later step of the same episode achieved (`
 each one with its own: the paper's k = 4 is a share of 0.8.
 
 Departure: the paper stores k relabelled copies of each step when its episode is over. Here nothing is stored twice:
-goals are drawn when a batch is, so also of an episode that still runs, from its steps so far, and anew each time.
+goals are sampled with the batch, so also from an episode that still runs, from its steps so far, and anew each time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Strategy = Literal["future", "final", "episode"]
 
 @dataclass(frozen=True)
 class Gathered:
-    """What lies at the rows of a batch, and one step later.
+    """Values at the rows of a batch, and one step later.
 
     Attributes:
         seen, following: (B, F, D) observations that are vectors.
@@ -45,7 +45,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Hindsight:
-    """How steps are given other goals.
+    """Replacement of the goals of replayed steps.
 
     Attributes:
         rewards: (B,) of having achieved goals (B, G) where goals (B, G) were desired.

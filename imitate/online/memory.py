@@ -13,7 +13,7 @@ from imitate.online.steps import Step
 
 
 class Source(Protocol):
-    """Anything that batches come from."""
+    """Object that batches are sampled from."""
 
     def sample(self, batch_size: int) -> dict[str, Any]:
         """Draw ``batch_size`` samples: raw values, in the form of :class:`~imitate.data.SequenceDataset`'s batches."""
@@ -50,7 +50,7 @@ class Memory(Source, Protocol):
         """Take the TD errors (B,) of the samples with ``index`` ``rows`` (B,)."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything stored, and :attr:`draws`."""
+        """Return everything stored, and :attr:`draws`."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`.

@@ -19,7 +19,7 @@ class Metrics:
     Names and meanings are those of ALF: ``EnvironmentSteps``, ``NumberOfEpisodes``, ``AverageReturn``,
     ``AverageDiscountedReturn`` (the discounted return from a step on, averaged over the steps of the episode),
     ``EpisodicStartAverageDiscountedReturn`` (the one from the first step on), ``AverageEpisodeLength``,
-    ``AverageReward``, ``AverageEnvInfo[key]`` of the numbers in the last ``info`` of each episode, and
+    ``AverageReward``, ``AverageEnvInfo[key]`` of the scalars in the last ``info`` of each episode, and
     ``AverageEnvInfo[success]``, whether it ever succeeded.
     """
 
@@ -62,7 +62,7 @@ class Metrics:
         return numbers
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers."""
+        """State as plain lists and scalars."""
         latest = [
             [
                 e.env_return,
@@ -77,7 +77,7 @@ class Metrics:
         return {"steps": self.steps, "episodes": self.episodes, "latest": latest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Restore :meth:`state_dict`."""
         self.steps, self.episodes = int(state["steps"]), int(state["episodes"])
         self._latest.clear()
         self._latest.extend(EpisodeRecord(*row) for row in state["latest"])

@@ -51,7 +51,7 @@ class RunningMoments:
         self.count = total
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers."""
+        """State as plain lists and scalars."""
         return {
             "count": self.count,
             "mean": self.mean.tolist(),
@@ -59,7 +59,7 @@ class RunningMoments:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Restore :meth:`state_dict`."""
         self.count = int(state["count"])
         self.mean, self._squares = np.array(state["mean"]), np.array(state["squares"])
 
@@ -76,7 +76,7 @@ class ObsNormalizer:
         sources: by key, the observations that its moments are those of together; itself, where it is not there.
 
     Attributes:
-        is_running: whether the moments go on with learning; False: those of the steps before the first update stay.
+        is_running: update the moments during the whole training; False: up to the first update alone.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ObsNormalizer:
 
     @property
     def has_grown(self) -> bool:
-        """Whether the moments rest on enough more observations than when they were applied."""
+        """True if the moments rest on enough more observations than when they were applied."""
         return self.count > self._applied * (1.0 + GROWTH)
 
     def apply(self, preprocess: Preprocess) -> None:
@@ -117,14 +117,14 @@ class ObsNormalizer:
             preprocess.set_obs_normalization(key, offset.float(), scale.float())
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers."""
+        """State as plain lists and scalars."""
         return {
             "moments": {key: moments.state_dict() for key, moments in self._moments.items()},
             "applied": self._applied,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`; runs of versions that had no running statistics keep theirs as they are."""
+        """Restore :meth:`state_dict`; runs of versions that had no running statistics keep theirs as they are."""
         if "applied" not in state:
             state, self.is_running = {"moments": state, "applied": 0}, False
         self._applied = int(state["applied"])
@@ -171,10 +171,10 @@ class RewardScaler:
         return transform(rewards).astype(np.float32)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers."""
+        """State as plain lists and scalars."""
         return {"moments": self._moments.state_dict(), "returns": self._returns.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Restore :meth:`state_dict`."""
         self._moments.load_state_dict(state["moments"])
         self._returns = np.array(state["returns"])

@@ -21,10 +21,10 @@ SMALLEST = 1e-6
 
 
 class SumTree:
-    """Numbers of which any prefix sum is found, and any number is changed, in log(size) steps, many at a time.
+    """Array whose prefix sums are searched, and whose entries are changed, in log(size) steps, many at a time.
 
     Args:
-        size: how many.
+        size: number of entries.
     """
 
     def __init__(self, size: int) -> None:
@@ -37,12 +37,12 @@ class SumTree:
         return float(self._sums[1])
 
     def __getitem__(self, index: Array) -> NDArray[np.float64]:
-        """The numbers at these places."""
+        """Return the entries at these indices."""
         numbers: NDArray[np.float64] = self._sums[np.asarray(index) + self._leaves]
         return numbers
 
     def set(self, index: Array, values: Array | float) -> None:
-        """Change numbers; where a place is there twice, its last value counts."""
+        """Change entries; of an index that occurs twice the last value counts."""
         nodes = np.asarray(index) + self._leaves
         self._sums[nodes] = values
         while len(nodes) and nodes[0] > 1:
@@ -50,7 +50,7 @@ class SumTree:
             self._sums[nodes] = self._sums[2 * nodes] + self._sums[2 * nodes + 1]
 
     def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
-        """For each s in [0, total) the place i with sum of numbers before i <= s < sum up to i."""
+        """Find for each s in [0, total) the index i with sum before i <= s < sum up to i."""
         nodes = np.ones(len(sums), dtype=np.int64)
         rest = sums.copy()
         while nodes[0] < self._leaves:
@@ -88,7 +88,7 @@ class PrioritizedReplay(ReplayBuffer):
         return self._tree.find(parts * self._tree.total)
 
     def at(self, rows: NDArray[np.int64]) -> dict[str, Any]:
-        """As in the base class, with ``weight`` (B, F)."""
+        """Add ``weight`` (B, F) to the batch of the base class."""
         batch = super().at(rows)
         probability = self._tree[rows] / max(self._tree.total, SMALLEST)
         weight = (self._size * np.maximum(probability, SMALLEST**2)) ** -self.beta
@@ -118,7 +118,7 @@ class PrioritizedReplay(ReplayBuffer):
         self._tree.set(self._numbers(rows), 0.0)
 
     def _numbers(self, rows: Any) -> NDArray[np.int64]:
-        """Rows as numbers, where they are a slice."""
+        """Convert a slice of rows to an array of rows."""
         return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
     def state_dict(self) -> dict[str, Any]:

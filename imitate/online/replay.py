@@ -30,7 +30,7 @@ _AS_GIVEN = RewardTransform()
 class ReplayBuffer(StepRing):
     """Samples of the last ``capacity`` steps of several environments.
 
-    A subclass may draw other rows (:meth:`_draw`) and add to what a batch says of them (:meth:`at`); all draws are
+    A subclass may sample other rows (:meth:`_draw`) and add to what a batch says of them (:meth:`at`); all draws are
     those of ``generator``, whose state is saved.
 
     Args:
@@ -39,11 +39,11 @@ class ReplayBuffer(StepRing):
         capacity: as for :class:`StepRing`.
         num_envs: N.
         images: as for :class:`StepRing`.
-        transitions: what samples say of the future.
-        returns: whether they say what the rest of their episode brought, and how that is counted.
+        transitions: form of the rewards and next observations of samples.
+        returns: returns to add to samples; None: none.
         frame_stack: observations in a sample, the last one the step's own; before an episode's start its first one.
         reward: rewards as samples have them; stored are those of the environment.
-        hindsight: gives some samples other goals; wants samples of one step, without ``returns``.
+        hindsight: replaces goals of some samples; needs samples of one step, without ``returns``.
         seed: of the sampling.
     """
 
@@ -75,7 +75,7 @@ class ReplayBuffer(StepRing):
     # ---- sampling --------------------------------------------------------------------------------
 
     def sample(self, batch_size: int) -> dict[str, Any]:
-        """A batch of transitions, drawn uniformly with replacement: see :meth:`at`."""
+        """Sample a batch of transitions uniformly with replacement: see :meth:`at`."""
         return self.at(self._draw(batch_size))
 
     def _draw(self, size: int) -> NDArray[np.int64]:
@@ -85,7 +85,7 @@ class ReplayBuffer(StepRing):
         end = self.filled * self.num_envs
         rows = self._numbers_below(end, size)
         while True:
-            # What is no step, such as an episode's last observation, is drawn again.
+            # Rows that hold no step, such as an episode's last observation, are sampled again.
             hits = self.live.take(rows)
             if np.count_nonzero(hits) == size:
                 return rows
@@ -180,16 +180,16 @@ class ReplayBuffer(StepRing):
         """Do nothing: uniform sampling is the same over the whole training."""
 
     def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
-        """Do nothing: uniform sampling knows no priorities."""
+        """Do nothing: uniform sampling has no priorities."""
 
     # ---- saving ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything stored and the state of the sampling, as tensors and numbers; rows are views, not copies."""
+        """Return what is stored and the state of the sampling, as tensors and scalars; rows are views, not copies."""
         return {**ring_state(self), "generator": self.draws}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`.
+        """Restore :meth:`state_dict`.
 
         Raises:
             CheckpointError: it is of other observations, actions, environments or capacity.

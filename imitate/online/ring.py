@@ -1,4 +1,4 @@
-"""Where steps lie: the latest rows of several environments, written in turn.
+"""Ring of steps: the latest rows of several environments, written in turn.
 
 The rows of N environments lie one step after another: row = position * N + lane, and a lane's next step is N rows
 further, in a ring. A row holds an observation and what followed it (action, reward, ends). Each observation is stored
@@ -101,7 +101,7 @@ class StepRing:
 
     @property
     def stored(self) -> dict[str, Array]:
-        """Everything that has a value in each row, by name."""
+        """Arrays with a value in each row, by name."""
         names = ("vectors", "actions", "rewards", "terminals", "timeouts", "live", "number")
         arrays: dict[str, Array] = {name: getattr(self, name) for name in names}
         return arrays | {f"images/{key}": images for key, images in self.images.items()}
@@ -184,7 +184,7 @@ class StepRing:
         self._unsettle()
 
     def add_episode(self, episode: Episode, lane: int = 0) -> None:
-        """Remember a whole episode; its last step is left out where nobody knows what it led to."""
+        """Store a whole episode; its last step is left out if its next observation is unknown."""
         rewards = np.asarray(episode.rewards, dtype=np.float32).reshape(-1)
         terminals = np.asarray(episode.terminals).reshape(-1) > 0
         length = len(rewards)
@@ -227,7 +227,7 @@ class StepRing:
                 self.vectors[rows, self.columns[key]] = flat
 
     def _remember(self, rows: Any, count: int) -> None:
-        """These ``count`` rows, none twice and all forgotten before, hold a step each."""
+        """These ``count`` rows, none twice and all cleared before, hold a step each."""
         self._size += count
         self.live[rows] = True
 
@@ -243,7 +243,7 @@ class StepRing:
         self._unsettle()
 
     def drop_episodes(self, lanes: NDArray[np.int64]) -> None:
-        """Forget the running episodes of these environments, as if they had not begun."""
+        """Remove the unfinished episodes of these environments."""
         for lane in lanes:
             steps = min(int(self.running[lane]), self.length - 1)
             positions = (self.position[lane] - 1 - np.arange(steps)) % self.length
@@ -286,7 +286,7 @@ class StepRing:
         return self._reach(rows, np.minimum(ahead, longest - 1 - self.number[rows]), 1)
 
     def _reach(self, rows: NDArray[np.int64], most: Array, direction: int) -> NDArray[np.int64]:
-        """(B,) how far the episodes of these steps go on, at most as far as their environment wrote without a break.
+        """(B,) number of steps by which the episodes of these steps continue, within what was written without a break.
 
         Rows follow each other in time there, so that those of one episode come first: their last is found by halving.
         """
@@ -302,7 +302,7 @@ class StepRing:
         return low
 
     def episodes(self) -> Iterator[Episode]:
-        """What is stored, episode by episode; of an episode that is partly overwritten, what is left."""
+        """Yield what is stored, episode by episode; of an episode that is partly overwritten, the rest."""
         for lane in range(self.num_envs):
             oldest = int(self.position[lane]) if self.wrapped[lane] else 0
             order = (oldest + np.arange(self.length)) % self.length

@@ -1,4 +1,4 @@
-"""What is stored in a ring, for files, and back."""
+"""State of a ring, for files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from imitate.online.ring import StepRing
 
 
 def ring_state(ring: StepRing) -> dict[str, Any]:
-    """Everything stored, as tensors and numbers; rows are views, not copies."""
+    """Return everything stored, as tensors and scalars; rows are views, not copies."""
     filled = min(ring.filled + 1, ring.length) * ring.num_envs
     counters = {"position": ring.position, "running": ring.running, "wrapped": ring.wrapped}
     return {
@@ -23,7 +23,7 @@ def ring_state(ring: StepRing) -> dict[str, Any]:
 
 
 def restore_ring(ring: StepRing, state: Mapping[str, Any]) -> None:
-    """Go on from :func:`ring_state`.
+    """Restore :func:`ring_state`.
 
     Raises:
         CheckpointError: it is of other observations, actions, environments or capacity.

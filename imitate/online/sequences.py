@@ -1,4 +1,4 @@
-"""A memory that replays sequences of steps, with the recurrent state in which they were taken.
+"""Replay buffer of sequences of steps, with the recurrent state in which they were taken.
 
 As in R2D2 (Kapturowski et al., ICLR 2019): the state before a sequence's first step is what it was when the step was
 taken, with the weights of that time; up to ``burn_in`` steps before the sequence bring it up to date. Departures:
@@ -52,11 +52,11 @@ class SequenceReplay(ReplayBuffer):
 
     @property
     def stored(self) -> dict[str, Array]:
-        """As in the base class, with the states."""
+        """Arrays of the base class, and the recurrent states."""
         return {**super().stored, **self.states}
 
     def add(self, step: Step, lanes: NDArray[np.int64] | None = None) -> None:
-        """As in the base class, with the states."""
+        """Store a step, and the recurrent states before it."""
         where = self._lanes if lanes is None else lanes
         kept = slice(None) if step.lost is None else ~step.lost
         rows = self.position[where[kept]] * self.num_envs + where[kept]

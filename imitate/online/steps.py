@@ -1,4 +1,4 @@
-"""One step of several environments at once, as collectors give it and memories take it."""
+"""One step of several environments at once, from collectors to replay buffers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Step:
         timeouts: (N,) bool, the clock ended.
         next_obs: (N, ...) by key; at an end the last observation of the episode, not the first of the next one.
         lost: (N,) bool, the environment failed: this is no step, and the episode that ran is void. None: nobody failed.
-        extras: (N, ...) what the policy said beside its actions, such as ``log_prob``.
+        extras: (N, ...) outputs of the policy beside its actions, such as ``log_prob``.
     """
 
     obs: Obs
@@ -39,14 +39,14 @@ class Step:
 
     @property
     def ends(self) -> NDArray[np.bool_]:
-        """(N,) whether an episode ended here, in whatever way."""
+        """(N,) true where an episode ended, by a terminal, a timeout or a failure."""
         ends: NDArray[np.bool_] = self.terminals | self.timeouts
         return ends if self.lost is None else ends | self.lost
 
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """What came out of one episode of online RL.
+    """Statistics of one finished episode.
 
     Attributes:
         env_return: sum of the rewards.
@@ -65,14 +65,14 @@ class EpisodeRecord:
 
 @dataclass(frozen=True)
 class Collected:
-    """What a collector gives.
+    """Steps and episodes from one collection.
 
     Attributes:
         steps: in order.
         lanes: (N,) numbers of the environments in them.
         episodes: those that ended.
         version: of the weights that acted.
-        messages: what people should hear, such as of an environment that crashed.
+        messages: warnings for the console, such as of an environment that crashed.
         lost_lanes: environments whose process is gone; the episodes that ran in them are void.
     """
 

@@ -1,7 +1,7 @@
 """Collection of environment steps in several processes, each with a copy of the policy and its own environments.
 
 Every request carries the newest weights. In step with learning (``max_staleness`` None) a collection waits for all
-processes; apart from it each goes on as soon as its last steps were taken, and learning waits where the weights of a
+processes; otherwise each continues as soon as its last steps were taken, and learning waits where the weights of a
 request that is still out would become too old. A process that dies or hangs is replaced: the steps of its request and
 the episodes that ran in it are lost, and nothing else.
 """
@@ -33,9 +33,9 @@ from imitate.processes import end_with_parent
 
 POLL_S = 0.5
 START_S = 300.0
-"""A process that is not ready after so long counts as hung."""
+"""Time after which a process that is not ready counts as hung."""
 MAX_REPLACEMENTS = 10
-"""So many processes in a row may be replaced without steps from any."""
+"""Largest number of processes that are replaced in a row without steps from any."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class ProcessCollector:
         self._replaced = 0
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
-        """``num_steps`` steps of each environment, or where learning goes on meanwhile of some of them."""
+        """``num_steps`` steps of each environment, or of some of them where updates do not wait."""
         for worker in self._workers:
             if worker.request is None:
                 self._send(worker, num_steps, random)
@@ -134,12 +134,12 @@ class ProcessCollector:
         return {"Metrics/Staleness": float(self.staleness)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers of the episodes and states of the processes' random numbers, as they were told last."""
+        """Episode counters and states of the processes' random numbers, as last received."""
         states = [worker.state for worker in self._workers]
         return {"workers": [None if state is None else _tensors(state) for state in states]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`: running episodes are left."""
+        """Restore :meth:`state_dict`: running episodes are left."""
         for worker, saved in zip(self._workers, state["workers"], strict=True):
             worker.restore(None if saved is None else _arrays(saved))
 
@@ -153,7 +153,7 @@ class ProcessCollector:
         worker.send(_Request(num_steps, random, self.progress, self.version, weights))
 
     def _receive(self) -> tuple[list[Collected], list[int]]:
-        """What has come: from all where learning waits, else from at least one."""
+        """Receive steps: from all processes where learning waits, else from at least one."""
         parts: list[Collected] = []
         lost: list[int] = []
         waiting = [worker for worker in self._workers if worker.request is not None]
@@ -181,10 +181,10 @@ class ProcessCollector:
         self._replaced += 1
         if self._replaced >= MAX_REPLACEMENTS:
             raise EnvError(
-                f"{words}; {MAX_REPLACEMENTS} in a row: see what imitate check-env says, or collect with "
+                f"{words}; {MAX_REPLACEMENTS} in a row: run imitate check-env, or collect with "
                 "train.online.num_workers 0"
             )
-        self._messages.append(f"{words}; its episodes are left out, another one goes on")
+        self._messages.append(f"{words}; its episodes are left out, another one takes its place")
         worker.start_anew()
 
 
@@ -204,7 +204,7 @@ class _Worker:
         self._steps = context.RawValue("Q", 0)
         self._seen, self._seen_at = 0, time.monotonic()
         self.process = context.Process(
-            target=_practise, args=(theirs, self._steps, self.blueprint), daemon=True
+            target=_collect_in_process, args=(theirs, self._steps, self.blueprint), daemon=True
         )
         self.process.start()
         theirs.close()
@@ -236,7 +236,7 @@ class _Worker:
         return Collected(**collected)
 
     def hangs(self, timeout_s: float) -> bool:
-        """Whether the process has done no step for so long."""
+        """Return true if the process has done no step for so long."""
         if not self.process.is_alive():
             return False
         if self._steps.value != self._seen:
@@ -254,7 +254,7 @@ class _Worker:
             self.restore(self.state)
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Let the process go on from a state."""
+        """Let the process resume from a state."""
         self.state = state
         if state is not None:
             self.connection.send(state)
@@ -270,7 +270,7 @@ class _Worker:
 
 
 def acting_weights(algo: Algo) -> dict[str, Any]:
-    """What acting needs to know of an algorithm that learns elsewhere, as plain arrays."""
+    """Weights and normalization with which a copy of the algorithm acts in another process, as plain arrays."""
     nets = algo.nets if algo.ema is None else algo.ema.module
     names = (algo.main_net, *algo.acting_nets)
     chosen = {name: nets.get_submodule(name).state_dict() for name in names}
@@ -326,7 +326,7 @@ def _side_by_side(steps: Sequence[Step]) -> Step:
     )
 
 
-def _practise(connection: Connection, steps: Any, blueprint: Blueprint) -> None:
+def _collect_in_process(connection: Connection, steps: Any, blueprint: Blueprint) -> None:
     """Answer requests until the pipe closes: the main function of a worker process."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -190,5 +190,5 @@ def test_explain_says_what_a_key_means_and_what_robomimic_does(tmp_path):
     assert found["observation.encoder.rgb.core_kwargs.feature_dimension"]["meaning"] != ""
     text = run("explain", str(file), "--differing").stdout
     assert "train.max_grad_norm = 1.0" in text
-    assert "heeded by BC only" in text
+    assert "used by BC only" in text
     assert "batch_size" not in text

@@ -79,7 +79,7 @@ def test_randomizers_may_be_one_or_a_list():
         ),
         (
             {"encoder": {"rgb": {"obs_randomizer_kwargs": [{}]}}},
-            "observation.encoder.rgb: obs_randomizer_kwargs is a list: it wants one object per name",
+            "observation.encoder.rgb: obs_randomizer_kwargs is a list: give one object per name",
         ),
         (
             {
@@ -87,7 +87,7 @@ def test_randomizers_may_be_one_or_a_list():
                     "rgb": {"obs_randomizer_class": ["A", "B"], "obs_randomizer_kwargs": [{}]}
                 }
             },
-            "it wants one object per name in the list obs_randomizer_class",
+            "give one object per name in the list obs_randomizer_class",
         ),
     ],
 )

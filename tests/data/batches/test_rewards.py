@@ -48,7 +48,7 @@ def test_limits_come_after_everything_else():
 
 
 def test_limits_have_an_order():
-    with pytest.raises(ConfigError, match=r"clip: \[1.0, -1.0\] wants the lower limit first"):
+    with pytest.raises(ConfigError, match=r"clip \[1.0, -1.0\] wants the lower limit first"):
         load_config({"algo_name": "iql", "train": {"reward": {"clip": [1.0, -1.0]}}})
 
 
