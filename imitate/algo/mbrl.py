@@ -56,7 +56,7 @@ class MBRLConfig(AlgoSection):
     )
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Transitions of one step; images of the sample's step, the next ones come with the transition."""
+        """Transitions of one step."""
         return DataNeeds(transitions=Transitions(discount=self.discount), observed_steps=1)
 
     def conflicts(self, config: BaseConfig) -> list[str]:

@@ -116,3 +116,28 @@ def test_the_table_has_the_keys_of_the_kind_that_is_the_default():
 def test_values_to_try_of_a_kind():
     tree = {"algo_name": "config_machine", "algo": {"part": {"type": "belt", "length": [1.0, 2.0]}}}
     assert expand(tree)[1] == {"algo.part.length": [1.0, 2.0]}
+
+
+def test_a_kind_of_another_package_registers_itself_when_its_entry_point_is_loaded(monkeypatch):
+    parts = Kinds("algo.part", "imitate.dynamics", "imitate.parts", Part, ("wheel",))
+
+    class Point:
+        name = "theirs"
+
+        def load(self):
+            parts.register("theirs", Wheel)(object)
+
+    points = {("imitate.parts", None): [Point()], ("imitate.parts", "theirs"): [Point()]}
+    monkeypatch.setattr(
+        "imitate.config.kinds.installed_points",
+        lambda group, name=None: points.get((group, name), []),
+    )
+    with pytest.raises(ConfigError, match=r"algo\.part: no type 'thiers'; did you mean 'theirs'"):
+        parts.find("thiers")
+    assert parts.find("theirs") == (object, Wheel)
+
+
+@pytest.mark.parametrize("name", ["whel", "os.path", "../x", ""])
+def test_what_is_no_name_of_a_kind_imports_nothing(name):
+    with pytest.raises(ConfigError, match=r"algo\.part: no type"):
+        PARTS.find(name)
