@@ -44,6 +44,7 @@ from imitate.algo.policy_state import (
     where_state,
     without_plan,
 )
+from imitate.algo.relative import no_reference, rebased
 from imitate.auxiliary.auxiliary import Auxiliary
 from imitate.auxiliary.auxiliary import built as auxiliaries_of
 from imitate.config import Config, Section
@@ -237,7 +238,8 @@ class Algo(ABC, Generic[ConfigT]):
         Returns:
             tensors on the device; observations float, images CHW, normalized as ``self.preprocess`` says.
         """
-        prepared = prepared_batch(batch, self.preprocess, self.encoding, self.device)
+        chunks = self.execution is not None
+        prepared = prepared_batch(batch, self.preprocess, self.encoding, self.device, chunks=chunks)
         return checked_batch(self, self._select_batch(prepared))
 
     def _select_batch(self, batch: Batch) -> Batch:
@@ -317,7 +319,9 @@ class Algo(ABC, Generic[ConfigT]):
     def initial_state(self, batch_size: int) -> PolicyState:
         """State of B policies that have seen nothing yet."""
         own = self._initial_policy_state(batch_size)
-        return {"policy": own, **no_frames(self.encoding, batch_size, self.device)}
+        frames = no_frames(self.encoding, batch_size, self.device)
+        reference = no_reference(self.preprocess, self.execution, batch_size, self.device)
+        return {"policy": own, **frames, **reference}
 
     def reset_state(self, state: PolicyState, mask: Tensor) -> PolicyState:
         """A new state: fresh where ``mask`` (B,) is true, else as it was."""
@@ -360,10 +364,11 @@ class Algo(ABC, Generic[ConfigT]):
             explore: act with the learned noise rather than as in evaluation.
             generator: source of randomness; the default generator otherwise.
         """
+        state, reference = rebased(self.preprocess, self.execution, obs, state)
         obs, frames = remembered(obs, state, self.frame_stack)
         step = self._act(obs, state["policy"], goal, explore=explore, generator=generator)
         step = checked_step(self, step, PolicyStep)
-        return step._replace(state={"policy": step.state, **frames})
+        return step._replace(state={"policy": step.state, **frames, **reference})
 
     def _act(
         self,

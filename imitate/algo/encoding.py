@@ -91,6 +91,8 @@ def prepared_batch(
     preprocess: Preprocess,
     encoding: Encoding,
     device: torch.device,
+    *,
+    chunks: bool = False,
 ) -> dict[str, Any]:
     """Tensors of a raw batch on the device: actions normalized, observations as networks see them.
 
@@ -99,16 +101,24 @@ def prepared_batch(
         preprocess: prepares them.
         encoding: says which observations are seen; others are left out.
         device: where the networks live.
+        chunks: actions that are relative to an observation all are to that of the window's own step, at which a chunk
+            begins; by default each to that of its own step.
     """
     prepared: dict[str, Any] = {
         key: value.to(device, non_blocking=True)
         for key, value in batch.items()
         if isinstance(value, Tensor)
     }
-    for key in ("actions", "next_actions"):
-        if key in prepared:
-            prepared[key] = preprocess.normalize_actions(prepared[key])
     for group, keys in encoding.in_batches.items():
         if batch.get(group):
             prepared[group] = preprocess.prepare_obs(batch[group], keys)
+    now = encoding.frames - 1 if chunks else slice(None)
+    references = {
+        key: value[:, now]
+        for key, value in prepared.get("obs", {}).items()
+        if key in preprocess.reference_keys
+    }
+    for key in ("actions", "next_actions"):
+        if key in prepared:
+            prepared[key] = preprocess.normalize_actions(prepared[key], references)
     return prepared

@@ -88,6 +88,14 @@ class ChunkExecution:
         ahead = _gather(plan, steps.clamp(max=self.size - 1))
         return ahead[:, 0], {"plan": plan, "position": position + 1}, {"chunk": ahead}
 
+    def mapped(self, state: Inputs, convert: Callable[[Tensor], Tensor]) -> Inputs:
+        """The state with other actions: ``convert``, an affine map, of those (B, K, A) that it holds."""
+        if self.temporal_ensemble is None:
+            return {**state, "plan": convert(state["plan"])}
+        weight = state["weight"][..., None]
+        mean = state["sum"] / weight.clamp(min=torch.finfo(weight.dtype).tiny)
+        return {**state, "sum": convert(mean) * weight}
+
     def _replanned(self, old: Tensor, position: Tensor, chunk: Tensor) -> tuple[Tensor, Tensor]:
         """Plans that begin now: what is left of the old ones during the latency, then the new chunks.
 

@@ -112,7 +112,7 @@ class FrozenPolicy(nn.Module):
             for key in algo.obs_shapes
         }
         step = algo.act(seen, state, generator=generator)
-        action = around.normalize_actions(own.unnormalize_actions(step.action))
+        action = around.normalize_actions(own.unnormalize_actions(step.action, seen), obs)
         return action.clamp(-1.0, 1.0), step.state
 
     def cut_plan(self, state: PolicyState) -> PolicyState:

@@ -17,7 +17,7 @@ from pydantic import (
 from typing_extensions import Self
 
 from imitate.config.online import OnlineConfig
-from imitate.config.section import Section
+from imitate.config.section import OpenSection, Section
 
 ALL_DEMOS = "all"
 """Filter key of every demo of a file, unless a mask of the file has this name."""
@@ -86,6 +86,16 @@ class ActionConfigs(Section):
     entry_type: ClassVar[type[Section] | None] = ActionConfig
 
     __pydantic_extra__: dict[str, ActionConfig] = Field(init=False)
+
+
+class PreprocessStepConfig(OpenSection):
+    """One step of the preprocessing pipeline; its options stand beside its name."""
+
+    step: str = Field(
+        min_length=1,
+        description="Name: clip, pad, relative_actions, resize, tokenize, one of another package, or "
+        "normalize for the place of obs_normalization and action_config.",
+    )
 
 
 class RewardConfig(Section):
@@ -171,6 +181,12 @@ class TrainConfig(Section):
         description="An .npz file with instructions (N,) and embeddings (N, D), the observation "
         "lang_emb; null: one-hot over the instructions in the data.",
     )
+    language_bytes: PositiveInt | None = Field(
+        None,
+        description="lang_emb is the text itself, so many UTF-8 bytes with zeros behind, for a step "
+        "of preprocess that tokenizes it: the policy may then be told instructions that the data "
+        "do not have; null: lang_emb is a vector.",
+    )
     num_data_workers: NonNegativeInt = Field(
         0, description="Processes that read data; 0 is best for data in RAM."
     )
@@ -223,6 +239,11 @@ class TrainConfig(Section):
     )
     action_config: ActionConfigs = Field(
         ActionConfigs(), description="Per action key: normalization and rotation format."
+    )
+    preprocess: tuple[PreprocessStepConfig, ...] = Field(
+        (),
+        description="Further steps between the data and the networks, in order, for training, "
+        "evaluation and deployment alike.",
     )
     goal_mode: Literal["last"] | None = Field(
         None, description="last: the goal is the demo's last observation; null: no goal."
@@ -300,6 +321,14 @@ class TrainConfig(Section):
                 f"but obs_normalization is {found}: remove one"
             )
         return {**data, "obs_normalization": "mean_std"}
+
+    @model_validator(mode="after")
+    def _one_form_of_language(self) -> Self:
+        if self.language_bytes is not None and self.language_embeddings is not None:
+            raise ValueError(
+                "language_bytes gives texts and language_embeddings vectors: set one of them to null"
+            )
+        return self
 
     @model_validator(mode="after")
     def _each_action_key_has_an_entry(self) -> Self:

@@ -26,16 +26,26 @@ class Instructions:
     Attributes:
         names: distinct instructions; the number of one is its ``task_id``.
         vectors: (number of instructions, D) float32.
+        are_texts: True where a vector is the instruction itself, its UTF-8 bytes with zeros behind, so that an
+            instruction may be any that is not longer.
     """
 
     names: tuple[str, ...]
     vectors: NDArray[np.float32]
+    are_texts: bool = False
 
     @classmethod
     def one_hot(cls, names: Iterable[str]) -> Self:
         """Without any model of language: instruction i of the sorted ones is the i-th unit vector."""
         known = tuple(sorted(set(names)))
         return cls(known, np.eye(len(known), dtype=np.float32))
+
+    @classmethod
+    def texts(cls, names: Iterable[str], size: int) -> Self:
+        """Instructions whose vectors are their ``size`` UTF-8 bytes."""
+        known = tuple(sorted(set(names)))
+        vectors = np.array([_bytes_of(name, size) for name in known], dtype=np.float32)
+        return cls(known, vectors.reshape(-1, size), are_texts=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -88,18 +98,34 @@ class Instructions:
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """(D,) the vector of an instruction."""
+        if self.are_texts:
+            return _bytes_of(name, self.size)
         vector: NDArray[np.float32] = self.vectors[self.number(name)]
         return vector
 
     def to_dict(self) -> dict[str, Any]:
         """For a checkpoint: lists and numbers."""
-        return {"instructions": list(self.names), "embeddings": self.vectors.tolist()}
+        saved = {"instructions": list(self.names), "embeddings": self.vectors.tolist()}
+        return {**saved, "are_texts": True} if self.are_texts else saved
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
         """The inverse of :meth:`to_dict`."""
         vectors: ArrayLike = saved["embeddings"]
-        return cls(tuple(saved["instructions"]), np.asarray(vectors, dtype=np.float32))
+        return cls(
+            tuple(saved["instructions"]),
+            np.asarray(vectors, dtype=np.float32),
+            are_texts=saved.get("are_texts") is True,
+        )
+
+
+def _bytes_of(text: str, size: int) -> NDArray[np.float32]:
+    data = text.encode()
+    if len(data) > size:
+        raise UserError(
+            f"instruction '{text}' has {len(data)} bytes; wanted at most {size} (train.language_bytes)"
+        )
+    return np.frombuffer(data.ljust(size, b"\0"), dtype=np.uint8).astype(np.float32)
 
 
 def instruction_of(attrs: Mapping[str, Any], given: str | None = None) -> str | None:

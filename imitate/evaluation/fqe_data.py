@@ -229,7 +229,8 @@ def answers_of(
 
     def actions(raw: dict[str, Tensor]) -> Tensor:
         obs = algo.preprocess.prepare_obs(raw, algo.obs_shapes)
-        taken = algo.preprocess.unnormalize_actions(_act(algo, obs, generator)).cpu()
+        newest = {key: value[:, -1] for key, value in obs.items()}
+        taken = algo.preprocess.unnormalize_actions(_act(algo, obs, generator), newest).cpu()
         clipped = torch.minimum(torch.maximum(taken, limits[0]), limits[1])
         return (clipped - recorded.action_offset) / recorded.action_scale
 

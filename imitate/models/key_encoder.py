@@ -26,6 +26,7 @@ from imitate.models.randomizers import (
     Randomizer,
 )
 from imitate.models.scan import ScanCore
+from imitate.models.token_core import TokenCore
 from imitate.models.visual import VisualCore, VisualCoreLanguageConditioned
 
 ENTRY_POINTS = "imitate.encoders"
@@ -34,6 +35,7 @@ CORES: dict[str, Any] = {
     "VisualCore": VisualCore,
     "VisualCoreLanguageConditioned": VisualCoreLanguageConditioned,
     "ScanCore": ScanCore,
+    "TokenCore": TokenCore,
 }
 RANDOMIZERS: dict[str, Any] = {
     "CropRandomizer": CropRandomizer,

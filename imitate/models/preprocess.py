@@ -153,6 +153,34 @@ class Preprocess(nn.Module):
         return cls(raw, modalities, action_dims)
 
     @classmethod
+    def unfitted(
+        cls,
+        raw_shapes: Mapping[str, Sequence[int]],
+        modalities: Mapping[str, str],
+        action_dims: Mapping[str, int],
+        *,
+        obs_normalization: str | None = None,
+        action_config: Mapping[str, Any] | None = None,
+        unit_range_keys: Collection[str] = (),
+        obs_clip: float | None = None,
+        steps: Sequence[Mapping[str, Any]] = (),
+    ) -> Self:
+        """Pipeline with shapes and names, for :meth:`fit`; arguments as in :meth:`from_statistics`."""
+        layout = ActionLayout.from_config(action_dims, action_config or {})
+        modes: dict[str, str | None] = {}
+        for name, action_key in layout.keys.items():
+            modes[name] = (action_config or {}).get(name, {}).get("normalization", None)
+            if modes[name] is not None and action_key.learned != action_key.stored:
+                raise ConfigError(
+                    f"train.action_config.{name}.normalization is '{modes[name]}', but rotations that are converted to "
+                    "6d are within [-1, 1] already; set it to null"
+                )
+        normalize = Normalize(obs_normalization, modes, unit_range_keys)
+        return cls(
+            raw_shapes, modalities, layout, obs_clip=obs_clip, steps=steps, normalize=normalize
+        )
+
+    @classmethod
     def from_statistics(
         cls,
         raw_shapes: Mapping[str, Sequence[int]],
@@ -183,23 +211,15 @@ class Preprocess(nn.Module):
             steps: see the class.
             samples: windows of the data, for statistics of what ``steps`` have changed.
         """
-        layout = ActionLayout.from_config(action_dims, action_config or {})
-        modes: dict[str, str | None] = {}
-        for name, action_key in layout.keys.items():
-            modes[name] = (action_config or {}).get(name, {}).get("normalization", None)
-            if modes[name] is not None and action_key.learned != action_key.stored:
-                raise ConfigError(
-                    f"train.action_config.{name}.normalization is '{modes[name]}', but rotations that are converted to "
-                    "6d are within [-1, 1] already; set it to null"
-                )
-        normalize = Normalize(obs_normalization, modes, unit_range_keys)
-        pipeline = cls(
+        pipeline = cls.unfitted(
             raw_shapes,
             modalities,
-            layout,
+            action_dims,
+            obs_normalization=obs_normalization,
+            action_config=action_config,
+            unit_range_keys=unit_range_keys,
             obs_clip=obs_clip,
             steps=steps,
-            normalize=normalize,
         )
         pipeline.fit(statistics, samples)
         return pipeline
@@ -356,7 +376,12 @@ class Preprocess(nn.Module):
         """What networks predict, relative to one observation, as the same actions relative to another."""
         if not self.reference_keys:
             return actions
-        relative = [step for step in self._action_steps if not isinstance(step, Rotations)]
+        # Rotations stay as they are learned; limits are for what is learned, not for what is executed.
+        relative = [
+            step
+            for step in self._action_steps
+            if step.invertible and not isinstance(step, Rotations)
+        ]
         before, after = self._reference(old), self._reference(new)
         for step in reversed(relative):
             actions = step.inverse_actions(actions, before)

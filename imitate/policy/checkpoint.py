@@ -42,7 +42,8 @@ from imitate.policy.structure import check_structure, check_weights, stored_numb
 from imitate.recognition import diagnosis, hdf5_words
 from imitate.version import __version__
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of checkpoints with steps of ``train.preprocess``; others are written as version 1, which earlier releases read."""
 _PARTS = ("algo_name", "config", "env_metadata", "shape_metadata", "model", "preprocess")
 
 
@@ -62,7 +63,7 @@ def checkpoint_dict(
     ``model`` stands in for :meth:`Algo.serialize` where not all of that is known.
     """
     return {
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if algo.preprocess.chosen_steps else 1,
         "algo_name": algo.global_config.algo_name,
         "config": algo.global_config.to_json(),
         "env_metadata": _plain(env_metadata),

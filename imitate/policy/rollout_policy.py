@@ -62,6 +62,7 @@ class RolloutPolicy:
         self.obs_keys = tuple(key for key in self._all_keys if key != served)
         self.goal_keys = tuple(algo.goal_shapes)
         self._state: PolicyState | None = None
+        self._seen: dict[str, Tensor] = {}
         self._batch_size = 0
         self.last_extras: Mapping[str, Tensor] = MappingProxyType({})
         self.lang: str | None = None
@@ -128,9 +129,10 @@ class RolloutPolicy:
                 "call start_episode() before the number of environments changes"
             )
         step = self.algo.act(obs, self._state, goal_obs)
-        action = self._unnormalized(step.action)
+        action = self._unnormalized(step.action, obs)
         refuse_action(action)
         self._state = step.state
+        self._seen = obs
         self.last_extras = MappingProxyType(step.extras)
         return self._clipped(action if batched_ob else action[0])
 
@@ -190,7 +192,7 @@ class RolloutPolicy:
         plans no more than one action.
         """
         chunk = self.last_extras.get("chunk")
-        return None if chunk is None else self._clipped(self._unnormalized(chunk))
+        return None if chunk is None else self._clipped(self._unnormalized(chunk, self._seen))
 
     @torch.inference_mode()
     def subgoal(self) -> dict[str, NDArray[np.float32]]:
@@ -224,9 +226,9 @@ class RolloutPolicy:
         obs = self._prepare(self._with_language(ob, False), self._all_keys, False)
         return {key: places[0].cpu().numpy() for key, places in encoder.keypoints(obs).items()}
 
-    def _unnormalized(self, normalized: Tensor) -> NDArray[np.float64]:
-        """What networks predict, in the units of the data."""
-        action = self.algo.preprocess.unnormalize_actions(normalized).cpu().numpy()
+    def _unnormalized(self, normalized: Tensor, obs: dict[str, Tensor]) -> NDArray[np.float64]:
+        """What networks predict at prepared observations, in the units of the data."""
+        action = self.algo.preprocess.unnormalize_actions(normalized, obs).cpu().numpy()
         return action.astype(np.float64)
 
     def _clipped(self, action: NDArray[np.float64]) -> NDArray[np.float64]:

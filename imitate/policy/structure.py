@@ -85,6 +85,9 @@ class _Preprocess(_Part):
     obs: dict[str, _Obs]
     actions: dict[str, _Action]
     obs_clip: Number | None = None
+    version: PositiveInt = 1
+    steps: list[dict[str, Any]] = []
+    tensors: dict[str, torch.Tensor] = {}
 
 
 class _Language(_Part):

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from imitate.algo.factory import algo_factory
+from imitate.algo.relative import check_relative
 from imitate.config import Config
 from imitate.data import DatasetFile
 from imitate.envs import make_env
@@ -135,6 +136,7 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
     env = look_at(meta, config)
     config = _with_choices(config, env)
     preprocess = _preprocess(config, env)
+    check_relative(config, preprocess)
     algo = algo_factory(
         config.algo_name, config, preprocess.obs_shapes, preprocess.action_dim, device
     )
@@ -219,4 +221,5 @@ def _preprocess(config: Config, env: EnvSpec) -> Preprocess:
         {"actions": env.action_dim},
         action_affine=affine,
         obs_clip=config.train.obs_clip,
+        steps=[entry.to_dict() for entry in config.train.preprocess],
     )

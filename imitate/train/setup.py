@@ -18,6 +18,7 @@ import torch
 
 from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
+from imitate.algo.relative import check_relative
 from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.data_paths import MissingFileError, located_file
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
@@ -31,6 +32,7 @@ from imitate.evaluation.environments import environments
 from imitate.models.preprocess import Preprocess
 from imitate.recognition import diagnosis
 from imitate.train.observations import with_observations
+from imitate.train.samples import samples_of
 from imitate.train.start import start_from
 from imitate.train.training_data import (
     TrainingData,
@@ -132,16 +134,17 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
     config = config.with_overrides(_numbers_for_null(config, train_set, valid_set))
     _, raw_shapes, action_dims, action_low, action_high = dataset_metadata(config)
     modalities = config.observation.modalities_of_all()
-    preprocess = Preprocess.from_statistics(
+    preprocess = Preprocess.unfitted(
         {key: raw_shapes[key] for key in modalities},
         modalities,
         action_dims,
-        train_set.statistics(),
         obs_normalization=config.train.obs_normalization,
         unit_range_keys=config.observation.unit_range_keys(),
         action_config=dict(config.train.action_config.items()),
         obs_clip=config.train.obs_clip,
+        steps=[entry.to_dict() for entry in config.train.preprocess],
     )
+    check_relative(config, preprocess)
     algo = algo_factory(
         config.algo_name,
         config,
@@ -150,6 +153,8 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
         device,
         load_pretrained=not resumed and config.experiment.ckpt_path is None,
     )
+    algo.preprocess = preprocess
+    preprocess.fit(train_set.statistics(), functools.partial(samples_of, train_set, algo))
     algo.preprocess = preprocess.to(device)
     action_low, action_high = preprocess.actions.sent_limits(action_low, action_high)
     if config.experiment.ckpt_path is not None and not resumed:
@@ -202,6 +207,11 @@ def _numbers_for_null(config: Config, train_set: Any, valid_set: Any) -> dict[st
 def _normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
     entries = config.train.action_config.to_dict()
     chosen = [key for key in config.train.action_keys if entries[key]["normalization"] == "auto"]
+    if chosen and any(entry.step == "relative_actions" for entry in config.train.preprocess):
+        raise ConfigError(
+            f"train.action_config.{chosen[0]}.normalization is 'auto', which looks at actions as they are stored, but "
+            "step 'relative_actions' changes them: wanted 'min_max', 'gaussian', 'quantile' or null"
+        )
     for key in chosen:
         stats = train_set.statistics()["actions"][key]
         entries[key]["normalization"] = action_normalization(stats.min, stats.max)

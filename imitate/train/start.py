@@ -31,6 +31,15 @@ def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
             f"{preprocess.obs_shapes} and {preprocess.action_dim} actions, the data or environment have "
             f"{algo.preprocess.obs_shapes} and {algo.ac_dim}"
         )
+    theirs, ours = (
+        [{"step": step.name, **step.options} for step in pipeline.chosen_steps]
+        for pipeline in (preprocess, algo.preprocess)
+    )
+    if theirs != ours:
+        raise CheckpointError(
+            f"experiment.ckpt_path: {path} was trained with train.preprocess {theirs}, this configuration has {ours}: "
+            "set train.preprocess to the former"
+        )
     try:
         algo.deserialize(ckpt["model"], load_optimizers=False)
         if with_optimizers:

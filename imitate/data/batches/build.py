@@ -95,7 +95,9 @@ def instructions_of(config: Config) -> Instructions:
     """The instructions that are known: the table ``train.language_embeddings``, else those of the training demos."""
     if config.train.language_embeddings is not None:
         return Instructions.load(located_file(config, "train.language_embeddings"))
-    return Instructions.one_hot(instructions_in(training_sources(config)))
+    names = instructions_in(training_sources(config))
+    size = config.train.language_bytes
+    return Instructions.one_hot(names) if size is None else Instructions.texts(names, size)
 
 
 def _validation_sources(sources: list[DataSource], config: Config) -> list[DataSource]:

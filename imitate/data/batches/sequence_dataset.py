@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -304,7 +304,29 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         batch["index"] = torch.from_numpy(index)
         return batch
 
+    def windows(self, index: NDArray[np.int64], obs_keys: Collection[str]) -> Batch:
+        """Samples with ``obs`` {key: (B, T, ...)} of these keys, ``actions`` (B, T, A) and ``pad_mask`` alone."""
+        window = self._windows.rows(index)
+        count, steps = window.rows.shape
+
+        def field(key: str) -> Tensor:
+            values = self.store.field(key, window.rows.reshape(-1))
+            return values.view(count, steps, *values.shape[1:])
+
+        batch = Batch(obs={})
+        self._language.add_to(batch, window.demo, steps)
+        held = {key: field(f"obs/{key}") for key in obs_keys if f"obs/{key}" in self.store.fields}
+        batch["obs"].update(held)
+        batch["actions"] = torch.cat([field(key) for key in self.action_keys], -1)
+        batch["pad_mask"] = torch.from_numpy(window.real)
+        return batch
+
     # ---- about the data --------------------------------------------------------------------------
+
+    @property
+    def window_steps(self) -> int:
+        """T, steps in a window."""
+        return self._windows.length
 
     @property
     def demos(self) -> list[str]:

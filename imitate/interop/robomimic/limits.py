@@ -34,6 +34,9 @@ def check_exportable(algo: Algo, release: str) -> None:
     problems = [*_of_algorithm(algo, release), *_of_observations(algo), *_of_actions(algo, release)]
     if algo.preprocess.obs_clip is not None:
         problems.append("train.obs_clip: it does not bound observations")
+    if algo.preprocess.chosen_steps:
+        names = ", ".join(step.name for step in algo.preprocess.chosen_steps)
+        problems.append(f"train.preprocess: it has no steps such as {names}")
     if problems:
         raise CheckpointError(
             f"robomimic {release} cannot act like this policy: {'; '.join(problems)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -68,7 +68,7 @@ class PreprocessStep(nn.Module):
         changes_actions: True for a step that changes actions.
         invertible: False where :meth:`inverse_obs` does not give back the values that :meth:`forward_obs` got.
         keeps_statistics: True where statistics (per channel of images) are the same after the step as before.
-        after_normalization: True for a step that belongs behind the normalization.
+        side: 'before' or 'after', where a step belongs on that side of the normalization; None: either.
         references: observations that actions are relative to, see :meth:`forward_actions`.
     """
 
@@ -77,7 +77,7 @@ class PreprocessStep(nn.Module):
     changes_actions: bool = False
     invertible: ClassVar[bool] = True
     keeps_statistics: ClassVar[bool] = False
-    after_normalization: ClassVar[bool] = False
+    side: ClassVar[Literal["before", "after"] | None] = None
     references: tuple[str, ...] = ()
 
     def bind(self, spec: Spec) -> Spec:

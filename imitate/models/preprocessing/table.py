@@ -7,14 +7,24 @@ from typing import Any
 
 from imitate.errors import ConfigError, nearest
 from imitate.models.options import arguments, chosen_or_installed
+from imitate.models.preprocessing.images import Resize
+from imitate.models.preprocessing.pad import Pad
+from imitate.models.preprocessing.relative import RelativeActions
 from imitate.models.preprocessing.standard import Clip
 from imitate.models.preprocessing.step import PreprocessStep
+from imitate.models.preprocessing.tokens import HashTokens
 
 ENTRY_POINTS = "imitate.preprocess"
 NORMALIZE = "normalize"
 """Name of the place of the normalization in a list of steps."""
 
-STEPS: dict[str, type[PreprocessStep]] = {"clip": Clip}
+STEPS: dict[str, type[PreprocessStep]] = {
+    "clip": Clip,
+    "pad": Pad,
+    "relative_actions": RelativeActions,
+    "resize": Resize,
+    "tokenize": HashTokens,
+}
 
 
 def make_step(entry: Mapping[str, Any], place: str = "train.preprocess") -> PreprocessStep:
@@ -74,11 +84,11 @@ def make_steps(
             passed = True
             continue
         step = make_step(entry, place)
-        if step.after_normalization and not passed:
-            if marked:
-                raise ConfigError(
-                    f"{place}: step '{step.name}' stands before the entry 'normalize'; wanted it behind"
-                )
-            passed = True
+        passed = passed or (step.side == "after" and not marked)
+        if step.side == ("before" if passed else "after"):
+            raise ConfigError(
+                f"{place}: step '{step.name}' is {'behind' if passed else 'before'} the normalization; wanted it "
+                f"{'before' if passed else 'behind'} the entry 'normalize'"
+            )
         (after if passed else before).append(step)
     return before, after

@@ -1,0 +1,83 @@
+"""Vectors at a common length."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from imitate.errors import ConfigError
+from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
+
+
+class Pad(PreprocessStep):
+    """Zeros behind an observation or the action, up to a length, as one network for several robots wants.
+
+    Args:
+        dim: length of the vector.
+        observation: its key; None: the action.
+
+    Attributes:
+        mask: (dim,) bool, true for the numbers that are real.
+    """
+
+    side = "after"
+    mask: Tensor
+
+    def __init__(self, dim: int, observation: str | None = None) -> None:
+        super().__init__()
+        self.dim = int(dim)
+        self._key = observation
+        self.changes_actions = observation is None
+        self.register_buffer("mask", torch.ones(self.dim, dtype=torch.bool))
+        self._real = self.dim
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        if self._key is None:
+            self._set_real(sum(spec.actions.values()), "the action")
+            missing = self.dim - self._real
+            padding = {PADDING: missing} if missing else {}
+            return Spec(spec.obs, {**spec.actions, **padding})
+        space = spec.space(self._key, self.name)
+        if space.modality != "low_dim" or len(space.shape) != 1:
+            raise ConfigError(
+                f"{self.name}: observation '{self._key}' is {space.modality} of shape {space.shape}; wanted a vector"
+            )
+        self._set_real(space.shape[0], f"observation '{self._key}'")
+        return spec.with_obs({self._key: space._replace(shape=(self.dim,))})
+
+    def _set_real(self, size: int, what: str) -> None:
+        if size > self.dim:
+            raise ConfigError(
+                f"{self.name}: dim is {self.dim}, but {what} has {size} numbers; wanted at least {size}"
+            )
+        self._real = size
+        self.mask[size:] = False
+
+    def acts_on(self, key: str) -> bool:
+        """The chosen observation."""
+        return key == self._key
+
+    def forward_obs(self, key: str, value: Tensor) -> Tensor:
+        """See the base class."""
+        return self._padded(value)
+
+    def inverse_obs(self, key: str, value: Tensor) -> Tensor:
+        """See the base class."""
+        return value[..., : self._real]
+
+    def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        return self._padded(actions)
+
+    def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        return actions[..., : self._real]
+
+    def _padded(self, value: Tensor) -> Tensor:
+        return pad(value, (0, self.dim - self._real))
+
+
+PADDING = "padding"
+"""Action key of the numbers that are no robot's."""

@@ -1,0 +1,103 @@
+"""Actions relative to an observation.
+
+Policies that predict chunks learn goals of a controller better as differences from where the robot is when the chunk
+begins (Chi et al., UMI, RSS 2024, arXiv:2402.10329): the whole chunk has one reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from imitate.errors import ConfigError, nearest
+from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
+
+
+class RelativeActions(PreprocessStep):
+    """Action minus an observation, number by number; and back.
+
+    Args:
+        observation: a vector that the policy sees, such as the position of the gripper.
+        action: action key; None where there is only one.
+        dims: numbers of the action that are made relative; None: the first ones, as many as ``observation_dims`` has.
+        observation_dims: numbers of the observation that these are relative to, as many as ``dims``; None: as many as
+            ``dims`` from the first on; all where that is None too.
+    """
+
+    changes_actions = True
+    side = "before"
+
+    def __init__(
+        self,
+        observation: str,
+        action: str | None = None,
+        dims: Sequence[int] | None = None,
+        observation_dims: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.references = (observation,)
+        self._action = action
+        self._dims = None if dims is None else list(dims)
+        self._observation_dims = None if observation_dims is None else list(observation_dims)
+        self._index: list[int] = []
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        (observation,) = self.references
+        space = spec.space(observation, self.name)
+        if space.modality != "low_dim" or len(space.shape) != 1 or space.is_token:
+            raise ConfigError(
+                f"{self.name}: observation '{observation}' is {space.modality} of shape {space.shape}; wanted a vector"
+            )
+        names = list(spec.actions)
+        action = self._action or names[0]
+        if action not in names or (self._action is None and len(names) > 1):
+            raise ConfigError(
+                f"{self.name}: action is '{self._action}'; wanted a key of train.action_keys "
+                f"({', '.join(names)}); {nearest(action, names)}"
+            )
+        from_dims, dims = self._observation_dims, self._dims
+        if from_dims is None:
+            from_dims = list(range(space.shape[0] if dims is None else len(dims)))
+        dims = list(range(len(from_dims))) if dims is None else dims
+        _check_dims(f"{self.name}: dims", dims, spec.actions[action], f"action '{action}'")
+        _check_dims(
+            f"{self.name}: observation_dims",
+            from_dims,
+            space.shape[0],
+            f"observation '{observation}'",
+        )
+        if len(dims) != len(from_dims):
+            raise ConfigError(
+                f"{self.name}: {len(dims)} dims of the action and {len(from_dims)} observation_dims; wanted as many"
+            )
+        start = sum(spec.actions[name] for name in names[: names.index(action)])
+        self._index = [start + dim for dim in dims]
+        self._from = from_dims
+        return spec
+
+    def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        return actions - self._shift(actions, reference)
+
+    def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        return actions + self._shift(actions, reference)
+
+    def _shift(self, actions: Tensor, reference: Observations) -> Tensor:
+        """The reference at the numbers of the action that are relative to it, 0 elsewhere."""
+        value = reference[self.references[0]][..., self._from].to(actions)
+        while value.dim() < actions.dim():
+            value = value.unsqueeze(-2)
+        shift = torch.zeros(*value.shape[:-1], actions.shape[-1]).to(actions)
+        shift[..., self._index] = value
+        return shift
+
+
+def _check_dims(place: str, dims: Sequence[int], size: int, what: str) -> None:
+    if sorted(set(dims)) != sorted(dims) or any(dim not in range(size) for dim in dims):
+        raise ConfigError(
+            f"{place} is {list(dims)}, but {what} has {size} numbers; wanted different ones from 0 to {size - 1}"
+        )

@@ -1,0 +1,95 @@
+"""Instructions in words as numbers of words."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from imitate.errors import ConfigError
+from imitate.models.preprocessing.step import PreprocessStep, Space, Spec
+
+LANGUAGE_KEY = "lang_emb"
+
+
+class Tokenize(PreprocessStep):
+    """Base of tokenizers: UTF-8 bytes of an instruction, as ``train.language_bytes`` gives them, to ``length`` tokens.
+
+    Tokens are whole numbers as floats, for an encoder such as TokenCore; 0 stands for none. A subclass has its
+    tokenizer in :meth:`encode`, and the number of its tokens in :attr:`vocabulary`.
+
+    Args:
+        length: tokens of an instruction: shorter ones have zeros behind, of longer ones the beginning counts.
+        observation: key of the bytes.
+    """
+
+    invertible = False
+    side = "before"
+    vocabulary: int
+
+    def __init__(self, length: int = 16, observation: str = LANGUAGE_KEY) -> None:
+        super().__init__()
+        if int(length) < 1:
+            raise ConfigError(f"tokenize: length is {length}; wanted at least 1")
+        self.length = int(length)
+        self._key = observation
+        self._known: dict[bytes, list[int]] = {}
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text, each at least 1 and below :attr:`vocabulary`."""
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        space = spec.space(self._key, self.name)
+        if space.modality != "low_dim" or len(space.shape) != 1 or space.is_token:
+            raise ConfigError(
+                f"{self.name}: observation '{self._key}' is {space.modality} of shape {space.shape}; wanted the bytes "
+                "of a text, as train.language_bytes gives them"
+            )
+        return spec.with_obs({self._key: Space((self.length,), "low_dim", is_token=True)})
+
+    def acts_on(self, key: str) -> bool:
+        """The text."""
+        return key == self._key
+
+    def forward_obs(self, key: str, value: Tensor) -> Tensor:
+        """Bytes ``(*B, N)`` to tokens ``(*B, length)``."""
+        rows = value.reshape(-1, value.shape[-1]).to("cpu", torch.uint8)
+        kinds, places = torch.unique(rows, dim=0, return_inverse=True)
+        tokens = torch.tensor([self._row(bytes(row.tolist())) for row in kinds])
+        return tokens[places].view(*value.shape[:-1], self.length).to(value)
+
+    def _row(self, data: bytes) -> list[int]:
+        if data not in self._known:
+            tokens = self.encode(data.rstrip(b"\0").decode(errors="replace"))[: self.length]
+            self._known[data] = tokens + [0] * (self.length - len(tokens))
+        return self._known[data]
+
+
+class HashTokens(Tokenize):
+    """Tokenizer without a table: each word's token is a hash of its letters, so that any words have one.
+
+    Args:
+        length: see the base class.
+        vocabulary: number of tokens; two of W different words share one with probability about W^2 / (2 vocabulary).
+        observation: see the base class.
+    """
+
+    def __init__(
+        self, length: int = 16, vocabulary: int = 4096, observation: str = LANGUAGE_KEY
+    ) -> None:
+        super().__init__(length, observation)
+        if int(vocabulary) < 2:
+            raise ConfigError(f"tokenize: vocabulary is {vocabulary}; wanted at least 2")
+        self.vocabulary = int(vocabulary)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of the words, without regard to capitals and punctuation."""
+        digests = (
+            hashlib.sha256(word.encode()).digest() for word in re.findall(r"\w+", text.lower())
+        )
+        return [1 + int.from_bytes(digest[:8], "big") % (self.vocabulary - 1) for digest in digests]

@@ -1,0 +1,31 @@
+"""Encoder core of tokens, such as those of a tokenized instruction."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from imitate.errors import ConfigError
+from imitate.models.layout import Shape
+
+
+class TokenCore(nn.Module):
+    """Mean of the learned vectors of an observation's tokens; token 0, which stands for none, does not count.
+
+    Args:
+        input_shape: (L,).
+        vocabulary: number of tokens; as large as the tokenizer's.
+        dim: D, numbers in a vector.
+    """
+
+    def __init__(self, input_shape: Shape, vocabulary: int = 4096, dim: int = 64) -> None:
+        super().__init__()
+        if len(input_shape) != 1:
+            raise ConfigError(f"TokenCore: tokens have shape {input_shape}; wanted a vector (L,)")
+        self.vectors = nn.EmbeddingBag(vocabulary, dim, mode="mean", padding_idx=0)
+        self.output_shape = (dim,)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens ``(B, L)`` to ``(B, D)``."""
+        mean: Tensor = self.vectors(torch.round(tokens).long())
+        return mean

@@ -1,0 +1,41 @@
+"""Windows of the training data that steps of ``train.preprocess`` are fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from imitate.algo.algo import Algo
+from imitate.data import SequenceDataset
+from imitate.models.preprocessing.measuring import Sample
+
+MAX_WINDOWS = 20_000
+"""Statistics of changed values are taken from at most so many windows, evenly spread ..."""
+MAX_FRAMES = 1000
+"""... with at most so many images of a key."""
+_WINDOWS_AT_ONCE = 256
+
+
+def samples_of(train_set: SequenceDataset, algo: Algo, keys: Collection[str]) -> Iterator[Sample]:
+    """Windows with these observations, and with the actions that an algorithm learns from them.
+
+    Args:
+        train_set: the data.
+        algo: says which observations actions are relative to: that at which a chunk begins, or each step's own.
+        keys: observations wanted.
+    """
+    first, per_chunk = algo.frame_stack - 1, algo.execution is not None
+    most = min(len(train_set), MAX_WINDOWS)
+    if any(len(train_set.obs_shapes[key]) > 1 for key in keys):
+        most = min(most, max(1, MAX_FRAMES // train_set.window_steps))
+    index = np.linspace(0, len(train_set) - 1, most).astype(np.int64)
+    for part in np.array_split(index, -(-most // _WINDOWS_AT_ONCE)):
+        window = train_set.windows(part, keys)
+        obs, start = window["obs"], first if per_chunk else 0
+        yield Sample(
+            obs,
+            window["actions"][:, start:],
+            {key: obs[key][:, first] if per_chunk else obs[key] for key in keys},
+            window["pad_mask"][:, start:],
+        )
