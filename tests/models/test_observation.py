@@ -346,7 +346,7 @@ def test_a_core_of_another_package():
     [
         (
             {"core_class": "MeanColor"},
-            "core_class: unknown 'MeanColor'; did you mean 'MeanColour'.*known: VisualCore.*TokenCore, MeanColour, Gone",
+            "core_class: unknown 'MeanColor'; did you mean 'MeanColour'.*known: VisualCore.*TokenCore, MeanColour",
         ),
         ({"core_class": "MeanColour", "core_kwargs": {"scal": 2.0}}, "did you mean 'scale'"),
         (
