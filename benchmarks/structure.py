@@ -1,8 +1,9 @@
 """Figures of the code's structure: how deep algorithms are derived, on whom, and how much must be read.
 
-    python -m benchmarks.structure [--json FILE]
+    python -m benchmarks.structure [--json FILE] [--frames]
 
-Read from the source, not run: the figures are the same on every machine.
+Read from the source, not run: the figures are the same on every machine. With ``--frames`` small trainings
+are run, whose frames from ``train()`` to an optimizer's step are counted.
 """
 
 from __future__ import annotations
@@ -189,8 +190,14 @@ def main() -> None:
     """Print the figures, or write them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--frames", action="store_true", help="count frames in small trainings")
     options = parser.parse_args()
     figures = asdict(measure())
+    if options.frames:
+        from benchmarks.frames import measured_frames  # the trainer, which takes seconds to import
+
+        ways = measured_frames().items()
+        figures |= {f"frames_of_{name}": f"{len(way)}: {', '.join(way)}" for name, way in ways}
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     for name, value in figures.items():

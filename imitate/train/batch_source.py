@@ -50,7 +50,7 @@ class BatchSource(Protocol):
     def counts(self) -> dict[str, int]:
         """Counters beside epochs and steps."""
 
-    def describe(self, bad: BadLoss) -> str:
+    def describe(self, bad: BadLoss, epoch: int) -> str:
         """Say where the loss went bad. Raises DatasetError where the data are the reason."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -107,14 +107,14 @@ class DatasetBatches:
         """None."""
         return {}
 
-    def describe(self, bad: BadLoss) -> str:
+    def describe(self, bad: BadLoss, epoch: int) -> str:
         """Say at which step and batch the loss went bad.
 
         Raises:
             DatasetError: the batch holds values that are not finite.
         """
         data, config = self._setup.train_set, self._setup.config
-        words = f"step {bad.step}: the loss is {bad.value:.4g}, {bad.reason}"
+        words = f"step {bad.step} (epoch {epoch}): the loss is {bad.value:.4g}, {bad.reason}"
         if bad.index is None:
             return words
         culprit = bad_input(data, bad.index)

@@ -113,9 +113,10 @@ class OnlineBatches:
         """Updates."""
         return {"updates": self.learner.updates}
 
-    def describe(self, bad: BadLoss) -> str:
+    def describe(self, bad: BadLoss, epoch: int) -> str:
         """Say at which step the loss went bad."""
-        return f"environment step {bad.step}: the loss is {bad.value:.4g}, {bad.reason}"
+        at = f"environment step {bad.step} (epoch {epoch})"
+        return f"{at}: the loss is {bad.value:.4g}, {bad.reason}"
 
     def close(self) -> None:
         """End workers, free simulators."""

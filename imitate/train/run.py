@@ -396,7 +396,7 @@ class Run:
 
     def _go_back(self, bad: BadLoss) -> None:
         """After a bad loss: restore the last checkpoint and leave the bad batches out, or raise."""
-        words = f"epoch {self.state.epoch + 1}, {self._source.describe(bad)}"
+        words = self._source.describe(bad, self.state.epoch + 1)
         before = self.state
         last = self.checkpoints.last
         if self.config.train.on_bad_loss != "rollback":

@@ -127,6 +127,7 @@ def test_the_structure_gets_no_worse():
     assert found.deepest <= 3
     assert found.across_papers == []
     assert found.imports_of_algorithms == []
+    assert found.contract_code_lines <= 170
     assert found.isinstance_outside == []
     assert found.private_uses < 60
     assert found.import_circles == []
