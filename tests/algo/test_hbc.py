@@ -291,9 +291,7 @@ def test_all_parts_go_on_where_they_stopped():
 
 def test_a_policy_tells_its_subgoal_in_the_units_of_the_data():
     algo = make()
-    algo.preprocess.offset.fill_(10.0)
-    algo.preprocess.scale.fill_(2.0)
-    algo.preprocess._refresh()
+    algo.preprocess.set_obs_normalization("x", torch.tensor([10.0]), torch.tensor([2.0]))
     algo.planner.sample_subgoals = lambda obs, *_: {"x": torch.full((len(obs["x"]), 1, 1), 3.0)}
     policy = RolloutPolicy(algo)
     assert policy.subgoal() == {}

@@ -281,7 +281,7 @@ class TestNotFinite:
         algo = make_algo()
         policy = RolloutPolicy(algo, [-1.0, -1.0], [1.0, 1.0])
         algo.preprocess.action_offset[1] = float("inf")
-        algo.preprocess._refresh()
+        algo.preprocess.load_state_dict(algo.preprocess.state_dict())
         with pytest.raises(NotFiniteError, match=r"action has 1 value .* at \[1\]"):
             policy(observation())
         assert dict(policy.last_extras) == {}
@@ -327,7 +327,7 @@ class TestImages:
     def test_floats_beyond_one_are_refused(self, policy, dtype):
         with pytest.raises(UserError, match="'camera' has float.* to 255; wanted uint8 from 0 to"):
             policy(self.image(dtype))
-        assert policy._state is None
+        assert policy.state is None
 
     def test_so_are_images_around_zero_and_wide_integers(self, policy):
         raw = self.image()
