@@ -102,14 +102,14 @@ def _lists(
             yield here, value
 
 
-def _are_alternatives(section: type[Section], key: str, values: list[Any]) -> bool:
+def _are_alternatives(section: type[Section], key: str, values: list[object]) -> bool:
     """Return true if the key takes each of the values, but not their list; ``data`` is a path or a list."""
     if key == "data" or key not in section.model_fields or _takes(section, key, values):
         return False
     return all(_takes(section, key, value) for value in values)
 
 
-def _takes(section: type[Section], key: str, value: Any) -> bool:
+def _takes(section: type[Section], key: str, value: object) -> bool:
     """Return true if the value is valid under the key."""
     field = section.model_fields[key]
     try:
@@ -121,11 +121,11 @@ def _takes(section: type[Section], key: str, value: Any) -> bool:
     return True
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> object:
     return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
 
 
-def short_name(path: str, axes: Mapping[str, Any]) -> str:
+def short_name(path: str, axes: Mapping[str, object]) -> str:
     """The fewest last words of a dotted key that tell it from the other keys."""
     words = path.split(".")
     for count in range(1, len(words) + 1):
@@ -135,7 +135,7 @@ def short_name(path: str, axes: Mapping[str, Any]) -> str:
     return path
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     """A value as part of a file's name."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "x".join(map(_word, value)) or "none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from imitate.config.algo_section import AlgoSection
-from imitate.config.algorithms import ALIASES, find, subtree_type
+from imitate.config.algorithms import ALIASES, find
 from imitate.config.base_config import BaseConfig
 from imitate.config.observation import ObservationConfig, Observations
 from imitate.config.overrides import put
@@ -27,17 +27,21 @@ from imitate.config.section import merged
 from imitate.errors import ConfigError
 
 
-def _as_the_algorithm_wants(value: Any, handler: Any, info: ValidationInfo) -> Any:
+def _as_the_algorithm_wants(
+    value: object, handler: Callable[[object], AlgoSection], info: ValidationInfo
+) -> AlgoSection:
     name = info.data.get("algo_name")
     if name is None:  # already an error of its own
         return handler({})
     return find(name).section.model_validate(value)
 
 
-def _observed_as_the_algorithm_wants(value: Any, handler: Any, info: ValidationInfo) -> Any:
+def _observed_as_the_algorithm_wants(
+    value: object, handler: Callable[[object], Observations], info: ValidationInfo
+) -> Observations:
     name = info.data.get("algo_name")
-    kind = ObservationConfig if name is None else subtree_type(name, "observation")
-    return (kind or ObservationConfig).model_validate(value)
+    observed = None if name is None else find(name).section.observations
+    return (observed or ObservationConfig).model_validate(value)
 
 
 class Config(BaseConfig):
@@ -54,7 +58,7 @@ class Config(BaseConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _lay_over_the_algorithms_defaults(cls, data: Any) -> Any:
+    def _lay_over_the_algorithms_defaults(cls, data: object) -> object:
         if isinstance(data, Mapping) and isinstance(data.get("algo_name"), str):
             given: str = data["algo_name"]
             name = ALIASES.get(given, given)

@@ -23,24 +23,24 @@ class Difference(NamedTuple):
     applies: Applies = lambda value, config: True
 
 
-def _set(value: Any, config: Config) -> bool:
+def _set(value: object, config: Config) -> bool:
     """The key has a value other than null, false, an empty list."""
     return bool(value)
 
 
-def _unset(value: Any, config: Config) -> bool:
+def _unset(value: object, config: Config) -> bool:
     return not value
 
 
-def _rate_moves(value: Any, config: Config) -> bool:
+def _rate_moves(value: object, config: Config) -> bool:
     return bool(value) and config.experiment.validate
 
 
-def _windows(value: Any, config: Config) -> bool:
+def _windows(value: object, config: Config) -> bool:
     return bool(value) and config.train.seq_length > 1
 
 
-def _several(value: Any, config: Config) -> bool:
+def _several(value: object, config: Config) -> bool:
     return isinstance(value, int) and value > 1
 
 
@@ -168,7 +168,7 @@ class Explanation(NamedTuple):
     """One key that a file sets: its value, its meaning, and the difference from robomimic ('' for none)."""
 
     path: str
-    value: Any
+    value: object
     meaning: str
     robomimic: str
 
@@ -187,7 +187,7 @@ def explain(tree: Mapping[str, Any], config: Config) -> Iterator[Explanation]:
         yield Explanation(path, value, _meaning(path, known), _difference(path, value, config))
 
 
-def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _leaves(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]]:
     if isinstance(node, Mapping) and node:
         for key, value in node.items():
             yield from _leaves(value, (*path, str(key)))
@@ -206,7 +206,7 @@ def _meaning(path: str, known: list[Key]) -> str:
     return "means nothing, dropped"
 
 
-def _difference(path: str, value: Any, config: Config) -> str:
+def _difference(path: str, value: object, config: Config) -> str:
     """Difference from robomimic that concerns the file; empty for none."""
     if _is_off(path, config):
         return ""
@@ -219,7 +219,7 @@ def _difference(path: str, value: Any, config: Config) -> str:
 
 def _is_off(path: str, config: Config) -> bool:
     """Return true for a key of a part that is not enabled, or of the encoder of a modality without observations."""
-    node: Any = config
+    node: object = config
     names = path.split(".")
     for name in names[:-1]:
         if not isinstance(node, Section) or name not in node:

@@ -45,7 +45,7 @@ def migrate(tree: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
     return tree
 
 
-def _drop(node: Any, pattern: list[str], path: tuple[str, ...]) -> list[str]:
+def _drop(node: object, pattern: list[str], path: tuple[str, ...]) -> list[str]:
     if not isinstance(node, dict):
         return []
     keys = list(node) if pattern[0] == "*" else [key for key in pattern[:1] if key in node]
@@ -56,7 +56,7 @@ def _drop(node: Any, pattern: list[str], path: tuple[str, ...]) -> list[str]:
     return [found for key in keys for found in _drop(node[key], pattern[1:], (*path, key))]
 
 
-def _update_observation(observation: Any) -> None:
+def _update_observation(observation: object) -> None:
     if not isinstance(observation, dict):
         return
     if "modalities" not in observation and "encoder" not in observation:
@@ -73,7 +73,7 @@ def _update_observation(observation: Any) -> None:
         _move_into_core_kwargs(one)
 
 
-def _objects_in(node: Any) -> list[dict[str, Any]]:
+def _objects_in(node: object) -> list[dict[str, Any]]:
     values = node.values() if isinstance(node, dict) else ()
     return [value for value in values if isinstance(value, dict)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
@@ -14,7 +14,7 @@ AUTO = "auto"
 """In place of keys: all those of the modality that the training data have."""
 
 
-def _auto_is_a_list(value: Any) -> Any:
+def _auto_is_a_list(value: object) -> object:
     return (AUTO,) if value == AUTO else value
 
 
@@ -83,7 +83,7 @@ class ModalitiesConfig(Section):
         return self
 
 
-def _auto_is_an_object(value: Any) -> Any:
+def _auto_is_an_object(value: object) -> object:
     every = {name: (AUTO,) for name in ModalityGroup.model_fields}
     return {"obs": every} if value == AUTO else value
 

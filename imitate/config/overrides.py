@@ -33,7 +33,7 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
             node = node[place]
 
 
-def _place(node: Any, key: str, here: str, path: str) -> Any:
+def _place(node: object, key: str, here: str, path: str) -> Any:
     if isinstance(node, dict):
         return key
     if isinstance(node, list):

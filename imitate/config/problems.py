@@ -109,7 +109,7 @@ def _hint(detail: ErrorDetails, field: FieldInfo | None) -> str:
     return text + (f" ({field.description.rstrip('.')})" if field.description else "")
 
 
-def _as_json(value: Any) -> str:
+def _as_json(value: object) -> str:
     text = json.dumps(value, default=repr)
     return text if len(text) <= 80 else text[:77] + "..."
 

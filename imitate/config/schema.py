@@ -124,7 +124,7 @@ def kind(annotation: Any) -> str:
     return " or ".join(kind(arg) for arg in args)
 
 
-def _range(metadata: Iterable[Any]) -> str:
+def _range(metadata: Iterable[object]) -> str:
     """Limits as in `` > 0``; other metadata say nothing to a reader."""
     signs = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
     limits = [(sign, getattr(m, name, None)) for m in metadata for name, sign in signs]
@@ -141,7 +141,7 @@ _KINDS: dict[Any, str] = {
 }
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, Section):
         value = value.to_dict()
     return f"`{json.dumps(value)}`"

@@ -47,17 +47,18 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _prepare(cls, data: Any) -> Any:
+    def _prepare(cls, data: object) -> object:
         if isinstance(data, Section):
             return data if isinstance(data, cls) else data.to_dict()
         if not isinstance(data, Mapping):
             return data
         out = {key: _tuples(value) for key, value in data.items()}
         for name, field in cls.model_fields.items():
-            if isinstance(out.get(name), Mapping):
+            values = out.get(name)
+            if isinstance(values, Mapping):
                 default = field.get_default(call_default_factory=True)
                 if isinstance(default, Section):
-                    out[name] = merged(default.given(), out[name])
+                    out[name] = merged(default.given(), values)
         return out
 
     def __getitem__(self, key: str) -> Any:
@@ -105,7 +106,7 @@ class Section(BaseModel):
         return {key: _plain(self[key]) for key in self}
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> object:
     return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
 
 
@@ -119,7 +120,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _freeze(value: Any) -> Any:
+def _freeze(value: object) -> object:
     if isinstance(value, Mapping):
         return OpenSection.model_validate(value)
     if isinstance(value, list | tuple):
@@ -188,7 +189,7 @@ def child_type(section: type[Section], key: str, tree: object = None) -> type[Se
     return _section_in(field.annotation)
 
 
-def _section_in(annotation: Any) -> type[Section] | None:
+def _section_in(annotation: object) -> type[Section] | None:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     found = (_section_in(arg) for arg in get_args(annotation))

@@ -301,7 +301,7 @@ class TrainConfig(Section):
 
     @field_validator("data", mode="before")
     @classmethod
-    def _paths_are_objects(cls, value: Any) -> Any:
+    def _paths_are_objects(cls, value: object) -> object:
         if isinstance(value, str):
             return ({"path": value},)
         if isinstance(value, list | tuple):
@@ -310,7 +310,7 @@ class TrainConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _hdf5_normalize_obs_means_mean_std(cls, data: Any) -> Any:
+    def _hdf5_normalize_obs_means_mean_std(cls, data: object) -> object:
         if not isinstance(data, dict) or data.get("hdf5_normalize_obs") is not True:
             return data
         other = data.get("obs_normalization", "mean_std")
