@@ -11,8 +11,8 @@ samples:
     critic: sum_e (Q_e(s, a) - target)^2                                                      -> BCQ._critic_loss
     actor:  -Q_1(s, b + xi(s, b)), b ~ G(s)                                                   -> BCQ._actor_loss
     acting: the best of M such actions by Q_1                                                 -> BCQ._act
-    BCQ_Distributional: cross-entropy of Q_e's distribution and that of the target, r + discount z for each atom z,
-            projected to the atoms                                                            -> its _critic_loss
+    with ``critic.distributional``: cross-entropy of Q_e's distribution and that of the target, r + discount z for each
+            atom z, projected to the atoms                                                    -> BCQ._distribution_loss
 
 Without the actor, as by default in robomimic, xi is 0. A mixture is sampled as it acts, by default at its means.
 Departures from robomimic: the projection spreads over all atoms, where robomimic takes the second atom for the last
@@ -24,14 +24,14 @@ its mean is the target above.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from imitate.algo.actor_critic import ActorCritic, Update
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.factory import register
 from imitate.algo.policy_state import PolicyState
 from imitate.algo.rl_sections import ActionSamplerConfig, BCQConfig, PerturbationConfig
 from imitate.functional.distributional import (
@@ -48,12 +48,6 @@ from imitate.models.critics import polyak_update_, target_of
 from imitate.models.heads import DeterministicHead
 from imitate.models.mlp import MLP
 from imitate.models.vae import VAE
-
-
-@register_algo_factory_func("bcq", section=BCQConfig)
-def algo_config_to_class(algo_config: BCQConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """BCQ, or its variant with distributions of returns."""
-    return (BCQ_Distributional if algo_config.critic.distributional.enabled else BCQ), {}
 
 
 class Sampler(nn.Module, ABC):
@@ -149,10 +143,16 @@ class Perturbation(nn.Module):
         return (actions + self.scale * change).clamp(-1.0, 1.0)
 
 
+@register("bcq", BCQConfig)
 class BCQ(ActorCritic[BCQConfig]):
-    """Batch-constrained Q-learning."""
+    """Batch-constrained Q-learning.
+
+    Attributes:
+        atoms: (K,) returns whose probabilities distributional critics predict; None: critics predict the mean.
+    """
 
     main_net = "critic"
+    atoms: Tensor | None = None
 
     @property
     def sampler(self) -> Sampler:
@@ -160,11 +160,16 @@ class BCQ(ActorCritic[BCQConfig]):
         return cast(Sampler, self.active_nets["action_sampler"])
 
     def _create_networks(self) -> None:
-        config = self.config
+        config, atoms = self.config, self.config.critic.distributional
+        if atoms.enabled:
+            bounds = config.critic.value_bounds
+            assert bounds is not None  # BCQConfig.conflicts
+            self.atoms = make_atoms(*bounds, atoms.num_atoms).to(self.device)
+        num_atoms = atoms.num_atoms if atoms.enabled else 0
         kind = GMMSampler if config.action_sampler.gmm.enabled else VAESampler
         self.nets = nn.ModuleDict(
             {
-                "critic": self._create_critic(config.critic, num_atoms=self._num_atoms),
+                "critic": self._create_critic(config.critic, num_atoms=num_atoms),
                 "action_sampler": kind(self._create_encoder(), self.ac_dim, config.action_sampler),
             }
         )
@@ -173,16 +178,12 @@ class BCQ(ActorCritic[BCQConfig]):
             actor = Perturbation(self._create_encoder(), self.ac_dim, config.actor)
             self.nets.update({"actor": actor, "actor_target": target_of(actor)})
 
-    @property
-    def _num_atoms(self) -> int:
-        return 0
-
     # ---- losses --------------------------------------------------------------------------------------------------
 
     def _values(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
         """(E, B, N) expected returns of actions (B, N, A), by the critics of this name."""
         values: Tensor = self._critic(name)(obs, actions, goal)
-        return values
+        return values if self.atoms is None else expected_value(values, self.atoms)
 
     def _perturbed(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
         """Actions (B, N, A) perturbed by the actor of this name, where there is one."""
@@ -207,10 +208,40 @@ class BCQ(ActorCritic[BCQConfig]):
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """Loss of network ``critic``."""
+        if self.atoms is not None:
+            return self._distribution_loss(batch, self.atoms)
         target = self._target(batch)
         values = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
         loss = self._td_loss(values, target, batch["weight"])
         return loss, {"Critic_Loss": loss, "Q_Data": values.mean(), "Q_Targets": target.mean()}
+
+    @torch.no_grad()
+    def _target_distribution(self, batch: Batch, atoms: Tensor) -> Tensor:
+        """TD target (B, K) of distributional critics: probabilities of the atoms, without gradient."""
+        actions = self._next_actions(batch)
+        logits = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
+        values = expected_value(logits, atoms)
+        best = self._ensemble_value(values).argmax(-1)
+        # Of the best action each member's distribution, (B, E, K), and its mean, (B, E).
+        chosen = pick_class(logits.softmax(-1), best.expand(len(logits), -1)).transpose(0, 1)
+        means = chosen @ atoms
+        weight = self.config.critic.ensemble.weight
+        least = pick_class(chosen, means.argmin(-1))
+        greatest = pick_class(chosen, means.argmax(-1))
+        mixture = weight * least + (1.0 - weight) * greatest
+        moved = shifted_atoms(batch["rewards"], batch["discounts"], atoms)
+        return project_categorical(mixture, moved, atoms)
+
+    def _distribution_loss(self, batch: Batch, atoms: Tensor) -> tuple[Tensor, Info]:
+        """Loss of network ``critic`` with distributional critics."""
+        target = self._target_distribution(batch, atoms)
+        logits = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
+        loss = masked_mean(categorical_cross_entropy(logits, target).sum(0), batch["weight"])
+        return loss, {
+            "Critic_Loss": loss,
+            "Q_Data": expected_value(logits, atoms).mean(),
+            "Q_Targets": (target @ atoms).mean(),
+        }
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """Loss of network ``actor``."""
@@ -276,45 +307,5 @@ class BCQ(ActorCritic[BCQConfig]):
         return PolicyStep(action, state, {"value": value})
 
 
-class BCQ_Distributional(BCQ):  # noqa: N801 - the name users know
-    """BCQ with critics that predict a categorical distribution of the return."""
-
-    def _create_networks(self) -> None:
-        super()._create_networks()
-        bounds = self.config.critic.value_bounds
-        assert bounds is not None  # BCQConfig.conflicts
-        self.atoms = make_atoms(*bounds, self._num_atoms).to(self.device)
-
-    @property
-    def _num_atoms(self) -> int:
-        return int(self.config.critic.distributional.num_atoms)
-
-    def _values(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
-        return expected_value(self._critic(name)(obs, actions, goal), self.atoms)
-
-    @torch.no_grad()
-    def _target_distribution(self, batch: Batch) -> Tensor:
-        """(B, K) probabilities of the atoms."""
-        actions = self._next_actions(batch)
-        logits = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
-        values = expected_value(logits, self.atoms)
-        best = self._ensemble_value(values).argmax(-1)
-        # Of the best action each member's distribution, (B, E, K), and its mean, (B, E).
-        chosen = pick_class(logits.softmax(-1), best.expand(len(logits), -1)).transpose(0, 1)
-        means = chosen @ self.atoms
-        weight = self.config.critic.ensemble.weight
-        least = pick_class(chosen, means.argmin(-1))
-        greatest = pick_class(chosen, means.argmax(-1))
-        mixture = weight * least + (1.0 - weight) * greatest
-        moved = shifted_atoms(batch["rewards"], batch["discounts"], self.atoms)
-        return project_categorical(mixture, moved, self.atoms)
-
-    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        target = self._target_distribution(batch)
-        logits = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
-        loss = masked_mean(categorical_cross_entropy(logits, target).sum(0), batch["weight"])
-        return loss, {
-            "Critic_Loss": loss,
-            "Q_Data": expected_value(logits, self.atoms).mean(),
-            "Q_Targets": (target @ self.atoms).mean(),
-        }
+BCQ_Distributional = BCQ
+"""Name of robomimic's class of the variant with distributional critics."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.algo.bcq import BCQ, BCQ_Distributional, GMMSampler, VAESampler
+from imitate.algo.bcq import BCQ, GMMSampler, VAESampler
 from imitate.errors import ConfigError
 
 STATE, ACTION, BATCH = 3, 2, 6
@@ -92,17 +92,18 @@ def fix_samples(algo, actions):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "algo_class", "sampler"),
+    ("overrides", "distributional", "sampler"),
     [
-        ((), BCQ, VAESampler),
-        (GMM, BCQ, GMMSampler),
-        (DISTRIBUTIONAL, BCQ_Distributional, VAESampler),
-        ((*DISTRIBUTIONAL, *GMM), BCQ_Distributional, GMMSampler),
+        ((), False, VAESampler),
+        (GMM, False, GMMSampler),
+        (DISTRIBUTIONAL, True, VAESampler),
+        ((*DISTRIBUTIONAL, *GMM), True, GMMSampler),
     ],
 )
-def test_the_section_picks_the_parts(overrides, algo_class, sampler):
+def test_the_section_picks_the_parts(overrides, distributional, sampler):
     algo = make(overrides)
-    assert type(algo) is algo_class
+    assert type(algo) is BCQ
+    assert (algo.nets["critic"].num_atoms > 0) is distributional
     assert type(algo.sampler) is sampler
     assert "actor" not in algo.nets
     assert {"actor", "actor_target"} <= set(make((*overrides, *ACTOR)).nets)
