@@ -27,7 +27,7 @@ from imitate.envs import make_env
 from imitate.envs.make import is_real
 from imitate.evaluation.environments import environments
 from imitate.evaluation.evaluate import evaluate
-from imitate.online.collector import LocalCollector
+from imitate.online.collector import Collector
 from imitate.online.steps import Array
 from imitate.run_folder import RunFolder, create_run_folder
 from imitate.seeding import preserved_rng, seed_everything, torch_threads
@@ -133,7 +133,7 @@ class AlgoCheck:
         self._device, _ = choose_device(config.train)
         self._setup: Setup | None = None
         self._watch: Watch | None = None
-        self._collector: LocalCollector | None = None
+        self._collector: Collector | None = None
         self._run_folder: RunFolder | None = None
         self._seen: dict[str, Array] = {}
         self._seen_goal: dict[str, Array] | None = None
@@ -241,7 +241,6 @@ class AlgoCheck:
         setup, online = self.setup, self.config.train.online
         assert isinstance(setup, OnlineSetup)
         learner, collector = make_learner(setup), make_collector(setup)
-        assert isinstance(collector, LocalCollector)
         self._collector = collector
         rounds = -(-(online.warmup_steps + EPOCH_STEPS) // online.collect_steps)
         if setup.algo.experience == "rollout":
