@@ -1,0 +1,170 @@
+"""Steps of the pipeline: values by hand, inverses, saving, errors."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imitate.errors import ConfigError, UserError
+from imitate.models.preprocess import Preprocess
+
+SHAPES = {"pos": (3,), "grip": (2,), "camera": (4, 6, 3), "text": (8,)}
+MODALITIES = {"pos": "low_dim", "grip": "low_dim", "camera": "rgb", "text": "low_dim"}
+AFFINE = {"pos": (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 2.0, 4.0]))}
+ACTION = {"arm": (torch.full((3,), 0.5), torch.full((3,), 2.0))}
+
+
+def pipeline(*steps, obs_clip=None):
+    return Preprocess(
+        SHAPES, MODALITIES, {"arm": 3, "hand": 1}, AFFINE, ACTION, obs_clip, steps=steps
+    )
+
+
+RELATIVE = {"step": "relative_actions", "action": "arm", "observation": "pos"}
+INVERTIBLE = [
+    [RELATIVE],
+    [{**RELATIVE, "dims": [2, 0], "observation_dims": [0, 1]}],
+    [{**RELATIVE, "action": "hand", "dims": [0], "observation_dims": [2]}],
+    [{"step": "pad", "dim": 6}, {"step": "pad", "dim": 5, "observation": "pos"}],
+    [RELATIVE, {"step": "normalize"}, {"step": "pad", "dim": 9}],
+]
+numbers = st.floats(-10, 10, width=32)
+
+
+@pytest.mark.parametrize("steps", INVERTIBLE, ids=str)
+@given(pos=st.lists(numbers, min_size=3, max_size=3), seed=st.integers(0, 99))
+def test_actions_and_observations_come_back(steps, pos, seed):
+    chosen = pipeline(*steps)
+    obs = chosen.prepare_obs({"pos": np.array([pos])}, ["pos"])
+    actions = torch.rand(1, 5, 4, generator=torch.Generator().manual_seed(seed))
+    learned = chosen.normalize_actions(actions, obs)
+    assert learned.shape == (1, 5, chosen.action_dim)
+    torch.testing.assert_close(
+        chosen.unnormalize_actions(learned, obs), actions, atol=1e-4, rtol=1e-4
+    )
+    back = chosen.unnormalize_obs("pos", obs["pos"])
+    torch.testing.assert_close(back, torch.tensor([pos]), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(chosen.normalize_obs("pos", back), obs["pos"], atol=1e-4, rtol=1e-4)
+
+
+def test_relative_actions_by_hand():
+    chosen = pipeline({**RELATIVE, "dims": [2, 0], "observation_dims": [0, 1]})
+    obs = chosen.prepare_obs({"pos": np.array([10.0, 20.0, 30.0])}, ["pos"])
+    learned = chosen.normalize_actions(torch.tensor([[21.5, 7.0, 12.5, 4.0]]), obs)
+    # (21.5 - 20 - 0.5) / 2, (7 - 0.5) / 2, (12.5 - 10 - 0.5) / 2; the hand is as it was
+    assert learned.tolist() == [[0.5, 3.25, 1.0, 4.0]]
+    other = chosen.prepare_obs({"pos": np.array([12.0, 16.0, 30.0])}, ["pos"])
+    rebased = chosen.rebase_actions(learned, obs, other)
+    assert rebased.tolist() == [[2.5, 3.25, 0.0, 4.0]]
+    with pytest.raises(UserError, match="'relative_actions': actions are relative to .*'pos'"):
+        chosen.normalize_actions(torch.zeros(1, 4))
+
+
+def test_resized_images_by_hand():
+    image = np.zeros((2, 4, 6, 3), np.uint8)
+    image[:, :2], image[:, 2:] = 255, 51
+    small = pipeline({"step": "resize", "size": [2, 3]})
+    assert small.obs_shapes["camera"] == (3, 2, 3)
+    prepared = small.prepare_obs({"camera": image}, ["camera"])["camera"]
+    assert prepared.shape == (2, 3, 2, 3)
+    # Weights of a triangle over the rows, cut at the edge: 1 and 0.2 in the parts 6/7 and 1/7.
+    rows = prepared[0, 0, :, 0]
+    torch.testing.assert_close(rows, torch.tensor([6.2 / 7, 2.2 / 7]), atol=1e-3, rtol=0)
+    plain = pipeline({"step": "resize", "size": [2, 3], "antialias": False})
+    rows = plain.prepare_obs({"camera": image}, ["camera"])["camera"][0, 0, :, 0]
+    torch.testing.assert_close(rows, torch.tensor([1.0, 0.2]))
+
+
+def test_padding_is_zero_behind_the_normalized_numbers():
+    chosen = pipeline({"step": "pad", "dim": 5, "observation": "pos"})
+    prepared = chosen.prepare_obs({"pos": np.array([3.0, 2.0, 7.0])}, ["pos"])["pos"]
+    assert prepared.tolist() == [1.0, 0.0, 1.0, 0.0, 0.0]
+
+
+def test_limits():
+    chosen = pipeline({"step": "normalize"}, {"step": "clip", "limit": 1, "actions": True})
+    obs = chosen.prepare_obs(
+        {"pos": np.array([9.0, 2.0, -9.0]), "grip": np.array([7.0, 0.5])}, ["pos", "grip"]
+    )
+    assert obs["pos"].tolist() == [1.0, 0.0, -1.0]
+    assert obs["grip"].tolist() == [1.0, 0.5]
+    assert chosen.normalize_actions(torch.tensor([[9.0, 0.5, 0.5, -4.0]])).tolist() == [
+        [1, 0, 0, -1]
+    ]
+    assert chosen.unnormalize_actions(torch.tensor([[2.0, 0, 0, 3.0]])).tolist() == [
+        [4.5, 0.5, 0.5, 3]
+    ]
+
+
+def test_tokens_are_neither_normalized_nor_clipped():
+    chosen = pipeline({"step": "tokenize", "observation": "text", "length": 3}, obs_clip=1.0)
+    raw = np.frombuffer(b"Up, up!\0", np.uint8).copy()
+    tokens = chosen.prepare_obs({"text": np.stack([raw, 0 * raw])}, ["text"])["text"]
+    assert tokens[0, 0] == tokens[0, 1] > 1  # a word has one token
+    assert tokens[0, 2] == 0
+    assert tokens[1].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("steps", [*INVERTIBLE, [{"step": "resize", "size": [2, 3]}]], ids=str)
+def test_saved_and_loaded_it_is_the_same(steps):
+    first = pipeline(*steps)
+    saved = first.to_dict()
+    assert saved["version"] == 2
+    json.dumps(saved["steps"])
+    second = Preprocess.from_dict(saved)
+    raw = {key: np.random.default_rng(0).uniform(0, 1, (2, *SHAPES[key])) for key in SHAPES}
+    obs = first.prepare_obs(raw)
+    for key, value in second.prepare_obs(raw).items():
+        assert torch.equal(value, obs[key])
+    actions = torch.rand(2, 4)
+    assert torch.equal(
+        first.normalize_actions(actions, obs), second.normalize_actions(actions, obs)
+    )
+
+
+def test_a_later_version_is_refused():
+    with pytest.raises(UserError, match="written in version 3; this one reads up to 2"):
+        Preprocess.from_dict({**pipeline().to_dict(), "version": 3})
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (
+            [{"step": "resiz", "size": [2, 2]}],
+            "preprocess.0.step: unknown 'resiz'; did you mean 'resize'",
+        ),
+        (
+            [{"step": "pad", "dims": 3}],
+            "preprocess.0.dims: step 'pad' has no such key; did you mean 'dim'",
+        ),
+        ([{"step": "resize"}], "step 'resize' cannot be made.*size"),
+        ([{"step": "resize", "size": [2]}], r"resize: size is \[2\]; wanted \[height, width\]"),
+        (
+            [{"step": "resize", "size": [2, 2], "observations": ["pos"]}],
+            "'pos' is low_dim; wanted one of rgb",
+        ),
+        (
+            [{"step": "pad", "dim": 2, "observation": "pos"}],
+            "pad: dim is 2, but observation 'pos' has 3",
+        ),
+        (
+            [{"step": "pad", "dim": 9}, {"step": "normalize"}],
+            "wanted it behind the entry 'normalize'",
+        ),
+        ([{"step": "normalize"}, RELATIVE], "wanted it before the entry 'normalize'"),
+        ([{"step": "normalize"}, {"step": "normalize"}], "wanted .* once"),
+        ([{**RELATIVE, "observation": "poz"}], "there is no observation 'poz'; did you mean 'pos'"),
+        ([{**RELATIVE, "action": "arms"}], "action is 'arms'; wanted a key of train.action_keys"),
+        ([{**RELATIVE, "dims": [0, 3]}], r"dims is \[0, 3\], but action 'arm' has 3 numbers"),
+        ([RELATIVE, {"step": "clip", "limit": 1}], "'clip' does not keep its values"),
+        ([{"step": "clip", "limit": 0}], "clip: limit is 0; wanted more than 0"),
+        ([{"step": "tokenize", "observation": "camera"}], "'camera' is rgb of shape"),
+    ],
+)
+def test_errors_name_step_key_and_values(steps, message):
+    with pytest.raises(ConfigError, match=message):
+        pipeline(*steps)
