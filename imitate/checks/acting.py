@@ -1,4 +1,4 @@
-"""Whether a policy acts as it should, before and after it was saved."""
+"""Checks of a policy's actions, before and after it was saved."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from imitate.train.setup import Setup
 
 TOLERANCE = 1e-4
 STEPS = 2
-"""The policy is asked so many times in an episode."""
+"""Control steps of a tried episode."""
 
 
 class ActingCheck:
-    """Asks a policy for actions.
+    """Checks of the actions of a policy.
 
     Args:
         setup: whose algorithm acts.
-        obs: (N, ...) raw states by key, in which it is asked.
-        goal: (N, ...) goals, where it has such.
+        obs: (N, ...) raw states by key, in which it acts.
+        goal: (N, ...) goals, for a policy with goals.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class ActingCheck:
         self._count = len(next(iter(obs.values())))
 
     def actions(self) -> str:
-        """Shape, numbers, and nothing that changes from asking to asking.
+        """Check shape, numbers, and that the same call gives the same actions.
 
         Raises:
-            ContractError: not so.
+            ContractError: it does not hold.
         """
         shapes = self._setup.shape_metadata
         policy = RolloutPolicy(self._algo)  # without limits, at which all would look alike
@@ -64,10 +64,10 @@ class ActingCheck:
         return f"{wanted[1]} numbers, from {first.min():.2g} to {first.max():.2g} here, {words}"
 
     def checkpoint(self, folder: Path) -> str:
-        """A saved policy acts as the one that was saved.
+        """Check that a loaded policy acts as the one that was saved.
 
         Raises:
-            ContractError: not so.
+            ContractError: it does not hold.
         """
         setup, path = self._setup, folder / "policy.pth"
         ckpt = checkpoint_dict(
@@ -90,13 +90,13 @@ class ActingCheck:
         return f"{path.stat().st_size / 1e6:.1f} MB, acts the same when loaded"
 
     def _asked(self, policy: RolloutPolicy, seed: int = 0) -> Array:
-        """(STEPS, N, A) what a policy does in the states, with these random numbers."""
+        """Return the actions (STEPS, N, A) of a policy in the states, with these random numbers."""
         torch.manual_seed(seed)
         policy.start_episode()
         return np.stack([policy(self._obs, self._goal, True) for _ in range(STEPS)])
 
     def _check_decision(self, count: int, *, explore: bool) -> None:
-        """The algorithm itself, for one state and for several."""
+        """Check the algorithm itself, for one state and for several."""
         algo = self._algo
         prepare = algo.preprocess.prepare_obs
         obs = prepare({key: x[:count] for key, x in self._obs.items()}, tuple(algo.obs_shapes))

@@ -1,6 +1,6 @@
-"""Environment, policy and trainer together, for a few steps in one process: whether each contract holds.
+"""Check of an algorithm's contracts: environment, policy and trainer together, for a few steps in one process.
 
-The run is the configuration's own, made small (:func:`small`); it is cut after its first epoch by what would be a
+The run is the configuration's own, made small (:func:`small`); it is interrupted after its first epoch as by a
 signal, and resumed, so that its stages and schedules stay as they are.
 """
 
@@ -81,7 +81,7 @@ FIXED = {
 
 
 def small(config: Config) -> Config:
-    """The same configuration in a few seconds; algorithm and networks stay as they are."""
+    """Make a configuration that takes a few seconds; algorithm and networks stay as they are."""
     values = dict(FIXED)
     for path, most in LIMITS.items():
         value = operator.attrgetter(path)(config)
@@ -115,7 +115,7 @@ def check_algo(
 
 
 class AlgoCheck:
-    """The contracts of one configuration, in their order.
+    """Check of the contracts of one configuration, in their order.
 
     Args:
         config: resolved.
@@ -147,7 +147,7 @@ class AlgoCheck:
             self._watch.close()
 
     def run(self, on_finding: Callable[[Finding], None] | None = None) -> list[Finding]:
-        """Try them all."""
+        """Try all contracts."""
         trials = Trials(on_finding)
         acts = self.config.algo.acts
         if self._plays:
@@ -174,7 +174,7 @@ class AlgoCheck:
 
     @property
     def setup(self) -> Setup:
-        """The wired parts."""
+        """The parts of the run."""
         assert self._setup is not None
         return self._setup
 
@@ -190,7 +190,7 @@ class AlgoCheck:
         return environments(self.config)
 
     def _evaluates(self, config: Config) -> bool:
-        """Whether the configuration as given has rollouts, and an environment for them that is no real robot."""
+        """Return true if the given configuration has rollouts, and an environment for them that is no real robot."""
         enabled = config.experiment.rollout.enabled
         return enabled and not all(is_real(meta) for meta in self._metas())
 
@@ -262,7 +262,7 @@ class AlgoCheck:
         return f"{total} in {episodes} whole episodes"
 
     def _see_data(self) -> None:
-        """States of the demonstrations."""
+        """Read states of the demonstrations."""
         raw = next(self._batches())
         self._seen = {key: np.asarray(x[:SEEN, 0]) for key, x in raw["obs"].items()}
         if self.setup.algo.goal_shapes:
@@ -284,7 +284,7 @@ class AlgoCheck:
         return max(UPDATES, 2 * int(self.config.train.gradient_accumulation))
 
     def _loss(self) -> str:
-        """Updates as in the first epoch; as in the last one, where some networks learn later."""
+        """Update as in the first epoch, or as in the last one where some networks learn later."""
         algo = self.setup.algo
         algo.set_train()
         watch = self._watch = Watch(algo)
@@ -300,7 +300,7 @@ class AlgoCheck:
         return watch.loss()
 
     def _watched(self, name: str) -> str:
-        """What the updates were seen to do: gradients, weights, targets."""
+        """Return the result of a check of the watched updates: gradients, weights, targets."""
         words: str = getattr(self._watch, name)()
         return words
 
@@ -326,7 +326,7 @@ class AlgoCheck:
     def _trained(
         self, setup: Setup, *, epochs: int, ckpt: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Counters after so many epochs of the run in the folder."""
+        """Train the run in the folder for so many epochs and return its counters."""
         assert self._run_folder is not None
         folder, console, interrupt = self._run_folder, Console(quiet=True), _AfterEpochs(epochs)
         source = batch_source(setup, folder, console, ALONE)
@@ -355,7 +355,7 @@ class AlgoCheck:
 
 
 class _AfterEpochs(Interrupt):
-    """As if a signal came after so many epochs."""
+    """An interrupt that reports a signal after so many epochs."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
@@ -363,10 +363,10 @@ class _AfterEpochs(Interrupt):
 
     @property
     def signal(self) -> int | None:
-        """SIGTERM when they are over."""
+        """SIGTERM once these epochs are over."""
         over = self.run is not None and self.run.state.epoch >= self._epochs
         return 15 if over else None
 
     @signal.setter
     def signal(self, number: int | None) -> None:
-        """What others say of signals changes nothing."""
+        """Ignore the value."""

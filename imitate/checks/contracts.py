@@ -1,4 +1,4 @@
-"""Contracts that are tried one after another, and what came out."""
+"""Contracts that are tried one after another, and their findings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from imitate.errors import UserError
 
 
 class ContractError(Exception):
-    """A contract that does not hold; its words say how."""
+    """A contract that does not hold; the message says how."""
 
 
 class Trials:
-    """Tries contracts in their order. One whose foundations do not hold is not tried.
+    """Trials of contracts in their order; one that depends on a broken contract is not tried.
 
     Args:
         on_finding: called with each finding as it comes.
@@ -27,7 +27,7 @@ class Trials:
         self._on_finding = on_finding
 
     def failed(self, name: str) -> bool:
-        """Whether a contract does not hold, or could not be tried."""
+        """Return true if a contract does not hold or could not be tried."""
         verdicts = [finding.verdict for finding in self.findings if finding.name == name]
         return any(verdict in ("error", "untried") for verdict in verdicts)
 
@@ -36,8 +36,8 @@ class Trials:
 
         Args:
             name: of the contract.
-            trial: gives words where it holds, and raises where it does not.
-            after: contracts that it is built upon.
+            trial: returns a message if it holds, and raises if it does not.
+            after: contracts that it depends on.
         """
         finding = self._tried(name, trial, after)
         self.findings.append(finding)

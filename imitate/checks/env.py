@@ -1,4 +1,4 @@
-"""Contract of an environment for online RL and evaluation, tried out."""
+"""Check of an environment for online RL and evaluation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Verdict = Literal["ok", "warning", "error", "untried"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was tried: how it went, and what to do."""
+    """Finding of one check: the verdict, and advice."""
 
     name: str
     verdict: Verdict
@@ -74,7 +74,7 @@ def _tried(trial: Trial, env: Env, other: Env, steps: int) -> Finding:
 
 
 def _gymnasium(meta: Mapping[str, Any]) -> list[Finding]:
-    """What gymnasium's own checker says."""
+    """Run gymnasium's own checker."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         env = gymnasium.make(str(meta["env_name"]), **(meta.get("env_kwargs") or {}))
@@ -109,7 +109,7 @@ def _limits(env: Env, other: Env, steps: int) -> Finding:
 
 
 def _observations(env: Env, other: Env, steps: int) -> Finding:
-    """Shapes that stay, numbers that are finite."""
+    """Check that shapes stay the same and numbers are finite."""
     obs, _ = env.reset(seed=0)
     shapes = {key: np.shape(value) for key, value in obs.items()}
     for seen, reward, _, _, _ in _random_steps(env, TRIED_STEPS):
@@ -123,7 +123,7 @@ def _observations(env: Env, other: Env, steps: int) -> Finding:
 
 
 def _seeding(env: Env, other: Env, steps: int) -> Finding:
-    """The same seed gives the same episode in two copies; others give others."""
+    """Check that a seed gives the same episode in two copies, and another seed another episode."""
     first, second, third = _trace(env, 7), _trace(other, 7), _trace(env, 8)
     if not _same(first, second):
         return Finding(
@@ -160,17 +160,17 @@ def _episode_end(env: Env, other: Env, steps: int) -> Finding:
 def _success(env: Env, other: Env, steps: int) -> Finding:
     env.reset(seed=2)
     *_, info = next(iter(_random_steps(env, 1)))
-    told = env.is_success()
-    if "task" not in told or not isinstance(told["task"], (bool, np.bool_)):
-        return Finding("success", "error", f"is_success() gave {told}; wanted {{'task': bool}}")
+    reported = env.is_success()
+    if "task" not in reported or not isinstance(reported["task"], (bool, np.bool_)):
+        return Finding("success", "error", f"is_success() gave {reported}; wanted {{'task': bool}}")
     known = {"success", "is_success"} & set(info)
     if not known:
         return Finding("success", "warning", "info says nothing of success: look at returns")
-    return Finding("success", "ok", f"is_success() {told}")
+    return Finding("success", "ok", f"is_success() {reported}")
 
 
 def _states(env: Env, other: Env, steps: int) -> Finding:
-    """A state that was read can be set again."""
+    """Check that a state that was read can be set again."""
     env.reset(seed=3)
     try:
         state = env.get_state()
@@ -189,7 +189,7 @@ Outcome = tuple[Mapping[str, Any], float, bool, bool, dict[str, Any]]
 
 
 def _random_steps(env: Env, number: int) -> Iterator[Outcome]:
-    """Up to the episode's end."""
+    """Take random steps up to the episode's end."""
     rng = np.random.default_rng(0)
     low = np.where(np.isfinite(env.action_low), env.action_low, -1.0)
     high = np.where(np.isfinite(env.action_high), env.action_high, 1.0)

@@ -1,4 +1,4 @@
-"""What updates do to an algorithm's networks, seen from outside: gradients, weights, target networks."""
+"""Check of updates by their effect on an algorithm's networks: gradients, weights, target networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = 4
 
 
 class Watch:
-    """Looks at the networks before, in and after each update.
+    """Record of the networks before, in and after each update.
 
     Args:
         algo: about to be updated.
@@ -45,15 +45,15 @@ class Watch:
         self.losses: list[float] = []
 
     def close(self) -> None:
-        """Look no more."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 
     def update(self, update: Callable[[], Info | None]) -> bool:
-        """Watch one update; false where there was none left.
+        """Watch one update; return false if there was none left.
 
         Raises:
-            ContractError: what it says is no number.
+            ContractError: a logged value is no number.
         """
         before = {key: self._vectors(*key) for key in self._targets}
         info = update()
@@ -71,18 +71,18 @@ class Watch:
         return True
 
     def loss(self) -> str:
-        """In words how the loss went."""
+        """Describe the course of the loss."""
         return f"{self.losses[0]:.4g} at first, {self.losses[-1]:.4g} after {self.updates} updates"
 
     def missing(self) -> list[str]:
-        """Trainable weights that no gradient has come to."""
+        """Return the trainable weights that have received no gradient."""
         return [name for name in self._trainable if name not in self._largest]
 
     def gradients(self) -> str:
-        """Each trainable weight gets one, and it is finite.
+        """Check that each trainable weight gets a gradient, and that it is finite.
 
         Raises:
-            ContractError: not so.
+            ContractError: it does not hold.
         """
         bad = [name for name, value in self._largest.items() if not math.isfinite(float(value))]
         if bad:
@@ -97,10 +97,10 @@ class Watch:
         return words + (f"; always 0: {shortened(zero)}" if zero else "")
 
     def weights(self) -> str:
-        """Those with a gradient move, and stay finite.
+        """Check that weights with a gradient change, and stay finite.
 
         Raises:
-            ContractError: not so.
+            ContractError: it does not hold.
         """
         moved = [name for name, value in self._largest.items() if float(value) > 0.0]
         still = [name for name in moved if torch.equal(self._first[name], self._trainable[name])]
@@ -115,10 +115,10 @@ class Watch:
         return f"{len(moved)} tensors move"
 
     def targets(self) -> str:
-        """Target networks move, by following alone.
+        """Check that target networks move towards their online networks only.
 
         Raises:
-            ContractError: not so.
+            ContractError: it does not hold.
         """
         if not self._targets:
             return "there are none"
@@ -156,7 +156,7 @@ class Watch:
 
 
 def follows(old: Tensor, new: Tensor, online: Tensor) -> bool:
-    """Whether a target network went from ``old`` (P,) a part of the way, or all of it, towards ``online``."""
+    """Return true if a target network moved from ``old`` (P,) a part or all of the way to ``online``."""
     moved, way = new - old, online - old
     length = way.square().sum()
     if length == 0:
@@ -169,12 +169,12 @@ def follows(old: Tensor, new: Tensor, online: Tensor) -> bool:
 
 
 def shortened(names: list[str]) -> str:
-    """The first few names."""
+    """Join the first few names."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
 
 def _vector(net: torch.nn.Module) -> Tensor:
-    """All weights, (P,)."""
+    """Concatenate all weights to (P,)."""
     weights = [weight.detach().double().flatten() for weight in net.parameters()]
     return torch.cat(weights).clone()

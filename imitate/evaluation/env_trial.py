@@ -1,4 +1,4 @@
-"""The environments of a training, tried before its first update, so that a broken one is not found after hours."""
+"""Trials of the environments of a training before its first update, so that a broken one is not found after hours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_ROLLOUTS = "--set experiment.rollout.enabled=false"
 
 @dataclass(frozen=True)
 class EnvTrial:
-    """One reset and one step in an environment; picklable.
+    """Trial of an environment, by one reset and one step; picklable.
 
     Attributes:
         env_meta: its env_args.
@@ -36,7 +36,7 @@ class EnvTrial:
     action_dim: int
 
     def play(self, beat: Beat | None = None) -> None:
-        """Make the environment, compare it with the data, take a step, close it. ``beat`` is told which call begins.
+        """Make the environment, compare it with the data, take a step, close it; ``beat`` receives each call.
 
         Raises:
             EnvError: it cannot be made, fails, or does not fit the data.
@@ -88,7 +88,7 @@ class EnvTrial:
 def trials(
     algo: Algo, env_metas: Sequence[Mapping[str, Any]], *, serves_language: bool
 ) -> list[EnvTrial]:
-    """A trial for each environment that a training is evaluated in.
+    """Make a trial for each environment that a training is evaluated in.
 
     Args:
         algo: the policy that is to act in them.
@@ -105,7 +105,7 @@ def trials(
 
 
 def simulated(env_metas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The environments that can be made here."""
+    """Return the env_args of the environments that can be made here."""
     return [meta for meta in env_metas if can_be_made(meta)]
 
 

@@ -1,4 +1,4 @@
-"""Which environments are meant, in a training and in every command, and what the policy is told there.
+"""Choice of environments, for a training and for every command, and of the instructions that a policy gets there.
 
 One rule: ``--env`` wins, then ``experiment.env_meta_update_dict``, then the ``env_args`` of the file or checkpoint.
 """
@@ -29,7 +29,7 @@ GYMNASIUM_ID = re.compile(r":|-v\d+$")
 
 
 def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The env_args that ``--env`` means.
+    """Return the env_args that ``--env`` means.
 
     Args:
         text: a gymnasium name (``module:Name-v0`` imports the module), a robosuite task, a JSON file of env_args, or an
@@ -55,14 +55,14 @@ def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]
 
 
 def laid_over(own: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes laid over env_args; the arguments of one simulator are not handed to another."""
+    """Apply changes to env_args; the arguments of one simulator are not passed to another."""
     if update.get("type", own.get("type")) != own.get("type"):
         own = {key: own[key] for key in own if key not in ("env_kwargs", "env_version")}
     return merged(dict(own), dict(update))
 
 
 def named_env_of(config: Config, text: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The env_args of ``--env``, with the changes of a configuration unless these name an environment themselves."""
+    """Return the env_args of ``--env``, with the changes of a configuration unless these name an environment."""
     update = config.experiment.env_meta_update_dict.to_dict()
     named = named_env(text, own)
     if "env_name" in update or "type" in update:
@@ -71,7 +71,7 @@ def named_env_of(config: Config, text: str, own: Mapping[str, Any]) -> dict[str,
 
 
 def with_env(config: Config, text: str) -> Config:
-    """The configuration of a training that is to be evaluated, or to act, in the environment ``--env``.
+    """Return the configuration of a training that is evaluated, or acts, in the environment ``--env``.
 
     Args:
         config: with absolute data paths.
@@ -93,7 +93,7 @@ def with_env(config: Config, text: str) -> Config:
 
 
 def _of_a_file(meta: dict[str, Any]) -> dict[str, Any]:
-    """The env_args, if their module is trusted: who names a file has not named the module in it."""
+    """Return the env_args if their module is trusted: naming a file does not name the module in it."""
     check_trusted(meta)
     return meta
 
@@ -109,7 +109,7 @@ def _env_args_in(path: Path) -> dict[str, Any]:
 
 
 def environments(config: Config, tasks: Sequence[str] = ()) -> tuple[dict[str, Any], ...]:
-    """The environments of the files with `eval`, with the configuration's changes laid over, each once.
+    """Return the environments of the files with `eval`, with the configuration's changes, each once.
 
     Args:
         config: with absolute data paths.
@@ -151,7 +151,7 @@ def check_named(config: Config) -> None:
 
 
 def _named(config: Config) -> list[str | dict[str, Any] | None]:
-    """The environments that a configuration names: ids, env_args, changes of env_args."""
+    """Return the environments that a configuration names: ids, env_args, changes of env_args."""
     experiment, online = config.experiment, config.train.online.env
     own = online if online is None or isinstance(online, str) else online.to_dict()
     changes = experiment.env_meta_update_dict.to_dict()
@@ -159,28 +159,28 @@ def _named(config: Config) -> list[str | dict[str, Any] | None]:
 
 
 def label(env_meta: Mapping[str, Any]) -> str:
-    """The name under which an environment's numbers are shown."""
+    """Return the name under which an environment's results are shown."""
     return str(env_meta.get("key") or env_meta.get("env_name", "?"))
 
 
 def file_name(text: str) -> str:
-    """A label with nothing in it that a file's name may not have."""
+    """Replace the characters of a label that a file's name may not have."""
     return re.sub(r"[^\w.-]+", "_", text)
 
 
 def _of_file(
     entry: DatasetConfig, config: Config, tasks: Sequence[str]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Name and env_args of each environment that a file asks for."""
+    """Return name and env_args of each environment that a file names."""
     experiment = config.experiment
     with DatasetFile(entry.path) as file:
         meta = laid_over(file.env_meta, experiment.env_meta_update_dict.to_dict())
-        told: list[str] = []
+        instructions: list[str] = []
         if tasks:
             found = {
                 instruction_of(file.attrs(demo, TASK_ATTRS), entry.lang) for demo in file.demos()
             }
-            told = [task for task in tasks if task in found]
+            instructions = [task for task in tasks if task in found]
     names = [experiment.env or meta.get("env_name"), *(experiment.additional_envs or ())]
     if experiment.rollout.enabled:
         meta = fitted(meta)
@@ -190,12 +190,12 @@ def _of_file(
     return [
         (own or str(name), {**meta, "env_name": name, **lang})
         for name in names
-        for lang in ([{"lang": task} for task in told] or [{}])
+        for lang in ([{"lang": task} for task in instructions] or [{}])
     ]
 
 
 def _distinct(keys: Sequence[str], metas: Sequence[dict[str, Any]]) -> list[str]:
-    """Names made different by the instruction, or else by a number."""
+    """Make names distinct by the instruction, or else by a number."""
     names = [
         f"{key}: {meta['lang']}" if keys.count(key) > 1 and "lang" in meta else key
         for key, meta in zip(keys, metas, strict=True)

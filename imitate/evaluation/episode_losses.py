@@ -1,4 +1,4 @@
-"""Episodes whose process died or hung: which are tried again, which have failed, and when nothing can be played."""
+"""Bookkeeping of episodes whose process died or hung: tried again, failed, or the end of the evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GUARD = 'a script that trains or evaluates must do so under `if __name__ == "__m
 
 
 class Losses:
-    """What was lost in one evaluation.
+    """Episodes that were lost in one evaluation.
 
     Args:
         env_name: for messages.
@@ -54,7 +54,7 @@ class Losses:
         )
 
     def episode(self, index: int, answer: Episode | Lost) -> Episode | None:
-        """The episode as it counts: as played, with the first loss told, or failed; None: to be tried again."""
+        """Return the episode as it counts: as played, with its first loss, or failed; None: it is to be tried again."""
         reasons = self._reasons.get(index, [])
         if not isinstance(answer, Lost):
             first = reasons[0] if reasons else None

@@ -23,9 +23,9 @@ from imitate.evaluation.episodes import (
     EpisodePlan,
     EpisodeRunner,
     Job,
+    describe_error,
     hopeless,
     in_order,
-    told,
 )
 from imitate.evaluation.vector_episodes import VectorJob
 from imitate.processes import Lost, Pulse, Worker, heard
@@ -137,7 +137,7 @@ class EpisodePool:
             raise
 
     def try_env(self, trial: EnvTrial, step_timeout_s: float, stopped: Callable[[], bool]) -> None:
-        """Try an environment in a worker, which is kept; ``stopped`` says that nobody waits any more.
+        """Try an environment in a worker, which is kept; ``stopped`` returns true when the result is no longer wanted.
 
         Raises:
             EnvError: the environment cannot be used, its process died, or it hangs.
@@ -167,7 +167,7 @@ class EpisodePool:
         return worker
 
     def _ready(self, busy: Mapping[Worker, int], plan: EpisodePlan) -> list[Worker]:
-        """Workers that answered, died or hang; waits for one."""
+        """Wait for a worker that has answered, died or hung, and return all of these."""
         while not self._cancelled.is_set():
             ready = heard(list(busy), plan.step_timeout_s)
             if ready:
@@ -176,7 +176,7 @@ class EpisodePool:
 
 
 def _checked(answer: Any) -> Any:
-    """An answer; an error that a worker sent is raised."""
+    """Return an answer of a worker; an error that it sent is raised."""
     if isinstance(answer, UserError):
         raise answer
     if isinstance(answer, str):
@@ -185,7 +185,7 @@ def _checked(answer: Any) -> Any:
 
 
 def _serve(connection: Connection, pulse: Pulse) -> None:
-    """A worker's life: receive (job, index), answer with an Episode or an error, until the parent hangs up."""
+    """Serve as a worker: receive (job, index), answer with an Episode or an error, until the parent closes the pipe."""
     import torch
 
     torch.set_num_threads(1)
@@ -214,4 +214,4 @@ def _answer(
     except UserError as error:
         return error
     except (Exception, SystemExit) as error:
-        return f"the evaluation failed before an episode began: {told(error)}"
+        return f"the evaluation failed before an episode began: {describe_error(error)}"

@@ -1,4 +1,4 @@
-"""One evaluation episode: seed, reset, act until success or the horizon, perhaps with frames for a video."""
+"""Evaluation episodes: seed, reset, act until success or the horizon, with frames for a video if wanted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from imitate.seeding import preserved_rng, seed_everything, torch_threads
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """How episodes run. Episode i starts from `seed + i`, whatever the checkpoint and the number of workers.
+    """Settings of evaluation episodes; episode i starts from `seed + i`, for every checkpoint and number of workers.
 
     Attributes:
         frame_dir: folder for raw video frames; None renders nothing.
@@ -48,7 +48,7 @@ class EpisodePlan:
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to play episodes of one checkpoint in one environment; picklable."""
+    """Task of a worker: episodes of one checkpoint in one environment; picklable."""
 
     checkpoint: str
     env_meta: dict[str, Any]
@@ -58,13 +58,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Episode:
-    """What came out of one episode.
+    """Result of one episode.
 
     Attributes:
         success: at any step.
         success_at_end: at the last step; the same where episodes end at success.
         error: why it could not be played; it then counts as failed.
-        first_error: why a first try could not be played; the rest is what came of the second one.
+        first_error: why a first try could not be played; the rest is the result of the second one.
     """
 
     index: int
@@ -79,19 +79,19 @@ class Episode:
     first_error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return what JSON can hold."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
-def told(error: BaseException) -> str:
-    """An error of a simulator or a policy in words."""
+def describe_error(error: BaseException) -> str:
+    """Describe an error of a simulator or a policy."""
     if isinstance(error, SystemExit):
         return f"the environment or the policy called sys.exit({error.code!r})"
     return f"{type(error).__name__}: {error}"
 
 
 def failed_episode(plan: EpisodePlan, index: int, error: str) -> Episode:
-    """The record of an episode that could not be played."""
+    """Make the record of an episode that could not be played."""
     return Episode(
         index,
         plan.seed + index,
@@ -107,7 +107,7 @@ class EpisodeRunner:
     """Plays episodes in this process; the environment and the policy are made once and kept.
 
     Args:
-        beat: told which call of the environment begins.
+        beat: receives each call of the environment that begins.
     """
 
     def __init__(self, beat: Beat | None = None) -> None:
@@ -131,7 +131,7 @@ class EpisodeRunner:
         self._policy = policy
 
     def play(self, env_meta: dict[str, Any], plan: EpisodePlan, index: int) -> Episode:
-        """Episode `index`. One that the simulator or the policy breaks is tried twice, then recorded with the error.
+        """Play episode `index`; one that simulator or policy breaks is tried twice, then recorded with its error.
 
         Raises:
             UserError: policy and environment do not fit each other, or the environment cannot be made.
@@ -160,7 +160,7 @@ class EpisodeRunner:
         except UserError:
             raise
         except (Exception, SystemExit) as error:
-            return failed_episode(plan, index, told(error))
+            return failed_episode(plan, index, describe_error(error))
 
     def _play(self, env_meta: dict[str, Any], plan: EpisodePlan, index: int) -> Episode:
         assert self._policy is not None
@@ -271,7 +271,7 @@ class FrameRecorder:
 
 
 def frame_file(frame_dir: str, index: int) -> Path:
-    """Where an episode's raw frames lie."""
+    """Return the path of an episode's raw frames."""
     return Path(frame_dir) / f"episode_{index}.rgb"
 
 
@@ -317,7 +317,7 @@ def _misfit(env_name: str, words: str) -> EnvError:
 
 
 def goal_of(policy: RolloutPolicy, env: Any) -> Any:
-    """The goal of this episode, for a policy that takes one.
+    """Return the goal of this episode, for a policy that takes one.
 
     Raises:
         EnvError: the environment has none.
@@ -333,12 +333,12 @@ def goal_of(policy: RolloutPolicy, env: Any) -> Any:
 
 
 def timed(start: float) -> float:
-    """Seconds since `start` (time.perf_counter), to the millisecond."""
+    """Return the seconds since `start` (time.perf_counter), to the millisecond."""
     return round(time.perf_counter() - start, 3)
 
 
 def hopeless(results: dict[int, Episode], give_up_after: int | None) -> bool:
-    """Whether the first `give_up_after` episodes are all there and all failed."""
+    """Return true if the first `give_up_after` episodes are all there and all failed."""
     if give_up_after is None:
         return False
     first = [results.get(index) for index in range(give_up_after)]
@@ -346,7 +346,7 @@ def hopeless(results: dict[int, Episode], give_up_after: int | None) -> bool:
 
 
 def in_order(results: dict[int, Episode], give_up_after: int | None) -> list[Episode]:
-    """Episodes by index. Of a hopeless evaluation only the first, so that the outcome does not depend on timing."""
+    """Sort episodes by index; of a hopeless evaluation keep the first, so that the result does not depend on timing."""
     if hopeless(results, give_up_after):
         return [results[index] for index in range(give_up_after or 0)]
     return [results[index] for index in sorted(results)]

@@ -1,4 +1,4 @@
-"""What an evaluation measured."""
+"""Results of an evaluation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LONG_DEMO = 0.6
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Episodes and what they come to.
+    """Episodes of an evaluation and their summary.
 
     Attributes:
-        planned: episodes asked for; fewer were played if the evaluation was given up as hopeless.
+        planned: episodes requested; fewer were played if the evaluation was given up as hopeless.
         longest_demo: steps of the longest demonstration that the policy learned from; None: not known.
     """
 
@@ -89,7 +89,7 @@ class EvalResult:
 
     @property
     def gave_up(self) -> bool:
-        """Whether it was stopped as hopeless."""
+        """True if the evaluation was stopped as hopeless."""
         return len(self.episodes) < self.planned
 
     @property
@@ -106,10 +106,10 @@ class EvalResult:
         )
 
     def horizon_note(self, option: str) -> str | None:
-        """A line where the horizon may be what failed: most failures end by it, and demonstrations are about as long.
+        """Return a note if the horizon may be too short: most failures end at it, and demonstrations are about as long.
 
         Args:
-            option: what a longer horizon is asked for with, such as ``--horizon ``.
+            option: option that sets a longer horizon, such as ``--horizon ``.
         """
         failures = len(self.episodes) - self.successes
         if self.longest_demo is None or self.longest_demo < LONG_DEMO * self.horizon:
@@ -122,7 +122,7 @@ class EvalResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return what JSON can hold."""
         return {
             "env": self.env_name,
             "checkpoint": self.checkpoint,

@@ -1,4 +1,4 @@
-"""Success of a policy in an environment, over seeded episodes."""
+"""Evaluation of a policy in an environment, over seeded episodes."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def evaluate(
 
     Args:
         agent: a checkpoint, a run folder (its best checkpoint), or a policy, which then plays in this process.
-        env_meta: env_args of the environment; None: the first one in the checkpoint. `lang` in it is what the policy
-            is told, `key` the name under which the result is shown.
+        env_meta: env_args of the environment; None: the first one in the checkpoint. `lang` in it is the
+            instruction, `key` the name under which the result is shown.
         horizon: longest episode; None: as in the checkpoint's configuration.
         workers: processes; 1 plays in this process unless `pool` or `step_timeout_s` is given.
         mode: "processes" (a policy copy in each worker), "vector" (environments in lockstep, batched calls), or
@@ -139,7 +139,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Subject:
-    """Who is evaluated where."""
+    """A policy and the environment of its evaluation."""
 
     path: Path | None
     policy: RolloutPolicy | None
@@ -258,12 +258,12 @@ def _warnings(played: Sequence[Episode], *, wants_video: bool, mode: str) -> lis
 
 
 def available_cores() -> int:
-    """CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def default_workers(episodes: int) -> int:
-    """One worker per core, at most 16."""
+    """Return the default number of workers: one per core, at most 16."""
     return max(1, min(available_cores(), episodes, 16))

@@ -1,4 +1,4 @@
-"""Fitted Q evaluation: what a policy is worth, from recorded transitions alone.
+"""Fitted Q evaluation: the value of a policy from recorded transitions alone.
 
 Le, Voloshin, Yue, "Batch Policy Learning under Constraints", ICML 2019 (arXiv:1903.08738); its use for choosing among
 policies is studied by Paine et al., "Hyperparameter Selection for Offline Reinforcement Learning" (arXiv:2007.09055).
@@ -40,7 +40,7 @@ TARGET_RATE = 0.02
 
 @dataclass(frozen=True)
 class FQEPlan:
-    """How long and how broad.
+    """Settings of fitted Q evaluation.
 
     Args:
         updates: of the ensemble, for each policy.
@@ -57,13 +57,13 @@ class FQEPlan:
 
 @dataclass(frozen=True)
 class FQEResult:
-    """What a policy is worth: mean discounted return from the demos' first states.
+    """Value of a policy: mean discounted return from the demos' first states.
 
     Attributes:
         members: the values of the ensemble's members.
         checkpoint: the policy's.
         demo_return: mean discounted return of the demos themselves.
-        warning: what else must be known.
+        warning: a limitation of the estimate.
         behind: how far this policy is behind the best of its ranking, by the same members; 0 of the best.
     """
 
@@ -95,12 +95,12 @@ def fitted_q_evaluation(
     plan: FQEPlan = FQEPlan(),  # noqa: B008 - frozen
     on_update: Callable[[], None] | None = None,
 ) -> FQEResult:
-    """Value a policy.
+    """Estimate the value of a policy.
 
     Args:
         recorded: the transitions.
-        answers: what the policy would do in their states.
-        plan: how long and how broad.
+        answers: actions of the policy in their states.
+        plan: settings.
         on_update: called after each update.
     """
     with torch.random.fork_rng(devices=[]):
@@ -136,14 +136,14 @@ def evaluate_checkpoint(
     plan: FQEPlan = FQEPlan(),  # noqa: B008 - frozen
     on_update: Callable[[], None] | None = None,
 ) -> FQEResult:
-    """Value the policy of a checkpoint on a file of demonstrations.
+    """Estimate the value of the policy of a checkpoint from a file of demonstrations.
 
     Args:
         checkpoint: of a policy without memory and goals.
         data: demonstrations with rewards.
         discount: of a reward one step later; None: the checkpoint's, or 0.99.
         filter_key: mask of the demos; None: all.
-        plan: how long and how broad.
+        plan: settings.
         on_update: called after each update.
 
     Raises:
@@ -166,7 +166,7 @@ def evaluate_checkpoint(
 
 
 def ranked(results: Sequence[FQEResult]) -> list[FQEResult]:
-    """The results by value, best first, each with its distance to the best."""
+    """Sort results by value, best first, each with its distance to the best."""
     order = sorted(results, key=lambda result: -result.value)
     best = order[0].members
     return [replace(result, behind=_difference(best, result.members)) for result in order]

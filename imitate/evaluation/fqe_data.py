@@ -1,4 +1,4 @@
-"""What fitted Q evaluation reads: recorded transitions, and what a policy would do in their states."""
+"""Data of fitted Q evaluation: recorded transitions, and the actions of a policy in their states."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Answers:
 
 
 def state_keys(path: Path, filter_key: str | None = None) -> list[str]:
-    """The low-dimensional observations of a file: what values are a function of.
+    """Return the low-dimensional observations of a file, the inputs of the values.
 
     Raises:
         DatasetError: there are none.
@@ -97,7 +97,7 @@ def state_keys(path: Path, filter_key: str | None = None) -> list[str]:
 def open_data(
     path: Path, policy: RolloutPolicy, discount: float, filter_key: str | None = None
 ) -> tuple[SequenceDataset, Recorded]:
-    """The file as the policy sees it, and its transitions.
+    """Open a file as a dataset with the observations of a policy, and read its transitions.
 
     Raises:
         DatasetError: rewards are missing, or all 0; observations of the policy or low-dimensional ones are missing.
@@ -165,7 +165,7 @@ def _recorded(dataset: SequenceDataset, keys: list[str], discount: float) -> Rec
 
 
 def _bounds(rewards: Tensor, discounts: Tensor, discount: float) -> tuple[float, float]:
-    """Lowest and highest return: the least or greatest reward for ever, or until one at a terminal."""
+    """Compute the lowest and highest return: the least or greatest reward for ever, or until one at a terminal."""
     going, ended = rewards[discounts > 0], rewards[discounts == 0]
     low = high = 0.0
     if len(going):
@@ -177,13 +177,13 @@ def _bounds(rewards: Tensor, discounts: Tensor, discount: float) -> tuple[float,
 
 
 def _standard(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each column; what hardly varies is shifted only."""
+    """Compute mean and standard deviation of each column; a column that hardly varies is only shifted."""
     spread = values.std(0)
     return values.mean(0), torch.where(spread < 1e-4, torch.ones_like(spread), spread)
 
 
 def refuse_memory(algo: Algo, path: Path) -> str | None:
-    """What has to be said of a policy of chunks, which is judged as if it planned anew at each step.
+    """Refuse a policy with memory; return a warning for one of chunks, which is evaluated as if it planned each step.
 
     Raises:
         CheckpointError: the policy remembers, or has goals, so that a single state does not say what it would do.
@@ -215,7 +215,7 @@ def answers_of(
     recorded: Recorded,
     seed: int = 0,
 ) -> Answers:
-    """What a policy would do, as it acts in evaluation.
+    """Compute the actions of a policy, as it acts in evaluation.
 
     Args:
         policy: without memory, see :func:`refuse_memory`.

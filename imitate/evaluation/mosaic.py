@@ -64,7 +64,7 @@ def write_mosaic(
 def compose(
     episodes: Sequence[Episode], reels: Sequence[NDArray[Any]], t: int
 ) -> NDArray[np.uint8]:
-    """Picture t of the mosaic; an episode that is over stands still."""
+    """Compose picture t of the mosaic; an episode that is over shows its last frame."""
     size = reels[0].shape[1] + 2 * BORDER
     columns = math.ceil(math.sqrt(len(reels)))
     rows = math.ceil(len(reels) / columns)

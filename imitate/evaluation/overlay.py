@@ -1,6 +1,6 @@
-"""What a policy plans and where it looks, drawn onto the frames of a video.
+"""Drawing of the plan and the keypoints of a policy onto the frames of a video.
 
-The planned actions are drawn as the way that each hand would take, where the environment knows it
+The planned actions are drawn as the path that each hand would take, where the environment knows it
 (``env.planned_paths``), or else as curves, one per number of an action. Images that a spatial softmax looks at stand
 in the corner with its keypoints.
 """
@@ -28,10 +28,10 @@ Values = NDArray[np.float64]
 
 
 class Overlay:
-    """Draws for one policy.
+    """Drawer for one policy.
 
     Args:
-        policy: has just acted on what is drawn.
+        policy: it has just acted on the observation that is drawn.
     """
 
     def __init__(self, policy: RolloutPolicy) -> None:
@@ -40,7 +40,7 @@ class Overlay:
     def draw(
         self, frame: Picture, env: Any, camera_name: str | None, obs: Mapping[str, Any]
     ) -> Picture:
-        """A copy of a frame (H, W, 3) with the plan and the keypoints.
+        """Draw the plan and the keypoints onto a copy of a frame (H, W, 3).
 
         Args:
             frame: what the camera sees.
@@ -62,14 +62,14 @@ class Overlay:
 
 
 def without_repeats(actions: Values) -> Values:
-    """Actions (K, A) up to the first of the equal ones at the end, which stand for what is not planned."""
+    """Cut actions (K, A) behind the first of the equal ones at the end, which fill up a shorter plan."""
     differs = (actions != actions[-1]).any(axis=1)
     last = int(differs.nonzero()[0][-1]) + 1 if differs.any() else 0
     return actions[: last + 1]
 
 
 def draw_plan(picture: Image.Image, env: Any, camera_name: str | None, actions: Values) -> None:
-    """The hands' way under actions (K, A), or curves of them in the upper left corner."""
+    """Draw the hands' path under actions (K, A), or curves of them in the upper left corner."""
     paths = []
     if hasattr(env, "planned_paths"):
         size = {"height": picture.height, "width": picture.width}
@@ -82,7 +82,7 @@ def draw_plan(picture: Image.Image, env: Any, camera_name: str | None, actions: 
 
 
 def draw_path(drawing: ImageDraw.ImageDraw, path: Values) -> None:
-    """Pixels (K + 1, 2) from now on, ever fainter."""
+    """Draw a path of pixels (K + 1, 2), fainter towards its end."""
     count = len(path) - 1
     for number in reversed(range(count)):
         ends = path[number : number + 2]
@@ -94,7 +94,7 @@ def draw_path(drawing: ImageDraw.ImageDraw, path: Values) -> None:
 
 
 def _colour(share: float) -> tuple[int, int, int, int]:
-    """Of what is planned at a share of the plan, 0 to 1."""
+    """Return the colour for a fraction of the plan, 0 to 1."""
     red, green, blue = (
         round(near + share * (far - near)) for near, far in zip(NEAR, FAR, strict=True)
     )
@@ -104,7 +104,7 @@ def _colour(share: float) -> tuple[int, int, int, int]:
 def draw_curves(
     drawing: ImageDraw.ImageDraw, actions: Values, low: NDArray[Any], high: NDArray[Any]
 ) -> None:
-    """Each number of the actions (K, A) over time, between its limits, in a box in the upper left corner."""
+    """Draw each number of the actions (K, A) over time, between its limits, in a box in the upper left corner."""
     left = top = MARGIN
     drawing.rectangle((left, top, left + INSET, top + INSET), fill=(0, 0, 0, 140))
     low = np.where(np.isfinite(low), low, actions.min(axis=0))
@@ -120,7 +120,7 @@ def draw_curves(
 
 
 def inset(image: Picture, points: NDArray[Any]) -> Image.Image:
-    """An image (H, W, 3) in the size of insets, with places (K, 2) in its pixels marked."""
+    """Scale an image (H, W, 3) to the size of insets and mark places (K, 2), in its pixels."""
     height, width = image.shape[:2]
     picture = Image.fromarray(image).resize((INSET, INSET))
     drawing = ImageDraw.Draw(picture)

@@ -120,7 +120,7 @@ def _copies(
     num_envs: int,
     beat: Beat | None,
 ) -> Iterator[Any]:
-    """Environments that fit the policy, with the random numbers of an evaluation."""
+    """Make the environments and check that they fit the policy, with the random numbers of an evaluation."""
     tell = beat or (lambda call: None)
     tell(MAKE)
     venv = make_vector_env(
@@ -184,7 +184,7 @@ class _Lockstep:
                 obs = self._next_episodes(venv, over)
 
     def _with_idle_filled(self, obs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Show the policy, for environments that play no episode, what the first one that does gives."""
+        """Fill the observations of idle environments with those of the first one that plays an episode."""
         idle = [i for i, slot in enumerate(self.slots) if slot.index < 0]
         if idle:
             live = next(i for i, slot in enumerate(self.slots) if slot.index >= 0)
@@ -193,7 +193,7 @@ class _Lockstep:
         return obs
 
     def _finite(self, obs: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Rows with finite observations: a simulator that broke may call anything a success."""
+        """Return a mask of rows with finite observations: a simulator that broke may report any success."""
         try:
             self.policy.check(obs, batched_ob=True)
         except NotFiniteError as error:
@@ -201,7 +201,7 @@ class _Lockstep:
         return np.ones(len(self.slots), dtype=bool)
 
     def _failed(self, error: NotFiniteError) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Record the episodes whose observation or action is not finite; the mask of their environments."""
+        """Record the episodes whose observation or action is not finite; return the mask of their environments."""
         bad = np.array(error.rows)
         for slot, is_bad in zip(self.slots, bad, strict=True):
             if is_bad and slot.index >= 0:
@@ -211,7 +211,7 @@ class _Lockstep:
     def _next_episodes(
         self, venv: Any, over: np.ndarray[Any, np.dtype[np.bool_]]
     ) -> Mapping[str, Any]:
-        """Begin the next episodes in the masked environments; all environments' observations."""
+        """Begin the next episodes in the masked environments; return all environments' observations."""
         for i in np.flatnonzero(over):
             self.slots[i] = _Slot(next(self.numbers, -1))
         return self._reset(venv, over)
@@ -224,7 +224,7 @@ class _Lockstep:
         return dict(obs)
 
     def _advance(self, slot: _Slot, reward: float, success: bool, ended: bool) -> bool:
-        """Count one step; whether the environment needs a reset."""
+        """Count one step; return true if the environment needs a reset."""
         if slot.index < 0:
             return ended
         slot.total += reward

@@ -1,4 +1,4 @@
-"""Interactive imitation learning in rounds: the policy acts, somebody corrects it, it learns from all of that.
+"""Interactive imitation learning in rounds: the policy acts, a supervisor corrects it, and it is trained on all data.
 
 DAgger (Ross, Gordon, Bagnell, AISTATS 2011, arXiv:1011.0686): an expert labels the states that the policy visits, all
 or one of so many, and acts itself with probability beta^k in round k. HG-DAgger (Kelly et al., ICRA 2019,
@@ -6,7 +6,7 @@ arXiv:1810.02890): a person takes over where that is needed, and the policy lear
 demonstrations).
 
 All data lie in one file, ``demos.hdf5``: round 0 are the demonstrations that there were. Each round trains a run of its
-own below ``round_<k>/``. ``progress.json`` says which rounds are over, so that whatever is interrupted goes on: with
+own below ``round_<k>/``. ``progress.json`` says which rounds are over, so that an interrupted run resumes: with
 the round's next episode, or with its training.
 """
 
@@ -46,15 +46,15 @@ SuperviseRound = Callable[[int], Supervisor]
 
 @dataclass(frozen=True)
 class DaggerPlan:
-    """What is done in each round.
+    """Settings of the rounds.
 
     Attributes:
         rounds: rounds after the demonstrations.
         episodes: of a round.
         seed: of the episodes.
         horizon: steps of an episode.
-        hold_steps: steps that go on after the first success.
-        demos: so many of the demonstrations are taken; None: all.
+        hold_steps: steps after the first success.
+        demos: number of demonstrations that are used; None: all.
         label_every: the supervisor labels one of so many steps, and only these are learned from.
     """
 
@@ -69,7 +69,7 @@ class DaggerPlan:
 
 @dataclass
 class Round:
-    """What came of a round.
+    """Result of a round.
 
     Attributes:
         number: 0 are the demonstrations.
@@ -77,7 +77,7 @@ class Round:
         steps: environment steps.
         interventions: steps in which the supervisor acted.
         labels: steps with an action of the supervisor's to learn from, so far.
-        practised_success: share of the round's episodes that succeeded, with whatever help they had.
+        practised_success: share of the round's episodes that succeeded, with the help of the supervisor.
         success_rate: of the policy that was learned after it; None: not evaluated.
         checkpoint: that policy.
     """
@@ -94,7 +94,7 @@ class Round:
 
 @dataclass
 class Progress:
-    """Rounds that are over, and the exit code of the training that was cut, if one was."""
+    """Finished rounds, and the exit code of the training that was interrupted, if one was."""
 
     rounds: list[Round] = field(default_factory=list)
     exit_code: int = 0
@@ -115,11 +115,11 @@ def dagger(
     quiet: bool = True,
     stream: TextIO | None = None,
 ) -> Progress:
-    """Go through all rounds, or on with those that are left.
+    """Run all rounds, or resume with those that are left.
 
     Args:
-        config: of the policy. Each round trains it anew on all data, or, with ``init``, goes on with the last weights.
-        plan: rounds, episodes, seeds; more ``rounds`` may be asked for when one goes on.
+        config: of the policy. Each round trains it anew on all data, or with ``init`` from the last weights.
+        plan: rounds, episodes, seeds; ``rounds`` may be raised on resuming.
         supervise: who supervises.
         env_meta: the environment.
         folder: output folder; an existing one is resumed.
@@ -176,7 +176,7 @@ def dagger(
 
 
 class _Work:
-    """The steps of a round, each of which goes on where it was cut."""
+    """The steps of a round, each of which resumes where it was interrupted."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class _Work:
     # ---- progress --------------------------------------------------------------------------------
 
     def begun(self, dataset: str | Path | None) -> Progress:
-        """What is done already; at the very start the demonstrations are copied."""
+        """Return the progress so far; at the very start copy the demonstrations."""
         if self._progress.is_file():
             saved = self._saved()
             saved["settings"].setdefault("label_every", 1)  # begun before there was a choice
@@ -240,7 +240,7 @@ class _Work:
         return progress
 
     def save(self, progress: Progress) -> None:
-        """Write which rounds are over."""
+        """Write the finished rounds."""
         content = {"settings": self._settings(), "rounds": [vars(r) for r in progress.rounds]}
         temporary = self._progress.with_suffix(".tmp")
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -251,7 +251,7 @@ class _Work:
         return saved
 
     def _settings(self) -> dict[str, Any]:
-        """What may not change between the rounds."""
+        """Return the settings that may not change between the rounds."""
         wanted = {key: value for key, value in vars(self._plan).items() if key != "rounds"}
         return {
             **wanted,
@@ -262,7 +262,7 @@ class _Work:
         }
 
     def counted(self, number: int) -> Round:
-        """Numbers of a round, from the file."""
+        """Count the numbers of a round from the file."""
         over = Round(number)
         if not self._demos.exists():
             return over
@@ -281,7 +281,7 @@ class _Work:
         return over
 
     def _labels(self, file: DatasetFile, demo: str) -> int:
-        """Of one demo."""
+        """Count the labels of one demo."""
         if file.has(demo, LABELLED):
             return int((file.read(demo, LABELLED) > 0).sum())
         if self._labels_all:  # files from before there was a choice
@@ -291,7 +291,7 @@ class _Work:
     # ---- data ------------------------------------------------------------------------------------
 
     def _copy(self, dataset: Path) -> None:
-        """Demonstrations as round 0, in which the supervisor always acted."""
+        """Copy the demonstrations as round 0, in which the supervisor always acted."""
         entry = with_filter_key(DatasetConfig(path=str(dataset.resolve())), self._config)
         named = self._config.with_overrides({"train.data": [entry.to_dict()]})
         (source,) = training_sources(named)
@@ -320,7 +320,7 @@ class _Work:
         checkpoint: str,
         on_episode: Callable[[int, int], None] | None,
     ) -> None:
-        """The episodes of a round that are not there yet."""
+        """Record the episodes of a round that are missing."""
         if self._demos.exists() and self.counted(number).episodes >= self._plan.episodes:
             return
         policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=checkpoint)
@@ -344,7 +344,7 @@ class _Work:
     def _episode(
         self, number: int, index: int, policy: RolloutPolicy, supervisor: Supervisor, states: bool
     ) -> Episode:
-        """Episode ``index`` of a round; a simulator that fails is made anew and the episode with another seed."""
+        """Play episode ``index`` of a round; after a failure of the simulator anew, with another seed."""
         for attempt in range(MAX_FAILURES):
             entropy = [self._plan.seed, number, index, attempt]
             seed = int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
@@ -376,7 +376,7 @@ class _Work:
     # ---- learning --------------------------------------------------------------------------------
 
     def learn(self, number: int, last: str | None) -> RunResult | None:
-        """Train on all data so far; None in round 0 of a given policy."""
+        """Train on all data so far; return None in round 0 of a given policy."""
         if number == 0 and self._init is not None:
             return None
         place = self._folder / f"round_{number}"
@@ -407,20 +407,20 @@ class _Work:
 
 
 def _success_rate(result: RunResult) -> float | None:
-    """Of the evaluation that the checkpoint comes from."""
+    """Return the success rate of the evaluation that the checkpoint comes from."""
     entry = result.results.get("best") or result.results.get("final")
     rate = None if not entry else entry.get("success_rate")
     return None if rate is None else float(rate)
 
 
 def _make(env_meta: dict[str, Any], keys: tuple[str, ...]) -> Env:
-    """The environment with all that it shows, since experts may look at more than the policy, and with its images."""
+    """Make the environment with all observations, since experts may use more than the policy, and with its images."""
     cameras = [key.removesuffix("_image") for key in keys if key.endswith("_image")]
     return make_env(env_meta, camera_names=cameras or None)
 
 
 def _demonstration(file: DatasetFile, demo: str, keys: tuple[str, ...]) -> Episode:
-    """A demonstration in the form of a supervised episode."""
+    """Convert a demonstration to the form of a supervised episode."""
     length = file.length(demo)
     actions = file.read(demo, "actions")
     ends = "terminals" if file.has(demo, "terminals") else "dones"

@@ -1,4 +1,4 @@
-"""Somebody watches a policy at work: an expert who says what is right, or a person who takes over.
+"""Supervision of a policy's rollouts: by an expert that labels actions, or a person who takes over.
 
 What is recorded, per step: ``policy_actions``, what the policy wanted; ``executed_actions``, what was done;
 ``actions``, what is to be learned, the label where there is one, else what was done; ``labelled``, 1 where there is a
@@ -24,11 +24,11 @@ Action = NDArray[np.float64]
 
 
 class Word(NamedTuple):
-    """What a supervisor says to a step.
+    """Decision of a supervisor at one step.
 
     Attributes:
         label: (A,) the right action; None: no opinion.
-        takes_over: ``label`` is done instead of what the policy wants.
+        takes_over: ``label`` is executed instead of the policy's action.
     """
 
     label: Action | None = None
@@ -36,25 +36,25 @@ class Word(NamedTuple):
 
 
 class Supervisor(Protocol):
-    """Watches."""
+    """Observer of an episode, who may label and execute actions."""
 
     def start_episode(self, seed: int) -> None:
-        """A new episode begins; what is drawn in it follows from the seed."""
+        """Begin a new episode, whose random draws follow from the seed."""
 
     def watch(self, obs: Obs, wanted: Action) -> Word:
         """Look at an observation and at the action (A,) that the policy would take."""
 
 
 Expert = Callable[[Obs], Any]
-"""From an observation to the right action (A,); told of ``start_episode(seed)`` if it has that, and of steps in which
-it is not asked if it has ``follow(obs)``."""
+"""Function from an observation to the right action (A,); ``start_episode(seed)`` and, at steps without a label,
+``follow(obs)`` are called if it has them."""
 
 Hand = Callable[[Obs, Action], Any]
-"""From an observation and what the policy wants to an action (A,) while somebody holds the robot, else None."""
+"""Function from an observation and the policy's action to an action (A,) while a person holds the robot, else None."""
 
 
 class ScriptedExpert:
-    """The scripted expert of a robosuite task, always of the same habits: labels do not contradict each other."""
+    """Scripted expert of a robosuite task, always of the same habits, so that labels do not contradict each other."""
 
     def __init__(self, env_name: str) -> None:
         still = np.zeros(3)
@@ -67,32 +67,32 @@ class ScriptedExpert:
 
 
 class PolicyExpert:
-    """A trained policy, such as one that sees more than the one that learns."""
+    """A trained policy as an expert, such as one with more observations than the one that learns."""
 
     def __init__(self, policy: RolloutPolicy) -> None:
         self._policy = policy
 
     def start_episode(self, seed: int) -> None:
-        """Forget the last one."""
+        """Forget the last episode."""
         self._policy.start_episode()
 
     def __call__(self, obs: Obs) -> Action:
-        """A new decision each time: of a chunk only the first action is right here."""
+        """Plan anew at each call: only the first action of a chunk is for this state."""
         self._policy.cut_plan()
         return self._policy(obs)
 
     def follow(self, obs: Obs) -> None:
-        """What it remembers of an episode has no gaps."""
+        """Observe a step without acting, so that the policy's memory has no gaps."""
         self._policy(obs)
 
 
 class Labels:
-    """DAgger's supervisor: labels each step, and acts with probability ``beta``.
+    """Supervisor of DAgger: labels each step, and acts with probability ``beta``.
 
     Args:
-        expert: is asked.
-        beta: probability with which it acts where it is asked.
-        every: it is asked in the first of so many steps; neighbours look alike, so that their labels say little new.
+        expert: gives the labels.
+        beta: probability with which it acts where it labels.
+        every: it labels one of so many steps; neighbouring states are alike, so that their labels add little.
     """
 
     def __init__(self, expert: Expert, beta: float, every: int = 1) -> None:
@@ -117,7 +117,7 @@ class Labels:
 
 
 class TakesOver:
-    """HG-DAgger's supervisor: has an opinion only where it acts."""
+    """Supervisor of HG-DAgger: labels only the steps in which it acts."""
 
     def __init__(self, hand: Hand) -> None:
         self._hand = hand
@@ -135,12 +135,12 @@ class TakesOver:
 
 
 class Vigilant:
-    """A person as a script: takes over where the policy is wrong for a while, lets go where it is right for a while.
+    """Scripted person: takes over where the policy is wrong for a while, lets go where it is right for a while.
 
     Args:
-        expert: what the person would do.
+        expert: gives the actions of the person.
         tolerance: largest difference of an action's numbers that counts as right.
-        patience: steps in a row that it takes to take over, or to let go.
+        patience: consecutive steps before taking over, and before letting go.
     """
 
     def __init__(self, expert: Expert, *, tolerance: float = 0.5, patience: int = 5) -> None:
@@ -148,12 +148,12 @@ class Vigilant:
         self._holds, self._count = False, 0
 
     def start_episode(self, seed: int) -> None:
-        """Hands off."""
+        """Let go."""
         self._holds, self._count = False, 0
         _tell(self._expert, seed)
 
     def __call__(self, obs: Obs, wanted: Action) -> Action | None:
-        """The expert's action while it holds the robot."""
+        """Return the expert's action while it holds the robot."""
         action = np.asarray(self._expert(obs), dtype=np.float64)
         is_wrong = float(np.abs(action - wanted).max()) > self._tolerance
         self._count = self._count + 1 if is_wrong != self._holds else 0
@@ -163,7 +163,7 @@ class Vigilant:
 
 
 def _tell(who: object, seed: int) -> None:
-    """A new episode begins, for whoever wants to know."""
+    """Announce a new episode to an expert that has ``start_episode``."""
     begin = getattr(who, "start_episode", None)
     if begin is not None:
         begin(seed)
@@ -180,19 +180,19 @@ def supervised_episode(
     round_number: int = 0,
     states: bool = True,
 ) -> Episode:
-    """One episode of a policy under supervision.
+    """Play one episode of a policy under supervision.
 
-    The policy sees each step, also while somebody else acts. Where somebody else acted, its running chunk is cut, so
-    that it plans anew from where the robot then is.
+    The policy observes each step, also while the supervisor acts. Where the supervisor acted, its running chunk is cut,
+    so that it plans anew from where the robot then is.
 
     Args:
-        env: shows what policy and supervisor look at; recorded is what the policy looks at.
+        env: gives the observations of policy and supervisor; those of the policy are recorded.
         policy: acts as in evaluation.
         supervisor: watches.
         seed: of the environment, of the policy's draws and of the supervisor's.
         horizon: steps after which it ends.
-        hold_steps: steps that go on after the first success.
-        round_number: is recorded.
+        hold_steps: steps after the first success.
+        round_number: number that is recorded.
         states: record the simulator's states too.
     """
     with torch.random.fork_rng(devices=[]):
@@ -233,7 +233,7 @@ def supervised_episode(
 
 
 def _episode(rows: list[dict[str, Any]], start: dict[str, Any]) -> Episode:
-    """Steps as the file has them."""
+    """Convert the steps to an episode of the file."""
     series = {key: np.stack([row[key] for row in rows]) for key in rows[0] if key != "obs"}
     timeouts = np.zeros(len(rows), dtype=bool)
     timeouts[-1] = not series["terminals"][-1]

@@ -1,4 +1,4 @@
-"""What a file says about its actions: how many arms, relative or absolute, in which units and frame."""
+"""Meaning of a file's actions: number of arms, relative or absolute, units and frame."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ActionFile:
     def of(
         cls, file: DatasetFile, *, to: str | None, scale: tuple[float, float] | None
     ) -> ActionFile:
-        """Read it.
+        """Read the meaning of the actions.
 
         Args:
             file: open.
@@ -92,7 +92,7 @@ class ActionFile:
         )
 
     def env_args_for(self, mode: str) -> dict[str, Any]:
-        """The description of an environment that takes actions of a kind; absolute ones are in the world's frame."""
+        """Return env_args of an environment that takes actions of a kind; absolute ones are in the world's frame."""
         new = with_explicit_controllers(self.env_args)
         for arm in arm_controllers(new["env_kwargs"]):
             arm["input_type"] = mode
@@ -104,7 +104,7 @@ class ActionFile:
 def open_poses(
     about: ActionFile, source: str, keys: tuple[PoseKeys, ...] | None = None
 ) -> PoseSource:
-    """Where to read the hands' poses from.
+    """Choose the source of the hands' poses.
 
     Args:
         about: the file.

@@ -46,12 +46,12 @@ class Blocks:
         return cls(blocks[..., :3], blocks[..., 3:arm_width], blocks[..., arm_width:])
 
     def joined(self) -> Tensor:
-        """(T, A), one arm after the other."""
+        """Join to (T, A), one arm after the other."""
         return torch.cat((self.position, self.rotation, self.rest), dim=-1).flatten(start_dim=1)
 
 
 class Forms:
-    """One demo's actions, both as commands and as goals.
+    """Actions of one demo, both as commands and as goals.
 
     Args:
         about: the file.
@@ -118,7 +118,7 @@ class Forms:
         self.error = float(errors[~beyond].max()) if (~beyond).any() else 0.0
 
     def written(self, mode: Mode, rotation: Rotation) -> Blocks:
-        """As actions of a kind."""
+        """Return the actions as a kind."""
         if mode == "absolute" and self.goals is not None:
             position, matrix = self.goals
             return Blocks(position, _from_matrix(matrix, rotation), self.blocks.rest)
@@ -130,7 +130,7 @@ class Forms:
         return Blocks(self.commands[..., :3], turns, self.blocks.rest)
 
     def action_dict(self) -> dict[str, Array]:
-        """Robomimic's arrays; the values of several arms stand one arm after the other."""
+        """Return robomimic's arrays; the values of several arms stand one arm after the other."""
         arrays = {"gripper": self.blocks.rest}
         for prefix, mode in (("rel", "delta"), ("abs", "absolute")):
             for suffix, rotation in (("axis_angle", "axis_angle"), ("6d", "rot6d")):

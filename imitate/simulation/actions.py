@@ -31,7 +31,7 @@ ACTION_ARRAYS = ("actions", EXECUTED, "policy_actions")
 
 @dataclass(frozen=True)
 class ActionOptions:
-    """What to make of the actions.
+    """Settings of a conversion of actions.
 
     Attributes:
         to: 'absolute' goals or 'delta' commands; None leaves what they are.
@@ -58,7 +58,7 @@ class ActionOptions:
 
 @dataclass
 class ActionsReport:
-    """What was written.
+    """Report of a conversion of actions.
 
     Attributes:
         path: the file.
@@ -89,11 +89,11 @@ class ActionsReport:
 
     @property
     def clipped_share(self) -> float:
-        """Of the steps."""
+        """Fraction of the steps that are clipped."""
         return self.clipped / max(1, self.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return what JSON can hold."""
         return {**asdict(self), "clipped_share": self.clipped_share}
 
 
@@ -108,7 +108,7 @@ def convert_actions(
     Args:
         source: a demonstration file.
         target: the copy.
-        options: what to make of them.
+        options: settings.
         on_demo: called with how many demos are done, and how many there are.
 
     Raises:
@@ -180,7 +180,7 @@ def _converted(
     hands: PoseSource | None,
     report: ActionsReport,
 ) -> dict[str, Array]:
-    """The arrays to write into one demo."""
+    """Compute the arrays to write into one demo."""
     poses, bases = hands.of(demo) if hands else (None, None)
     names = ACTION_ARRAYS if options.key == "actions" else ("actions",)
     result: dict[str, Array] = {}

@@ -30,7 +30,7 @@ _HOPELESS = (
 
 @dataclass
 class CollectionReport:
-    """What came of a collection.
+    """Report of a collection.
 
     Attributes:
         path: the file.
@@ -194,7 +194,7 @@ def _num_valid(num: int) -> int:
 
 
 def _prepared(plan: Plan, beat: Beat) -> Callable[[str], Any]:
-    """In a worker: from the number of an episode to the demonstration, from ``DESCRIBE`` to the env_args."""
+    """Make a worker's function: from an episode's number to the demonstration, from ``DESCRIBE`` to the env_args."""
 
     def work(item: str) -> Any:
         return describe(plan, beat) if item == DESCRIBE else demonstrate(plan, int(item), beat)
@@ -203,7 +203,7 @@ def _prepared(plan: Plan, beat: Beat) -> Callable[[str], Any]:
 
 
 def _taken(found: Any, env_name: Any) -> Any:
-    """What a worker gave.
+    """Return the result of a worker.
 
     Raises:
         EnvError: it could not.

@@ -28,7 +28,7 @@ class DemoPool(Generic[Result]):
     """Results of demos, in their order, from several processes; a context manager.
 
     Args:
-        prepare: called once in each process with a function that is to be told which call of an environment begins (see
+        prepare: called once in each process with a function that receives each call of an environment that begins (see
             :func:`imitate.envs.watched.watched`); gives the function that is called with a demo's name. Picklable.
         workers: processes.
         step_timeout_s: a call of the environment that takes longer ends its process.
@@ -57,7 +57,7 @@ class DemoPool(Generic[Result]):
         self._workers.clear()
 
     def results(self, demos: Sequence[str]) -> Iterator[tuple[str, Result | Lost]]:
-        """Each demo with its result, or why there is none. One whose process dies or hangs is tried once more.
+        """Yield each demo with its result, or the reason for none; it is tried twice if its process dies or hangs.
 
         Raises:
             UserError: a process could not be prepared.
@@ -101,7 +101,7 @@ class DemoPool(Generic[Result]):
 
 
 def _serve(connection: Connection, pulse: Pulse, prepare: Callable[[Beat], Work[Any]]) -> None:
-    """A worker's life: receive a name, answer with the result or the reason, until the parent hangs up."""
+    """Serve as a worker: receive a name, answer with the result or the reason, until the parent closes the pipe."""
     with suppress(EOFError, OSError):
         demo = connection.recv()
         try:

@@ -1,4 +1,4 @@
-"""One demonstration: an expert acts in an environment and everything is recorded.
+"""Recording of a demonstration: an expert acts in an environment.
 
 Runs in worker processes, so it imports neither torch nor the file format.
 """
@@ -42,7 +42,7 @@ _PAUSE_STEPS = (5, 16)
 
 @dataclass(frozen=True)
 class Plan:
-    """How demonstrations are made; the same for all episodes of a collection.
+    """Settings of demonstrations, the same for all episodes of a collection.
 
     Attributes:
         env_meta: description for ``make_env``.
@@ -50,7 +50,7 @@ class Plan:
         qualities: levels of demonstrators, taken in turn.
         noise: scale of the action noise.
         horizon: steps after which an attempt has failed.
-        hold_steps: steps that go on after the first success.
+        hold_steps: steps after the first success.
         keep_failures: record the first attempt whatever came of it.
         label: what is recorded as ``actions``: ``executed`` (with noise; plays back) or ``expert`` (without).
         habits: a person's, of the level ``better``; None: none.
@@ -67,11 +67,11 @@ class Plan:
     habits: Habits | None = None
 
     def attempt_steps(self, expert: type[Expert]) -> int:
-        """Steps after which an attempt has failed: a person gets twice the expert's."""
+        """Steps after which an attempt has failed: a scripted person gets twice the expert's."""
         return self.horizon or expert.horizon * (1 if self.habits is None else 2)
 
     def demonstrator(self, expert: Expert, quality: str, rng: np.random.Generator) -> Demonstrator:
-        """The one who stands between the expert and the arm."""
+        """Make the demonstrator, which stands between the expert and the arm."""
         if self.habits is not None:
             return HumanLike(expert, rng, self.habits)
         return LEVELS[quality](expert, rng)
@@ -95,7 +95,7 @@ class Demonstration:
 
     @property
     def success(self) -> bool:
-        """Whether the task was solved at some step."""
+        """True if the task was solved at some step."""
         return bool(self.successes.any())
 
 
@@ -129,12 +129,12 @@ class ActionNoise:
 
 
 def describe(plan: Plan, beat: Beat | None = None) -> dict[str, Any]:
-    """The full ``env_args`` of the plan's environment."""
+    """Return the full ``env_args`` of the plan's environment."""
     return watched(partial(_worker_env, json.dumps(plan.env_meta)), beat).serialize()
 
 
 def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstration:
-    """Episode number ``index`` of a collection, whichever process makes it; ``beat`` is told which call begins.
+    """Record episode ``index`` of a collection; ``beat`` receives each call of the environment that begins.
 
     A failed attempt is replaced by the next one, unless failures are kept.
 
@@ -157,7 +157,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
             raise
         except (
             Exception
-        ) as error:  # a simulator that blew up: the attempt is lost, a fresh simulator goes on
+        ) as error:  # a simulator that failed: the attempt is lost, a new simulator is made
             _worker_env.cache_clear()
             problems.append(f"episode {index}, attempt {attempt}: {type(error).__name__}: {error}")
             continue
@@ -175,7 +175,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
 
 @functools.cache
 def _worker_env(env_meta: str) -> Env:
-    """One environment per process, made at the first episode."""
+    """Return the environment of this process, made at the first episode."""
     return make_env(json.loads(env_meta))
 
 

@@ -1,4 +1,4 @@
-"""One demonstration's states as a simulator shows them. Runs in worker processes, so it imports no torch."""
+"""Rendering of a demonstration's states by a simulator; runs in worker processes, so it imports no torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNRESTORED = "joint_acc"
 
 @dataclass(frozen=True)
 class Drawing:
-    """What is drawn; the same for all demos.
+    """Settings of a rendering, the same for all demos.
 
     Attributes:
         path: the demonstration file.
@@ -49,7 +49,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What the simulator showed of a demo of T steps.
+    """Observations of a demo of T steps from the simulator.
 
     Attributes:
         obs: (T, ...) per key, of the cameras and of the rest.
@@ -65,11 +65,11 @@ class Drawn:
 
 
 class Artist:
-    """Sets a simulator to the states of demos and looks. Call it with the name of a demo.
+    """Renderer of recorded states in a simulator; call it with the name of a demo.
 
     Args:
         drawing: what to draw.
-        beat: told which call of the environment begins.
+        beat: receives each call of the environment that begins.
 
     Raises:
         EnvError: the environment cannot be made, or lacks a camera.
@@ -120,7 +120,7 @@ class Artist:
         except UserError as error:
             raise type(error)(f"{error}{self._version_hint()}") from error
         except Exception as error:
-            with suppress(Exception):  # nobody knows in what condition it is
+            with suppress(Exception):  # its condition is unknown
                 self._ready().close()
             self._env = self._scene = None
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -177,7 +177,7 @@ class Artist:
 
 
 def installed_version() -> str:
-    """That of robosuite; 'none' where it is missing."""
+    """Return the version of robosuite; 'none' where it is missing."""
     try:
         return metadata.version("robosuite")
     except metadata.PackageNotFoundError:
@@ -185,7 +185,7 @@ def installed_version() -> str:
 
 
 def _stacked(frames: Iterator[Obs], length: int) -> dict[str, Array]:
-    """Frames as (length, ...) arrays, without a second copy of all of them."""
+    """Stack frames to (length, ...) arrays, without a second copy of all of them."""
     arrays: dict[str, Array] = {}
     for step, obs in enumerate(frames):
         for key, value in obs.items():

@@ -1,4 +1,4 @@
-"""Where the hands were at each step of a demonstration: as observed, or as the simulator shows the recorded states."""
+"""Poses of the hands at each step of a demonstration: from observations, or from recorded states in a simulator."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PoseKeys = tuple[str, str]
 
 
 class PoseSource(Protocol):
-    """Gives the hands of one demo after the other; a context manager."""
+    """Source of the hands' poses, one demo after the other; a context manager."""
 
     name: str
 
     def of(self, demo: str) -> tuple[HandPoses, Tensor]:
-        """Hands (T, arms, ...), and where their bases are: (T, arms, 3) metres."""
+        """Return hands (T, arms, ...), and positions of their bases (T, arms, 3) in metres."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -51,7 +51,7 @@ class ObservedPoses:
         self._file, self._keys = file, keys
 
     def of(self, demo: str) -> tuple[HandPoses, Tensor]:
-        """See :class:`PoseSource`; bases are not known and said to be at the origin."""
+        """See :class:`PoseSource`; bases are not known and taken to be at the origin."""
         position, quaternion = (
             torch.from_numpy(
                 np.stack([self._read(demo, keys[index]) for keys in self._keys], axis=1)

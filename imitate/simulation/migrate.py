@@ -30,16 +30,16 @@ RECORDED_ENV_ARGS = "recorded_env_args"
 
 @dataclass
 class MigrationReport:
-    """What was translated.
+    """Report of a migration.
 
     Attributes:
         path: the file that was written, or that would be.
         robosuite: the version that it fits now.
         changes: of ``env_args``.
-        scenes: how often what was changed in the demos' ``model_file``.
+        scenes: number of demos by change of their ``model_file``.
         demos: how many demos the file has.
         replays: of the demos that were checked.
-        not_checked: why none was; '' if some were.
+        not_checked: reason why none was; '' if some were.
         written: whether a file was written.
     """
 
@@ -53,7 +53,7 @@ class MigrationReport:
     written: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return what JSON can hold."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""Recorded demonstrations as a video: from their states, from their actions, or from their images."""
+"""Playback of recorded demonstrations as a video: from their states, their actions, or their images."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXECUTED = "executed_actions"
 
 @dataclass
 class PlaybackReport:
-    """What was played.
+    """Report of a playback.
 
     Attributes:
         video: the file.
@@ -133,7 +133,7 @@ class Played:
 def _played(
     pool: DemoPool[Played], demos: list[str], report: PlaybackReport
 ) -> Iterator[tuple[str, Iterable[Array]]]:
-    """Each demo's frames, from a process that plays it."""
+    """Yield each demo's frames, from a process that plays it."""
     for demo, found in pool.results(demos):
         if isinstance(found, Lost):
             if found.died:
@@ -154,7 +154,7 @@ class Player:
         folder: for the frames.
         by: ``states`` or ``actions``.
         camera, size, skip: as for :func:`playback`.
-        beat: told which call of the environment begins.
+        beat: receives each call of the environment that begins.
 
     Raises:
         EnvError: the environment cannot be made.
@@ -204,7 +204,7 @@ class Player:
 
 @contextmanager
 def _video(target: Path, rate_hz: float) -> Iterator[Callable[[Array], None]]:
-    """A function that adds a frame; the file has its name once it is complete."""
+    """Yield a function that adds a frame; the file gets its name once it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f"{target.stem}.partial{target.suffix}")
     try:
@@ -255,7 +255,7 @@ def _by_actions(file: DatasetFile, demo: str, env: Env, report: PlaybackReport) 
 
 
 def commands(file: DatasetFile, demo: str) -> Array:
-    """(T, A) what the robot was sent."""
+    """Return the actions (T, A) that the robot was sent."""
     if EXECUTED in file.keys(demo):
         return _read(file, demo, EXECUTED, "record actions")
     actions = _read(file, demo, "actions", "record actions")
@@ -290,7 +290,7 @@ def _read(file: DatasetFile, demo: str, key: str, remedy: str) -> Array:
 
 
 def start_of(file: DatasetFile, demo: str, state: Array) -> dict[str, Any]:
-    """What an environment is reset to for a demo's first state: the state, and the scene where the file has it."""
+    """Return a demo's first state for ``reset_to``, with the scene where the file has it."""
     attrs = file.attrs(demo)
     start: dict[str, Any] = {"states": state}
     if "model_file" in attrs:

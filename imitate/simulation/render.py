@@ -1,4 +1,4 @@
-"""From recorded simulator states to images: a demonstration file with the observations of cameras."""
+"""Rendering of recorded simulator states: a demonstration file with the observations of cameras."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOPELESS = 3  # so many demos lost at the beginning, and none drawn: it is not 
 
 @dataclass
 class RenderReport:
-    """What came of it.
+    """Report of a rendering.
 
     Attributes:
         path: the file.
@@ -165,7 +165,7 @@ def _layout(
 def _kept(
     file: DatasetFile, demo: str, drawn: Drawn | Lost, drawing: Drawing, keep_obs: bool
 ) -> Drawn | Lost:
-    """Of what the simulator shows, that which belongs into the file."""
+    """Select the observations that belong into the file."""
     if isinstance(drawn, Lost):
         return drawn
     recorded = set(file.obs_keys(demo))

@@ -35,7 +35,7 @@ SETTINGS = "rendered"
 
 @dataclass(frozen=True)
 class Layout:
-    """How a file is made of its source.
+    """Settings of the file that is made of a source.
 
     Attributes:
         settings: all that a demo's content depends on; JSON. A file is resumed with the same ones only.

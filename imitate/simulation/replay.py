@@ -1,4 +1,4 @@
-"""From recorded simulator states to observations, rewards and ends."""
+"""Replay of recorded simulator states: observations, rewards and ends."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _not_replayed(path: Path, name: str, reason: str) -> EnvError:
 
 
 def _prepared(path: Path, env_meta: dict[str, Any], beat: Beat) -> Callable[[str], Episode]:
-    """In a worker: from a demo's name to its episode."""
+    """Make a worker's function from a demo's name to its episode."""
     env, file = watched(partial(make_env, env_meta), beat), ConfinedFile(path, "r")
 
     def work(name: str) -> Episode:

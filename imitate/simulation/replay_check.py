@@ -24,7 +24,7 @@ _HAND = "_eef_pos"
 
 @dataclass(frozen=True)
 class Replay:
-    """One demonstration in the installed simulator.
+    """Replay of one demonstration in the installed simulator.
 
     Attributes:
         steps: its length.
@@ -77,7 +77,7 @@ def replay_some(
 
 
 def _prepared(path: Path, env_args: dict[str, Any], beat: Beat) -> Callable[[str], Replay]:
-    """In a worker: from a demo's name to its replay."""
+    """Make a worker's function from a demo's name to its replay."""
     env, file = watched(partial(make_env, env_args), beat), DatasetFile(path)
     return lambda demo: _replay(file, demo, env)
 
@@ -104,7 +104,7 @@ def _replay(file: DatasetFile, demo: str, env: Env) -> Replay:
 
 
 def _hands(obs: dict[str, Array]) -> Array:
-    """(hands, 3) positions."""
+    """Return the positions (hands, 3)."""
     return np.stack([value for key, value in obs.items() if key.endswith(_HAND)])
 
 

@@ -1,4 +1,4 @@
-"""Whether several files can be one dataset, and whether they share demos."""
+"""Checks that several files can be one dataset, and that they share no demos."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_agreement(sources: Sequence[DataSource], keys: Sequence[str]) -> None:
-    """Refuse files whose first demos hold different arrays; tell of different control rates.
+    """Refuse files whose first demos hold different arrays; warn of different control rates.
 
     Args:
         sources: files to train on together.
@@ -58,7 +58,7 @@ def _first_demo(file: DatasetFile, source: DataSource) -> str:
 def _layout(
     file: DatasetFile, demo: str, keys: Sequence[str]
 ) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Shape of a step and whether it is uint8, of those keys that the demo has."""
+    """Return the shape of a step and if it is uint8, for the keys that the demo has."""
     return {
         key: (file.shape(demo, key)[1:], file.dtype(demo, key) == np.uint8)
         for key in dict.fromkeys(keys)
@@ -139,7 +139,7 @@ def tell_of_copies(train: Sequence[DataSource], valid: Sequence[DataSource]) -> 
 
 
 def _digests(sources: Sequence[DataSource]) -> Iterator[tuple[bytes, str]]:
-    """Digest of the actions of each demo, and its name."""
+    """Compute a digest of the actions of each demo, with its name."""
     for source in sources:
         with DatasetFile(source.path) as file:
             for demo in source.chosen(file):

@@ -20,7 +20,7 @@ _MAX_SIZES = 8
 
 
 class Buffers:
-    """Gives out tensors; the memory of one comes back when neither it nor a view of it is left."""
+    """Pool of tensors; the memory of one returns to the pool when neither it nor a view of it is left."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[NDArray[np.uint8]]] = {}
@@ -32,7 +32,7 @@ class Buffers:
         self._free = {}
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-        """A tensor whose values are whatever was there."""
+        """Return a tensor with arbitrary values."""
         size = math.prod(shape) * dtype.itemsize
         if size < _SMALLEST_BYTES:
             return torch.from_numpy(np.empty(shape, dtype))

@@ -1,4 +1,4 @@
-"""From a configuration to the datasets of a training."""
+"""Datasets of a training, made from its configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRAIN_MASK, VALID_MASK = "train", "valid"
 
 
 def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | None]:
-    """The training set, and with ``experiment.validate`` the validation set.
+    """Build the training set, and with ``experiment.validate`` the validation set.
 
     Validation demos are those of the mask ``train.hdf5_validation_filter_key``, or ``valid``, of each file; the
     training then uses ``train.hdf5_filter_key``, or the mask ``train`` if there is one. A file's own ``filter_key`` is
@@ -76,7 +76,7 @@ def _scale_rewards(train_set: SequenceDataset, config: Config) -> None:
 
 
 def training_sources(config: Config) -> list[DataSource]:
-    """What to train on: the entries of ``train.data`` with a weight.
+    """Return the files to train on: the entries of ``train.data`` with a weight.
 
     Raises:
         ConfigError: no entry has one.
@@ -92,7 +92,7 @@ def training_sources(config: Config) -> list[DataSource]:
 
 
 def instructions_of(config: Config) -> Instructions:
-    """The instructions that are known: the table ``train.language_embeddings``, else those of the training demos."""
+    """Return the known instructions: the table ``train.language_embeddings``, else those of the training demos."""
     if config.train.language_embeddings is not None:
         return Instructions.load(located_file(config, "train.language_embeddings"))
     names = instructions_in(training_sources(config))
@@ -101,19 +101,19 @@ def instructions_of(config: Config) -> Instructions:
 
 
 def _validation_sources(sources: list[DataSource], config: Config) -> list[DataSource]:
-    """Each file once, with the instruction that all its entries agree on."""
+    """Return each file once, with the instruction that all its entries agree on."""
     filter_key = config.train.hdf5_validation_filter_key or VALID_MASK
-    told: dict[Path, set[str | None]] = {}
+    instructions: dict[Path, set[str | None]] = {}
     for source in sources:
-        told.setdefault(source.path, set()).add(source.lang)
+        instructions.setdefault(source.path, set()).add(source.lang)
     return [
         DataSource(path, filter_key, lang=next(iter(lang)) if len(lang) == 1 else None)
-        for path, lang in told.items()
+        for path, lang in instructions.items()
     ]
 
 
 def _stored_keys(sources: list[DataSource], config: Config) -> list[str]:
-    """Observations that are read from the files."""
+    """Return the observations that are read from the files."""
     served = None if holds_language(sources) else LANGUAGE_KEY
     return [key for key in config.all_obs_keys if key != served]
 
@@ -126,7 +126,7 @@ def _step_keys(config: Config) -> list[str]:
 def dataset_metadata(
     config: Config,
 ) -> tuple[dict[str, Any], dict[str, Shape], dict[str, int], list[float], list[float]]:
-    """What a checkpoint records of the training data, from the files themselves.
+    """Collect what a checkpoint records of the training data, from the files themselves.
 
     Returns:
         env_meta; shape of one step per observation key as stored; size per action key; lowest and highest action to
@@ -176,7 +176,7 @@ def _train_source(entry: DatasetConfig, config: Config) -> DataSource:
 
 
 def _weights_by_size(dataset: SequenceDataset) -> NDArray[np.float64]:
-    """Weight per sample such that a file's share of a batch is its weight."""
+    """Compute a weight per sample such that a file's share of a batch is its weight."""
     source = dataset.source_of_samples()
     sizes = np.bincount(source, minlength=len(dataset.sources))
     weights: NDArray[np.float64] = np.array([s.weight for s in dataset.sources]) / np.maximum(

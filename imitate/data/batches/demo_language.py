@@ -1,4 +1,4 @@
-"""The instructions of a dataset's demos, and what batches hold of them."""
+"""Instructions of a dataset's demos, and their keys in batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from imitate.errors import DatasetError
 
 
 class DemoLanguage:
-    """Which instruction belongs to each demo of a dataset, and its vector.
+    """Instruction of each demo of a dataset, and its vector.
 
     Args:
         sources: the files.
@@ -40,18 +40,18 @@ class DemoLanguage:
         instructions: Instructions | None,
         wanted: bool,
     ) -> None:
-        told = _told(sources, demos)
-        known = [name for name in told if name is not None]
+        given = _instructions_of(sources, demos)
+        known = [name for name in given if name is not None]
         table = Instructions.one_hot(known) if instructions is None else instructions
         number = {name: i for i, name in enumerate(table.names)}
         self.instructions = table
         self._task_ids: NDArray[np.int64] = np.array(
-            [-1 if name is None else number.get(name, -1) for name in told], dtype=np.int64
+            [-1 if name is None else number.get(name, -1) for name in given], dtype=np.int64
         )
         self._any = bool(known)
         if wanted and (self._task_ids < 0).any():
             at = int(np.argmin(self._task_ids))
-            raise _unknown(sources[demos[at].source], demos[at], told[at], table)
+            raise _unknown(sources[demos[at].source], demos[at], given[at], table)
         self._vectors = torch.from_numpy(table.vectors) if wanted else None
 
     def add_to(self, batch: dict[str, Any], demo: NDArray[np.int64], steps: int) -> None:
@@ -73,13 +73,13 @@ class DemoLanguage:
             self._vectors = self._vectors.to(device)
 
     def statistics(self) -> KeyStats:
-        """Those that leave the vectors as they are: a text encoder has scaled them."""
+        """Return statistics that leave the vectors as they are: a text encoder has scaled them."""
         zero, one = np.zeros(self.instructions.size), np.ones(self.instructions.size)
         return KeyStats(zero, one, -one, one, lambda: (-one, one))
 
 
 def holds_language(sources: Sequence[DataSource]) -> bool:
-    """Whether the first demo of each file has an observation ``lang_emb`` of its own."""
+    """Return true if the first demo of each file has an observation ``lang_emb`` of its own."""
     return all(_holds(source) for source in sources)
 
 
@@ -90,7 +90,7 @@ def _holds(source: DataSource) -> bool:
 
 
 def instructions_in(sources: Sequence[DataSource]) -> set[str]:
-    """The instructions of the demos that the sources choose."""
+    """Return the instructions of the demos that the sources choose."""
     found: set[str | None] = set()
     for source in sources:
         with DatasetFile(source.path) as file:
@@ -99,25 +99,27 @@ def instructions_in(sources: Sequence[DataSource]) -> set[str]:
     return {name for name in found if name is not None}
 
 
-def _told(sources: Sequence[DataSource], demos: Sequence[Demo]) -> list[str | None]:
-    told: list[str | None] = [None] * len(demos)
+def _instructions_of(sources: Sequence[DataSource], demos: Sequence[Demo]) -> list[str | None]:
+    given: list[str | None] = [None] * len(demos)
     for number, source in enumerate(sources):
         with DatasetFile(source.path) as file:
             for i, demo in enumerate(demos):
                 if demo.source == number:
-                    told[i] = instruction_of(file.attrs(demo.name, TASK_ATTRS), source.lang)
-    return told
+                    given[i] = instruction_of(file.attrs(demo.name, TASK_ATTRS), source.lang)
+    return given
 
 
-def _unknown(source: DataSource, demo: Demo, told: str | None, table: Instructions) -> DatasetError:
+def _unknown(
+    source: DataSource, demo: Demo, given: str | None, table: Instructions
+) -> DatasetError:
     where = f"{source.path}: demo '{demo.name}'"
-    if told is None:
+    if given is None:
         return DatasetError(
             f"{where} has no instruction, which the observation '{LANGUAGE_KEY}' is made from: set lang of this file "
             "in train.data, or write the attribute language of each demo"
         )
     shown = "; ".join(f"'{name}'" for name in table.names[:5])
     return DatasetError(
-        f"{where}: instruction '{told}' is not known (known: {shown}{' ...' if len(table.names) > 5 else ''}): "
+        f"{where}: instruction '{given}' is not known (known: {shown}{' ...' if len(table.names) > 5 else ''}): "
         "add it to the table train.language_embeddings, or train on demos with it"
     )

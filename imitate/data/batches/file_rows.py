@@ -26,7 +26,7 @@ _MAX_PLACES = 2**16
 
 @dataclass(frozen=True)
 class Demo:
-    """Where a demo of a store comes from.
+    """Origin of a demo of a store.
 
     Attributes:
         source: number of its file.
@@ -40,7 +40,7 @@ class Demo:
 
 
 class _Place(NamedTuple):
-    """Where an array that lies in a file in one piece begins."""
+    """Place of an array that lies in a file in one piece."""
 
     path: Path
     offset: int
@@ -49,7 +49,7 @@ class _Place(NamedTuple):
 
 
 class FileRows:
-    """Reads rows from files; each process opens its own handles, on first use.
+    """Reader of rows from files; each process opens its own handles, on first use.
 
     Arrays that lie in the file in one piece, as robomimic and we write them, are read from there directly, which takes
     a twentieth of the time that HDF5 needs; so are compressed ones that were decoded into a file of their own. All
@@ -60,7 +60,7 @@ class FileRows:
         paths: the files.
         demos: of the store.
         demo_start: (number of demos,) first row of each.
-        decoded: where arrays lie decoded.
+        decoded: places of decoded arrays.
         swmr: how files are opened.
     """
 
@@ -117,7 +117,7 @@ class FileRows:
             out[at] = values[inverse]
 
     def _runs(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
-        """Consecutive rows of one demo: its number, the first row's step, and where they begin and end in ``rows``."""
+        """Split rows into runs within a demo: its number, the first row's step, and begin and end in ``rows``."""
         number = np.searchsorted(self._demo_start, rows, side="right") - 1
         begins = np.flatnonzero(
             (np.diff(rows, prepend=-2) != 1) | (np.diff(number, prepend=-1) != 0)
@@ -141,7 +141,7 @@ class FileRows:
             out[...] = values
 
     def _place(self, demo: int, field: Field) -> _Place | None:
-        """Where a field's array lies, if in one piece."""
+        """Return the place of a field's array, if it lies in one piece."""
         found = demo, field.key
         if found not in self._places:
             if len(self._places) >= _MAX_PLACES:

@@ -30,14 +30,14 @@ _SPARE_BYTES = 10**9
 
 
 def frames_folder() -> Path:
-    """Where decoded frames lie."""
+    """Return the folder of decoded frames."""
     return cache_folder("frames")
 
 
 def decode_once(
     file: DatasetFile, field: Field, demos: Mapping[str, int], threads: Executor
 ) -> tuple[Path | None, str]:
-    """The cache file of an array; made first if there is none.
+    """Return the cache file of an array; make it first if there is none.
 
     Args:
         file: the demonstration file.
@@ -122,7 +122,7 @@ def _decode(
 
 @contextmanager
 def _being_made(path: Path) -> Iterator[IO[bytes]]:
-    """The unfinished file, open for writing while no other process makes it; removed if making it fails."""
+    """Open the unfinished file for writing while no other process makes it; remove it if making it fails."""
     with locked(path) as file:
         try:
             yield file

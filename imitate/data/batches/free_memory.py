@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""Memory that this process may still take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Bytes that can be taken before the machine swaps or a container's limit kills the process.
+    """Return the bytes that can be taken before the machine swaps or a container's limit kills the process.
 
     Args:
         root: of the file system; another one is for tests.
@@ -25,7 +25,7 @@ def free_memory(root: Path = Path("/")) -> int:
 
 
 def gigabytes(count: int) -> str:
-    """A number of bytes in words, such as '1.2 GB'."""
+    """Format a number of bytes, such as '1.2 GB'."""
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
@@ -33,7 +33,7 @@ def gigabytes(count: int) -> str:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """What each control group with a limit leaves, from this process's own up to the outermost that is visible."""
+    """Yield the bytes left in each control group with a limit, from this process's own to the outermost visible."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -67,7 +67,7 @@ def _left_in(folder: Path, limit: str, usage: str, reclaimable: str) -> Iterator
 
 
 def _named(path: Path, name: str) -> int:
-    """The number that follows a name at the start of a line."""
+    """Return the number that follows a name at the start of a line."""
     for line in path.read_text().splitlines():
         words = line.split()
         if words and words[0] == name:

@@ -1,4 +1,4 @@
-"""From rows of the store to the named tensors of a batch."""
+"""Gathering of the named tensors of a batch from rows of the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Observations = dict[str, Tensor]
 
 
 class _Column(NamedTuple):
-    """Where a key of a batch lies among the packed columns."""
+    """Place of a key of a batch among the packed columns."""
 
     name: str
     part: int  # number in the split by fields
@@ -33,7 +33,7 @@ class Packed(NamedTuple):
 
 
 class Gatherer:
-    """Reads observations, actions and step arrays at given rows; where each lies is worked out once.
+    """Reader of observations, actions and step arrays at given rows; the place of each is computed once.
 
     Args:
         store: of all the keys.
@@ -67,7 +67,7 @@ class Gatherer:
             ]
 
         def apart(names: Sequence[str], prefix: str = "") -> list[str]:
-            """Those that are no vectors: images, scans, and what stays in the file."""
+            """Read the fields that are no vectors: images, scans, and fields that stay in the file."""
             keys = [(name, prefix + name) for name in names]
             return [name for name, key in keys if key in store.fields and key not in packed]
 
@@ -83,7 +83,7 @@ class Gatherer:
         self._single_action = number[action_keys[0]] if len(action_keys) == 1 else None
 
     def packed(self, rows: Rows) -> Packed:
-        """The vectors of rows (B, T)."""
+        """Read the vectors of rows (B, T)."""
         values = self._store.columns(rows.reshape(-1)).view(*rows.shape, -1)
         return Packed(values, values.split_with_sizes(self._widths, -1))
 
@@ -95,7 +95,7 @@ class Gatherer:
         keys: Sequence[str] | None = None,
         stored_next: bool = False,
     ) -> Observations:
-        """Observations at rows (B, T).
+        """Read observations at rows (B, T).
 
         Args:
             rows: of the store.
@@ -122,13 +122,13 @@ class Gatherer:
         image_steps: int | None = None,
         keys: Sequence[str] | None = None,
     ) -> Observations:
-        """Observations after rows (B, T) of demos whose last rows are (B, 1); see :meth:`observations`."""
+        """Read observations after rows (B, T) of demos whose last rows are (B, 1); see :meth:`observations`."""
         if self._next_from_obs:
             return self.observations(np.minimum(rows + 1, last), None, image_steps, keys)
         return self.observations(rows, packed, image_steps, keys, stored_next=True)
 
     def ahead(self, now: Rows, last: Rows, wanted: Subgoals) -> Observations:
-        """What lies ahead of rows (B,): (B, ...), or (B, horizon, ...) where every step on the way is wanted."""
+        """Read observations ahead of rows (B,): (B, ...) or (B, horizon, ...) where all steps in between are wanted."""
         steps = np.arange(0 if wanted.every else wanted.horizon - 1, wanted.horizon)
         obs = self.after(np.minimum(now[:, None] + steps, last), last, keys=wanted.keys)
         return obs if wanted.every else {key: value[:, 0] for key, value in obs.items()}
@@ -136,7 +136,7 @@ class Gatherer:
     def following(
         self, now: Rows, window: WindowRows, picker: TransitionPicker
     ) -> tuple[Observations, Rows]:
-        """The frames of the state that follows rows (B,) and their rewards; the rows (B,) of that state."""
+        """Read the frames of the state that follows rows (B,) and their rewards, and the rows (B,) of that state."""
         before, last = picker.next_frames(now, window.demo)
         obs = self.after(last, window.last)
         if before.shape[1] > 0:
@@ -145,7 +145,7 @@ class Gatherer:
         return obs, np.minimum(last + 1, window.last)[:, 0]
 
     def steps(self, rows: Rows, packed: Packed) -> Observations:
-        """Step arrays at rows (B, T), and each action key by its own name."""
+        """Read step arrays at rows (B, T), and each action key by its own name."""
         columns, apart = self._steps
         return {
             **_named(columns, packed.parts),
@@ -153,13 +153,13 @@ class Gatherer:
         }
 
     def actions(self, packed: Packed) -> Tensor:
-        """(B, T, A) the action keys side by side."""
+        """Join the action keys side by side: (B, T, A)."""
         if self._single_action is not None:
             return packed.parts[self._single_action]
         return packed.all.narrow(-1, *self._actions)
 
     def actions_at(self, rows: Rows) -> Tensor:
-        """(B, A) the actions of rows (B,), with memory of their own."""
+        """Read the actions (B, A) of rows (B,), with memory of their own."""
         values = self._store.columns(rows)
         return torch.cat([values[:, columns] for columns in self._action_fields], dim=-1)
 

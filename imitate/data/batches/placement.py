@@ -1,4 +1,4 @@
-"""Which fields of a store lie in RAM, and which stay in the file."""
+"""Placement of the fields of a store: in RAM or in the file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHARE_OF_FREE = 0.8
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the fields of a store lie.
+    """Places of the fields of a store.
 
     Attributes:
-        packed_in_ram: whether the packed columns are in RAM.
+        packed_in_ram: true if the packed columns are in RAM.
         apart_in_ram: of the fields with two dimensions or more per step, those in RAM.
         image_bytes: size of each of these fields, in RAM or not.
         free_bytes: memory that was free when this was decided.
@@ -33,7 +33,7 @@ class Placement:
 
     @property
     def words(self) -> str:
-        """One line for people; empty where there are no images."""
+        """Describe the placement in one line; empty where there are no images."""
         ram = [key for key in self.image_bytes if key in self.apart_in_ram]
         file = [key for key in self.image_bytes if key not in self.apart_in_ram]
         free = gigabytes(self.free_bytes)
@@ -50,7 +50,7 @@ class Placement:
 def place(
     fields: Mapping[str, Field], steps: int, cache_mode: str | None, free_bytes: int, path: Path
 ) -> Placement:
-    """Decide by the cache mode, and with 'auto' by what fits.
+    """Decide the placement by the cache mode, and with 'auto' by what fits.
 
     Args:
         fields: of the store.

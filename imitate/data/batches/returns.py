@@ -21,7 +21,7 @@ class ReturnTable:
         terminals: (N,) 1 where the task ended.
         demo_start: (number of demos,) first row of each.
         demo_end: (number of demos,) row after the last of each.
-        wanted: discount, and what becomes of demos that are cut off.
+        wanted: discount, and the treatment of demos that are cut off.
 
     Attributes:
         best: the highest return of a whole demo.
@@ -51,7 +51,7 @@ class ReturnTable:
         self._steps = torch.from_numpy(number)
 
     def at(self, rows: Rows) -> dict[str, Tensor]:
-        """``returns`` float32 and ``step`` int64, shaped like ``rows``."""
+        """Return ``returns`` float32 and ``step`` int64, shaped like ``rows``."""
         index = torch.from_numpy(rows).to(self._returns.device)
         return {"returns": self._returns[index], "step": self._steps[index]}
 

@@ -1,4 +1,4 @@
-"""Rewards as algorithms see them, and returns of demos."""
+"""Transformation of rewards for training, and returns of demos."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RewardTransform:
     Attributes:
         scale: factor.
         shift: added.
-        divisor: what the normalization found in the training data; 1 without one.
+        divisor: scale of the training data that the normalization found; 1 without one.
         clip: least and greatest value of the result; None: any.
     """
 
@@ -33,16 +33,16 @@ class RewardTransform:
 
     @property
     def is_identity(self) -> bool:
-        """Whether rewards stay as they are."""
+        """True if rewards stay as they are."""
         return self == RewardTransform()
 
     def __call__(self, rewards: Rewards) -> Rewards:
-        """Rewards of any shape, transformed."""
+        """Transform rewards of any shape."""
         scaled = rewards * (self.scale / self.divisor) + self.shift
         return scaled if self.clip is None else scaled.clip(*self.clip)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for the checkpoint."""
+        """Return plain numbers, for the checkpoint."""
         return asdict(self)
 
 
@@ -52,7 +52,7 @@ def fit_rewards(
     demo_start: NDArray[np.int64],
     path: str,
 ) -> RewardTransform:
-    """What ``train.reward`` means for these training demos.
+    """Fit the transform of ``train.reward`` to training demos.
 
     Args:
         config: section ``train.reward``.
@@ -79,6 +79,6 @@ def fit_rewards(
 
 
 def returns_of(rewards: NDArray[np.float32], demo_start: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(number of demos,) sum of each demo's rewards."""
+    """Compute the sum of each demo's rewards: (number of demos,)."""
     returns: NDArray[np.float64] = np.add.reduceat(rewards.astype(np.float64), demo_start)
     return returns

@@ -1,4 +1,4 @@
-"""Which samples make a batch."""
+"""Sampling of batches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 class ShuffledBatches:
     """Endless batches of shuffled sample numbers, for the argument ``batch_sampler`` of a DataLoader.
 
-    Each pass visits every sample once, in a new order; the k-th batch depends on ``seed`` and k alone, so training goes
-    on exactly where it was with ``start_batch=k``. With weights a pass draws as many samples with replacement.
+    Each pass visits every sample once, in a new order; the k-th batch depends on ``seed`` and k alone, so training
+    resumes exactly with ``start_batch=k``. With weights a pass draws as many samples with replacement.
 
     Args:
         num_samples: samples are numbered from 0.
@@ -61,7 +61,7 @@ class ShuffledBatches:
             number, batch = number + 1, 0
 
     def _pass(self, number: int) -> NDArray[np.int64]:
-        """Order of the samples in one pass over the data."""
+        """Draw the order of the samples in one pass over the data."""
         random = np.random.default_rng([self.seed, number])
         if self._cumulative is None:
             return random.permutation(self.num_samples)

@@ -97,7 +97,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         hdf5_normalize_obs: statistics of observations are wanted; values stay raw, see :meth:`statistics`.
         filter_by_attribute: mask of the demos to load; None: all.
         load_next_obs: whether batches have ``next_obs``.
-        lang: what the robot was told in all demos; None: each demo's attribute ``language``, else ``task_id``.
+        lang: instruction of all demos; None: each demo's attribute ``language``, else ``task_id``.
         demo_limit: load the first so many demos; None: all.
         instructions: vectors of instructions; None: the unit vectors of those in the data.
         transitions: what an algorithm that learns values asks of each sample; None: nothing.
@@ -255,7 +255,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         return len(self._windows)
 
     def __getitem__(self, index: Any) -> dict[str, Any]:
-        """One sample, without the axis B; or the batch of an array or a list of numbers."""
+        """Return one sample, without the axis B; or the batch of an array or a list of numbers."""
         if not isinstance(index, int | np.integer):
             if not isinstance(index, Tensor) or index.ndim > 0:
                 return self._gather(_numbers(index))
@@ -272,7 +272,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         }
 
     def __getitems__(self, index: Any) -> list[Batch]:
-        """The samples ``index`` as one batch: what a DataLoader fetches."""
+        """Return the samples ``index`` as one batch, as a DataLoader fetches them."""
         return [self._gather(_numbers(index))]
 
     def _gather(self, index: NDArray[np.int64]) -> Batch:
@@ -339,16 +339,16 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The instructions that ``task_id`` counts."""
+        """Instructions, in the order of ``task_id``."""
         return self.instructions.names
 
     @property
     def storage_words(self) -> list[str]:
-        """Where images lie, in lines for people; none where there are no images."""
+        """Lines that say where images lie; none where there are no images."""
         return [line for line in (self.store.placement.words, *self.store.notes) if line]
 
     def demo_of(self, index: int) -> tuple[str, int]:
-        """Demo and step of a sample."""
+        """Return demo and step of a sample."""
         demo, row = self._windows.steps(np.array([index]))
         return self.demos[int(demo[0])], int(row[0] - self.store.demo_start[demo[0]])
 
@@ -398,7 +398,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         return None if np.all(weights == weights[0]) else weights[self.source_of_samples()]
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the data to a device, where batches are then gathered. In place."""
+        """Move the data, in place, to a device, where batches are then gathered."""
         self.store.to(device)
         self._language.to(device)
         self.numbers.to(device)
@@ -425,7 +425,7 @@ def _unnormalized(keys: Sequence[str], action_config: Mapping[str, Any] | None) 
 def _look_at_first(
     source: DataSource, obs_keys: Sequence[str], step_keys: Sequence[str], swmr: bool
 ) -> bool:
-    """Refuse keys that the first demo lacks; whether it has ``next_obs``."""
+    """Refuse keys that the first demo lacks; return true if it has ``next_obs``."""
     with DatasetFile(source.path, swmr=swmr) as file:
         demos = file.demos(source.filter_key)
         if not demos:

@@ -37,13 +37,13 @@ class KeyStats:
 
 
 def quantiles_of(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Quantiles 0.01 and 0.99 over the first axis."""
+    """Compute the quantiles 0.01 and 0.99 over the first axis."""
     low, high = np.quantile(values.astype(np.float64), (0.01, 0.99), axis=0)
     return low, high
 
 
 def statistics_of(chunks: Iterable[NDArray[Any]]) -> KeyStats:
-    """Statistics over the first axis of arrays that come one after another, in float64, without holding them.
+    """Compute statistics over the first axis of arrays that come one after another, in float64, without holding them.
 
     Chunks are merged by mean and sum of squared differences (Chan, Golub, LeVeque 1983), which does not cancel as the
     difference of two sums of squares does.

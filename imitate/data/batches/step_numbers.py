@@ -1,4 +1,4 @@
-"""What batches have beside what is stored: scaled rewards, sums over several steps, returns, weights."""
+"""Numbers of batches that no file stores: scaled rewards, sums over several steps, returns, weights."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class StepNumbers:
 
     Args:
         store: the demos; with ``rewards`` and ``terminals`` where transitions or returns are wanted.
-        transitions: what is asked of transitions; None: nothing.
-        returns: what is asked of returns; None: nothing.
+        transitions: settings of transitions; None: none are wanted.
+        returns: settings of returns; None: none are wanted.
         frame_stack: observations that a policy sees.
         end_is_known: whether the state after a demo's last step is.
 
     Attributes:
-        reward: how rewards are scaled.
+        reward: transform of the rewards.
         picker: the transitions, where they are asked for.
         returns: the returns, where they are asked for.
     """
@@ -51,7 +51,7 @@ class StepNumbers:
         self.scale_rewards(RewardTransform())
 
     def array(self, key: str) -> NDArray[np.float32]:
-        """A step array of all steps, such as 'rewards', as the file has it."""
+        """Return a step array of all steps, such as 'rewards', as the file has it."""
         rows = np.arange(len(self._store))
         values: NDArray[np.float32] = self._store.field(key, rows).cpu().numpy()
         return values

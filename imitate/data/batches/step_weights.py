@@ -1,4 +1,4 @@
-"""Which demos are learned from, and how much each step counts."""
+"""Choice of demos to train on, and weights of their steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REWARD = Field("rewards", (), slice(0, 1), np.dtype(np.float32))
 
 
 def best_demos(sources: Sequence[DataSource], fraction: float) -> list[DataSource]:
-    """The sources with this fraction of all their demos, at least one: those of the highest return.
+    """Restrict the sources to this fraction of all their demos, at least one: those of the highest return.
 
     Of equal returns the shorter demo counts as better.
 
@@ -51,7 +51,7 @@ def best_demos(sources: Sequence[DataSource], fraction: float) -> list[DataSourc
 
 
 def weight_keys(config: SampleWeightConfig) -> tuple[str, ...]:
-    """Step arrays that the weights are made of."""
+    """Return the step arrays that the weights are made of."""
     if config.kind is None:
         return ()
     if config.kind == "interventions":
@@ -60,7 +60,7 @@ def weight_keys(config: SampleWeightConfig) -> tuple[str, ...]:
 
 
 def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArray[np.float32]:
-    """(N,) weight of each step of the training demos, with mean 1.
+    """Compute the weight (N,) of each step of the training demos, with mean 1.
 
     Raises:
         DatasetError: the array with the weights has negative ones, or only zeros.
@@ -95,7 +95,7 @@ def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArra
 
 
 def _by_hand(by_hand: NDArray[np.bool_], policy_share: float, path: str) -> NDArray[np.float64]:
-    """Weights of steps that a person took, and of the others, which have this share of the sum where there are any."""
+    """Weigh steps that a person took and the others, which have this share of the sum where there are any."""
     total, own = len(by_hand), int(by_hand.sum())
     if own == 0:
         raise DatasetError(

@@ -47,7 +47,7 @@ class DataSource:
         filter_key: mask of the demos; None: all.
         demo_limit: the first so many of them; None: all.
         weight: of each of its samples in a batch, relative to other files.
-        lang: what the robot was told in all its demos; None: as each demo says.
+        lang: instruction of all its demos; None: that of each demo.
         demos: these of them only, in the order of the file; None: all.
     """
 
@@ -59,7 +59,7 @@ class DataSource:
     demos: frozenset[str] | None = None
 
     def chosen(self, file: DatasetFile) -> list[str]:
-        """Names of the demos of the open file that are meant."""
+        """Return the names of the chosen demos of the open file."""
         names = file.demos(self.filter_key)[: self.demo_limit]
         return names if self.demos is None else [name for name in names if name in self.demos]
 
@@ -82,7 +82,7 @@ class Store:
         goals: (number of demos, ...) per goal key.
         demo_start, demo_end: first row of each demo and the row after its last.
         placement: which fields are in RAM.
-        notes: what became of compressed arrays that stay in the file, in words.
+        notes: treatment of compressed arrays that stay in the file, in words.
 
     Raises:
         DatasetError: a file has a fault, or files do not fit together.
@@ -167,7 +167,7 @@ class Store:
     # ---- reading rows ----------------------------------------------------------------------------
 
     def field(self, key: str, rows: NDArray[np.int64]) -> Tensor:
-        """``rows`` (M,) of one field: (M, ...)."""
+        """Read ``rows`` (M,) of one field: (M, ...)."""
         field = self.fields[key]
         if field.columns is None or self.packed is None:
             return self.rows(key, rows)
@@ -175,7 +175,7 @@ class Store:
         return values if field.shape else values[:, 0]
 
     def columns(self, rows: NDArray[np.int64]) -> Tensor:
-        """The packed columns of ``rows`` (M,): (M, D)."""
+        """Read the packed columns of ``rows`` (M,): (M, D)."""
         if self.packed is not None:
             return _take(self.packed, rows)
         unique, inverse = np.unique(rows, return_inverse=True)
@@ -187,7 +187,7 @@ class Store:
         return torch.from_numpy(values[inverse])
 
     def rows(self, key: str, rows: NDArray[np.int64]) -> Tensor:
-        """``rows`` (M,) of a field that lies apart, or in the file: (M, ...)."""
+        """Read ``rows`` (M,) of a field that lies apart, or in the file: (M, ...)."""
         field = self.fields[key]
         held = self.apart.get(key)
         if held is not None and held.device.type != "cpu":
@@ -201,7 +201,7 @@ class Store:
         return values
 
     def goal(self, key: str, demos: NDArray[np.int64]) -> Tensor:
-        """The goals of ``demos`` (B,): (B, ...)."""
+        """Return the goals of ``demos`` (B,): (B, ...)."""
         return _take(self.goals[key], demos)
 
     # ---- filling ---------------------------------------------------------------------------------

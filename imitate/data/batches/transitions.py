@@ -51,7 +51,7 @@ def transition_table(
     *,
     end_is_known: bool,
 ) -> TransitionTable:
-    """Work out all transitions of a store.
+    """Compute all transitions of a store.
 
     Args:
         rewards: (N,).
@@ -84,7 +84,7 @@ def transition_table(
 
 
 class TransitionPicker:
-    """The transitions of samples, looked up.
+    """Lookup of the transitions of samples.
 
     Args:
         table: of all rows.
@@ -103,12 +103,12 @@ class TransitionPicker:
         self.numbers = self.numbers.to(device)
 
     def numbers_at(self, rows: Rows) -> dict[str, Tensor]:
-        """``n_step_rewards`` and ``discounts`` of the transitions that begin at ``rows`` (B,)."""
+        """Return ``n_step_rewards`` and ``discounts`` of the transitions that begin at ``rows`` (B,)."""
         values = self.numbers[torch.from_numpy(rows).to(self.numbers.device)]
         return {"n_step_rewards": values[:, 0], "discounts": values[:, 1]}
 
     def next_frames(self, rows: Rows, demo: Rows) -> tuple[Rows, Rows]:
-        """Rows of the frames that a policy sees after the transitions that begin at ``rows`` (B,) of demos ``demo``.
+        """Return rows of the frames that a policy sees after the transitions from ``rows`` (B,) of demos ``demo``.
 
         Returns:
             (B, frame_stack - 1) rows of the observations before the newest, the demo's first repeated; (B, 1) row

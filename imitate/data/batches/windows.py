@@ -1,4 +1,4 @@
-"""From sample numbers to rows of the store: windows that never leave their demo."""
+"""Rows of the store for the windows of samples, which never leave their demo."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WindowRows(NamedTuple):
 
     @property
     def real(self) -> NDArray[np.bool_]:
-        """(B, T) whether the step lies in the demo."""
+        """Mask (B, T), true if the step lies in the demo."""
         real: NDArray[np.bool_] = self.rows == self.wanted
         return real
 
@@ -73,7 +73,7 @@ class Windows:
         return len(self._offsets)
 
     def steps(self, index: Rows) -> tuple[Rows, Rows]:
-        """Demo (B,) and row (B,) of the step that each window belongs to.
+        """Return demo (B,) and row (B,) of the step that each window belongs to.
 
         Raises:
             IndexError: there is no such window.
@@ -87,7 +87,7 @@ class Windows:
         return demo, index - self._window_start[demo] + self._first[demo]
 
     def rows(self, index: Rows) -> WindowRows:
-        """Rows of the windows ``index`` (B,)."""
+        """Return the rows of the windows ``index`` (B,)."""
         demo, step = self.steps(index)
         wanted = step[:, None] + self._offsets
         last = self._last[demo][:, None]

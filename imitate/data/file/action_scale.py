@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class ActionScale:
-    """How the actions of a file were rescaled.
+    """Scale and offset by which the actions of a file were rescaled.
 
     Attributes:
         offset: (A,) float64.
@@ -42,7 +42,7 @@ class ActionScale:
         return _like(actions * self.scale + self.offset, actions)
 
     def attributes(self) -> dict[str, Any]:
-        """What to write into the group ``data``."""
+        """Return the attributes of the group ``data``."""
         return {OFFSET: self.offset, SCALE: self.scale, MODE: self.mode}
 
 
@@ -55,7 +55,7 @@ def _like(values: Array, model: Array) -> Array:
 
 
 def recorded_scale(file: DemoFile) -> ActionScale | None:
-    """How a file's actions were rescaled; None: they are what the robot was sent.
+    """Read how a file's actions were rescaled; None: they are what the robot was sent.
 
     Raises:
         DatasetError: the attributes say it incompletely.

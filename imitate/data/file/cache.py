@@ -14,7 +14,7 @@ from typing import IO
 
 
 def cache_folder(kind: str) -> Path:
-    """Where files of one kind lie: 'frames', 'datasets'."""
+    """Return the folder for files of one kind: 'frames', 'datasets'."""
     given = os.environ.get("IMITATE_CACHE")
     if given:
         return Path(given).expanduser() / kind
@@ -23,7 +23,7 @@ def cache_folder(kind: str) -> Path:
 
 
 def locked(path: Path, *, wait: bool = True) -> IO[bytes]:
-    """The file, open for appending and held by this process alone until it is closed; made if there is none.
+    """Open a file for appending and lock it for this process until it is closed; make it if there is none.
 
     Raises:
         BlockingIOError: another process holds it, and ``wait`` is false.

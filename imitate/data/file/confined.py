@@ -26,7 +26,7 @@ class OutsideFileError(DatasetError):
 
 
 class _Confined:
-    """What groups and files have in common: objects are checked before they are opened."""
+    """Common part of groups and files: objects are checked before they are opened."""
 
     id: h5g.GroupID
 
@@ -66,7 +66,7 @@ class ConfinedFile(_Confined, h5py.File):  # type: ignore[misc]
 
 
 def check_path(group: h5g.GroupID, path: bytes, soft_links: int = 0) -> None:
-    """Follow a path link by link, and raise before one that leaves the file; a missing one is nobody's fault here.
+    """Follow a path link by link, and raise before one that leaves the file; a missing one is no error here.
 
     Raises:
         OutsideFileError: a link on the way leads to another file.

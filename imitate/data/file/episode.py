@@ -1,4 +1,4 @@
-"""One demonstration, and its form in the file."""
+"""Demonstrations in memory, and their form in the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Episode:
         actions: (T, A).
         rewards: (T,).
         terminals: (T,) the task ended at this step.
-        timeouts: (T,) the clock ended at this step; nobody knows what would have followed.
+        timeouts: (T,) the episode was cut off after this step; what would have followed is unknown.
         next_obs: as ``obs``, or None.
         states: (T, S) simulator states, or None.
         attrs: of the demo: ``success``, ``model_file``, ``language``, ``task_id`` ...

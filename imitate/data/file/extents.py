@@ -1,4 +1,4 @@
-"""Where the arrays of demos lie in a file, found once; those in one piece are read past HDF5.
+"""Places of the arrays of demos in a file, found once; arrays in one piece are read without HDF5.
 
 To open an array takes HDF5 longer than to read one of a short demo. So a tool that goes through a whole file opens each
 array once, notes its shape, type and place, and reads it from there.

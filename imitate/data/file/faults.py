@@ -1,4 +1,4 @@
-"""What can be wrong with the arrays of a demo; each function raises DatasetError in words that say what to do."""
+"""Checks of the arrays of a demo; each function raises DatasetError with a message that says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which arrays of a file a dataset holds, and in what form."""
+"""Arrays of a file that a dataset holds, and their form."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 
 
 def fingerprint(file: DemoFile) -> dict[str, Any]:
-    """Size, counts, a SHA-256 of names, lengths and actions, and one of samples of everything.
+    """Compute size, counts, a SHA-256 of names, lengths and actions, and one of samples of everything.
 
     Raises:
         DatasetError: an array is damaged.
@@ -74,7 +74,7 @@ def _content(file: DemoFile, demos: Sequence[str]) -> str:
 
 
 def _samples(extent: Extent, unpack: bool) -> list[tuple[int, int]]:
-    """Steps to take: all of a small array, some of a larger one; of those to unpack only where ``unpack`` says so."""
+    """Choose steps: all of a small array, some of a larger one; of those to unpack only where ``unpack`` says so."""
     length = extent.shape[0]
     step_bytes = math.prod(extent.shape[1:]) * extent.dtype.itemsize
     if step_bytes * length <= _WHOLE_BYTES:
@@ -93,7 +93,7 @@ def _values(extents: Extents, demo: str, key: str, start: int, stop: int) -> byt
         with extents.file.reading(f"demo '{demo}', '{key}'"):
             values = array[start:stop]
     except DatasetError:
-        return b"unreadable"  # which is nobody's concern who does not train on it
+        return b"unreadable"  # an error for those runs only that train on it
     if values.dtype.kind != "O":
         return bytes(values.tobytes())
     return b"".join(_bytes(item) for item in values.ravel())
@@ -106,7 +106,7 @@ def _bytes(item: Any) -> bytes:
 
 
 def _spread(items: Sequence[Item], count: int) -> list[Item]:
-    """At most ``count`` items, evenly spread, the first and the last among them."""
+    """Choose at most ``count`` items, evenly spread, the first and the last among them."""
     if len(items) <= count:
         return list(items)
     at = np.linspace(0, len(items) - 1, count).round().astype(np.int64)

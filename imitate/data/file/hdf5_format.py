@@ -113,7 +113,7 @@ class DemoFile:
     # ---- demos -----------------------------------------------------------------------------------
 
     def demos(self, filter_key: str | None = None) -> list[str]:
-        """Names of the demos, all or those of a mask, in natural order."""
+        """Return the names of the demos, all or those of a mask, in natural order."""
         with self.reading("data"):
             names = list(self._data)
         if filter_key is not None:
@@ -128,7 +128,7 @@ class DemoFile:
         return sorted(set(names), key=natural_key)
 
     def filter_keys(self) -> dict[str, list[str]]:
-        """The masks: name -> demos."""
+        """Return the masks: name -> demos."""
         with self.reading("mask"):
             masks = list(self._file["mask"]) if "mask" in self._file else []
         return {name: sorted(self._masked(name), key=natural_key) for name in masks}
@@ -146,7 +146,7 @@ class DemoFile:
             ]
 
     def length(self, demo: str) -> int:
-        """Number of steps of a demo: that of its actions."""
+        """Return the number of steps of a demo: that of its actions."""
         with self.reading(f"demo '{demo}'"):
             found = sorted(self._group(demo))
         if "actions" not in found:
@@ -159,13 +159,13 @@ class DemoFile:
     # ---- arrays ----------------------------------------------------------------------------------
 
     def obs_keys(self, demo: str, group: str = "obs") -> list[str]:
-        """Observations of a demo, sorted; ``group`` is 'obs' or 'next_obs'."""
+        """Return the observations of a demo, sorted; ``group`` is 'obs' or 'next_obs'."""
         with self.reading(f"data/{demo}/{group}"):
             found = self._group(demo).get(group)
             return sorted(found) if isinstance(found, h5py.Group) else []
 
     def keys(self, demo: str) -> list[str]:
-        """Paths of all arrays of a demo, sorted: 'actions', 'obs/object', ..."""
+        """Return the paths of all arrays of a demo, sorted: 'actions', 'obs/object', ..."""
         group = self._group(demo)
         with self.reading(f"demo '{demo}'"):
             return sorted(key for key, _ in arrays_below(group.id))
@@ -180,29 +180,29 @@ class DemoFile:
             self.keys(demo)
 
     def has(self, demo: str, key: str) -> bool:
-        """Whether a demo has the array ``key``, such as 'rewards' or 'obs/object'."""
+        """Return true if a demo has the array ``key``, such as 'rewards' or 'obs/object'."""
         with self.reading(f"demo '{demo}'"):
             group = self._group(demo)
             return key in self._arrays or key in group
 
     def group(self, demo: str) -> h5py.Group:
-        """The demo itself; what is done with it belongs inside :meth:`reading`."""
+        """Return the demo itself; its use belongs inside :meth:`reading`."""
         return self._group(demo)
 
     def array(self, demo: str, key: str) -> h5py.Dataset:
-        """The array as it lies in the file, not yet read; what is done with it belongs inside :meth:`reading`."""
+        """Return the array as it lies in the file, not yet read; its use belongs inside :meth:`reading`."""
         return self._array(demo, key).values
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
-        """Shape ``(T, ...)`` of an array; of JPEG frames, when decoded."""
+        """Return the shape ``(T, ...)`` of an array; of JPEG frames, when decoded."""
         return self._array(demo, key).shape
 
     def dtype(self, demo: str, key: str) -> np.dtype[Any]:
-        """Type of an array's values."""
+        """Return the type of an array's values."""
         return self._array(demo, key).dtype
 
     def storage(self, demo: str, key: str) -> str:
-        """How an array lies in the file: see :class:`imitate.data.file.image_codec.Storage`."""
+        """Return how an array is stored: see :class:`imitate.data.file.image_codec.Storage`."""
         array = self._array(demo, key)
         with self.reading(f"demo '{demo}', '{key}'"):
             return "jpeg" if array.is_jpeg else storage_of(array.values).kind
@@ -215,7 +215,7 @@ class DemoFile:
         stop: int | None = None,
         threads: Executor | None = None,
     ) -> NDArray[Any]:
-        """Steps ``start`` to ``stop`` of an array, all by default; ``threads`` decode JPEG frames."""
+        """Read steps ``start`` to ``stop`` of an array, all by default; ``threads`` decode JPEG frames."""
         array = self._array(demo, key)
         with self.reading(f"demo '{demo}', '{key}'"):
             values: NDArray[Any] = array.values[start:stop]
@@ -273,14 +273,14 @@ class DemoFile:
             return {_name(name): _plain(value) for name, value in self._data.attrs.items()}
 
     def attrs(self, demo: str, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Attributes of a demo: all, or those of ``names`` that it has (a simulator's model takes long to read)."""
+        """Return attributes of a demo, or those of ``names`` that it has (a simulator's model takes long to read)."""
         group = self._group(demo)
         with self.reading(f"demo '{demo}'"):
             wanted = list(group.attrs) if names is None else [n for n in names if n in group.attrs]
             return {_name(name): _plain(group.attrs[name]) for name in wanted}
 
     def success(self, demo: str) -> bool | None:
-        """Whether a demo solves its task, by its attribute ``success``; None without.
+        """Return whether a demo solves its task, by its attribute ``success``; None without.
 
         Raises:
             DatasetError: the attribute is no single value.

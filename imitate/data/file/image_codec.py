@@ -1,4 +1,4 @@
-"""How images lie in a file: as they are, compressed without loss, or as one JPEG per step.
+"""Storage of images in a file: as they are, compressed without loss, or as one JPEG per step.
 
 A JPEG array is one-dimensional, ``(T,)`` of variable-length uint8, with the attributes ``encoding`` = 'jpeg' and
 ``shape`` = [H, W, 3], that of a decoded frame, in RGB.
@@ -39,7 +39,7 @@ class DamagedFrameError(ValueError):
 
 
 class Storage(NamedTuple):
-    """How an array lies in the file.
+    """Storage of an array in the file.
 
     Attributes:
         kind: 'raw', in one piece; 'gzip', 'lzf' or another filter; 'jpeg'; 'chunked', without a filter.
@@ -51,7 +51,7 @@ class Storage(NamedTuple):
 
 
 def storage_of(array: h5py.Dataset) -> Storage:
-    """How an array lies in the file.
+    """Return how an array is stored.
 
     Raises:
         ValueError: it says that it holds JPEGs, but its form is another.
@@ -92,7 +92,7 @@ def write_images(
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
-    """An RGB image (H, W, 3) as the bytes of a JPEG file, with colours at full resolution."""
+    """Encode an RGB image (H, W, 3) as the bytes of a JPEG file, with colours at full resolution."""
     data = io.BytesIO()
     Image.fromarray(image).save(data, "JPEG", quality=quality, subsampling=0)
     return np.frombuffer(data.getvalue(), dtype=np.uint8)
@@ -103,7 +103,7 @@ def decode_jpegs(
     shape: tuple[int, ...],
     threads: Executor | None = None,
 ) -> NDArray[np.uint8]:
-    """JPEGs as images (T, H, W, 3), RGB; ``shape`` is that of each.
+    """Decode JPEGs to images (T, H, W, 3), RGB; ``shape`` is that of each.
 
     Raises:
         DamagedFrameError: a frame is no JPEG of that shape.

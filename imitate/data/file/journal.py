@@ -21,17 +21,17 @@ _SIZE = (
 
 
 def journal_of(path: Path) -> Path:
-    """Where the journal of a file lies."""
+    """Return the path of the journal of a file."""
     return path.with_name(path.name + ".journal")
 
 
 def partial_of(path: Path) -> Path:
-    """Where the data of an unfinished file lie."""
+    """Return the path of the data of an unfinished file."""
     return path.with_name(path.name + ".partial")
 
 
 def unfinished_words(path: Path) -> str:
-    """Words about what a recording left of a file that is not there; empty where it left nothing."""
+    """Describe what a recording left of a file that is not there; empty where it left nothing."""
     partial = partial_of(path)
     if not partial.is_file():
         return ""
@@ -83,7 +83,7 @@ class JournaledFile:
         return self._position
 
     def tell(self) -> int:
-        """The position."""
+        """Return the position."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
@@ -98,7 +98,7 @@ class JournaledFile:
         return count
 
     def read(self, size: int) -> bytes:
-        """Bytes from the position on; h5py takes an object with this method for a file."""
+        """Read bytes from the position on; h5py takes an object with this method for a file."""
         buffer = bytearray(size)
         return bytes(buffer[: self.readinto(buffer)])
 
@@ -125,7 +125,7 @@ class JournaledFile:
         return size
 
     def flush(self) -> None:
-        """Nothing is buffered here."""
+        """Do nothing: nothing is buffered here."""
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
@@ -133,7 +133,7 @@ class JournaledFile:
     # ---- commit and back -------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """What is in the file now is what a roll-back returns to.
+        """Make the present content the one that a roll-back restores.
 
         Raises:
             OSError: a write since the last commit failed, as on a full disk; or whatever else interrupted it.
@@ -162,7 +162,7 @@ class JournaledFile:
         self._journal.close()
 
     def lock(self) -> None:
-        """Keep out whoever opens the file with HDF5 meanwhile.
+        """Lock the file against other processes that open it with HDF5.
 
         Raises:
             BlockingIOError: somebody has it open.
@@ -219,7 +219,7 @@ def take_up(path: Path) -> None:
 
 @contextmanager
 def changing(path: Path) -> Iterator[JournaledFile]:
-    """A finished file, to change a little of it in place: all of it is done when the block ends, or nothing.
+    """Open a finished file to change a little of it in place: all changes are made when the block ends, or none.
 
     Raises:
         DatasetError: another process has it open, or it cannot be written.
@@ -260,7 +260,7 @@ def _unwritable(path: Path, error: OSError) -> DatasetError:
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether a living process writes the file, or one of another user, who alone can tell."""
+    """Return true if a living process writes the file, or may do so as another user."""
     try:
         with _locked(journal_of(path), create=False):
             return False
@@ -277,7 +277,7 @@ def _write_all(file: Any, offset: int, data: memoryview) -> None:
 
 
 def _locked(path: Path, create: bool = True) -> Any:
-    """The journal, open and locked.
+    """Open the journal and lock it.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -290,7 +290,7 @@ def _locked(path: Path, create: bool = True) -> Any:
         file.close()
         raise
     except OSError:
-        pass  # a file system without locks: then nobody is kept out
+        pass  # a file system without locks: other processes are not kept out
     return file
 
 

@@ -29,17 +29,17 @@ class Observed:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def keys(self, modality: str) -> list[str]:
-        """Keys of a modality."""
+        """Return the keys of a modality."""
         return [key for key, kind in self.modalities.items() if kind == modality]
 
     @property
     def words(self) -> str:
-        """For example: position (2,), camera_image (96, 96, 3)."""
+        """Describe the observations, for example: position (2,), camera_image (96, 96, 3)."""
         return ", ".join(f"{key} {shape}" for key, shape in self.shapes.items())
 
 
 def observed(files: Sequence[tuple[DemoFile, str]]) -> Observed:
-    """Look at a demo of each file.
+    """Read the observations of a demo of each file.
 
     Args:
         files: open files, each with the name of one of its demos.

@@ -1,4 +1,4 @@
-"""Checks of steps as they are recorded, so that a mistake is told at the first step and not after the episode."""
+"""Checks of steps as they are recorded, so that a mistake is reported at the first step and not after the episode."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _check_image(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> No
 
 
 def as_step(value: ArrayLike, where: str) -> NDArray[Any]:
-    """A copy of one value of a step.
+    """Copy one value of a step.
 
     Raises:
         DatasetError: it is no array.

@@ -113,7 +113,7 @@ class DatasetWriter:
                 data.attrs["control_freq"] = rate_hz
 
     def _look_at_demos(self, data: h5py.Group) -> None:
-        """Names and arrays of the demos that are there."""
+        """Read the names and arrays of the demos that are there."""
         self._names = list(data)
         if self._names:
             first = data[self._names[0]]
@@ -181,7 +181,7 @@ class DatasetWriter:
         return name
 
     def _check_first(self, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
-        """The first episode has forms that others can have."""
+        """Check that the first episode has forms that others can have."""
         for key, value in arrays.items():
             place = f"{where}: '{key}'"
             check_first(key, value.shape[1:], value.dtype, place, strict=True)
@@ -200,7 +200,7 @@ class DatasetWriter:
                 )
 
     def _check_alike(self, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
-        """All episodes of a file have the same arrays."""
+        """Check that the episode has the same arrays as the others of the file."""
         for key, (step, dtype) in self._layout.items():
             if key not in arrays:
                 raise DatasetError(
@@ -272,7 +272,7 @@ class DatasetWriter:
         state: ArrayLike | None = None,
         **steps: ArrayLike,
     ) -> None:
-        """One step: what was seen, what was done, what it gave.
+        """Append one step: observation, action, reward.
 
         Args:
             obs: before the action.
@@ -330,7 +330,7 @@ class DatasetWriter:
         ``next_obs`` is not written: readers take the following observation.
 
         Args:
-            success: True where the task was solved, False where not, None where nobody knows.
+            success: True where the task was solved, False where not, None where it is unknown.
             name: of the demo; by default ``demo_<number>``.
             attrs: attributes of the demo under any name.
             **more: the same, such as ``language="lift the cube"``, but no name that is nearly one of those that mean
@@ -346,7 +346,7 @@ class DatasetWriter:
         _check_spelling(more, self.path)
         if success is not None and success not in (True, False):
             raise DatasetError(
-                f"{self.path}: success is {success!r}: wanted True, False, or None where nobody knows"
+                f"{self.path}: success is {success!r}: wanted True, False, or None where it is unknown"
             )
         running, self._running = self._running, None
         if not running:
@@ -416,7 +416,7 @@ class DatasetWriter:
 
     @contextmanager
     def _saved(self) -> Iterator[h5py.File]:
-        """Changes to the file that are all on disk at the end, or none."""
+        """Make changes to the file that are all on disk at the end, or none."""
         if self._file is None:
             raise DatasetError(
                 f"{self.path}: the writer is closed: make a new one with another path"
@@ -506,7 +506,7 @@ def _checked_rate(control_freq: float) -> float:
 
 
 def _taken_up(path: Path, partial: Path, rate_hz: float | None) -> bool:
-    """Whether there is a file to go on with; it then lies under its partial name, as its writer last left it.
+    """Take up an existing file; return true if there is one, which then lies under its partial name.
 
     Raises:
         DatasetError: another process writes it, there are two of it, or its demos were recorded at another rate.
