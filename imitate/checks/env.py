@@ -137,7 +137,9 @@ def _seeding(env: Env, other: Env, steps: int) -> Finding:
         )
     if _same(first, third):
         return Finding(
-            "seeding", "warning", "two seeds gave the same episode: does it start always alike?"
+            "seeding",
+            "warning",
+            "two seeds gave the same episode: does it always start in the same state?",
         )
     return Finding("seeding", "ok", "a seed gives one episode, another seed another")
 
@@ -165,7 +167,7 @@ def _success(env: Env, other: Env, steps: int) -> Finding:
         return Finding("success", "error", f"is_success() gave {reported}; wanted {{'task': bool}}")
     known = {"success", "is_success"} & set(info)
     if not known:
-        return Finding("success", "warning", "info says nothing of success: look at returns")
+        return Finding("success", "warning", "info has no success: look at returns")
     return Finding("success", "ok", f"is_success() {reported}")
 
 

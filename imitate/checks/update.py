@@ -90,7 +90,7 @@ class Watch:
         missing = self.missing()
         if missing:
             raise ContractError(
-                f"none ever comes to {shortened(missing)}: use these weights in a loss, or leave them out"
+                f"none reaches {shortened(missing)}: use these weights in a loss, or leave them out"
             )
         zero = [name for name, value in self._largest.items() if float(value) == 0.0]
         words = f"of all {len(self._trainable)} trainable tensors"
@@ -106,7 +106,7 @@ class Watch:
         still = [name for name in moved if torch.equal(self._first[name], self._trainable[name])]
         if still:
             raise ContractError(
-                f"{shortened(still)} have gradients but do not move: is there an optimizer of them under "
+                f"{shortened(still)} have gradients but do not change: is there an optimizer of them under "
                 "algo.optim_params, with a learning rate above 0?"
             )
         bad = [name for name in moved if not bool(self._trainable[name].isfinite().all())]
@@ -124,17 +124,17 @@ class Watch:
             return "there are none"
         if self._odd:
             raise ContractError(
-                f"{shortened(sorted(set(self._odd)))} moves elsewhere than towards what it follows: it must get no "
+                f"{shortened(sorted(set(self._odd)))} changes other than towards its online network: it must get no "
                 "gradient, and no other change"
             )
         every = int(self._algo.algo_config.get("target_update_freq", 1))
         names = ", ".join(sorted({target for _, target in self._targets}))
         still = sorted({key[1] for key, moves in self._moves.items() if not moves})
         if still and every <= self.updates:
-            raise ContractError(f"{shortened(still)} never moves in {self.updates} updates")
+            raise ContractError(f"{shortened(still)} never changes in {self.updates} updates")
         if still:
-            return f"{names}: moves every {every} updates, more than were tried"
-        return f"{names}: follows, and does nothing else"
+            return f"{names}: changes every {every} updates, more than were tried"
+        return f"{names}: follows its online network"
 
     def _saw(self, name: str, gradient: Tensor) -> None:
         largest = gradient.detach().abs().max()

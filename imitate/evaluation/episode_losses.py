@@ -49,7 +49,7 @@ class Losses:
         if not begun:
             raise EvaluationError(f"every evaluation process ended as it began ({reason}); {GUARD}")
         raise EvaluationError(
-            f"environment '{self._env_name}': none of {lost} tries to play an episode came to its end; "
+            f"environment '{self._env_name}': all {lost} attempts to play an episode failed; "
             f"the last one: {reason}"
         )
 

@@ -172,7 +172,7 @@ def _subject(
     ckpt = load_checkpoint(path)
     meta = dict(env_meta if env_meta is not None else ckpt["env_metadata"])
     if not meta:
-        raise EnvError(f"{path}: the checkpoint names no environment; say which with --env")
+        raise EnvError(f"{path}: the checkpoint names no environment; name one with --env")
     check_trusted(meta)
     horizon = config_of(ckpt).experiment.rollout.horizon or DEFAULT_HORIZON
     weights = sum(weight.numel() for weight in ckpt["model"]["nets"].values())

@@ -83,7 +83,7 @@ def state_keys(path: Path, filter_key: str | None = None) -> list[str]:
         keys = [key for key in file.obs_keys(demo) if len(file.shape(demo, f"obs/{key}")) == 2]
         if not file.has(demo, "rewards"):
             raise DatasetError(
-                f"{path}: {demo} has no 'rewards', and without rewards no policy is worth anything: record them, or "
+                f"{path}: {demo} has no 'rewards', without which no policy has a value: record them, or "
                 "write a 1 where the task is done"
             )
     if not keys:
@@ -135,7 +135,7 @@ def _recorded(dataset: SequenceDataset, keys: list[str], discount: float) -> Rec
     rewards, discounts = data["rewards"], data["discounts"]
     if not rewards.any():
         raise DatasetError(
-            f"{dataset.hdf5_path}: all rewards are 0, so every policy would be worth 0: give the file of the task's "
+            f"{dataset.hdf5_path}: all rewards are 0, so every policy has the value 0: give the file of the task's "
             "rewards, or demonstrations that reach some"
         )
     starts, ends = dataset.store.demo_start, dataset.store.demo_end
@@ -191,20 +191,20 @@ def refuse_memory(algo: Algo, path: Path) -> str | None:
     name = algo.global_config.algo_name
     if algo.goal_shapes:
         raise CheckpointError(
-            f"{path}: policies with goals ({', '.join(algo.goal_shapes)}) cannot be judged by fitted Q evaluation: "
+            f"{path}: policies with goals ({', '.join(algo.goal_shapes)}) cannot be evaluated by fitted Q evaluation: "
             "play episodes, by leaving out --fqe"
         )
     execution, state = algo.execution, algo.initial_state(1)
     remembered = set(state.get("policy", state)) - {"chunk"}
     if remembered:
         raise CheckpointError(
-            f"{path}: this policy of {name} remembers what was before ({', '.join(sorted(remembered))}), so that a "
-            "recorded state does not say what it would do, and fitted Q evaluation cannot judge it: play episodes, by "
-            "leaving out --fqe"
+            f"{path}: this policy of {name} has a memory ({', '.join(sorted(remembered))}), so that "
+            "a recorded state does not determine its action, and fitted Q evaluation cannot evaluate it: play "
+            "episodes, by leaving out --fqe"
         )
     if execution is None or execution.execute == 1:
         return None
-    return f"{path}: executes {execution.execute} actions of a chunk, and is judged as if it planned anew at each step"
+    return f"{path}: executes {execution.execute} actions of a chunk, but is evaluated as if it planned each step"
 
 
 @torch.no_grad()

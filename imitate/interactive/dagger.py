@@ -228,7 +228,7 @@ class _Work:
             saved["settings"].setdefault("label_every", 1)  # begun before there was a choice
             if saved["settings"] != self._settings():
                 raise ConfigError(
-                    f"{self._folder}: was begun with {saved['settings']}, now {self._settings()} is wanted: "
+                    f"{self._folder}: was started with {saved['settings']}, now {self._settings()} is wanted: "
                     "take another folder"
                 )
             return Progress([Round(**entry) for entry in saved["rounds"]])

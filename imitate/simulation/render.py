@@ -102,7 +102,7 @@ def render(
     started = time.monotonic()
     drawing = Drawing(Path(path).expanduser(), cameras, next_obs)
     if not cameras:
-        raise DatasetError(f"{path}: no camera to look through: name one, such as agentview")
+        raise DatasetError(f"{path}: no camera is given: name one, such as agentview")
     with DatasetFile(drawing.path) as file:
         chosen = select(file, selection or Selection())
         if not chosen:

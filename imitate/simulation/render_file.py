@@ -115,7 +115,7 @@ class RenderedFile:
             )
         if not (overwrite or resume) and (self._partial.exists() or self._earlier.exists()):
             raise DatasetError(
-                f"{self._partial}: is left from an interrupted run: go on with --resume, or begin anew with --overwrite"
+                f"{self._partial}: is left from an interrupted run: --resume continues it, --overwrite starts again"
             )
 
     def _set_aside(self, resume: bool) -> None:
@@ -136,8 +136,8 @@ class RenderedFile:
         for key in sorted(found.keys() | wanted.keys()):
             if found.get(key) != wanted.get(key):
                 raise DatasetError(
-                    f"{path}: was begun with {key} = {found.get(key)!r}, now it is {wanted.get(key)!r}: "
-                    "resume with the same options and source, or begin anew with --overwrite"
+                    f"{path}: was started with {key} = {found.get(key)!r}, now it is {wanted.get(key)!r}: "
+                    "resume with the same options and source, or start again with --overwrite"
                 )
 
     def _take_over(self) -> None:

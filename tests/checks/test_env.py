@@ -86,7 +86,7 @@ class Upside(Complete):
     ("make", "name", "verdict", "words"),
     [
         (Unseeded, "seeding", "error", "np_random"),
-        (AlwaysAlike, "seeding", "warning", "always alike"),
+        (AlwaysAlike, "seeding", "warning", "the same state"),
         (EndsAtOnce, "episode end", "error", "first step"),
         (Endless, "episode end", "warning", "train.online.horizon"),
         (Endless, "success", "warning", "nothing of success"),

@@ -28,7 +28,7 @@ def test_practice_a_line_for_each_contract():
     lines = result.output.splitlines()
     assert len(lines) == 13 and all(line.startswith("ok") for line in lines)
     (targets,) = [line for line in lines if " targets " in line]
-    assert targets.endswith("critic_target: follows, and does nothing else")
+    assert targets.endswith("critic_target: follows its online network")
 
 
 def test_demonstrations_in_place_of_practice(tmp_path, importable):

@@ -205,7 +205,7 @@ def test_policies_that_are_random_are_asked_several_times(line, tmp_path):
 def test_policies_that_remember_are_refused(line, tmp_path):
     section = {"rnn": {"enabled": True, "hidden_dim": 4, "num_layers": 1, "horizon": 2}}
     path = checkpoint(tmp_path / "rnn.pth", 0.0, algo=section, seq_length=2)
-    with pytest.raises(CheckpointError, match="remembers what was before .rnn, step"):
+    with pytest.raises(CheckpointError, match="has a memory .rnn, step"):
         value(path, line)
 
 
@@ -219,7 +219,7 @@ def test_planned_actions_are_no_memory(name):
 def test_hierarchies_remember_their_subgoal():
     from imitate.evaluation.fqe_data import refuse_memory
 
-    with pytest.raises(CheckpointError, match="of hbc remembers what was before .actor, planner"):
+    with pytest.raises(CheckpointError, match="of hbc has a memory .actor, planner"):
         refuse_memory(small("hbc"), Path("p.pth"))
 
 

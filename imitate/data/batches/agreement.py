@@ -43,7 +43,7 @@ def check_agreement(sources: Sequence[DataSource], keys: Sequence[str]) -> None:
             )
         if rate and own_rate and rate != own_rate:
             _log.warning(
-                "%s has %g actions per second, but %s has %g: one policy would learn both paces",
+                "%s has %g actions per second, but %s has %g: a policy would learn both rates",
                 *(source.path, own_rate, sources[0].path, rate),
             )
 

@@ -148,7 +148,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         _one_of("goal_mode", goal_mode, ("last", None))
         if frame_stack < 1 or seq_length < 1:
             raise ConfigError(
-                f"frame_stack is {frame_stack} and seq_length {seq_length}: both want to be 1 or more"
+                f"frame_stack is {frame_stack} and seq_length {seq_length}: both must be at least 1"
             )
         if not action_keys:
             raise ConfigError("action_keys is empty: name at least one array, such as 'actions'")
@@ -212,7 +212,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         for key in self.action_keys:
             if len(fields[key].shape) != 1:
                 raise DatasetError(
-                    f"{self.hdf5_path}: a step of '{key}' has shape {fields[key].shape}: an action key wants one "
+                    f"{self.hdf5_path}: a step of '{key}' has shape {fields[key].shape}: an action key needs one "
                     "vector per step: correct action_keys"
                 )
         self.obs_shapes = {key: fields[f"obs/{key}"].shape for key in stored}

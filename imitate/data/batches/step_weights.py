@@ -73,7 +73,7 @@ def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArra
         weights = values.reshape(-1)
         if len(weights) != len(store) or weights.min() < 0 or weights.max() == 0:
             raise DatasetError(
-                f"{dataset.hdf5_path}: '{config.key}' (train.sample_weight.key) wants one number per step, none below "
+                f"{dataset.hdf5_path}: '{config.key}' (train.sample_weight.key) needs one number per step, none below "
                 f"0 and not all 0; found values from {values.min():g} to {values.max():g}"
             )
     elif config.kind == "interventions":

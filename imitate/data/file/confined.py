@@ -73,7 +73,7 @@ def check_path(group: h5g.GroupID, path: bytes, soft_links: int = 0) -> None:
         ValueError: soft links lead to each other without end.
     """
     if soft_links > _MOST_SOFT_LINKS:
-        raise ValueError("soft links that lead to each other without end")
+        raise ValueError("soft links form a loop")
     at = b"/" if path.startswith(b"/") else b""
     for part in path.split(b"/"):
         if part in (b"", b"."):
@@ -124,7 +124,7 @@ def arrays_below(group: h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5
         inside, path = waiting.pop()
         seen += 1
         if seen > _MOST_GROUPS or path.count("/") > _DEEPEST:
-            raise ValueError("groups within groups without end")
+            raise ValueError("groups are nested without end")
         for name in inside:
             check_path(inside, name)
             if inside.links.get_info(name).type != h5l.TYPE_HARD:

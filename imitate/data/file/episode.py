@@ -71,7 +71,7 @@ def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
                 f"{where}: '{key}' has shape {value.shape}, but 'actions' has {length} steps: give both for each step"
             )
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise DatasetError(f"{where}: '{key}' holds NaN or inf: mend or discard the episode")
+            raise DatasetError(f"{where}: '{key}' holds NaN or inf: correct or discard the episode")
     for key in ("rewards", "terminals", "timeouts"):
         if arrays[key].size != length:
             raise DatasetError(f"{where}: '{key}' has shape {arrays[key].shape}: wanted (T,)")

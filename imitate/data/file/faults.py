@@ -74,7 +74,7 @@ def check_finite(values: NDArray[Any], file: DemoFile, demo: str, key: str, star
     at = np.argwhere(~np.isfinite(values))[0]
     raise DatasetError(
         f"{file.path}: demo '{demo}': '{key}' is {values[tuple(at)]} at step {start + at[0]}: "
-        "mend the value, or leave the demo out with a filter key"
+        "correct the value, or leave the demo out with a filter key"
     )
 
 

@@ -52,7 +52,7 @@ class StepForms:
             if value.dtype.kind == "f" and not np.isfinite(value).all():
                 bad = value[~np.isfinite(value)][0]
                 raise DatasetError(
-                    f"{where}: '{key}' is {bad} (NaN or inf): mend what gives it, or discard the episode"
+                    f"{where}: '{key}' is {bad} (NaN or inf): correct its source, or discard the episode"
                 )
         if first:
             self._forms = {key: Form(value.shape, value.dtype) for key, value in values.items()}

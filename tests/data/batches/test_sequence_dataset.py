@@ -361,7 +361,7 @@ def test_windows_too_long_for_every_demo_are_an_error(demo_file):
     [
         ({"hdf5_cache_mode": "lowdim"}, "did you mean 'low_dim'"),
         ({"goal_mode": "lst"}, "did you mean 'last'"),
-        ({"seq_length": 0}, "1 or more"),
+        ({"seq_length": 0}, "at least 1"),
         ({"action_keys": ()}, "action_keys is empty"),
     ],
 )

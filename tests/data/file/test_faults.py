@@ -93,11 +93,11 @@ FAULTS = {
     ),
     "inf in rewards": (
         put("data/demo_2/rewards", 3, np.inf),
-        ["'demo_2'", "'rewards' is inf at step 3", "mend"],
+        ["'demo_2'", "'rewards' is inf at step 3", "correct the value"],
     ),
     "too large for float32": (
         put("data/demo_2/obs/object", (0, 0), 1e300),
-        ["'demo_2'", "'obs/object' is inf at step 0", "mend"],
+        ["'demo_2'", "'obs/object' is inf at step 0", "correct the value"],
     ),
     "actions outside [-1, 1]": (
         put("data/demo_3/actions", (7, 0), 1.5),
