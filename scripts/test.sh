@@ -43,21 +43,22 @@ step_tests() {
         [ "${CI:-}" != true ] || fail "the browser test cannot run here, and in CI nothing is left out"
         left_out+=(browser)
     fi
-    local marks="${left_out[*]-}" common=(--durations=10) cover=(-n auto) report=(-n 0)
+    local marks="${left_out[*]-}" common=(--durations=10)
+    local many=(-n logical --maxprocesses 8) one=(-n 0) # a process takes up to 2 GB
     [ -z "$marks" ] || common+=(-m "not (${marks// / or })")
     if [ $# = 0 ]; then
-        cover+=(--cov=imitate --cov-report=)
-        report+=(--cov=imitate --cov-append)
+        many+=(--cov=imitate --cov-report=)
+        one+=(--cov=imitate --cov-append)
     fi
     say "Tests (pytest), one process a core"
     local together=0 alone=0
-    run_pytest --alone without --dist worksteal "${cover[@]}" "${common[@]}" "$@" || together=$?
+    run_pytest --alone without --dist worksteal "${many[@]}" "${common[@]}" "$@" || together=$?
     case "$together" in
         0 | 1 | "$NOTHING_FOUND") ;;
         *) exit "$together" ;;
     esac
     say "Tests that need the machine to themselves"
-    run_pytest --alone only "${common[@]}" "$@" "${report[@]}" || alone=$?
+    run_pytest --alone only "${common[@]}" "$@" "${one[@]}" || alone=$?
     [ "$together" != 1 ] || fail "tests failed: see the end of the first list"
     [ "$alone" != "$NOTHING_FOUND" ] || alone="$together"
     [ "$alone" = 0 ] || exit "$alone"

@@ -101,8 +101,9 @@ class Watchdog:
                 continue
             try:
                 self.stop(f"no control step ended within {self.limit_s:g} s, so the watchdog fired")
-            except RobotError as error:
-                print(error, file=sys.stderr, flush=True)  # noqa: T201 - the other thread may hang for ever
+            except RobotError as error:  # written here, since the other thread may hang for ever
+                sys.stderr.write(f"{error}\n")
+                sys.stderr.flush()
             return
 
     def __enter__(self) -> Watchdog:

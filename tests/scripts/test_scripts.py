@@ -171,14 +171,17 @@ def test_the_tests_step_fails_where_either_of_its_runs_does(tmp_path, together, 
 
 def test_the_tests_step_uses_all_cores_then_one_and_measures_both(tmp_path):
     _, (together, alone) = run_tests_step(tmp_path, TOGETHER="0", ALONE="0")
-    assert "--alone without --dist worksteal -n auto --cov=imitate --cov-report=" in together
+    assert (
+        "--alone without --dist worksteal -n logical --maxprocesses 8 --cov=imitate --cov-report="
+        in together
+    )
     assert alone.endswith("--alone only --durations=10 -n 0 --cov=imitate --cov-append")
 
 
 def test_arguments_have_the_last_word_on_processes_and_marks_stay(tmp_path):
     options = ("-n", "4", "--random-order", "3")
     _, (together, alone) = run_tests_step(tmp_path, *options, GL="0", TOGETHER="0", ALONE="0")
-    assert together.endswith("-n auto --durations=10 -m not (render) -n 4 --random-order 3")
+    assert together.endswith("--durations=10 -m not (render) -n 4 --random-order 3")
     assert alone.endswith("-m not (render) -n 4 --random-order 3 -n 0")
 
 
