@@ -73,6 +73,7 @@ def predicted(algo, batch):
         (lambda: make(), 1, 3),
         (lambda: make(supervise_all_steps=True), 4, 0),
         (lambda: make_future(), 4, 3),
+        (lambda: make(seq_length=W, pred_future_acs=True), 4, 3),
         (lambda: make_rotary(), 10, 0),
         # A context shorter than the window: the newest frames.
         (lambda: make(frame_stack=6, supervise_all_steps=True), 4, 2),
