@@ -119,6 +119,33 @@ VERBS = {
             "imitate eval --agent first.pth --agent second.pth --episodes 100",
         ),
     ),
+    "record": Verb(
+        "record",
+        "command",
+        "Record demonstrations by teleoperation.",
+        (
+            "imitate record demos.hdf5 --robot my_arm --teleop keyboard --rate-hz 10 --episodes 50",
+            "imitate record lift.hdf5 --robot sim --env Lift --teleop expert:Lift --episodes 20",
+        ),
+    ),
+    "run": Verb(
+        "run",
+        "command",
+        "Run a policy on a robot.",
+        (
+            "imitate run best.pth --robot sim --episodes 10",
+            "imitate run ws://gpu-box:8000 --robot my_robots:Arm --limits arm.json --slow 0.1",
+        ),
+    ),
+    "serve": Verb(
+        "serve",
+        "command",
+        "Serve a policy to clients over the network.",
+        (
+            "imitate serve best.pth",
+            "imitate serve best.pth --host 0.0.0.0 --token-file token.txt --tls-cert cert.pem",
+        ),
+    ),
     "check-env": Verb(
         "check_env",
         "command",

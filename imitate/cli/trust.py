@@ -13,6 +13,8 @@ COMMANDS = frozenset(
         "eval",
         "dagger",
         "check-env",
+        "record",
+        "run",
         "dataset playback",
         "dataset render",
         "dataset convert",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from imitate.algo.algo import Algo
-from imitate.algo.policy_state import PolicyState, rows_of
+from imitate.algo.policy_state import PolicyState, remembered, rows_of
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import UserError
 from imitate.models.observation import ObservationEncoder
@@ -150,6 +150,47 @@ class RolloutPolicy:
         self._state = state
         self._batch_size = 0 if state is None else rows_of(state)
         self.last_extras = MappingProxyType({})
+
+    @property
+    def history(self) -> int:
+        """Observations that a prediction sees: the newest one and those of the control steps before it."""
+        return self.algo.frame_stack
+
+    @torch.inference_mode()
+    def predict_chunk(self, history: Sequence[Mapping[str, ArrayLike]]) -> NDArray[np.float64]:
+        """The actions that the policy plans from an observation on, whatever was planned before.
+
+        For callers that execute chunks themselves. The memory of calls of the policy is left as it is.
+
+        Args:
+            history: raw observations of successive control steps, the newest last: :attr:`history` of them, or fewer at
+                an episode's beginning.
+
+        Returns:
+            (K, A) in the units of the data, within the limits; K is 1 for a policy that plans a single action.
+
+        Raises:
+            UserError: the policy's memory is more than stacked frames, so that a history does not stand for it; or an
+                observation does not fit.
+        """
+        algo = self.algo
+        if not history:
+            raise UserError("an empty history: wanted at least one observation")
+        state = algo.initial_state(1)
+        if set(state["policy"]) - {"chunk"}:
+            raise UserError(
+                f"{algo.global_config.algo_name} remembers more than its last observations, so its actions cannot be "
+                "predicted from those alone: call the policy at every control step"
+            )
+        for ob in history[-self.history :]:
+            obs = self._prepare(self._with_language(ob, False), self._all_keys, False)
+            before, state = state, {**state, **remembered(obs, state, algo.frame_stack)[1]}
+        step = algo.act(obs, before)
+        planned = step.extras.get("chunk", step.action[:, None])
+        chunk = self._unnormalized(planned)
+        refuse_action(chunk)
+        clipped: NDArray[np.float64] = self._clipped(chunk)[0]
+        return clipped
 
     @property
     def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

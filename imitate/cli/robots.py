@@ -1,0 +1,118 @@
+"""Robots and devices of the command line: ``--robot``, ``--robot-arg``, ``--limits``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from imitate.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from imitate.deploy.robot import Robot, Teleoperator
+
+SIMULATED = "sim"
+
+
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` pairs; values are JSON where they can be read as such, else text.
+
+    Raises:
+        UserError: one has no ``=``.
+    """
+    options: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"'{word}': wanted key=value")
+        try:
+            options[key] = json.loads(value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return options
+
+
+def robot_of(
+    name: str,
+    words: Sequence[str],
+    *,
+    env: str | None = None,
+    own: Mapping[str, Any] | None = None,
+    rate_hz: float | None = None,
+    limits: Path | None = None,
+) -> Robot:
+    """The connected robot of ``--robot``.
+
+    Args:
+        name: ``sim``, the name of an entry point, or ``module:Class``.
+        words: ``--robot-arg``.
+        env: ``--env``, for ``sim``.
+        own: env_args of the checkpoint, for ``sim``.
+        rate_hz: control rate, for ``sim``.
+        limits: JSON file of limits that are stricter than the robot's.
+    """
+    from imitate.deploy.robot import make_robot
+
+    options = options_of(words)
+    robot: Robot
+    if name == SIMULATED:
+        from imitate.deploy.simulated import SimulatedRobot
+        from imitate.evaluation.environments import named_env
+
+        meta = named_env(env, own) if env is not None else dict(own or {})
+        if not meta:
+            raise UserError("--robot sim: which environment? Give --env, such as --env Lift")
+        robot = SimulatedRobot(meta, **{"rate_hz": rate_hz, **options})
+    elif env is not None:
+        raise UserError("--env is for --robot sim")
+    else:
+        robot = make_robot(name, **options)
+    robot.connect()
+    if limits is not None:
+        try:
+            robot.limits = replace(robot.limits, **_limits_in(limits))
+        except BaseException:
+            robot.close()
+            raise
+    return robot
+
+
+def _limits_in(path: Path) -> dict[str, Any]:
+    from imitate.deploy.limits import ActionLimits
+
+    try:
+        read = json.loads(path.expanduser().read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"--limits {path}: cannot be read: {error}") from error
+    known = [field.name for field in fields(ActionLimits)]
+    if not isinstance(read, dict):
+        raise UserError(f"--limits {path}: wanted an object with {', '.join(known)}")
+    for name in read:
+        if name not in known:
+            raise UserError(f"--limits {path}: unknown '{name}'; {nearest(name, known)}")
+    return read
+
+
+def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperator:
+    """The connected device of ``--take-over`` or ``--teleop``.
+
+    Args:
+        name: ``keyboard``, ``expert:TASK``, the name of an entry point, or ``module:Class``.
+        words: ``key=value`` pairs of its options.
+        robot: connected.
+    """
+    from imitate.deploy.robot import make_teleoperator
+
+    device: Teleoperator
+    options = options_of(words)
+    kind, _, task = name.partition(":")
+    if kind == "expert":
+        from imitate.deploy.simulated import ExpertTeleoperator
+
+        device = ExpertTeleoperator(task, **options)
+    else:
+        device = make_teleoperator(name, **options)
+    device.connect(robot)
+    return device

@@ -1,0 +1,256 @@
+"""``imitate run``: a policy moves a robot."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from imitate.errors import UserError
+from imitate.extras import missing
+
+if TYPE_CHECKING:
+    from imitate.deploy.loop import ControlLoop, Report
+    from imitate.deploy.recording import Recorder
+    from imitate.deploy.robot import Robot
+
+STOPPED = 1
+
+
+def command(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            metavar="POLICY", help="Checkpoint, run folder, or address of a server: ws://HOST:PORT."
+        ),
+    ],
+    robot: Annotated[
+        str,
+        typer.Option(
+            "--robot",
+            help="sim (the environment of the checkpoint, or of --env, in real time), the name of an installed robot, "
+            "or module:Class.",
+        ),
+    ],
+    robot_arg: Annotated[
+        list[str] | None,
+        typer.Option("--robot-arg", metavar="KEY=VALUE", help="Option of the robot's class."),
+    ] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", help="Environment of --robot sim, such as Lift.")
+    ] = None,
+    rate_hz: Annotated[
+        float | None,
+        typer.Option("--rate-hz", min=0.01, help="Control rate; that of the demonstrations."),
+    ] = None,
+    any_rate: Annotated[
+        bool, typer.Option("--any-rate", help="Allow another rate than the demonstrations'.")
+    ] = False,
+    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 1,
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, help="Control steps of an episode.")
+    ] = 400,
+    lang: Annotated[
+        str | None, typer.Option("--lang", help="Instruction for a policy of several tasks.")
+    ] = None,
+    limits: Annotated[
+        Path | None,
+        typer.Option(
+            "--limits",
+            help="JSON file: low, high, margin, step, speed, acceleration, from_measured, answer.",
+        ),
+    ] = None,
+    slow: Annotated[
+        float,
+        typer.Option("--slow", min=0.01, max=1.0, help="Factor on step, speed, acceleration."),
+    ] = 1.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Observe and predict, but send nothing.")
+    ] = False,
+    asynchronous: Annotated[
+        bool, typer.Option("--async", help="Predict the next chunk while the present one runs.")
+    ] = False,
+    join: Annotated[
+        str, typer.Option("--join", help="With --async: replace, blend or fade.")
+    ] = "blend",
+    take_over: Annotated[
+        str | None,
+        typer.Option("--take-over", metavar="DEVICE", help="Teleoperation device that overrides."),
+    ] = None,
+    take_over_arg: Annotated[
+        list[str] | None,
+        typer.Option("--take-over-arg", metavar="KEY=VALUE", help="Option of the device."),
+    ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", help="Write the episodes to this HDF5 file, with interventions."),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with the token of the server.")
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout-s", min=0.01, help="Longest time of a server's answer.")
+    ] = 1.0,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
+) -> None:
+    """Run a policy on a robot at a fixed rate, within limits.
+
+    The robot is stopped at the end, at Ctrl-C, and when going on is not safe:
+    late steps, old observations, a frozen camera, no action for a second, an
+    action that is not finite, a hanging driver. This is no safety function:
+    keep a hand on the emergency stop.
+
+    Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
+    """
+    from imitate.cli.robots import robot_of, teleoperator_of
+    from imitate.deploy.loop import ControlLoop
+
+    with contextlib.ExitStack() as stack:
+        actor, own, execute = _policy(policy, token_file, timeout_s, device, stack)
+        rate = _rate(actor, rate_hz)
+        body = robot_of(robot, robot_arg or [], env=env, own=own, rate_hz=rate, limits=limits)
+        stack.callback(body.close)
+        hand = None
+        if take_over is not None:
+            hand = teleoperator_of(take_over, take_over_arg or [], body)
+            stack.callback(hand.close)
+        if asynchronous:
+            actor = _in_background(actor, rate, execute, join, stack)
+        recorder = None
+        if record is not None:
+            recorder = stack.enter_context(_recorder(record, rate, body, robot))
+        loop = ControlLoop(
+            body,
+            actor,
+            rate,
+            teleoperator=hand,
+            any_rate=any_rate,
+            dry_run=dry_run,
+            slow=slow,
+            on_step=None if recorder is None else recorder.on_step,
+        )
+        results = []
+        for number in range(episodes):
+            if number:
+                body.reset()
+            results.append(_episode(loop, number, steps, lang, recorder))
+            if not json_:
+                typer.echo(results[-1].line)
+            if results[-1].ends_all:
+                break
+    failure = results[-1].failure
+    if json_:
+        typer.echo(json.dumps([result.to_dict() for result in results], indent=2))
+    if failure is not None:
+        typer.echo(f"error: {failure}", err=True)
+        raise typer.Exit(STOPPED)
+
+
+@dataclass(frozen=True)
+class _Result:
+    """One episode: its report, or why the robot was stopped."""
+
+    number: int
+    success: bool | None
+    report: Report | None
+    failure: str | None
+
+    @property
+    def ends_all(self) -> bool:
+        return self.report is None or self.report.ended_by == "quit"
+
+    @property
+    def line(self) -> str:
+        verdict = {None: "", True: " success,", False: " failure,"}[self.success]
+        return f"episode {self.number}:{verdict} {self.report or 'stopped'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        report = None if self.report is None else self.report.to_dict()
+        return {
+            "episode": self.number,
+            "success": self.success,
+            "report": report,
+            "failure": self.failure,
+        }
+
+
+def _episode(
+    loop: ControlLoop, number: int, steps: int, lang: str | None, recorder: Recorder | None
+) -> _Result:
+    from imitate.deploy.robot import RobotError
+
+    report, failure = None, None
+    try:
+        report = loop.run(steps, lang)
+    except RobotError as error:
+        failure = str(error)
+    success = loop.robot.success()
+    if recorder is not None:
+        recorder.keep(success, language=lang)
+    return _Result(number, success, report, failure)
+
+
+def _rate(actor: Any, given: float | None) -> float:
+    rate: float | None = given or getattr(actor, "control_freq", None)
+    if rate is None:
+        raise UserError("the policy does not know the rate of its demonstrations: give --rate-hz")
+    return rate
+
+
+def _recorder(path: Path, rate_hz: float, robot: Robot, name: str) -> Recorder:
+    from imitate.deploy.recording import Recorder
+
+    meta = getattr(robot, "env_meta", None)
+    return Recorder(path, rate_hz, env_meta=meta, name=name, with_policy=True)
+
+
+def _policy(
+    text: str,
+    token_file: Path | None,
+    timeout_s: float,
+    device: str | None,
+    stack: contextlib.ExitStack,
+) -> tuple[Any, dict[str, Any], int]:
+    """The policy, the env_args of its checkpoint, and the actions that it executes of a chunk."""
+    if text.startswith(("ws://", "wss://")):
+        try:
+            from imitate.deploy.client import RemoteError, RemotePolicy
+        except ImportError as error:
+            raise UserError(f"imitate run: {missing('deploy', error)}") from error
+        from imitate.cli.serve import read_token
+
+        try:
+            remote = RemotePolicy(text, token=read_token(token_file), timeout_s=timeout_s)
+        except RemoteError as error:
+            raise UserError(str(error)) from error
+        return stack.enter_context(remote), {}, 1
+    from imitate.policy.loading import policy_from_checkpoint
+    from imitate.run_folder import find_checkpoint
+
+    found, ckpt = policy_from_checkpoint(device=device, ckpt_path=find_checkpoint(Path(text)))
+    execution = found.algo.execution
+    meta = dict(ckpt.get("env_metadata") or {})
+    return (
+        found,
+        meta if meta.get("type") in (1, 2) else {},
+        1 if execution is None else execution.execute,
+    )
+
+
+def _in_background(
+    policy: Any, rate_hz: float, execute: int, join: str, stack: contextlib.ExitStack
+) -> Any:
+    from imitate.deploy.asynchronous import AsynchronousPolicy
+
+    if not hasattr(policy, "predict_chunk"):
+        raise UserError(
+            "--async is for checkpoints; a server's policy is asked at every control step"
+        )
+    return stack.enter_context(
+        AsynchronousPolicy(policy, rate_hz, execute=execute, join=join)  # type: ignore[arg-type]
+    )

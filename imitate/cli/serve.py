@@ -1,0 +1,139 @@
+"""``imitate serve``: a policy for clients on this machine or on others."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from imitate.errors import UserError
+from imitate.extras import missing
+
+
+def command(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or run folder.")
+    ],
+    host: Annotated[
+        str,
+        typer.Option("--host", help="Address to listen on; any but loopback needs --token-file."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port; 0: a free one.")
+    ] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="File with the token that clients have to send."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", help="Certificate (PEM), for wss://.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option("--tls-key", help="Its private key, where the certificate's file lacks it."),
+    ] = None,
+    max_sessions: Annotated[
+        int, typer.Option("--max-sessions", min=1, help="Clients at a time.")
+    ] = 64,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, cuda; CUDA where there is one if left out.")
+    ] = None,
+    threads: Annotated[
+        int,
+        typer.Option("--threads", min=0, help="CPU threads of a prediction; 0: as torch chooses."),
+    ] = 1,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print address and schema as one line of JSON.")
+    ] = False,
+) -> None:
+    """Serve a policy over WebSocket.
+
+    Clients are imitate.deploy.RemotePolicy, `imitate run ws://HOST:PORT`, and
+    openpi's client. Each connection has a memory of its own; observations that
+    wait together are answered by one prediction.
+
+    Exit codes: 0 ended by Ctrl-C or SIGTERM; 2 invalid input.
+    """
+    try:
+        from imitate.deploy.server import PolicyServer
+    except ImportError as error:
+        raise UserError(f"imitate serve: {missing('deploy', error)}") from error
+    import torch
+
+    from imitate.deploy.served import ServedPolicy
+    from imitate.policy.loading import policy_from_checkpoint
+    from imitate.run_folder import find_checkpoint
+
+    if threads:
+        torch.set_num_threads(threads)
+    path = find_checkpoint(checkpoint)
+    policy, _ = policy_from_checkpoint(device=device, ckpt_path=path)
+    served = ServedPolicy(policy)
+    server = PolicyServer(
+        served,
+        host,
+        port,
+        token=read_token(token_file),
+        tls=_tls(tls_cert, tls_key),
+        max_sessions=max_sessions,
+    )
+
+    def end(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    schema = served.schema
+    if json_:
+        typer.echo(json.dumps({"url": server.url, "hash": schema.hash, "schema": schema.to_dict()}))
+    else:
+        rate = "unknown" if schema.rate_hz is None else f"{schema.rate_hz:g} Hz"
+        typer.echo(f"serving {path} ({schema.algorithm}) at {server.url}; Ctrl-C ends it")
+        typer.echo(
+            f"observations {', '.join(schema.observations)}; rate {rate}; schema {schema.hash}"
+        )
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        numbers = server.statistics
+        typer.echo(
+            f"ended: {numbers.answered} answers to {numbers.sessions} clients, {numbers.dropped} dropped, "
+            f"{numbers.errors} errors, {numbers.refused} refused",
+            err=True,
+        )
+    finally:
+        server.close()
+
+
+def read_token(path: Path | None) -> str | None:
+    """The token in a file, without the line's end.
+
+    Raises:
+        UserError: the file cannot be read or is empty.
+    """
+    if path is None:
+        return None
+    try:
+        token = path.expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--token-file {path}: cannot be read: {error}") from error
+    if not token or len(token.split()) != 1 or not token.isascii():
+        raise UserError(f"--token-file {path}: wanted one word of ASCII characters")
+    return token
+
+
+def _tls(certificate: Path | None, key: Path | None) -> Any:
+    if certificate is None:
+        if key is not None:
+            raise UserError("--tls-key without --tls-cert: give both")
+        return None
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(f"--tls-cert {certificate}: cannot be used: {error}") from error
+    return context

@@ -1,0 +1,183 @@
+"""Asynchronous inference: the next chunk is predicted in the background while the robot executes the present one.
+
+The control loop calls :class:`AsynchronousPolicy` at every control step; it returns at once with the planned action of
+this step, or None where nothing is planned. How chunks are joined is in :mod:`imitate.deploy.chunks`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.chunks import ChunkCounts, ChunkPlayer, DelayEstimate, Join, Ticket
+
+Vector = NDArray[np.float64]
+
+
+class ChunkSource(Protocol):
+    """Predicts chunks; :class:`imitate.RolloutPolicy` does.
+
+    It may also have ``control_freq`` (Hz) and ``obs_keys``.
+    """
+
+    history: int
+    """Observations that a prediction sees: the newest and those of the control steps before it."""
+
+    def start_episode(self, lang: str | None = None) -> None:
+        """Forget the last episode."""
+
+    def predict_chunk(self, history: Sequence[Mapping[str, Any]]) -> Vector:
+        """Actions (K, A) from the newest observation's control step on.
+
+        Args:
+            history: raw observations of successive control steps, the newest last; fewer than :attr:`history` where
+                the episode has just begun.
+        """
+
+
+class AsynchronousPolicy:
+    """A policy of chunks whose predictions never make the control loop wait. Use as a context manager.
+
+    Args:
+        source: predicts the chunks, in a thread of this object.
+        rate_hz: control rate.
+        execute: actions that are executed at least before the next prediction begins; a prediction that would come too
+            late for the plan begins earlier.
+        join: how a chunk follows the one before: ``replace``, ``blend`` or ``fade``.
+        join_steps: control steps of the join.
+    """
+
+    def __init__(
+        self,
+        source: ChunkSource,
+        rate_hz: float,
+        *,
+        execute: int = 1,
+        join: Join = "blend",
+        join_steps: int = 4,
+    ) -> None:
+        self._source, self._execute = source, execute
+        self._player = ChunkPlayer(join, join_steps)
+        self.delay = DelayEstimate(1.0 / rate_hz)
+        self.control_freq: float | None = getattr(source, "control_freq", None)
+        self.obs_keys: tuple[str, ...] = tuple(getattr(source, "obs_keys", ()))
+        self._history: deque[Mapping[str, Any]] = deque(maxlen=max(source.history, 1))
+        self._since_request = 0
+        self._changed = threading.Condition()
+        self._job: tuple[Ticket, list[Mapping[str, Any]], int] | None = None
+        self._busy = self._closed = False
+        self._epoch = 0
+        self.finished = 0
+        """Predictions that have ended, also those that were thrown away."""
+        self._done: tuple[Ticket, Vector | BaseException, float, int] | None = None
+        self._thread = threading.Thread(target=self._work, name="prediction", daemon=True)
+        self._thread.start()
+
+    @property
+    def counts(self) -> ChunkCounts:
+        """What became of the chunks."""
+        return self._player.counts
+
+    def start_episode(self, lang: str | None = None) -> None:
+        """Forget the past; a prediction that runs is waited for and thrown away."""
+        with self._changed:
+            self._epoch += 1
+            self._job = None
+            while self._busy:
+                self._changed.wait()
+            self._done = None
+        self._player.clear()
+        self._history.clear()
+        self._source.start_episode(lang)
+
+    def cut_plan(self) -> None:
+        """Forget what is planned, as when a person has moved the robot; what was seen stays known."""
+        with self._changed:
+            self._epoch += 1
+            self._job = self._done = None
+        self._player.clear()
+
+    def __call__(self, ob: Mapping[str, Any]) -> Vector | None:
+        """The action (A,) of this control step; None where none is planned.
+
+        Raises:
+            Exception: the one that a prediction in the background raised.
+        """
+        self._history.append({key: np.array(value) for key, value in ob.items()})
+        self._take()
+        if self._is_due():
+            self._request()
+        action = self._player.next()
+        if action is not None:
+            self._since_request += 1
+        return action
+
+    def _is_due(self) -> bool:
+        with self._changed:
+            if self._busy or self._job is not None or self._done is not None:
+                return False
+        if self._player.planned == 0:
+            return True
+        return self._since_request >= self._execute or self._player.planned <= self.delay.steps + 1
+
+    def _request(self) -> None:
+        self._since_request = 0
+        ticket = self._player.request()
+        with self._changed:
+            self._job = (ticket, list(self._history), self._epoch)
+            self._changed.notify_all()
+
+    def _take(self) -> None:
+        """Take the chunk that has come, if any."""
+        with self._changed:
+            done, self._done = self._done, None
+        if done is None:
+            return
+        ticket, outcome, seconds, epoch = done
+        if epoch != self._epoch:
+            return
+        if isinstance(outcome, BaseException):
+            raise outcome
+        self.delay.add(seconds)
+        self._player.accept(outcome, ticket)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while self._job is None and not self._closed:
+                    self._changed.wait()
+                if self._closed or self._job is None:
+                    return
+                (ticket, history, epoch), self._job = self._job, None
+                self._busy = True
+            began = time.monotonic()
+            outcome: Vector | BaseException
+            try:
+                outcome = np.asarray(self._source.predict_chunk(history), dtype=np.float64)
+            except BaseException as error:
+                outcome = error
+            with self._changed:
+                self._busy = False
+                self.finished += 1
+                if epoch == self._epoch:
+                    self._done = (ticket, outcome, time.monotonic() - began, epoch)
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the thread, after the prediction that runs."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(10)
+
+    def __enter__(self) -> AsynchronousPolicy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,121 @@
+"""Recording of robot episodes as demonstrations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from imitate.data import DatasetWriter
+from imitate.deploy.loop import Step
+from imitate.errors import DatasetError, UserError
+
+REAL_ROBOT = 4
+
+
+class Recorder:
+    """Writes the steps of a control loop into a demonstration file; hand :meth:`on_step` to the loop.
+
+    Each kept episode is on disk when :meth:`keep` returns; a crash loses the running one at most. Steps in which
+    the pose was held are not recorded: nobody acted.
+
+    Args:
+        path: the HDF5 file.
+        rate_hz: control rate.
+        env_meta: ``env_args`` of a simulated robot; None: a real one.
+        name: of the robot, for the ``env_args`` of a real one.
+        keys: observations to record; None: all.
+        append: record into a file that is there, or into what a crash left of one.
+        overwrite: replace a file that is there.
+        image_storage: ``jpeg`` or ``raw``, see :class:`imitate.data.DatasetWriter`.
+        with_policy: also record ``interventions`` and ``policy_actions``, as HG-DAgger reads them.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        rate_hz: float,
+        *,
+        env_meta: Mapping[str, Any] | None = None,
+        name: str = "robot",
+        keys: tuple[str, ...] | None = None,
+        append: bool = False,
+        overwrite: bool = False,
+        image_storage: str = "jpeg",
+        with_policy: bool = False,
+    ) -> None:
+        meta = env_meta or {"env_name": name, "type": REAL_ROBOT, "env_kwargs": {}}
+        self._writer = DatasetWriter(
+            path,
+            meta,
+            control_freq=rate_hz,
+            append=append,
+            overwrite=overwrite,
+            image_storage="jpeg" if image_storage == "jpeg" else "raw",
+        )
+        self._keys, self._with_policy = keys, with_policy
+        self._running = False
+        self.steps = 0
+        """Steps of the running episode."""
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that are on disk."""
+        return self._writer.num_episodes
+
+    def on_step(self, step: Step) -> None:
+        """Take one control step."""
+        if step.action is None:
+            return
+        if not self._running:
+            self._writer.start_episode()
+            self._running, self.steps = True, 0
+        values = step.observation.values
+        keys = self._keys if self._keys is not None else tuple(values)
+        missing = [key for key in keys if key not in values]
+        if missing:
+            raise UserError(f"the robot gives no '{missing[0]}'; it gives {', '.join(values)}")
+        extra: dict[str, Any] = {}
+        if self._with_policy:
+            wanted = step.action if step.wanted is None else step.wanted
+            extra = {"interventions": step.intervened, "policy_actions": np.asarray(wanted)}
+        self._writer.append(obs={key: values[key] for key in keys}, action=step.action, **extra)
+        self.steps += 1
+
+    def keep(self, success: bool | None, **attrs: Any) -> str | None:
+        """Write the running episode; its name in the file, None where it has no step."""
+        if not self._running:
+            return None
+        self._running = False
+        given = {key: value for key, value in attrs.items() if value is not None}
+        return self._writer.finish_episode(success=success, **given)
+
+    def discard(self) -> None:
+        """Forget the running episode."""
+        if self._running:
+            self._writer.discard_episode()
+            self._running = False
+
+    def close(self) -> None:
+        """Finish the file. Without an episode none is left, and none is an error."""
+        self.discard()
+        if self._writer.num_episodes:
+            self._writer.close()
+        else:
+            with contextlib.suppress(DatasetError):
+                self._writer.close()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

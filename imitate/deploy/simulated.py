@@ -1,0 +1,260 @@
+"""Simulated robots in real time: a robosuite task or any gymnasium environment behind the interface of a robot.
+
+The simulator runs in a thread of its own and takes one step each control period, whether an action has come or not, as
+the world does. So late policies, slow servers and lost connections cost here what they cost on a robot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from imitate.deploy.limits import ActionLimits
+from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+from imitate.envs.env import Env
+from imitate.envs.experts import find_expert
+from imitate.envs.experts.expert import Style
+from imitate.envs.make import make_env
+from imitate.errors import UserError
+
+Value = TypeVar("Value")
+_START_S = 120.0
+
+
+class SimulatedRobot(Robot):
+    """An environment as a robot that lives in real time.
+
+    Args:
+        env_meta: ``env_args`` of a demonstration file or checkpoint.
+        rate_hz: control steps per second; None: the environment's own ``control_freq``, else 20.
+        seed: of the first episode; each :meth:`reset` takes the next one.
+        obs_keys: observations to give; None: all.
+        hold_action: (A,) sent by :meth:`hold` and while no action comes; None: zeros, within the limits, which keeps
+            the pose where actions are changes. A gripper at the last place of a robosuite action keeps its command.
+        in_step: for tests: the simulator takes a step when an action is sent, and time does not matter.
+    """
+
+    def __init__(
+        self,
+        env_meta: Mapping[str, Any],
+        rate_hz: float | None = None,
+        seed: int = 0,
+        obs_keys: tuple[str, ...] | None = None,
+        hold_action: ArrayLike | None = None,
+        in_step: bool = False,
+    ) -> None:
+        self.env_meta = dict(env_meta)
+        self._keys, self._seed, self._in_step = obs_keys, seed, in_step
+        own = (env_meta.get("env_kwargs") or {}).get("control_freq")
+        self.rate_hz = float(rate_hz or own or 20.0)
+        self._hold_given = hold_action
+        self._keeps_gripper = env_meta.get("type") == 1
+        self._work: SimpleQueue[Callable[[Env], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._next: NDArray[np.float64] | None = None
+        self._now: Observation | None = None
+        self._solved = False
+        self._failure: BaseException | None = None
+        self.late_steps = 0
+        """Simulation steps that took longer than a control period: the simulated world then runs slow."""
+        self._thread: threading.Thread | None = None
+
+    # ---- life ------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Start the simulator and its first episode.
+
+        Raises:
+            EnvError: the environment cannot be made.
+        """
+        ready: Future[Env] = Future()
+        self._thread = threading.Thread(
+            target=self._live, args=(ready,), name="simulator", daemon=True
+        )
+        self._thread.start()
+        env = ready.result(_START_S)
+        low, high = np.asarray(env.action_low, float), np.asarray(env.action_high, float)
+        self.limits = ActionLimits(low=low, high=high)
+        hold = np.zeros(env.action_dim) if self._hold_given is None else self._hold_given
+        self._hold = np.clip(np.asarray(hold, dtype=np.float64), low, high)
+        first = self.reset()
+        self.observation_shapes = {key: np.shape(value) for key, value in first.values.items()}
+
+    def close(self) -> None:
+        """End the simulator."""
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join(10)
+            self._thread = None
+
+    def reset(self) -> Observation:
+        """Begin the next episode, with a seed of its own."""
+
+        def begin(env: Env) -> Observation:
+            obs, _ = env.reset(seed=self._seed)
+            self._seed += 1
+            self._next, self._solved = None, bool(env.is_success().get("task", False))
+            return self._seen(obs)
+
+        return self.ask(begin)
+
+    # ---- the robot -------------------------------------------------------------------------------
+
+    def observe(self) -> Observation:
+        """The newest observation of the simulator."""
+        with self._lock:
+            failure, now = self._failure, self._now
+        if failure is not None:
+            raise RobotError(
+                f"the simulator failed: {type(failure).__name__}: {failure}"
+            ) from failure
+        if now is None:
+            raise RobotError("the simulated robot is not connected")
+        return now
+
+    def send(self, action: NDArray[np.float64]) -> None:
+        """The action of the simulator's next step."""
+        wanted = np.array(action, dtype=np.float64)
+        if self._in_step:
+            self.ask(lambda env: self._step(env, wanted))
+            return
+        with self._lock:
+            self._next = wanted
+            if self._keeps_gripper:
+                self._hold[-1] = wanted[-1]
+
+    def hold(self) -> None:
+        """Keep the pose in the next step."""
+        self.send(self._hold.copy())
+
+    def stop(self) -> None:
+        """Keep the pose from now on."""
+        with self._lock:
+            self._next = None
+
+    def pose(self, observation: Observation) -> NDArray[np.float64] | None:
+        """The action that keeps the pose."""
+        return self._hold.copy()
+
+    def success(self) -> bool:
+        """Whether the task has been solved since :meth:`reset`."""
+        return self._solved
+
+    def ask(self, question: Callable[[Env], Value]) -> Value:
+        """The answer of a function of the environment, run in the simulator's thread between two steps."""
+        answer: Future[Value] = Future()
+
+        def work(env: Env) -> None:
+            try:
+                answer.set_result(question(env))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        if self._thread is None or not self._thread.is_alive():
+            raise RobotError("the simulated robot is not connected")
+        self._work.put(work)
+        return answer.result(_START_S)
+
+    # ---- the simulator's thread ------------------------------------------------------------------
+
+    def _live(self, ready: Future[Env]) -> None:
+        try:
+            env = make_env(self.env_meta, obs_keys=self._keys)
+        except BaseException as error:
+            ready.set_exception(error)
+            return
+        self.env_meta = env.serialize()
+        ready.set_result(env)
+        try:
+            self._run(env)
+        except BaseException as error:
+            with self._lock:
+                self._failure = error
+        finally:
+            with contextlib.suppress(Exception):
+                env.close()
+
+    def _run(self, env: Env) -> None:
+        period = 1.0 / (self.rate_hz or 20.0)
+        due = time.monotonic() + period
+        while True:
+            try:
+                work = self._work.get(
+                    timeout=None if self._in_step else max(due - time.monotonic(), 0.0)
+                )
+            except Empty:
+                if self._now is not None:
+                    with self._lock:
+                        action, self._next = self._next, None
+                    self._step(env, self._hold if action is None else action)
+                self.late_steps += time.monotonic() > due + period
+                due = max(due + period, time.monotonic())
+                continue
+            if work is None:
+                return
+            work(env)
+            due = max(due, time.monotonic())
+
+    def _step(self, env: Env, action: NDArray[np.float64]) -> None:
+        obs, _, _, _, info = env.step(action)
+        self._solved |= bool(info.get("success", False))
+        self._seen(obs)
+
+    def _seen(self, obs: Mapping[str, Any]) -> Observation:
+        seen = Observation({key: np.asarray(value) for key, value in obs.items()}, time.monotonic())
+        with self._lock:
+            self._now = seen
+        return seen
+
+
+class ExpertTeleoperator(Teleoperator):
+    """A scripted expert in the place of a person, for robosuite's Lift, Stack and PickPlaceCan.
+
+    Args:
+        task: robosuite's name of the task.
+        seed: of the expert's habits, which are drawn anew for each episode.
+        steps_after: control steps that it waits at the end before it presses ``success``.
+        patience: control steps after which it presses ``failure``; None: the expert's own horizon.
+    """
+
+    def __init__(
+        self, task: str, seed: int = 0, steps_after: int = 5, patience: int | None = None
+    ) -> None:
+        self._expert = find_expert(task)
+        self._random = np.random.default_rng(seed)
+        self._after, self._patience = steps_after, patience or self._expert.horizon
+        self._robot: Robot | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._now = self._expert(Style.sample(self._random))
+        self._steps = self._solved_for = 0
+
+    def connect(self, robot: Robot) -> None:
+        """Remember the robot, which knows whether the task is solved."""
+        self._robot = robot
+
+    def guide(self, observation: Observation) -> Guidance:
+        """The expert's action; ``success`` or ``failure`` where an episode ends."""
+        if self._robot is None:
+            raise UserError("the expert is not connected to a robot")
+        action = np.clip(self._now.act(dict(observation.values)), -1.0, 1.0)
+        self._steps += 1
+        self._solved_for = self._solved_for + 1 if self._robot.success() else 0
+        event = None
+        if self._solved_for > self._after:
+            event = "success"
+        elif self._steps >= self._patience:
+            event = "failure"
+        if event is None:
+            return Guidance(action)
+        self._begin()
+        return Guidance(action, frozenset({event}))

@@ -1,0 +1,173 @@
+"""Predictions in the background: the loop never waits, and what is executed belongs to its control step."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from imitate.deploy.asynchronous import AsynchronousPolicy
+from imitate.deploy.loop import ControlLoop, Safety
+from tests.deploy.fake_robot import FakeRobot
+from tests.deploy.test_served import observations, policy_of
+
+
+class Clock:
+    """Plans ``size`` actions (step, ...) from the step that it saw; each prediction waits until it is let go."""
+
+    control_freq = 100.0
+    obs_keys = ("step",)
+    history = 2
+
+    def __init__(self, size=8):
+        self.size, self.go, self.seen, self.error = size, threading.Semaphore(0), [], None
+        self.episodes = []
+
+    def start_episode(self, lang=None):
+        self.episodes.append(lang)
+
+    def predict_chunk(self, history):
+        self.go.acquire()
+        if self.error:
+            raise self.error
+        self.seen.append([int(ob["step"]) for ob in history])
+        return (float(history[-1]["step"]) + np.arange(self.size))[:, None]
+
+
+def acted(policy, steps):
+    """Actions at some control steps; None where the robot held."""
+    actions = [policy({"step": np.array(step)}) for step in steps]
+    return [None if a is None else a.item() for a in actions]
+
+
+def let_go(policy, source):
+    """Let a prediction finish, and wait until its chunk has come."""
+    before = policy.finished
+    source.go.release()
+    deadline = time.monotonic() + 5
+    while policy.finished == before and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def made():
+    source = Clock()
+    policy = AsynchronousPolicy(source, 100.0, execute=3, join="replace")
+    yield policy, source
+    for _ in range(10):
+        source.go.release()
+    policy.close()
+
+
+def test_each_action_belongs_to_its_control_step(made):
+    policy, source = made
+    policy.start_episode()
+    assert acted(policy, [0]) == [None]
+    let_go(policy, source)
+    # The first chunk was seen at step 0 and nothing was executed since: it begins at its first action.
+    assert acted(policy, [1, 2, 3]) == [0, 1, 2]
+    assert acted(policy, [4, 5]) == [3, 4]  # the next prediction began at step 4
+    let_go(policy, source)
+    assert source.seen == [[0], [3, 4]]
+    # It saw step 4, before action 3 was executed; two actions were executed meanwhile.
+    assert acted(policy, [6]) == [6]
+
+
+def test_the_loop_never_waits_and_holds_when_the_plan_is_over(made):
+    policy, source = made
+    policy.start_episode()
+    acted(policy, [0])
+    let_go(policy, source)
+    began = time.monotonic()
+    actions = acted(policy, range(1, 12))
+    assert time.monotonic() - began < 1.0
+    assert actions == [0, 1, 2, 3, 4, 5, 6, 7, None, None, None]
+    assert policy.counts.empty == 4
+
+
+def test_an_error_of_a_prediction_reaches_the_loop(made):
+    policy, source = made
+    source.error = ConnectionError("gone")
+    policy.start_episode()
+    acted(policy, [0])
+    let_go(policy, source)
+    with pytest.raises(ConnectionError, match="gone"):
+        acted(policy, [1])
+    source.error = None
+    acted(policy, [2])
+    let_go(policy, source)
+    assert acted(policy, [3]) == [2]
+
+
+def test_a_prediction_of_the_last_episode_is_thrown_away(made):
+    policy, source = made
+    policy.start_episode()
+    acted(policy, [0])
+    source.go.release()
+    policy.start_episode("next")
+    assert source.episodes == [None, "next"]
+    assert acted(policy, [100]) == [None]
+    let_go(policy, source)
+    assert acted(policy, [101]) == [100]
+    assert source.seen[-1] == [100]  # of this episode alone
+
+
+def test_after_a_cut_only_a_new_prediction_counts(made):
+    policy, source = made
+    policy.start_episode()
+    acted(policy, [0])
+    let_go(policy, source)
+    acted(policy, [1])
+    policy.cut_plan()
+    assert acted(policy, [2]) == [None]
+    let_go(policy, source)
+    assert acted(policy, [3]) == [2]
+
+
+@pytest.mark.alone
+def test_a_slow_policy_leaves_no_gaps():
+    """150 ms a prediction at 20 Hz: synchronous inference stops every few steps, this never does."""
+
+    class Slow(Clock):
+        control_freq = 20.0
+        obs_keys = ("state",)
+        history = 1
+
+        def predict_chunk(self, history):
+            time.sleep(0.15)
+            return np.zeros((16, 2))
+
+    with AsynchronousPolicy(Slow(), 20.0, execute=8) as policy:
+        report = ControlLoop(FakeRobot(), policy, 20.0, safety=Safety(late=0)).run(60)
+    assert report.held.total() <= 4  # until the first chunk
+    assert max(report.gaps) < 1.2
+
+
+@pytest.mark.parametrize("name", ["act/act", "flow_policy/flow_policy", "bc/bc"])
+def test_a_predicted_chunk_is_what_the_policy_plans(name):
+    import torch
+
+    policy, twin = policy_of(name), policy_of(name)
+    seen = observations(policy, 3)
+    for count in (1, 2, 3):
+        twin.start_episode()
+        for ob in seen[:count]:
+            twin.cut_plan()
+            torch.manual_seed(3)
+            action = twin(ob)
+        torch.manual_seed(3)
+        chunk = policy.predict_chunk(seen[:count])
+        np.testing.assert_allclose(chunk[0], action, atol=1e-5)
+        planned = twin.planned_actions()
+        if planned is not None:
+            np.testing.assert_allclose(chunk, planned[0], atol=1e-5)
+
+
+def test_a_policy_with_another_memory_is_called_at_every_step():
+    from imitate.errors import UserError
+
+    policy = policy_of("bc/bc_rnn")
+    with pytest.raises(UserError, match="call the policy at every control step"):
+        policy.predict_chunk(observations(policy, 1))
+    with pytest.raises(UserError, match="empty history"):
+        policy.predict_chunk([])
