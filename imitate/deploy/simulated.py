@@ -84,7 +84,7 @@ class SimulatedRobot(Robot):
         low, high = np.asarray(env.action_low, float), np.asarray(env.action_high, float)
         self.limits = ActionLimits(low=low, high=high)
         hold = np.zeros(env.action_dim) if self._hold_given is None else self._hold_given
-        self._hold = np.clip(np.asarray(hold, dtype=np.float64), low, high)
+        self._rest = np.clip(np.asarray(hold, dtype=np.float64), low, high)
         first = self.reset()
         self.observation_shapes = {key: np.shape(value) for key, value in first.values.items()}
 
@@ -102,6 +102,7 @@ class SimulatedRobot(Robot):
             obs, _ = env.reset(seed=self._seed)
             self._seed += 1
             self._next, self._solved = None, bool(env.is_success().get("task", False))
+            self._hold = self._rest.copy()
             return self._seen(obs)
 
         return self.ask(begin)
@@ -123,13 +124,12 @@ class SimulatedRobot(Robot):
     def send(self, action: NDArray[np.float64]) -> None:
         """The action of the simulator's next step."""
         wanted = np.array(action, dtype=np.float64)
-        if self._in_step:
-            self.ask(lambda env: self._step(env, wanted))
-            return
         with self._lock:
             self._next = wanted
             if self._keeps_gripper:
                 self._hold[-1] = wanted[-1]
+        if self._in_step:
+            self.ask(lambda env: self._step(env, wanted))
 
     def hold(self) -> None:
         """Keep the pose in the next step."""

@@ -95,3 +95,13 @@ class Scripted(Teleoperator):
 
     def follow(self, action):
         self.followed.append(action)
+
+
+class Pushing(Teleoperator):
+    """A person who always does the same."""
+
+    def __init__(self, action):
+        self.action = np.array(action, dtype=float)
+
+    def guide(self, observation):
+        return Guidance(self.action)

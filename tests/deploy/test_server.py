@@ -17,10 +17,13 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from imitate.deploy.client import RemoteError, RemotePolicy
+from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot import Observation, RobotError
 from imitate.deploy.server import PolicyServer
 from imitate.deploy.wire import decode, encode
 from imitate.errors import UserError
 from tests.deploy.counting_policy import SCHEMA, Counter, observation
+from tests.deploy.fake_robot import FakeRobot
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef"
@@ -387,6 +390,31 @@ def test_a_stopped_server_costs_one_deadline(child):
                 break
             except RemoteError:
                 assert time.monotonic() < deadline
+
+
+@pytest.mark.alone
+def test_a_robot_whose_server_stops_holds_at_once_and_rests_after_a_second(child):
+    """The peers' clients block for 45 seconds and more, with the last action in force."""
+    process, port = child()
+    robot, sent = FakeRobot(), []
+
+    def on_step(step):
+        sent.append(step)
+        if len(sent) == 10:
+            process.send_signal(signal.SIGSTOP)
+
+    with RemotePolicy(f"ws://127.0.0.1:{port}", timeout_s=0.1) as policy:
+        robot.observation_shapes = {"state": (2,), "camera": (8, 8, 3)}
+        see = robot.observe
+        robot.observe = lambda: Observation(observation(), see().stamp_s)
+        safety = Safety(late=0, frozen=0, hold_s=0.5)
+        loop = ControlLoop(robot, policy, 20.0, safety=safety, on_step=on_step)
+        with pytest.raises(RobotError, match="the server does not answer"):
+            loop.run(100)
+    last = robot.times("send")[-1]
+    assert len(robot.times("send")) == 10
+    assert robot.times("hold")[0] - last < 0.3
+    assert robot.times("stop")[0] - last < 1.2
 
 
 @pytest.mark.alone

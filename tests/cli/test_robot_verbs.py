@@ -1,0 +1,156 @@
+"""``imitate record``, ``run``, ``serve``: from the device to the policy that acts through the wire."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from imitate import RolloutPolicy, algo_factory, load_config
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+
+ROOT = Path(__file__).parents[2]
+PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
+
+
+def imitate(*words, cwd, check=True, **rest):
+    done = subprocess.run(
+        [sys.executable, "-m", "imitate", *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **rest,
+    )
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A policy with random weights for the pendulum."""
+    torch.manual_seed(0)
+    config = load_config(ROOT / "configs/bc/bc.json").with_overrides(
+        {
+            "experiment.epoch_every_n_steps": 10,
+            "observation.modalities.obs.low_dim": ["flat"],
+        }
+    )
+    algo = algo_factory("bc", config, {"flat": (3,)}, 1, "cpu")
+    assert RolloutPolicy(algo).obs_keys == ("flat",)
+    path = tmp_path_factory.mktemp("policy") / "policy.pth"
+    shapes = {"action_low": [-2.0], "action_high": [2.0]}
+    save_checkpoint(
+        checkpoint_dict(algo, env_metadata=PENDULUM, shape_metadata=shapes, train_state={}), path
+    )
+    return path
+
+
+@pytest.fixture
+def served(checkpoint):
+    """``imitate serve`` in a process of its own: process, what it printed as JSON."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "imitate", "serve", str(checkpoint), "--port", "0", "--json"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_run_in_the_checkpoints_own_environment(checkpoint, tmp_path):
+    done = imitate(
+        "run", checkpoint, "--robot", "sim", "--rate-hz", 50, "--steps", 20, "--episodes", 2, "--json",
+        "--record", "out.hdf5", cwd=tmp_path,
+    )  # fmt: skip
+    results = json.loads(done.stdout)
+    assert [result["report"]["steps"] for result in results] == [20, 20]
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert len(file["data"]) == 2
+        assert "interventions" in file["data/demo_0"]
+        assert json.loads(file["data"].attrs["env_args"])["env_name"] == "Pendulum-v1"
+
+
+def test_run_through_a_server(served, tmp_path):
+    process, told = served
+    assert told["schema"]["observations"] == {"flat": {"shape": [3], "kind": "low_dim"}}
+    done = imitate(
+        "run", told["url"], "--robot", "sim", "--env", "Pendulum-v1", "--rate-hz", 50, "--steps", 20,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert "20 steps" in done.stdout
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert "answers to 1 clients" in process.stderr.read()
+
+
+def test_record_by_a_device_then_go_on(tmp_path):
+    words = (
+        "record",
+        "demos.hdf5",
+        "--robot",
+        "sim",
+        "--env",
+        "Pendulum-v1",
+        "--rate-hz",
+        50,
+        "--steps",
+        5,
+    )
+    device = ("--teleop", "tests.deploy.fake_robot:Pushing", "--teleop-arg", "action=[0.5]")
+    told = imitate(*words, *device, "--episodes", 2, "--json", "--lang", "push", cwd=tmp_path)
+    assert json.loads(told.stdout)["episodes"] == 2
+    imitate(*words, *device, "--episodes", 3, "--append", cwd=tmp_path)
+    with h5py.File(tmp_path / "demos.hdf5") as file:
+        assert len(file["data"]) == 3
+        np.testing.assert_allclose(file["data/demo_0/actions"][:], np.full((5, 1), 0.5))
+        assert file["data/demo_1"].attrs["language"] == "push"
+        assert file["data"].attrs["control_freq"] == 50
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "none.pth", "--robot", "sim"), "none.pth: no such checkpoint"),
+        (("run", "ws://127.0.0.1:9", "--robot", "sim"), "was not reached"),
+        (("run", "CKPT", "--robot", "sim"), "give --rate-hz"),
+        (("run", "CKPT", "--robot", "panda", "--rate-hz", "10"), "there is no robot 'panda'"),
+        (
+            ("run", "CKPT", "--robot", "sim", "--rate-hz", "10", "--robot-arg", "x"),
+            "wanted key=value",
+        ),
+        (
+            ("run", "CKPT", "--robot", "sim", "--rate-hz", "10", "--limits", "no.json"),
+            "cannot be read",
+        ),
+        (
+            ("run", "CKPT", "--robot", "sim", "--rate-hz", "10", "--take-over", "mouse"),
+            "no teleoperator 'mouse'",
+        ),
+        (("record", "a.hdf5", "--robot", "sim", "--teleop", "keyboard"), "which environment"),
+        (("serve", "CKPT", "--host", "0.0.0.0"), "--token-file"),
+        (("serve", "CKPT", "--tls-key", "key.pem"), "--tls-key without --tls-cert"),
+        (("serve", "CKPT", "--token-file", "none.txt"), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(words, told, checkpoint, tmp_path):
+    done = imitate(
+        *(checkpoint if word == "CKPT" else word for word in words), cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

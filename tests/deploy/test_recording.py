@@ -1,0 +1,89 @@
+"""Recorded episodes are demonstrations: what was seen, what was sent, who acted."""
+
+import numpy as np
+import pytest
+
+from imitate.data import DatasetFile
+from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.recording import Recorder
+from imitate.deploy.robot import Guidance
+from imitate.errors import UserError
+from tests.deploy.fake_robot import Constant, FakeRobot, Scripted
+
+CALM = Safety(late=0)
+
+
+def record(path, script, policy=None, steps=6, **rest):
+    with Recorder(path, 100.0, image_storage="raw", **rest) as recorder:
+        loop = ControlLoop(
+            FakeRobot(),
+            policy,
+            100.0,
+            teleoperator=Scripted(script),
+            safety=CALM,
+            on_step=recorder.on_step,
+        )
+        loop.run(steps)
+        recorder.keep(True, language="push")
+    return path
+
+
+def test_an_episode_is_a_demonstration(tmp_path):
+    script = {k: Guidance(np.array([0.1 * k, 0.0])) for k in (1, 2, 4)}
+    path = record(tmp_path / "a.hdf5", script)
+    with DatasetFile(path) as file:
+        assert file.demos() == ["demo_0"]
+    import h5py
+
+    with h5py.File(path) as raw:
+        demo = raw["data/demo_0"]
+        np.testing.assert_allclose(demo["actions"][:, 0], [0.1, 0.2, 0.4])  # step 3 was held
+        assert demo["obs/camera"].shape == (3, 4, 4, 3)
+        assert bool(demo.attrs["success"])
+        assert demo.attrs["language"] == "push"
+        assert raw["data"].attrs["control_freq"] == 100.0
+        assert "interventions" not in demo
+
+
+def test_with_a_policy_interventions_and_its_wishes_are_recorded(tmp_path):
+    script = {3: Guidance(np.array([-0.5, 0.0]))}
+    path = record(tmp_path / "a.hdf5", script, Constant((0.1, 0.2)), with_policy=True)
+    import h5py
+
+    with h5py.File(path) as raw:
+        demo = raw["data/demo_0"]
+        assert demo["interventions"][:].tolist() == [0, 0, 1, 0, 0, 0]
+        np.testing.assert_allclose(demo["policy_actions"][:, 0], [0.1] * 6)
+        np.testing.assert_allclose(demo["actions"][:, 0], [0.1, 0.1, -0.5, 0.1, 0.1, 0.1])
+
+
+def test_a_discarded_episode_leaves_nothing(tmp_path):
+    path = tmp_path / "a.hdf5"
+    recorder = Recorder(path, 100.0)
+    loop = ControlLoop(FakeRobot(), Constant(), 100.0, safety=CALM, on_step=recorder.on_step)
+    loop.run(3)
+    recorder.discard()
+    assert recorder.keep(True) is None
+    recorder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_session_goes_on_in_the_same_file(tmp_path):
+    script = {1: Guidance(np.array([0.1, 0.0]))}
+    path = record(tmp_path / "a.hdf5", script)
+    record(path, script, append=True)
+    import h5py
+
+    with h5py.File(path) as raw:
+        assert sorted(raw["data"]) == ["demo_0", "demo_1"]
+
+
+def test_observations_may_be_chosen(tmp_path):
+    script = {1: Guidance(np.array([0.1, 0.0]))}
+    path = record(tmp_path / "a.hdf5", script, keys=("state",))
+    import h5py
+
+    with h5py.File(path) as raw:
+        assert list(raw["data/demo_0/obs"]) == ["state"]
+    with pytest.raises(UserError, match="the robot gives no 'wrist'; it gives state, camera"):
+        record(tmp_path / "b.hdf5", script, keys=("wrist",))

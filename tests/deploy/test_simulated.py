@@ -1,0 +1,184 @@
+"""Simulated robots live in real time, and obey the interface of robots."""
+
+import time
+
+import numpy as np
+import pytest
+
+from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot import RobotError, make_robot, make_teleoperator
+from imitate.deploy.simulated import ExpertTeleoperator, SimulatedRobot
+from imitate.errors import EnvError, UserError
+
+PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
+LIFT = {
+    "env_name": "Lift",
+    "type": 1,
+    "env_kwargs": {
+        "robots": "Panda",
+        "has_renderer": False,
+        "has_offscreen_renderer": False,
+        "use_camera_obs": False,
+        "control_freq": 20,
+    },
+}
+
+
+class Still:
+    obs_keys = ()
+
+    def __init__(self, action):
+        self.action = np.asarray(action, dtype=float)
+
+    def start_episode(self, lang=None):
+        pass
+
+    def __call__(self, ob):
+        return self.action
+
+
+@pytest.fixture
+def pendulum():
+    robot = SimulatedRobot(PENDULUM, rate_hz=50.0)
+    robot.connect()
+    yield robot
+    robot.close()
+
+
+def test_shapes_and_limits_are_known_once_it_is_connected(pendulum):
+    (shape,) = pendulum.observation_shapes.values()
+    assert shape == (3,)
+    np.testing.assert_allclose(pendulum.limits.high, [2.0])
+
+
+def test_the_world_goes_on_without_actions(pendulum):
+    first = pendulum.observe()
+    time.sleep(0.2)
+    later = pendulum.observe()
+    assert later.stamp_s > first.stamp_s
+    assert any(not np.array_equal(first.values[k], later.values[k]) for k in first.values)
+
+
+def test_a_loop_controls_it(pendulum):
+    report = ControlLoop(pendulum, Still([1.0]), 50.0, safety=Safety(late=0)).run(20)
+    assert report.steps == 20
+    assert not report.unstamped
+
+
+def test_in_step_it_moves_with_each_action_and_equal_seeds_are_equal():
+    paths = []
+    for _ in range(2):
+        robot = SimulatedRobot(PENDULUM, seed=3, in_step=True)
+        robot.connect()
+        path = []
+        for _ in range(5):
+            robot.send(np.array([0.5]))
+            path.append(next(iter(robot.observe().values.values())))
+        robot.close()
+        paths.append(path)
+    np.testing.assert_array_equal(*paths)
+
+
+def test_each_reset_has_a_seed_of_its_own(pendulum):
+    first, second = (next(iter(pendulum.reset().values.values())) for _ in range(2))
+    assert np.abs(first - second).max() > 1e-3
+
+
+def test_a_simulator_that_fails_is_told_and_nothing_hangs(pendulum):
+    def fail(env):
+        def broken(action):
+            raise ValueError("the solver diverged")
+
+        env.step = broken
+
+    pendulum.ask(fail)
+    deadline = time.monotonic() + 5
+    with pytest.raises(RobotError, match="simulator failed: ValueError: the solver diverged"):
+        while time.monotonic() < deadline:
+            pendulum.observe()
+            time.sleep(0.01)
+
+
+def test_an_environment_that_cannot_be_made_is_told_at_connecting():
+    robot = SimulatedRobot({"env_name": "NoSuchThing-v0", "type": 2, "env_kwargs": {}})
+    with pytest.raises(EnvError, match="NoSuchThing"):
+        robot.connect()
+    robot.close()
+
+
+def test_before_connecting_nothing_works():
+    robot = SimulatedRobot(PENDULUM)
+    with pytest.raises(RobotError, match="not connected"):
+        robot.observe()
+    with pytest.raises(RobotError, match="not connected"):
+        robot.reset()
+    robot.stop()
+
+
+@pytest.mark.robosuite
+def test_an_expert_at_the_device_lifts_the_cube_in_step():
+    robot = SimulatedRobot(LIFT, seed=5, in_step=True)
+    robot.connect()
+    hand = ExpertTeleoperator("Lift", seed=0)
+    hand.connect(robot)
+    try:
+        loop = ControlLoop(
+            robot, None, 1000.0, teleoperator=hand, safety=Safety(late=0, watchdog_s=30.0)
+        )
+        reports = []
+        for _ in range(2):
+            reports.append(loop.run(200).ended_by)
+            robot.reset()
+    finally:
+        robot.close()
+    assert reports == ["success", "success"]
+
+
+@pytest.mark.robosuite
+def test_holding_keeps_the_gripper_closed():
+    robot = SimulatedRobot(LIFT, in_step=True)
+    robot.connect()
+    try:
+        robot.send(np.array([0.0, 0, 0, 0, 0, 0, 1.0]))
+        np.testing.assert_array_equal(robot.pose(robot.observe()), [0, 0, 0, 0, 0, 0, 1.0])
+        before = robot.observe().values["robot0_eef_pos"]
+        for _ in range(10):
+            robot.hold()
+        after = robot.observe().values
+        assert np.abs(after["robot0_eef_pos"] - before).max() < 0.01
+        left, right = after["robot0_gripper_qpos"]
+        assert left - right < 0.01
+    finally:
+        robot.close()
+
+
+# ---- robots by name ------------------------------------------------------------------------------
+
+
+def test_a_robot_by_its_place():
+    robot = make_robot("tests.deploy.fake_robot:FakeRobot", stamped=False)
+    assert not robot.stamped
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("panda", {}, "there is no robot 'panda'"),
+        ("no_such_module:Arm", {}, "cannot be imported: No module"),
+        ("tests.deploy.fake_robot:Nobody", {}, "cannot be imported"),
+        ("tests.deploy.fake_robot:FakeRobot", {"colour": "red"}, "cannot be made"),
+        ("tests.deploy.fake_robot:Constant", {}, "makes a Constant; wanted a subclass"),
+    ],
+)
+def test_robots_that_cannot_be_had_are_one_line(name, options, words):
+    with pytest.raises(UserError, match=words):
+        make_robot(name, **options)
+
+
+def test_devices_by_name():
+    device = make_teleoperator("tests.deploy.fake_robot:Scripted", script={})
+    assert device.script == {}
+    with pytest.raises(UserError, match="there is no teleoperator 'mouse'"):
+        make_teleoperator("mouse")
+    with pytest.raises(UserError, match="wanted a subclass of imitate.deploy.Teleoperator"):
+        make_teleoperator("tests.deploy.fake_robot:FakeRobot")
