@@ -187,7 +187,7 @@ class RolloutPolicy:
             before, state = state, {**state, **remembered(obs, state, algo.frame_stack)[1]}
         step = algo.act(obs, before)
         planned = step.extras.get("chunk", step.action[:, None])
-        chunk = self._unnormalized(planned)
+        chunk = self._unnormalized(planned, obs)
         refuse_action(chunk)
         clipped: NDArray[np.float64] = self._clipped(chunk)[0]
         return clipped
