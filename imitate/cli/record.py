@@ -64,7 +64,7 @@ def command(
     ] = None,
     append: Annotated[
         bool,
-        typer.Option("--append", help="Go on with a file that is there, or that a crash left."),
+        typer.Option("--append", help="Resume a file that is there, or that a crash left."),
     ] = False,
     raw_images: Annotated[
         bool, typer.Option("--raw-images", help="Store pixels as they are rather than as JPEG.")
@@ -78,7 +78,7 @@ def command(
 
     The device's keys end an episode: success and failure keep it and say so,
     end keeps it without a verdict, discard and redo forget it, quit ends the
-    recording. Each kept episode is on disk at once; after a crash go on with
+    recording. Each kept episode is on disk at once; after a crash resume with
     --append.
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
