@@ -1,4 +1,4 @@
-"""A policy that stays as it is, inside an algorithm that learns around it.
+"""A frozen policy as a slot of an algorithm: it stays as it is while the algorithm learns.
 
 It lies among the algorithm's networks, as its weights and a description of what they mean. So a checkpoint of the
 algorithm is whole without the file that the policy came from, and processes that act get the policy with the weights.
@@ -25,7 +25,7 @@ from imitate.models.preprocess import Preprocess
 
 
 class FrozenPolicyConfig(Section):
-    """The policy that stays as it is."""
+    """The frozen policy."""
 
     checkpoint: str | None = Field(
         None,
@@ -35,7 +35,7 @@ class FrozenPolicyConfig(Section):
 
 
 class FrozenPolicy(nn.Module):
-    """Any policy, by its checkpoint. An empty one decides on 0.
+    """Any policy, by its checkpoint. An empty one gives actions of 0.
 
     Args:
         ac_dim: action dimensions of the algorithm around it.
@@ -51,7 +51,7 @@ class FrozenPolicy(nn.Module):
         self.register_buffer("description", torch.zeros(0, dtype=torch.uint8))
 
     def adopt(self, ckpt: Mapping[str, Any], around: Preprocess) -> None:
-        """Become the policy of a checkpoint.
+        """Take over the policy of a checkpoint.
 
         Args:
             ckpt: the loaded checkpoint.
@@ -60,14 +60,14 @@ class FrozenPolicy(nn.Module):
         Raises:
             CheckpointError: it cannot act on these observations, or takes other actions.
         """
-        told = {
+        described = {
             "algo_name": ckpt["algo_name"],
             "config": ckpt["config"],
             "shapes": ckpt["shape_metadata"]["all_shapes"],
             "ac_dim": ckpt["shape_metadata"]["ac_dim"],
             "preprocess": _lists(ckpt["preprocess"]),
         }
-        text = json.dumps(told).encode()
+        text = json.dumps(described).encode()
         description = torch.from_numpy(np.frombuffer(text, dtype=np.uint8).copy())
         algo = self._built(description)
         _check(algo, ckpt, around)
@@ -94,7 +94,7 @@ class FrozenPolicy(nn.Module):
         around: Preprocess,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, PolicyState]:
-        """What it does, and its next state.
+        """Actions (B, A) and the next state.
 
         Args:
             obs: (B, ...) as ``around`` prepares them.
@@ -125,7 +125,7 @@ class FrozenPolicy(nn.Module):
         return {**state, "policy": {**policy, "base": self.cut_plan(policy["base"])}}
 
     def act_afresh(self, obs: Mapping[str, Tensor], around: Preprocess, frames: int) -> Tensor:
-        """What it would do (B, A) in observations of which it knows no more than their frames.
+        """Actions (B, A) from the frames of the observations alone, as at the start of an episode.
 
         Args:
             obs: (B, ...), or (B, F, ...) with F = ``frames`` > 1, oldest first.
@@ -142,27 +142,27 @@ class FrozenPolicy(nn.Module):
         return action
 
     def train(self, mode: bool = True) -> Self:
-        """It is never in training."""
+        """Stay in evaluation mode."""
         return super().train(False)
 
     # ---- what it consists of -------------------------------------------------------------------------------------
 
     def _built(self, description: Tensor) -> Algo:
         """The described algorithm, with fresh weights."""
-        told = json.loads(bytes(description.cpu().numpy()))
-        shapes = {key: tuple(shape) for key, shape in told["shapes"].items()}
+        described = json.loads(bytes(description.cpu().numpy()))
+        shapes = {key: tuple(shape) for key, shape in described["shapes"].items()}
         device = self.description.device
         # Weights are drawn only to be replaced; the caller's random numbers stay as they were.
         with torch.random.fork_rng(devices=[]):
             algo = algo_factory(
-                told["algo_name"],
-                load_config(json.loads(told["config"])),
+                described["algo_name"],
+                load_config(json.loads(described["config"])),
                 shapes,
-                told["ac_dim"],
+                described["ac_dim"],
                 device,
                 load_pretrained=False,
             )
-        algo.preprocess = Preprocess.from_dict(told["preprocess"]).to(device)
+        algo.preprocess = Preprocess.from_dict(described["preprocess"]).to(device)
         return algo
 
     def _hold(self, algo: Algo, description: Tensor) -> None:
@@ -176,7 +176,7 @@ class FrozenPolicy(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Become what the saved description says; torch then loads the weights."""
+        """Build the policy that the saved description names; torch then loads its weights."""
         saved = state_dict.get(f"{prefix}description")
         if (
             saved is not None

@@ -15,7 +15,7 @@ Critics begin at 0 and ties go to the imitation policy, so that it acts alone un
 published settings for states are the soft choice with beta 10, which goes on trying both where their values hardly
 differ, and draws at test time too; as published, critics have layer normalization.
 
-Departures: acting asks all critics, not a random few. In updates an imitation policy with a memory decides as at an
+Departures: acting uses all critics, not a random few. In updates an imitation policy with a memory decides as at an
 episode's start, from no more than ``train.frame_stack`` observations.
 """
 
@@ -62,13 +62,13 @@ class IBRLActorConfig(DelayedActorConfig):
 
 
 class IBRLCriticConfig(CriticConfig):
-    """Several critics, of which few are asked at a time."""
+    """Several critics, of which a random few make each target."""
 
     layer_dims: LayerDims = Field((256, 256), description="hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
     ensemble: EnsembleConfig = Field(EnsembleConfig(n=5))
     subset: int = Field(
-        2, ge=1, description="critics, drawn anew for each update, of which targets are the least"
+        2, ge=1, description="critics, drawn anew for each update, whose least value is the target"
     )
 
 
@@ -156,8 +156,8 @@ class IBRL(ActorCritic[IBRLConfig]):
         noise = self.config.actor
         learned = smoothed_actions(self._target_actions(batch), noise.noise_std, noise.noise_clip)
         values = self._proposals_values(obs, batch["goal_obs"], imitated, learned)
-        asked = torch.randperm(len(values), device=values.device)[: self.config.critic.subset]
-        least = values[asked].amin(0)
+        drawn = torch.randperm(len(values), device=values.device)[: self.config.critic.subset]
+        least = values[drawn].amin(0)
         imitates = self._imitates(least)
         following = torch.where(imitates, least[:, 0], least[:, 1])
         return batch["rewards"] + batch["discounts"] * following, imitates

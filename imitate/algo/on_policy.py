@@ -82,7 +82,7 @@ class OnPolicyConfig(AlgoSection):
     )
     net: OnPolicyNetConfig = Field(OnPolicyNetConfig())
     rnn: MemoryConfig = Field(MemoryConfig())
-    discount: float = Field(0.99, ge=0, le=1, description="of a reward one step later")
+    discount: float = Field(0.99, ge=0, le=1, description="discount factor per environment step")
     trace: float = Field(
         0.95, ge=0, le=1, description="lambda of the advantages: 0 one step, 1 the whole return"
     )
@@ -129,9 +129,11 @@ class PPOConfig(OnPolicyConfig):
     }
 
     rollout_epochs: int = Field(10, ge=1, description="passes over each rollout")
-    clip: float = Field(0.2, gt=0, description="how far probability ratios count, 1 +- clip")
+    clip: float = Field(0.2, gt=0, description="probability ratios are clipped to 1 +- clip")
     value_clip: float | None = Field(
-        None, gt=0, description="values count as no further than this from those before; null: any"
+        None,
+        gt=0,
+        description="values are clipped to this distance from those before the update; null: not",
     )
     target_kl: float | None = Field(
         None,

@@ -8,7 +8,7 @@ rho = pi(a | s) / pi_old(a | s), generalized advantages A and their returns R = 
         - entropy_weight E[ H(pi(. | s)) ]                             -> Entropy
 
 Values and advantages are computed once per rollout, from the value before its first update. Advantages are
-normalized per minibatch; values are clipped only if asked for.
+normalized per minibatch; values are clipped only with ``value_clip``.
 """
 
 from __future__ import annotations

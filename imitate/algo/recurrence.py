@@ -26,13 +26,13 @@ STORED = "memory/"
 class MemoryConfig(Section):
     """A recurrent network behind the encoder, which learns from sequences of ``train.seq_length`` steps."""
 
-    enabled: bool = Field(False, description="whether the policy remembers what it saw")
+    enabled: bool = Field(False, description="true: a recurrent network behind the encoder")
     rnn_type: Literal["LSTM", "GRU"] = Field("GRU", description="kind of cell")
     hidden_dim: int = Field(64, ge=1, description="size of the hidden state of each layer")
     num_layers: int = Field(1, ge=1, description="stacked layers")
 
     def make(self, input_dim: int) -> RNN:
-        """The network for so many features per step."""
+        """A new network for ``input_dim`` features per step."""
         return RNN(input_dim, self.hidden_dim, self.num_layers, self.rnn_type)
 
     def problems(self, config: BaseConfig) -> list[str]:
@@ -42,12 +42,12 @@ class MemoryConfig(Section):
             return []
         if train.frame_stack > 1:
             problems.append(
-                f"train.frame_stack is {train.frame_stack}, but a recurrent policy remembers by itself: set it to 1"
+                f"train.frame_stack is {train.frame_stack}, but a recurrent policy has a memory of its own: set it to 1"
             )
         if train.seq_length == 1:
             problems.append(
-                "train.seq_length is 1, so a recurrent policy would learn to remember nothing: set it to the number "
-                "of steps over which it is to learn what to remember, such as 16"
+                "train.seq_length is 1, so a recurrent policy would have no gradient over time: set it to the number "
+                "of steps of a sequence, such as 16"
             )
         return problems
 
@@ -78,7 +78,7 @@ class ReplayedMemoryConfig(MemoryConfig):
             )
         if online.hindsight.enabled:
             problems.append(
-                "train.online.hindsight.enabled is true, but stored states of algo.rnn know of the goal that was "
+                "train.online.hindsight.enabled is true, but stored states of algo.rnn depend on the goal that was "
                 "pursued: set it to false"
             )
         if online.demo_ratio > 0 or online.pretrain_updates > 0:

@@ -4,7 +4,7 @@ Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Le
 stored states and burn-in. The losses stay those of the algorithm: they see recurrent features instead of observations.
 
 One recurrent network behind an encoder gives the features of each step. It belongs to the critics, whose losses train
-it: the value of an action tells best what is worth remembering. The actor reads the features without gradient, since
+it: the value of an action depends most on the past. The actor reads the features without gradient, since
 two losses that pull at one memory hinder each other (Ni et al., ICML 2022, arXiv:2110.05038, who keep two memories
 instead). The target critics have a recurrent network of their own, which follows; it starts from the same stored state.
 Both are first brought up to date over ``algo.rnn.burn_in`` steps, without gradient.

@@ -1,4 +1,4 @@
-"""Residual reinforcement learning: a frozen policy acts, and what is learned corrects it a little.
+"""Residual reinforcement learning: a frozen policy acts, and a learned correction of limited size is added.
 
 Silver et al., "Residual Policy Learning" (arXiv:1812.06298); Johannink et al., "Residual Reinforcement Learning for
 Robot Control", ICRA 2019 (arXiv:1812.03201); for frozen imitation policies Ankile et al. (arXiv:2509.19301). With the
@@ -9,14 +9,14 @@ frozen policy b, the correction f in [-1, 1] and its reach k:
     critics as in TD3 with this pi, its target with that f's target                          -> Residual._target_actions
     actor:   -mean over e of Q_e(s, pi(s)) + p mean |Q| f(s, b(s))^2                         -> Residual._actor_loss
 
-The frozen policy may be of any kind, and is never looked into. Critics judge the action that was taken, so that
-demonstrations and replayed steps are one (``train.online.demo_ratio``).
+The frozen policy may be of any kind; only its actions are used. Critics evaluate the action that was taken, so that
+demonstrations and replayed steps have one form (``train.online.demo_ratio``).
 
 The penalty is this toolkit's: akin to that of Andrychowicz et al., "Hindsight Experience Replay", NIPS 2017
 (arXiv:1707.01495), on what enters the actor's tanh, and measured against the values as in TD3+BC (arXiv:2106.06860).
 With rewards at success alone one action hardly changes a value, less than the critics err; an optimizer that divides
 by the gradient's size would follow these errors to the end of the reach, everywhere. So the correction stays away from
-0 only where it is worth something.
+0 only where it raises the value.
 
 Departures: the clip has the gradient 1, so that a correction that has gone beyond the limits can return. In updates a
 policy with a memory decides as at an episode's start, from no more than ``train.frame_stack`` observations.
@@ -61,7 +61,7 @@ class ResidualOptimParams(Section):
 
 
 class ResidualCriticConfig(CriticConfig):
-    """Critics that stay modest where they have seen nothing."""
+    """Critics with layer normalization, which bounds their values away from the data."""
 
     layer_dims: LayerDims = Field((256, 256), description="hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
@@ -112,7 +112,7 @@ class Correction(nn.Module):
 
 @register("residual", ResidualConfig)
 class Residual(ActorCritic[ResidualConfig]):
-    """A frozen policy and its correction, learned as TD3's actor is."""
+    """A frozen policy and its correction, which learns like TD3's actor."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
     frozen = "base"
@@ -161,7 +161,7 @@ class Residual(ActorCritic[ResidualConfig]):
         return action + (action.clamp(-1.0, 1.0) - action).detach()
 
     def _decided(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What the frozen policy would do in the batch's states, and its correction with gradient, (B, A) each."""
+        """Actions of the frozen policy in the batch's states, and their correction with gradient, (B, A) each."""
         obs = batch["obs"]
         base = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
         return base, self.nets["actor"](obs, base, batch["goal_obs"])

@@ -22,8 +22,8 @@ _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 class PolicyAndValue(nn.Module):
     """Policy and value, each with its own hidden layers, over one encoder.
 
-    A recurrent network is shared by both: what a value needs to know of the past the policy needs too, and the
-    value's loss tells most clearly what is worth remembering.
+    A recurrent network is shared by both: the value depends on the same part of the past as the policy, and its loss
+    has the stronger gradient for it.
 
     Args:
         encoder: of observations.

@@ -64,14 +64,15 @@ def test_neither_to_live_on_nor_to_end_is_better_for_its_own_sake(name, logit, w
 
 def test_the_loss_is_of_demonstrations_against_the_minibatch(worlds):
     algo = worlds.make_imitator("gail", NO_PENALTY)
-    worlds.set_discriminator(algo.reward_source.discriminator, 1.0, (0.0, 0.0), 4.0, bias=-2.0)
+    worlds.set_discriminator(algo.reward_source.discriminator, 1.0, (0.0, 0.5), 4.0, bias=-2.0)
     own = algo.prepare_rollout(worlds.two_lanes())
+    own["executed"] = torch.eye(2)[[1] * 6]  # actions as the environment took them
     own["expert"] = demonstrations(2, x=3.0)
     info = algo.train_on_batch(own, 1, validate=True)
-    # Logits: of the expert 1 and 1, of the policy x - 2 = -2 ... 3, of the absorbing state 2. Both experts' steps and
-    # the policy's third end.
+    # Logits: of the expert 1 and 1, of the policy x - 1.5 = -1.5 ... 3.5, of the absorbing state 2. Both steps of the
+    # expert and the policy's third end.
     of_expert = (2 * softplus(-1) + 2 * softplus(-2)) / 4
-    of_policy = (sum(softplus(x - 2) for x in range(6)) + softplus(2)) / 7
+    of_policy = (sum(softplus(x - 1.5) for x in range(6)) + softplus(2)) / 7
     assert info["Discriminator_Loss"].item() == pytest.approx(of_expert + of_policy)
     assert info["Expert_Accuracy"].item() == 1.0
     assert info["Policy_Accuracy"].item() == pytest.approx(2 / 6)
