@@ -21,7 +21,7 @@ import torch
 from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
-from imitate.config import OptimizerConfig, Section
+from imitate.config import BaseConfig, OptimizerConfig, Section
 from imitate.config.kinds import Kinds
 
 Batch = Mapping[str, Any]
@@ -44,7 +44,7 @@ class DynamicsConfig(Section):
         description="optimizer of the model",
     )
 
-    def problems(self, config: Any) -> list[str]:
+    def problems(self, config: BaseConfig) -> list[str]:
         """Settings of the whole configuration that do not go with a model of vectors."""
         train, observation, problems = config.train, config.observation, []
         if train.frame_stack > 1:
