@@ -51,7 +51,7 @@ class HBCConfig(HierarchyConfig):
 
 
 @register("hbc", HBCConfig)
-class HBC(Hierarchy):
+class HBC(Hierarchy[HBCConfig]):
     """A planner and an actor, both cloned."""
 
     def _create_parts(self) -> dict[str, Algo]:

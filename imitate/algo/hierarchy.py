@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol, cast
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.bc import BCConfig
@@ -143,7 +144,11 @@ class SubgoalPlanner(Protocol):
         """Latents (B, Z) that stand for given subgoals; of N samples of the prior the nearest, for N > 0."""
 
 
-class Hierarchy(Algo):
+HierarchyT = TypeVar("HierarchyT", bound=HierarchyConfig, default=Any)
+"""Type of the section of a hierarchical policy."""
+
+
+class Hierarchy(Algo[HierarchyT]):
     """A planner and an actor.
 
     Attributes:
@@ -216,12 +221,12 @@ class Hierarchy(Algo):
 
     def _create_actor(self) -> Algo:
         """The actor, its goal being what the planner names."""
-        config, observed = self.algo_config.actor, self.obs_config.actor
+        config, observed = self.config.actor, self.obs_config.actor
         goal: dict[str, list[str]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
-        if not self.algo_config.actor_sees_subgoal:
+        if not self.config.actor_sees_subgoal:
             pass
-        elif self.algo_config.latent_subgoal.enabled:
+        elif self.config.latent_subgoal.enabled:
             goal["low_dim"] = [LATENT_KEY]
             shapes[LATENT_KEY] = (self.planner.latent_size,)
         else:
@@ -272,13 +277,13 @@ class Hierarchy(Algo):
     def _goals_of_actor(self, batch: Batch) -> Batch:
         """{key: (B, ...)} what the actor is to act towards."""
         planned = batch["planner"]
-        if self.algo_config.mode == "cascade":
+        if self.config.mode == "cascade":
             return self._plan(planned["obs"], planned["goal_obs"])
         return self._goals_in_data(planned, self._subgoals_of_actor(batch))
 
     def _subgoals_of_actor(self, batch: Batch) -> Batch:
         """The data's subgoals: the planner's, or random ones on the way there."""
-        if not self.algo_config.actor_use_random_subgoals:
+        if not self.config.actor_use_random_subgoals:
             return cast(Batch, batch["planner"]["subgoals"])
         every = batch["actor"]["subgoals"]
         first = next(iter(every.values()))
@@ -368,7 +373,7 @@ class Hierarchy(Algo):
             "planner": {**state["planner"], **frames},
             "actor": step.state,
             "subgoal": subgoal,
-            "step": (state["step"] + 1) % self.algo_config.subgoal_update_interval,
+            "step": (state["step"] + 1) % self.config.subgoal_update_interval,
         }
         named = {f"subgoal/{key}": value for key, value in subgoal.items()}
         return PolicyStep(step.action, next_state, {**step.extras, **named})

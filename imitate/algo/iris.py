@@ -123,7 +123,7 @@ class StateValue(Protocol):
 
 
 @register("iris", IRISConfig)
-class IRIS(Hierarchy):
+class IRIS(Hierarchy[IRISConfig]):
     """A planner and an actor, both cloned, and a value that chooses between them."""
 
     @property
