@@ -18,8 +18,6 @@ PACKAGES = {
     "imitate.policy.robomimic": "imitate.interop.robomimic",
 }
 """Present path by former path of packages, whose modules have moved with them."""
-
-
 _MODULES = {
     "algo": {"bc_config": "algo.bc", "bc_transformer": "algo.bc"},
     "config": {"transitions": "config.data_needs"},
@@ -73,7 +71,7 @@ MOVED = {
 
 
 def present_path(path: str) -> str | None:
-    """The present path of a module that has moved, alone or with its package; None if it has not."""
+    """Return the present path of a module that has moved, alone or with its package; None if it has not."""
     if path in MOVED:
         return MOVED[path]
     package, _, name = path.rpartition(".")
@@ -81,7 +79,7 @@ def present_path(path: str) -> str | None:
 
 
 class _Finder:
-    """Finds modules under their former paths; it is the loader, too."""
+    """Finder and loader of modules under their former paths."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -89,7 +87,7 @@ class _Finder:
         return None if present_path(name) is None else ModuleSpec(name, self)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leave it to Python to make an empty module, which is replaced below."""
+        """Let Python make an empty module, which :meth:`exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
         present = present_path(module.__name__)
