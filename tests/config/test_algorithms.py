@@ -91,3 +91,17 @@ def test_names_of_earlier_versions_mean_todays_algorithms():
 def test_variants_stand_in_their_method_s_file():
     assert find("cal_ql").to_class.__module__ == "imitate.algo.cql"
     assert {"cql", "cal_ql", "causal_bc"} <= set(available())
+
+
+def test_a_name_that_is_forgotten_is_free_again():
+    def to_class(section):
+        return object, {}
+
+    for _ in range(2):
+        algorithms.register("forgotten", None, to_class)
+        assert algorithms.find("forgotten").to_class is to_class
+        algorithms.unregister("forgotten")
+    with pytest.raises(ConfigError, match="no algorithm 'forgotten'"):
+        algorithms.find("forgotten")
+    with pytest.raises(ConfigError, match="algorithm 'forgotten' is not registered"):
+        algorithms.unregister("forgotten")
