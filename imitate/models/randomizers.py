@@ -100,7 +100,7 @@ class CropRandomizer(Randomizer):
         shared_over_time: bool = False,
     ) -> None:
         if len(input_shape) != 3:
-            raise ConfigError(f"CropRandomizer wants images, got shape {input_shape}")
+            raise ConfigError(f"CropRandomizer needs images, got shape {input_shape}")
         channels, height, width = input_shape
         if crop_height > height or crop_width > width:
             raise ConfigError(
@@ -154,7 +154,7 @@ class ColorRandomizer(Randomizer):
     ) -> None:
         if len(input_shape) != 3 or input_shape[0] != 3:
             raise ConfigError(
-                f"ColorRandomizer wants images of 3 channels, got shape {input_shape}; "
+                f"ColorRandomizer needs images of 3 channels, got shape {input_shape}; "
                 "a CropRandomizer with pos_enc comes after it"
             )
         super().__init__(input_shape, num_samples, shared_over_time)

@@ -193,7 +193,7 @@ class ResNet(nn.Module):
     def _films(self, language_dim: int | None, stated: int | None) -> nn.ModuleList:
         if language_dim is None:
             raise ConfigError(
-                f"{type(self).__name__} is conditioned on language: it wants an observation 'lang_emb', a vector, "
+                f"{type(self).__name__} is conditioned on language: it needs an observation 'lang_emb', a vector, "
                 "under observation.modalities.obs.low_dim"
             )
         if stated not in (None, language_dim):

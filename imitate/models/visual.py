@@ -126,7 +126,7 @@ class VisualCore(nn.Module):
         if self.conditioned and not self.uses_language:
             fitting = ", ".join(name for name in BACKBONES if name.endswith("FiLM"))
             raise ConfigError(
-                f"backbone_class is {backbone_class}, but {type(self).__name__} wants one of {fitting}"
+                f"backbone_class is {backbone_class}, but {type(self).__name__} needs one of {fitting}"
             )
         shape = self.backbone.output_shape(input_shape)
         self.pool, shape = make_pool(pool_class, pool_kwargs, shape)

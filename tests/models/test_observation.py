@@ -264,7 +264,7 @@ def test_language_among_the_features_where_no_core_uses_it():
 
 
 def test_language_that_is_missing():
-    with pytest.raises(ConfigError, match="'camera'.*it wants an observation 'lang_emb'"):
+    with pytest.raises(ConfigError, match="'camera'.*it needs an observation 'lang_emb'"):
         ObservationEncoder({"camera": (3, 40, 40)}, {"camera": "rgb"}, language())
 
 

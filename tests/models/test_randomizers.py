@@ -92,7 +92,7 @@ def test_position_encoding_tells_the_place_in_the_image(training):
 def test_crops_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="crop of 76 x 76 does not fit an image of 64 x 84"):
         CropRandomizer((3, 64, 84))
-    with pytest.raises(ConfigError, match="wants images"):
+    with pytest.raises(ConfigError, match="needs images"):
         CropRandomizer((7,))
 
 
@@ -181,7 +181,7 @@ def test_colours_shared_over_a_window():
 @pytest.mark.parametrize(
     ("shape", "options", "message"),
     [
-        ((1, 8, 8), {}, "wants images of 3 channels, got shape"),
+        ((1, 8, 8), {}, "needs images of 3 channels, got shape"),
         ((3, 8, 8), {"hue": 0.6}, "hue is 0.6; wanted a number from 0 to 0.5"),
         ((3, 8, 8), {"contrast": -0.1}, "contrast is -0.1; wanted a number, at least 0"),
         ((3, 8, 8), {"saturation": [0.5, 0.2]}, "saturation is .0.5, 0.2.; wanted"),

@@ -114,9 +114,9 @@ def test_conditioned_on_language():
         (
             VisualCoreLanguageConditioned,
             {"backbone_class": "ResNet18Conv", "language_dim": 3},
-            "is ResNet18Conv, but VisualCoreLanguageConditioned wants one of ResNet18ConvFiLM",
+            "is ResNet18Conv, but VisualCoreLanguageConditioned needs one of ResNet18ConvFiLM",
         ),
-        (VisualCoreLanguageConditioned, {}, "wants an observation 'lang_emb'"),
+        (VisualCoreLanguageConditioned, {}, "needs an observation 'lang_emb'"),
         (
             VisualCoreLanguageConditioned,
             {"language_dim": 3, "backbone_kwargs": {"lang_emb_dim": 768}},
