@@ -37,6 +37,7 @@ from imitate.errors import UserError, nearest
 
 ROBOTS, TELEOPERATORS = "imitate.robots", "imitate.teleoperators"
 """Groups of entry points."""
+_BUILT_IN = {TELEOPERATORS: {"keyboard": "imitate.deploy.keyboard:Keyboard"}, ROBOTS: {}}
 
 
 class RobotError(RuntimeError):
@@ -175,8 +176,8 @@ def make_teleoperator(name: str, **options: Any) -> Teleoperator:
 
 
 def names_of(group: str) -> dict[str, str]:
-    """Installed names of a group and the modules that they stand for."""
-    return {point.name: point.value for point in sorted(entry_points(group=group))}
+    """Names of a group, those of other packages too, and the places that they stand for."""
+    return {**_BUILT_IN[group], **{p.name: p.value for p in sorted(entry_points(group=group))}}
 
 
 def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
