@@ -336,7 +336,7 @@ class Hierarchy(Algo[HierarchyT]):
 
     def initial_state(self, batch_size: int) -> PolicyState:
         """State of B policies that have seen nothing yet."""
-        return {
+        own = {
             "planner": self.parts["planner"].initial_state(batch_size),
             "actor": self.actor.initial_state(batch_size),
             "subgoal": {
@@ -345,6 +345,7 @@ class Hierarchy(Algo[HierarchyT]):
             },
             "step": torch.zeros(batch_size, dtype=torch.long, device=self.device),
         }
+        return {"policy": own}
 
     def act(
         self,
@@ -356,35 +357,34 @@ class Hierarchy(Algo[HierarchyT]):
         generator: torch.Generator | None = None,
     ) -> PolicyStep:
         """One decision for each of B policies; extras have ``subgoal/<key>``, the present one, normalized."""
+        own = state["policy"]
         seen, frames = remembered(
             {key: obs[key] for key in self.parts["planner"].obs_shapes},
-            state["planner"],
+            own["planner"],
             self.frame_stack,
         )
-        subgoal = self._held(state, seen, goal, generator)
+        subgoal = self._held(own, seen, goal, generator)
         step = self.actor.act(
             {key: obs[key] for key in self.actor.obs_shapes},
-            state["actor"],
+            own["actor"],
             subgoal,
             explore=explore,
             generator=generator,
         )
         next_state = {
-            "planner": {**state["planner"], **frames},
+            "planner": {**own["planner"], **frames},
             "actor": step.state,
             "subgoal": subgoal,
-            "step": (state["step"] + 1) % self.config.subgoal_update_interval,
+            "step": (own["step"] + 1) % self.config.subgoal_update_interval,
         }
         named = {f"subgoal/{key}": value for key, value in subgoal.items()}
-        return PolicyStep(step.action, next_state, {**step.extras, **named})
+        return PolicyStep(step.action, {"policy": next_state}, {**step.extras, **named})
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
         """The state without the actor's planned actions and without the subgoal: the next step names a new one."""
-        return {
-            **state,
-            "actor": self.actor.cut_plan(state["actor"]),
-            "step": torch.zeros_like(state["step"]),
-        }
+        own = state["policy"]
+        actor = self.actor.cut_plan(own["actor"])
+        return {"policy": {**own, "actor": actor, "step": torch.zeros_like(own["step"])}}
 
     def _held(
         self,

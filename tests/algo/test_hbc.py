@@ -82,7 +82,7 @@ def test_another_subgoal_gives_another_action(recurrent):
     state = algo.act(obs, algo.initial_state(1)).state
 
     def action(subgoal):
-        held = {**state, "subgoal": {"x": torch.tensor([[subgoal]])}}
+        held = {"policy": {**state["policy"], "subgoal": {"x": torch.tensor([[subgoal]])}}}
         return algo.act(obs, held).action
 
     assert not torch.allclose(action(-2.0), action(2.0), atol=1e-3)
@@ -135,7 +135,7 @@ def test_a_subgoal_holds_for_its_interval_and_each_client_has_its_own():
             state = algo.reset_state(state, torch.tensor([False, True]))
         result = algo.act(obs, state)
         state = result.state
-        assert torch.equal(result.extras["subgoal/x"], state["subgoal"]["x"])
+        assert torch.equal(result.extras["subgoal/x"], state["policy"]["subgoal"]["x"])
         named.append(result.extras["subgoal/x"][:, 0].tolist())
     first, second = zip(*named, strict=True)
     assert first[0] == first[1] == first[2] != first[3] == first[4] == first[5] != first[6]
@@ -197,7 +197,7 @@ def test_a_latent_is_a_subgoal_too(corrected):
     algo = make(**FAST, latent_subgoal=latent, subgoal_update_interval=4)
     assert algo.actor.goal_shapes == {"latent_subgoal": (2,)}
     learn(algo, 300)
-    assert algo.initial_state(3)["subgoal"]["latent_subgoal"].shape == (3, 2)
+    assert algo.initial_state(3)["policy"]["subgoal"]["latent_subgoal"].shape == (3, 2)
     reached = walk(algo)
     assert (reached > 0).any()
     assert (reached < 0).any()
@@ -263,7 +263,7 @@ def test_frames_are_stacked_for_both_parts():
     algo._plan = lambda obs, *rest: seen.append(obs["x"]) or plan(obs, *rest)
     state = algo.initial_state(1)
     for value in (1.0, 2.0):
-        state = {**state, "step": torch.zeros(1, dtype=torch.long)}
+        state = algo.cut_plan(state)  # a new subgoal at each step
         state = algo.act({"x": torch.tensor([[value]])}, state).state
     assert [x[0, :, 0].tolist() for x in seen] == [[1.0, 1.0], [1.0, 2.0]]
 
