@@ -38,13 +38,11 @@ from imitate.algo.overrides import (
 from imitate.algo.policy_state import (
     OwnState,
     PolicyState,
-    no_frames,
     no_plan,
-    remembered,
     where_state,
     without_plan,
 )
-from imitate.algo.relative import no_reference, rebased
+from imitate.algo.relative import no_memory, recalled
 from imitate.auxiliary.auxiliary import Auxiliary
 from imitate.auxiliary.auxiliary import built as auxiliaries_of
 from imitate.config import Config, Section
@@ -238,9 +236,8 @@ class Algo(ABC, Generic[ConfigT]):
         Returns:
             tensors on the device; observations float, images CHW, normalized as ``self.preprocess`` says.
         """
-        chunks = self.execution is not None
-        prepared = prepared_batch(batch, self.preprocess, self.encoding, self.device, chunks=chunks)
-        return checked_batch(self, self._select_batch(prepared))
+        ready = prepared_batch(batch, self.preprocess, self.encoding, self.device, self.execution)
+        return checked_batch(self, self._select_batch(ready))
 
     def _select_batch(self, batch: Batch) -> Batch:
         """From a prepared batch, the steps and keys that the losses use."""
@@ -319,9 +316,7 @@ class Algo(ABC, Generic[ConfigT]):
     def initial_state(self, batch_size: int) -> PolicyState:
         """State of B policies that have seen nothing yet."""
         own = self._initial_policy_state(batch_size)
-        frames = no_frames(self.encoding, batch_size, self.device)
-        reference = no_reference(self.preprocess, self.execution, batch_size, self.device)
-        return {"policy": own, **frames, **reference}
+        return {"policy": own, **no_memory(self, batch_size)}
 
     def reset_state(self, state: PolicyState, mask: Tensor) -> PolicyState:
         """A new state: fresh where ``mask`` (B,) is true, else as it was."""
@@ -364,11 +359,10 @@ class Algo(ABC, Generic[ConfigT]):
             explore: act with the learned noise rather than as in evaluation.
             generator: source of randomness; the default generator otherwise.
         """
-        state, reference = rebased(self.preprocess, self.execution, obs, state)
-        obs, frames = remembered(obs, state, self.frame_stack)
+        obs, state, kept = recalled(self, obs, state)
         step = self._act(obs, state["policy"], goal, explore=explore, generator=generator)
         step = checked_step(self, step, PolicyStep)
-        return step._replace(state={"policy": step.state, **frames, **reference})
+        return step._replace(state={"policy": step.state, **kept})
 
     def _act(
         self,

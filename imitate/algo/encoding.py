@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from imitate.algo.execution import ChunkExecution
 from imitate.errors import ConfigError
 from imitate.models.actor import GroupEncoder
 from imitate.models.observation import ObservationEncoder
@@ -91,8 +92,7 @@ def prepared_batch(
     preprocess: Preprocess,
     encoding: Encoding,
     device: torch.device,
-    *,
-    chunks: bool = False,
+    execution: ChunkExecution | None = None,
 ) -> dict[str, Any]:
     """Tensors of a raw batch on the device: actions normalized, observations as networks see them.
 
@@ -101,8 +101,8 @@ def prepared_batch(
         preprocess: prepares them.
         encoding: says which observations are seen; others are left out.
         device: where the networks live.
-        chunks: actions that are relative to an observation all are to that of the window's own step, at which a chunk
-            begins; by default each to that of its own step.
+        execution: of chunks: actions that are relative to an observation all are to that of the window's own step, at
+            which a chunk begins; None: each is to that of its own step.
     """
     prepared: dict[str, Any] = {
         key: value.to(device, non_blocking=True)
@@ -112,7 +112,7 @@ def prepared_batch(
     for group, keys in encoding.in_batches.items():
         if batch.get(group):
             prepared[group] = preprocess.prepare_obs(batch[group], keys)
-    now = encoding.frames - 1 if chunks else slice(None)
+    now = slice(None) if execution is None else encoding.frames - 1
     references = {
         key: value[:, now]
         for key, value in prepared.get("obs", {}).items()

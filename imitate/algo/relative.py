@@ -9,46 +9,67 @@ last observation to the present one, which leaves the actions in the units of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from imitate.algo.encoding import Encoding
 from imitate.algo.execution import ChunkExecution
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import PolicyState, no_frames, remembered
 from imitate.config import Config
 from imitate.errors import ConfigError
 from imitate.models.preprocess import Preprocess
 
 
-def no_reference(
-    preprocess: Preprocess, execution: ChunkExecution | None, batch_size: int, device: torch.device
-) -> PolicyState:
+class Executing(Protocol):
+    """Part of an algorithm that observes and executes chunks."""
+
+    encoding: Encoding
+    preprocess: Preprocess
+    device: torch.device
+
+    @property
+    def execution(self) -> ChunkExecution | None:
+        """How chunks become actions; None: actions come one at a time."""
+
+
+def no_memory(algo: Executing, batch_size: int) -> PolicyState:
+    """Memory of B policies that have observed nothing: of frames, and of the reference of executed chunks."""
+    frames = no_frames(algo.encoding, batch_size, algo.device)
+    return {**frames, **no_reference(algo, batch_size)}
+
+
+def recalled(
+    algo: Executing, obs: dict[str, Tensor], state: PolicyState
+) -> tuple[dict[str, Tensor], PolicyState, PolicyState]:
+    """Observations (B, [F,] ...) with the frames before them, the state at them, and the memory to keep."""
+    state, reference = rebased(algo, obs, state)
+    obs, frames = remembered(obs, state, algo.encoding.frames)
+    return obs, state, {**frames, **reference}
+
+
+def no_reference(algo: Executing, batch_size: int) -> PolicyState:
     """Memory of the observation that the executed chunks of B policies are relative to; empty where none is needed."""
-    if execution is None or not preprocess.reference_keys:
+    keys, shapes = algo.preprocess.reference_keys, algo.preprocess.obs_shapes
+    if algo.execution is None or not keys:
         return {}
-    return {
-        "reference": {
-            key: torch.zeros(batch_size, *preprocess.obs_shapes[key], device=device)
-            for key in preprocess.reference_keys
-        }
-    }
+    none = {key: torch.zeros(batch_size, *shapes[key], device=algo.device) for key in keys}
+    return {"reference": none}
 
 
 def rebased(
-    preprocess: Preprocess,
-    execution: ChunkExecution | None,
-    obs: Mapping[str, Tensor],
-    state: PolicyState,
+    algo: Executing, obs: Mapping[str, Tensor], state: PolicyState
 ) -> tuple[PolicyState, PolicyState]:
     """A state whose chunk is relative to observations (B, ...), and the memory of :func:`no_reference` of these."""
+    execution = algo.execution
     if execution is None or "reference" not in state:
         return state, {}
     old = state["reference"]
     new = {key: obs[key] for key in old}
     policy = state["policy"]
     chunk = execution.mapped(
-        policy["chunk"], lambda actions: preprocess.rebase_actions(actions, old, new)
+        policy["chunk"], lambda actions: algo.preprocess.rebase_actions(actions, old, new)
     )
     return {**state, "policy": {**policy, "chunk": chunk}}, {"reference": new}
 

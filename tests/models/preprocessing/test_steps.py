@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from imitate.errors import ConfigError, UserError
 from imitate.models.preprocess import Preprocess
+from imitate.models.token_core import TokenCore
 
 SHAPES = {"pos": (3,), "grip": (2,), "camera": (4, 6, 3), "text": (8,)}
 MODALITIES = {"pos": "low_dim", "grip": "low_dim", "camera": "rgb", "text": "low_dim"}
@@ -106,6 +107,14 @@ def test_tokens_are_neither_normalized_nor_clipped():
     assert tokens[0, 0] == tokens[0, 1] > 1  # a word has one token
     assert tokens[0, 2] == 0
     assert tokens[1].tolist() == [0, 0, 0]
+
+
+def test_padded_tokens_do_not_count():
+    core = TokenCore((4,), vocabulary=8, dim=3)
+    vectors = core.vectors.weight
+    mean = core(torch.tensor([[5.0, 2.0, 0.0, 0.0], [5.0, 0.0, 0.0, 0.0]]))
+    torch.testing.assert_close(mean[0], (vectors[5] + vectors[2]) / 2)
+    torch.testing.assert_close(mean[1], vectors[5])
 
 
 @pytest.mark.parametrize("steps", [*INVERTIBLE, [{"step": "resize", "size": [2, 3]}]], ids=str)
