@@ -105,7 +105,9 @@ def cache_folder(tmp_path_factory, monkeypatch):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def trusted_modules(monkeypatch):
-    """The environments of tests/train/point_mass_env are trusted, and each test's own trust ends with it."""
-    monkeypatch.setenv("IMITATE_TRUST_MODULES", "goals,point_mass,tools")
+@pytest.fixture(autouse=True, scope="session")
+def trusted_modules():
+    """The environments of tests/train/point_mass_env are trusted; `same_start` ends the trust of a single test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IMITATE_TRUST_MODULES", "goals,point_mass,tools")
+        yield
