@@ -21,7 +21,8 @@ def command(
         str,
         typer.Option(
             "--robot",
-            help="sim (the environment of --env in real time), the name of an installed robot, or module:Class.",
+            help="sim (the environment of --env in real time), the name of an installed robot, module:Class, or "
+            "file.py:Class.",
         ),
     ],
     teleop: Annotated[
@@ -29,7 +30,8 @@ def command(
         typer.Option(
             "--teleop",
             metavar="DEVICE",
-            help="keyboard, expert:TASK (a scripted expert in sim), an installed device, or module:Class.",
+            help="keyboard, expert:TASK (a scripted expert in sim), an installed device, module:Class, or "
+            "file.py:Class.",
         ),
     ],
     robot_arg: Annotated[

@@ -33,7 +33,7 @@ def command(
         typer.Option(
             "--robot",
             help="sim (the environment of the checkpoint, or of --env, in real time), the name of an installed robot, "
-            "or module:Class.",
+            "module:Class, or file.py:Class.",
         ),
     ],
     robot_arg: Annotated[

@@ -17,7 +17,7 @@ A robot of one's own is a subclass of :class:`Robot` with four members:
             self.driver.halt()
 
 A package makes it known by an entry point of the group ``imitate.robots`` (or ``imitate.teleoperators``); the command
-line also takes ``module:Class``.
+line also takes ``module:Class`` and ``path/to/file.py:Class``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -151,7 +154,7 @@ def make_robot(name: str, **options: Any) -> Robot:
     """The robot of a name, not connected.
 
     Args:
-        name: of an entry point in the group ``imitate.robots``, or ``module:Class``.
+        name: of an entry point in the group ``imitate.robots``, ``module:Class``, or ``path/to/file.py:Class``.
         options: handed to the class.
 
     Raises:
@@ -189,14 +192,28 @@ def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
             f"there is no {word} '{name}'; {nearest(name, installed)}. One of your own: module:Class, or an entry "
             f"point in the group {group}"
         )
-    module, _, attribute = place.partition(":")
+    module, _, attribute = place.rpartition(":")
     try:
-        maker: Any = import_module(module)
+        maker: Any = (
+            _module_of_file(Path(module)) if module.endswith(".py") else import_module(module)
+        )
         for part in attribute.split("."):
             maker = getattr(maker, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, OSError) as error:
         raise UserError(f"the {word} '{name}' ({place}) cannot be imported: {error}") from error
     try:
         return maker(**options)
     except TypeError as error:
         raise UserError(f"the {word} '{name}' ({place}) cannot be made: {error}") from error
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    """The module in a file that the user names."""
+    if not path.is_file():
+        raise ImportError(f"{path}: no such file")
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path}: is no Python file")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

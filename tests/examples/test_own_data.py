@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from imitate import SequenceDataset, load_config, policy_from_checkpoint
 from imitate.cli.main import app
 from imitate.data import DatasetFile
+from imitate.deploy import ControlLoop, Safety
 from imitate.train.trainer import train
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -31,7 +32,7 @@ def load(name):
     return module
 
 
-example, loop = load("write_own_dataset"), load("real_robot_loop")
+example, own_robot = load("write_own_dataset"), load("own_robot")
 
 
 def imitate(*arguments):
@@ -96,25 +97,13 @@ def test_train_without_a_simulator_and_deploy_at_the_rate(own, tmp_path):
     policy, ckpt = policy_from_checkpoint(ckpt_path=result.checkpoint, device="cpu")
     assert ckpt["env_metadata"]["type"] == 4
 
-    class Robot(example.PointRobot):
-        action_low, action_high = -np.ones(2), np.ones(2)
-        at_rest = True
-
-        def send(self, action):
-            self.at_rest = False
-            self.step(action)
-
-        def stop(self):
-            self.at_rest = True
-
-    robot = Robot(seed=100)
-    robot.reset()
+    robot = own_robot.PointArm(seed=100)
     before = np.linalg.norm(robot.goal - robot.position)
     began = time.perf_counter()
-    limits = loop.Limits(late_in_a_row=1000, watchdog_s=60.0)
-    report = loop.run_episode(robot, policy, rate_hz=50.0, steps=40, limits=limits, any_rate=True)
+    calm = Safety(late=0, watchdog_s=60.0)
+    report = ControlLoop(robot, policy, 50.0, safety=calm, any_rate=True).run(40)
     assert time.perf_counter() - began >= 40 / 50
-    assert len(report.latencies_ms) == 40 and robot.at_rest
+    assert report.steps == 40
     assert np.linalg.norm(robot.goal - robot.position) < 0.5 * before
 
 

@@ -1,0 +1,47 @@
+"""A robot of one's own in thirty lines: put its driver in the place of the point that this one moves.
+
+imitate record own.hdf5 --robot examples/own_robot.py:PointArm --teleop keyboard --teleop-arg gripper=false
+imitate run last.pth --robot examples/own_robot.py:PointArm --steps 100
+"""
+
+import time
+
+import numpy as np
+
+from imitate.deploy import ActionLimits, Observation, Robot
+
+
+class PointArm(Robot):
+    """A point on a table that is pushed to a goal; an action is its speed along both axes."""
+
+    observation_shapes = {"position": (2,), "goal": (2,), "camera_image": (32, 32, 3)}
+    limits = ActionLimits(low=[-1.0, -1.0], high=[1.0, 1.0], step=0.5)
+    rate_hz = 10.0
+
+    def __init__(self, seed=0):
+        self.random = np.random.default_rng(seed)
+        self.position, self.goal = self.random.uniform(-1, 1, (2, 2))
+        self.ticks = 0
+
+    def observe(
+        self,
+    ):  # the newest observation and when it was taken; keys, units, image sizes as in the data
+        stamp, self.ticks = time.monotonic(), self.ticks + 1
+        image = np.full(
+            (32, 32, 3), self.ticks % 8, dtype=np.uint8
+        )  # a camera is never quite still
+        row, column = np.clip(16 * (self.position + 1), 0, 31).astype(int)
+        image[row, column] = 255
+        return Observation(
+            {"position": self.position.copy(), "goal": self.goal.copy(), "camera_image": image},
+            stamp,
+        )
+
+    def send(self, action):  # hands the action to the controller and returns at once
+        self.position = self.position + 0.1 * action
+
+    def stop(self):  # from any thread, more than once, also while another call blocks
+        pass
+
+    def pose(self, observation):  # the action that keeps the robot where it is
+        return np.zeros(2)
