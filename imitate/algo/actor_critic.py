@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.exploration import ActionNoise
 from imitate.algo.imagination import imagined, with_imagined
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState
 from imitate.algo.recurrent_replay import (
     ACTOR,
     CRITICS,
@@ -422,8 +422,8 @@ class ActorCritic(Algo[RLConfigT]):
         if self.exploration is not None:
             self.exploration.progress = progress
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
-        state: PolicyState = {}
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
+        state: InnerState = {}
         if self.exploration is not None:
             state |= self.exploration.initial_state(batch_size, self.ac_dim, self.device)
         if self.memory is not None:
@@ -433,12 +433,12 @@ class ActorCritic(Algo[RLConfigT]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         extras: dict[str, Tensor] = {}
         if self.memory is not None:
             net = self.recurrent("critic")

@@ -19,11 +19,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Generic, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import TypeVar
+from typing_extensions import NamedTuple, TypeVar
 
 from imitate.algo.encoding import Encoding, prepared_batch
 from imitate.algo.execution import ChunkExecution
@@ -36,6 +36,7 @@ from imitate.algo.overrides import (
     with_validation,
 )
 from imitate.algo.policy_state import (
+    InnerState,
     OwnState,
     PolicyState,
     no_plan,
@@ -60,11 +61,14 @@ ConfigT = TypeVar("ConfigT", bound=Section, default=Any)
 """Type of an algorithm's section of the configuration."""
 
 
-class PolicyStep(NamedTuple):
+StateT = TypeVar("StateT", default=PolicyState)
+
+
+class PolicyStep(NamedTuple, Generic[StateT]):
     """One decision: ``action (B, A)``, normalized; the next ``state``; ``extras`` such as log_prob, value or chunk."""
 
     action: Tensor
-    state: PolicyState
+    state: StateT
     extras: dict[str, Tensor]
 
 
@@ -361,22 +365,22 @@ class Algo(ABC, Generic[ConfigT]):
         """
         obs, state, kept = recalled(self, obs, state)
         step = self._act(obs, state["policy"], goal, explore=explore, generator=generator)
-        step = checked_step(self, step, PolicyStep)
-        return step._replace(state={"policy": step.state, **kept})
+        own = checked_step(self, step, PolicyStep)
+        return PolicyStep(own.action, {"policy": own.state, **kept}, own.extras)
 
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         """:meth:`act` with observations (B, ...), or (B, frame_stack, ...) if frames are stacked, and own state."""
         raise NotImplementedError
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
         """The part of the state that belongs to the subclass; ``chunk`` belongs to :attr:`execution`."""
         return no_plan(self.execution, batch_size, self.ac_dim, self.device)
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.execution import ChunkExecution, Inputs
 from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState, PolicyState
 from imitate.algo.sections import (
     ChunkConfig,
     EMAConfig,
@@ -302,7 +302,7 @@ class BC(Algo[BCConfig]):
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
         memory = self.policy.initial_memory(batch_size)
         return {**super()._initial_policy_state(batch_size), **memory}
 
@@ -315,12 +315,12 @@ class BC(Algo[BCConfig]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         policy = self.policy
         inputs, memory = policy.observe(obs, goal, state)
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from imitate.algo.actor_critic import ActorCritic, Update
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState
 from imitate.algo.rl_sections import ActionSamplerConfig, BCQConfig, PerturbationConfig
 from imitate.functional.distributional import (
     categorical_cross_entropy,
@@ -297,12 +297,12 @@ class BCQ(ActorCritic[BCQConfig]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         action, value = self._best(obs, goal, generator)
         return PolicyStep(action, state, {"value": value})
 

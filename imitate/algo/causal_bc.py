@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState
 from imitate.algo.sections import EMAConfig, LayerDims
 from imitate.config import AlgoSection, BaseConfig, OptimizerConfig, Section
 from imitate.functional.losses import masked_mean
@@ -191,11 +191,11 @@ class CausalBC(Algo[CausalBCConfig]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         features, _ = self.policy(obs, goal)
         return PolicyStep(self.policy.head.act(features, explore, generator), state, {})

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from imitate.algo.algo import Algo, Batch, ConfigT, Info, PolicyStep
 from imitate.algo.execution import ChunkExecution, Inputs
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState
 from imitate.functional.losses import masked_mean
 
 
@@ -73,12 +73,12 @@ class ChunkPolicy(Algo[ConfigT]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         def predict(inputs: Inputs) -> Tensor:
             chunk = self._predict(inputs["obs"], inputs["goal"], generator)
             return chunk[:, self._first_action :]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from imitate.algo.actor_critic import ActorCritic, Update
 from imitate.algo.algo import Batch, Info, PolicyStep
 from imitate.algo.factory import register
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState
 from imitate.algo.rl_sections import ActorCriticConfig, StagedOptimizerConfig, optimizer
 from imitate.algo.sections import LayerDims
 from imitate.config import BaseConfig, Section
@@ -181,12 +181,12 @@ class DQN(ActorCritic[DQNConfig]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         values = self.active_nets["critic"](obs, goal)
         choice = values.argmax(-1)
         if explore:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState, PolicyState
 from imitate.algo.sections import OptimParams
 from imitate.algo.weights import step_weight
 from imitate.config import (
@@ -254,7 +254,7 @@ class DT(Algo[DTConfig]):
         error = self._error(batch).abs().mean(-1)
         return {"Action_Error": masked_mean(error, batch["pad_mask"])}
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
         length = self.config.context_length
         return {
             "wanted": torch.full((batch_size,), self.target_return, device=self.device),
@@ -271,12 +271,12 @@ class DT(Algo[DTConfig]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         length, now = self.config.context_length, state["step"]
         if self.frame_stack == 1:
             obs = {key: value.unsqueeze(1) for key, value in obs.items()}

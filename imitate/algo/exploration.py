@@ -6,7 +6,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState
 from imitate.config import Section
 
 
@@ -60,12 +60,12 @@ class ActionNoise:
         self.config = config
         self.progress = 0.0
 
-    def initial_state(self, batch_size: int, ac_dim: int, device: torch.device) -> PolicyState:
+    def initial_state(self, batch_size: int, ac_dim: int, device: torch.device) -> InnerState:
         """No noise, (B, A), as at the start of an episode."""
         return {"noise": torch.zeros(batch_size, ac_dim, device=device)}
 
     def add_to(
-        self, action: Tensor, state: PolicyState, generator: torch.Generator | None = None
+        self, action: Tensor, state: InnerState, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """The action (B, A) with the next noise, clipped to [-1, 1]; that noise (B, A)."""
         fresh = torch.empty_like(action).normal_(generator=generator)

@@ -84,7 +84,7 @@ class FrozenPolicy(nn.Module):
 
     def initial_state(self, batch_size: int) -> PolicyState:
         """State of B policies that have seen nothing yet."""
-        return {} if self._algo is None else self._algo.initial_state(batch_size)
+        return {"policy": {}} if self._algo is None else self._algo.initial_state(batch_size)
 
     @torch.no_grad()
     def act(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState
 from imitate.algo.sections import GLConfig
 from imitate.errors import DatasetError, UserError
 from imitate.functional.losses import masked_mean
@@ -141,12 +141,12 @@ class GL(Algo[GLConfig]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         raise UserError(
             "gl predicts subgoals and does not act: train hbc or iris, whose planner it is"
         )

@@ -25,7 +25,7 @@ from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.bc import BCConfig
 from imitate.algo.execution import take_rows
 from imitate.algo.optimization import Optimization
-from imitate.algo.policy_state import PolicyState, remembered
+from imitate.algo.policy_state import InnerState, PolicyState, remembered
 from imitate.algo.sections import GLConfig, RNNConfig
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, ObservationConfig, Section, Subgoals
 from imitate.config import algorithms as registry
@@ -388,7 +388,7 @@ class Hierarchy(Algo[HierarchyT]):
 
     def _held(
         self,
-        state: PolicyState,
+        state: InnerState,
         obs: dict[str, Tensor],
         goal: dict[str, Tensor] | None,
         generator: torch.Generator | None,
@@ -411,17 +411,6 @@ class Hierarchy(Algo[HierarchyT]):
         chosen = take_rows({"obs": obs, "goal": goal}, rows)
         new = self._plan(chosen["obs"], chosen["goal"], own)
         return {key: old.index_copy(0, rows, new[key]) for key, old in state["subgoal"].items()}
-
-    def _act(
-        self,
-        obs: dict[str, Tensor],
-        state: PolicyState,
-        goal: dict[str, Tensor] | None,
-        *,
-        explore: bool,
-        generator: torch.Generator | None,
-    ) -> PolicyStep:
-        return self.act(obs, state, goal, explore=explore, generator=generator)
 
 
 def _joined(infos: Mapping[str, Info]) -> Info:

@@ -32,7 +32,7 @@ from imitate.algo.algo import Batch, Info, PolicyStep
 from imitate.algo.exploration import ActionNoiseConfig
 from imitate.algo.factory import register
 from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
-from imitate.algo.policy_state import PolicyState, newest_frame
+from imitate.algo.policy_state import InnerState, PolicyState, newest_frame
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
@@ -191,7 +191,7 @@ class IBRL(ActorCritic[IBRLConfig]):
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
         base = self.base.initial_state(batch_size)
         return {**super()._initial_policy_state(batch_size), "base": base}
 
@@ -202,12 +202,12 @@ class IBRL(ActorCritic[IBRLConfig]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         newest = newest_frame(obs, self.frame_stack)
         imitated, base = self.base.act(newest, state["base"], self.preprocess, generator)
         own = super()._act(obs, state, goal, explore=explore, generator=generator)

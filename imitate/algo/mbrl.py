@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState, PolicyState
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Transitions
 from imitate.dynamics.dynamics import DYNAMICS, Dynamics, DynamicsConfig
 from imitate.dynamics.dynamics import built as dynamics_of
@@ -130,17 +130,17 @@ class MBRL(Algo[MBRLConfig]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         score = partial(self._score, self.dynamics.state_of(obs), generator)
         action, plan = self.planner.plan(score, state["plan"], explore=explore, generator=generator)
         return PolicyStep(action, {"plan": plan}, {})
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
         return {"plan": self.planner.initial_plan(batch_size, self.device)}
 
     def cut_plan(self, state: PolicyState) -> PolicyState:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from typing_extensions import TypeVar
 
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState
 from imitate.algo.recurrence import MemoryConfig, one_step
 from imitate.algo.recurrent_rollouts import RolloutMemory
 from imitate.algo.reward_source import RewardSource, reward_source_of
@@ -422,7 +422,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
         state = super()._initial_policy_state(batch_size)
         if self.memory is not None:
             assert self.net.memory is not None
@@ -432,12 +432,12 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         net = self.net
         extras: dict[str, Tensor] = {}
         if self.memory is None:

@@ -28,7 +28,7 @@ from imitate.algo.algo import Batch, Info, PolicyStep
 from imitate.algo.factory import register
 from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
 from imitate.algo.on_policy import OnPolicy, PPOConfig
-from imitate.algo.policy_state import PolicyState, newest_frame
+from imitate.algo.policy_state import InnerState, PolicyState, newest_frame
 from imitate.config import Section
 from imitate.functional.policy_gradient import (
     clipped_share,
@@ -79,7 +79,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
         """The imitation policy."""
         return cast(FrozenPolicy, self.nets["base"])
 
-    def _initial_policy_state(self, batch_size: int) -> PolicyState:
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
         base = self.base.initial_state(batch_size)
         return {**super()._initial_policy_state(batch_size), "base": base}
 
@@ -151,12 +151,12 @@ class PPOBC(OnPolicy[PPOBCConfig]):
     def _act(
         self,
         obs: dict[str, Tensor],
-        state: PolicyState,
+        state: InnerState,
         goal: dict[str, Tensor] | None,
         *,
         explore: bool,
         generator: torch.Generator | None,
-    ) -> PolicyStep:
+    ) -> PolicyStep[InnerState]:
         step = super()._act(obs, state, goal, explore=explore, generator=generator)
         if not explore:
             return step

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.policy_state import InnerState
 from imitate.config import BaseConfig, Section
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.rnn import RNN, RNNState
@@ -99,7 +99,7 @@ class Memory:
     def __init__(self, config: MemoryConfig) -> None:
         self.config = config
 
-    def initial_state(self, rnn: RNN, batch_size: int) -> PolicyState:
+    def initial_state(self, rnn: RNN, batch_size: int) -> InnerState:
         """Part of the state of B policies that have seen nothing yet."""
         return {"rnn": rnn.initial_state(batch_size)}
 
@@ -108,11 +108,11 @@ class Memory:
         encoder: GroupEncoder,
         rnn: RNN,
         obs: Obs,
-        state: PolicyState,
+        state: InnerState,
         goal: Obs | None = None,
         *,
         explore: bool = False,
-    ) -> tuple[Tensor, PolicyState, dict[str, Tensor]]:
+    ) -> tuple[Tensor, InnerState, dict[str, Tensor]]:
         """Features of one step of each of B policies, their next state, and what to store with the step.
 
         Args:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from imitate.algo.encoding import Encoding
 from imitate.algo.execution import ChunkExecution
-from imitate.algo.policy_state import PolicyState, no_frames, remembered
+from imitate.algo.policy_state import Observed, PolicyState, no_frames, remembered
 from imitate.config import Config
 from imitate.errors import ConfigError
 from imitate.models.preprocess import Preprocess
@@ -34,7 +34,7 @@ class Executing(Protocol):
         """How chunks become actions; None: actions come one at a time."""
 
 
-def no_memory(algo: Executing, batch_size: int) -> PolicyState:
+def no_memory(algo: Executing, batch_size: int) -> Observed:
     """Memory of B policies that have observed nothing: of frames, and of the reference of executed chunks."""
     frames = no_frames(algo.encoding, batch_size, algo.device)
     return {**frames, **no_reference(algo, batch_size)}
@@ -42,14 +42,14 @@ def no_memory(algo: Executing, batch_size: int) -> PolicyState:
 
 def recalled(
     algo: Executing, obs: dict[str, Tensor], state: PolicyState
-) -> tuple[dict[str, Tensor], PolicyState, PolicyState]:
+) -> tuple[dict[str, Tensor], PolicyState, Observed]:
     """Observations (B, [F,] ...) with the frames before them, the state at them, and the memory to keep."""
     state, reference = rebased(algo, obs, state)
     obs, frames = remembered(obs, state, algo.encoding.frames)
     return obs, state, {**frames, **reference}
 
 
-def no_reference(algo: Executing, batch_size: int) -> PolicyState:
+def no_reference(algo: Executing, batch_size: int) -> Observed:
     """Memory of the observation that the executed chunks of B policies are relative to; empty where none is needed."""
     keys, shapes = algo.preprocess.reference_keys, algo.preprocess.obs_shapes
     if algo.execution is None or not keys:
@@ -60,7 +60,7 @@ def no_reference(algo: Executing, batch_size: int) -> PolicyState:
 
 def rebased(
     algo: Executing, obs: Mapping[str, Tensor], state: PolicyState
-) -> tuple[PolicyState, PolicyState]:
+) -> tuple[PolicyState, Observed]:
     """A state whose chunk is relative to observations (B, ...), and the memory of :func:`no_reference` of these."""
     execution = algo.execution
     if execution is None or "reference" not in state:
