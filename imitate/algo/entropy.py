@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -20,7 +19,7 @@ from imitate.algo.rl_sections import (
     optimizer,
 )
 from imitate.algo.sections import LayerDims
-from imitate.config import BaseConfig, DataNeeds, Section, Sequences
+from imitate.config import BaseConfig, Section
 from imitate.dynamics.dynamics import DYNAMICS, DynamicsConfig
 
 
@@ -112,13 +111,6 @@ class SACConfig(SoftActorCriticConfig):
         None, description="learned model that adds imagined transitions to batches; null: none"
     )
     imagination: ImaginationConfig = Field(ImaginationConfig())
-
-    def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """As in the base class; with memory, replayed sequences."""
-        needs = super().data_needs(config)
-        if not self.rnn.enabled:
-            return needs
-        return replace(needs, sequences=Sequences(config.train.seq_length, self.rnn.burn_in))
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""

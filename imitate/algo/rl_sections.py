@@ -8,7 +8,15 @@ from pydantic import Field
 
 from imitate.algo.sections import GMMConfig, LayerDims, VAEConfig
 from imitate.auxiliary.auxiliary import AuxiliariesConfig
-from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Section, Transitions
+from imitate.config import (
+    AlgoSection,
+    BaseConfig,
+    DataNeeds,
+    OptimizerConfig,
+    Section,
+    Sequences,
+    Transitions,
+)
 
 
 class StagedOptimizerConfig(OptimizerConfig):
@@ -141,7 +149,12 @@ class ActorCriticConfig(AlgoSection):
     )
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Transitions; images of the frames up to the sample's step, the next ones come with the transition."""
+        """Transitions; with ``rnn`` enabled, in replayed sequences.
+
+        Images are those of the frames up to the sample's step, the next ones come with the transition.
+        """
+        rnn = self.get("rnn", None)
+        memory = rnn is not None and rnn.enabled
         return DataNeeds(
             transitions=Transitions(
                 discount=self.discount,
@@ -149,6 +162,7 @@ class ActorCriticConfig(AlgoSection):
                 next_actions=self.needs_next_actions,
                 infinite_horizon=self.infinite_horizon,
             ),
+            sequences=Sequences(config.train.seq_length, rnn.burn_in) if memory else None,
             observed_steps=config.train.frame_stack,
             environment_rewards=not self.reward_free,
         )

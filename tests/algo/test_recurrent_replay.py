@@ -80,16 +80,16 @@ def replayed(algo, steps=40, envs=2, capacity=200):
     """A replay buffer of the algorithm's own steps."""
     group = EnvGroup(lambda: Walk(algo.ac_dim), np.arange(envs), seed=0, horizon=100)
     collector = LocalCollector(group, algo, group.envs[0].action_low, group.envs[0].action_high)
-    rnn = algo.algo_config.rnn
+    needs = algo.config.data_needs(algo.global_config)
     memory = SequenceReplay(
         {"s": (3,)},
         algo.ac_dim,
         capacity,
         num_envs=envs,
-        transitions=algo.algo_config.data_needs(algo.global_config).transitions,
+        transitions=needs.transitions,
         state_shapes=algo.state_shapes,
-        seq_length=algo.global_config.train.seq_length,
-        burn_in=rnn.burn_in,
+        seq_length=needs.sequences.length,
+        burn_in=needs.sequences.burn_in,
     )
     for step in collector.collect(steps).steps:
         memory.add(step)
