@@ -136,11 +136,11 @@ class Run:
             return
         self.algo.set_train()
         for batch in self._source.pretraining(self.state):
-            if self.interrupt.signal is not None:
-                return
             yield batch, 1
             if self._bad is not None:
                 self._go_back(self._bad)
+            if self.interrupt.signal is not None:
+                return
         self._means = EpochMeans()
 
     def _batches_of_epoch(self) -> Iterator[tuple[Batch, int]]:

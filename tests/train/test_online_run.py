@@ -3,12 +3,14 @@
 import io
 import json
 import os
+import signal
 
 import numpy as np
 import pytest
 import torch
 
 from imitate import policy_from_checkpoint
+from imitate.algo.sac import SAC
 from imitate.data.dataset_file import DatasetFile
 from imitate.errors import ConfigError
 from imitate.evaluation.evaluate import evaluate
@@ -277,7 +279,9 @@ def test_mixed_actions_are_refused_elsewhere(tmp_path, importable_env, name, wor
         run(tmp_path, name, "tools:Tools-v0")
 
 
-def test_demonstrations_and_practice_share_a_batch(tmp_path):
+@pytest.fixture
+def demonstrations(tmp_path):
+    """An episode of Pendulum as a file."""
     memory = ReplayBuffer({"flat": (3,)}, 1, 1000)
     first = run(tmp_path, train={"num_epochs": 1})
     memory.load_state_dict(torch.load(newest_memory(first), weights_only=True))
@@ -285,11 +289,41 @@ def test_demonstrations_and_practice_share_a_batch(tmp_path):
     write_demonstrations(memory, tmp_path / "demos.hdf5", meta)
     with DatasetFile(tmp_path / "demos.hdf5") as demos:
         assert demos.env_meta["env_name"] == "Pendulum-v1" and demos.length("demo_0") == 200
-    config = tree(
-        train={"num_epochs": 2, "online": {"env": None, "demo_ratio": 0.5, "pretrain_updates": 7}}
-    )
-    result = train(config, dataset=tmp_path / "demos.hdf5", output_dir=tmp_path, quiet=True)
+    return tmp_path / "demos.hdf5"
+
+
+def on_demonstrations(num_epochs):
+    online = {"env": None, "demo_ratio": 0.5, "pretrain_updates": 7}
+    return tree(train={"num_epochs": num_epochs, "online": online})
+
+
+def test_demonstrations_and_practice_share_a_batch(tmp_path, demonstrations):
+    result = train(on_demonstrations(2), dataset=demonstrations, output_dir=tmp_path, quiet=True)
     assert records(result)[-1]["Train/Updates"] == 7 + 40
+
+
+def test_a_run_that_is_interrupted_before_the_first_step_loses_no_update(
+    tmp_path, demonstrations, monkeypatch
+):
+    whole = train(on_demonstrations(1), dataset=demonstrations, output_dir=tmp_path, quiet=True)
+    updates, update = [], SAC.train_on_batch
+
+    def interrupted(self, batch, epoch, validate=False):
+        updates.append(epoch)
+        if len(updates) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return update(self, batch, epoch, validate)
+
+    monkeypatch.setattr(SAC, "train_on_batch", interrupted)
+    cut = train(on_demonstrations(1), dataset=demonstrations, output_dir=tmp_path, quiet=True)
+    assert cut.exit_code == 143 and len(updates) == 3
+    train(resume=cut.run_dir, quiet=True)
+    assert len(updates) == 7
+    expected, found = (
+        load_checkpoint(result.run_dir / "checkpoints/last.pth")["model"]["nets"]
+        for result in (whole, cut)
+    )
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
 @pytest.mark.parametrize(
