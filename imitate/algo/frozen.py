@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -185,6 +185,16 @@ class FrozenPolicy(nn.Module):
         ):
             self._hold(self._built(saved), saved)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def frozen_policy_of(algo: Algo) -> FrozenPolicy | None:
+    """The frozen policy among an algorithm's networks; None: there is none.
+
+    Algorithms of other packages may not declare it in :attr:`Algo.frozen`, which earlier versions lacked.
+    """
+    if algo.frozen is not None:
+        return cast(FrozenPolicy, algo.nets[algo.frozen])
+    return next((net for net in algo.nets.values() if isinstance(net, FrozenPolicy)), None)
 
 
 def _check(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> None:

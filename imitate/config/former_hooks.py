@@ -13,6 +13,8 @@ from imitate.config.section import Section
 
 NEEDS = ("observed_steps", "transitions", "returns", "subgoals")
 """Former methods of a section, each of which is a field of :class:`imitate.config.data_needs.DataNeeds` today."""
+REWARD_FREE = "reward_free"
+"""Former attribute of a section, true where :attr:`DataNeeds.environment_rewards` is false today."""
 VALUES = "numbers_from_data"
 """Former name of :meth:`AlgoSection.values_from_data`."""
 
@@ -51,6 +53,8 @@ def adapted(section: type[Section]) -> type[AlgoSection]:
 def _subclass(section: type[Section], former: list[str]) -> type[AlgoSection]:
     def data_needs(self: Any, config: Any) -> Any:
         wanted = {name: getattr(self, name)(config) for name in NEEDS if name in former}
+        if getattr(self, REWARD_FREE, False):
+            wanted["environment_rewards"] = False
         return replace(super(made, self).data_needs(config), **wanted)
 
     def values_from_data(self: Any, dataset: Any) -> dict[str, Any]:

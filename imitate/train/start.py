@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from imitate.algo.algo import Algo
-from imitate.algo.frozen import FrozenPolicy
+from imitate.algo.frozen import frozen_policy_of
 from imitate.errors import CheckpointError, ConfigError
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import load_checkpoint
@@ -59,11 +59,11 @@ def adopt_frozen(algo: Algo) -> None:
         ConfigError: none is named.
         CheckpointError: it does not fit.
     """
-    if algo.frozen is None:
+    policy = frozen_policy_of(algo)
+    if policy is None:
         return
     path = algo.config.base.checkpoint
     if path is not None:
-        policy = cast(FrozenPolicy, algo.nets[algo.frozen])
         policy.adopt(load_checkpoint(path), algo.preprocess)
     elif algo.global_config.experiment.ckpt_path is None:
         raise ConfigError(

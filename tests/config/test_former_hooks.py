@@ -1,6 +1,7 @@
 """Algorithm sections of earlier versions: they derive from Section, and have one method for each need of data."""
 
 import pickle
+from typing import ClassVar
 
 import pytest
 from pydantic import Field
@@ -25,6 +26,7 @@ class Former(Section):
 
     tree_defaults = {"train": {"batch_size": 3}}
     acts = False
+    reward_free: ClassVar[bool] = True
 
     horizon: int = Field(4, ge=1)
     scale: float | None = None
@@ -90,6 +92,7 @@ def test_former_methods_are_the_fields_of_data_needs():
         returns=Returns(0.25),
         subgoals=Subgoals(("state",), 7),
         observed_steps=2,
+        environment_rewards=False,
     )
     assert made.algo.values_from_data([0, 0, 0]) == {"scale": 3.0}
 

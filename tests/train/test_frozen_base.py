@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from imitate import policy_from_checkpoint
+from imitate import algo_factory, load_config, policy_from_checkpoint
+from imitate.algo.residual import Residual
 from imitate.errors import ConfigError
+from imitate.train.start import adopt_frozen
 from imitate.train.trainer import train
 from tests.train.test_online_run import records, tree
 
@@ -66,3 +68,12 @@ def test_ppo_learns_beside_it(tmp_path, base):
 def test_a_policy_must_be_named(tmp_path):
     with pytest.raises(ConfigError, match="algo.base.checkpoint: is null: name the checkpoint"):
         train(upon("residual", None), output_dir=tmp_path, quiet=True)
+
+
+def test_a_frozen_policy_is_adopted_by_an_algorithm_that_does_not_declare_it(base, monkeypatch):
+    monkeypatch.setattr(Residual, "frozen", None)
+    config = load_config(upon("residual", base))
+    algo = algo_factory("residual", config, {"flat": (3,)}, 1)
+    assert not algo.base.description.numel()
+    adopt_frozen(algo)
+    assert algo.base.description.numel()
