@@ -167,8 +167,7 @@ class OwnState:
         """Actions (B, A) for observations (B, ...), the first ones after :meth:`reset` on a fresh state."""
         if self._state is None:
             self._state = policy.initial_state(len(next(iter(obs.values()))))
-        with torch.no_grad():
-            step = policy.act(obs, self._state, goal)
+        step = policy.act(obs, self._state, goal)
         self._state = step.state
         action: Tensor = step.action
         return action

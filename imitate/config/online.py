@@ -104,7 +104,7 @@ class OnlineConfig(Section):
     )
     obs_statistics: Literal["running", "warmup"] = Field(
         "running",
-        description="With obs_normalization, for off-policy algorithms and have no demonstrations: statistics of all "
+        description="With obs_normalization, for off-policy algorithms without demonstrations: statistics of all "
         "steps so far, or of those before the first update alone.",
     )
     demo_ratio: float = Field(
