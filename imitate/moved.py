@@ -21,6 +21,7 @@ PACKAGES = {
 _MODULES = {
     "algo": {"bc_config": "algo.bc", "bc_transformer": "algo.bc"},
     "config": {"transitions": "config.data_needs"},
+    "policy": {"robomimic.exporting": "policy.export"},
     "online": {"env_check": "checks.env", "supervision": "interactive.supervision"},
     "train": {
         "acting_check": "checks.acting",

@@ -30,6 +30,7 @@ DOCUMENTED = [
     "imitate.data.transitions",
     "imitate.data.writer.DatasetWriter",
     "imitate.online.supervision.supervised_episode",
+    "imitate.policy.robomimic.exporting.to_robomimic",
     "imitate.policy.robomimic.importing.algo_from_robomimic",
     "imitate.train.algo_check.check_algo",
     "imitate.train.dagger.dagger",

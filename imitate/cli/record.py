@@ -85,7 +85,7 @@ def command(
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
-    from imitate.cli.robots import SIMULATED, robot_of, teleoperator_of
+    from imitate.cli.robots import SIMULATED, robot_of, safety_of, teleoperator_of
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.recording import Recorder
     from imitate.deploy.robot import RobotError
@@ -110,11 +110,23 @@ def command(
                 image_storage="raw" if raw_images else "jpeg",
             )
         )
-        loop = ControlLoop(body, None, rate, teleoperator=hand, on_step=recorder.on_step)
+        loop = ControlLoop(
+            body,
+            None,
+            rate,
+            safety=safety_of(robot),
+            teleoperator=hand,
+            on_step=recorder.on_step,
+        )
         late = discarded = 0
         stopped: RobotError | None = None
+        fresh = True
         while recorder.episodes < episodes:
             try:
+                if not fresh:
+                    time.sleep(pause_s)
+                    body.reset()
+                fresh = False
                 report = loop.run(steps)
             except RobotError as error:
                 stopped = error
@@ -135,8 +147,6 @@ def command(
                     f"{report.late} late",
                     err=True,
                 )
-            time.sleep(pause_s)
-            body.reset()
         kept = recorder.episodes
     summary = {
         "file": str(out),

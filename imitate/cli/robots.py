@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from imitate.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    from imitate.deploy.loop import Safety
     from imitate.deploy.robot import Robot, Teleoperator
 
+Made = TypeVar("Made")
 SIMULATED = "sim"
 
 
@@ -51,7 +54,7 @@ def robot_of(
         env: ``--env``, for ``sim``.
         own: env_args of the checkpoint, for ``sim``.
         rate_hz: control rate, for ``sim``.
-        limits: JSON file of limits that are stricter than the robot's.
+        limits: JSON file of limits that replace those of the robot of the same name.
     """
     from imitate.deploy.robot import make_robot
 
@@ -64,7 +67,7 @@ def robot_of(
         meta = named_env(env, own) if env is not None else dict(own or {})
         if not meta:
             raise UserError("--robot sim: which environment? Give --env, such as --env Lift")
-        robot = SimulatedRobot(meta, **{"rate_hz": rate_hz, **options})
+        robot = _made(name, partial(SimulatedRobot, meta), {"rate_hz": rate_hz, **options})
     elif env is not None:
         raise UserError("--env is for --robot sim")
     else:
@@ -95,6 +98,21 @@ def _limits_in(path: Path) -> dict[str, Any]:
     return read
 
 
+def safety_of(name: str) -> Safety:
+    """The safety settings of ``--robot``: a simulator's images of a scene at rest are identical, and no fault."""
+    from imitate.deploy.loop import Safety
+
+    return Safety(frozen=0) if name == SIMULATED else Safety()
+
+
+def _made(name: str, maker: Callable[..., Made], options: Mapping[str, Any]) -> Made:
+    """What a class makes of options, which it may not know."""
+    try:
+        return maker(**options)
+    except TypeError as error:
+        raise UserError(f"'{name}' cannot be made: {error}") from error
+
+
 def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperator:
     """The connected device of ``--take-over`` or ``--teleop``.
 
@@ -111,7 +129,7 @@ def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperat
     if kind == "expert":
         from imitate.deploy.simulated import ExpertTeleoperator
 
-        device = ExpertTeleoperator(task, **options)
+        device = _made(name, partial(ExpertTeleoperator, task), options)
     else:
         device = make_teleoperator(name, **options)
     device.connect(robot)

@@ -107,7 +107,7 @@ def command(
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
-    from imitate.cli.robots import robot_of, teleoperator_of
+    from imitate.cli.robots import robot_of, safety_of, teleoperator_of
     from imitate.deploy.loop import ControlLoop
 
     with contextlib.ExitStack() as stack:
@@ -128,6 +128,7 @@ def command(
             body,
             actor,
             rate,
+            safety=safety_of(robot),
             teleoperator=hand,
             any_rate=any_rate,
             dry_run=dry_run,
@@ -136,8 +137,6 @@ def command(
         )
         results = []
         for number in range(episodes):
-            if number:
-                body.reset()
             results.append(_episode(loop, number, steps, lang, recorder))
             if not json_:
                 typer.echo(results[-1].line)
@@ -184,14 +183,21 @@ def _episode(
 ) -> _Result:
     from imitate.deploy.robot import RobotError
 
-    report, failure = None, None
+    report, failure, event = None, None, ""
     try:
+        if number:
+            loop.robot.reset()
         report = loop.run(steps, lang)
+        event = report.ended_by
     except RobotError as error:
         failure = str(error)
-    success = loop.robot.success()
+    verdict = {"success": True, "failure": False}.get(event)
+    success = loop.robot.success() if verdict is None else verdict
     if recorder is not None:
-        recorder.keep(success, language=lang)
+        if event in ("discard", "redo"):
+            recorder.discard()
+        else:
+            recorder.keep(success, language=lang)
     return _Result(number, success, report, failure)
 
 

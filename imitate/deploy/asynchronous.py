@@ -85,11 +85,13 @@ class AsynchronousPolicy:
         return self._player.counts
 
     def start_episode(self, lang: str | None = None) -> None:
-        """Forget the past; a prediction that runs is waited for and thrown away."""
+        """Forget the past; a prediction that was requested is waited for and thrown away.
+
+        So a call followed by this makes the first prediction, the slowest, before the robot moves.
+        """
         with self._changed:
             self._epoch += 1
-            self._job = None
-            while self._busy:
+            while (self._busy or self._job is not None) and not self._closed:
                 self._changed.wait()
             self._done = None
         self._player.clear()

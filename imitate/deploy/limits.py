@@ -24,6 +24,10 @@ Answer = Literal["scale", "clip", "refuse"]
 """Treatment of a change that is too large: shorten it and keep its direction, cut each number, or raise."""
 
 
+_MOTION = ("step", "speed", "acceleration")
+"""Limits of how fast the command changes."""
+
+
 class LimitError(RuntimeError):
     """An action was not finite, or was beyond a limit whose answer is ``refuse``."""
 
@@ -99,7 +103,11 @@ class ActionLimits:
                 f"the factor of slow motion is {factor}; wanted a number above 0, at most 1"
             )
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("step", "speed", "acceleration"):
+        if factor < 1 and all(values[name] is None for name in _MOTION):
+            raise UserError(
+                f"slow motion by {factor:g} changes nothing: the limits have none of {', '.join(_MOTION)}"
+            )
+        for name in _MOTION:
             if values[name] is not None:
                 values[name] = np.asarray(values[name]) * factor
         return ActionLimits(**values)
@@ -169,6 +177,24 @@ class LimitFilter:
             )
         self._last = pose.copy()
 
+    def rest(self, at: ArrayLike | None) -> None:
+        """Go on from rest, after control steps in which the robot held its pose.
+
+        Args:
+            at: (A,) the action that keeps the robot where it is; None where it is not known: the last command.
+
+        Raises:
+            LimitError: ``at`` is not finite or of another size.
+        """
+        self._change = np.zeros(self.limits.size)
+        if at is not None:
+            self._last = self._checked(at, "the present pose").copy()
+
+    def boxed(self, action: ArrayLike) -> Vector:
+        """The action (A,) within ``low`` and ``high`` by the margin, without regard to its change."""
+        inside: Vector = np.minimum(np.maximum(action, self._low), self._high)
+        return inside
+
     def __call__(self, action: ArrayLike, measured: ArrayLike | None = None) -> Vector:
         """The action to send.
 
@@ -182,7 +208,7 @@ class LimitFilter:
         """
         wanted = self._checked(action, "the action")
         reasons: list[str] = []
-        safe = np.minimum(np.maximum(wanted, self._low), self._high)
+        safe = self.boxed(wanted)
         if (safe != wanted).any():
             reasons.append("box")
         if self._reach is not None and measured is not None:
@@ -190,7 +216,7 @@ class LimitFilter:
             safe = self._shortened(
                 safe, pose, self._reach, "distance from the measured pose", reasons
             )
-            safe = np.minimum(np.maximum(safe, self._low), self._high)
+            safe = self.boxed(safe)
         if self._last is not None:
             safe = self._within_motion(safe, self._last, reasons)
         if reasons and self.limits.answer == "refuse":
@@ -249,10 +275,12 @@ class LimitFilter:
 def _braking(distance: Vector, gain: Vector) -> Vector:
     """The greatest change per step from which a command can still come to rest within ``distance``.
 
-    With ``gain`` g, the greatest difference of two successive changes, a change c and those that slow it down to rest
-    add up to at most c + c^2 / (2 g).
+    With ``gain`` g, the greatest difference of two successive changes, a change c and the k that slow it down to rest,
+    c - g, ... c - k g, add up to (k + 1) c - g k (k + 1) / 2, where k is the greatest with c > k g.
     """
-    result: Vector = np.sqrt(gain * gain + 2.0 * gain * distance) - gain
+    distance = np.minimum(distance, 1e12 * gain)  # also of a box without an edge
+    k = np.floor((np.sqrt(1.0 + 8.0 * distance / gain) - 1.0) / 2.0)
+    result: Vector = (distance + 0.5 * gain * k * (k + 1.0)) / (k + 1.0)
     return result
 
 

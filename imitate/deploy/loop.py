@@ -45,7 +45,7 @@ class Safety:
 
     Attributes:
         max_age_periods: an observation older than so many control periods is not acted on.
-        hold_s: seconds of holding after which the episode ends.
+        hold_s: seconds in which a policy gives no action after which the episode ends.
         late: so many late steps ...
         late_of: ... among so many end the episode.
         watchdog_s: seconds without a finished step after which another thread stops the robot; three periods at least.
@@ -164,8 +164,8 @@ class ControlLoop:
         on_step: called after each control step; what it raises ends the episode.
 
     Raises:
-        UserError: the policy wants observations that the robot does not give or gives in another shape, or the rate is
-            not that of the demonstrations.
+        UserError: the policy wants observations that the robot does not give, or the rate is not that of the
+            demonstrations.
     """
 
     def __init__(
@@ -228,9 +228,12 @@ class ControlLoop:
         """Call the policy once before the robot moves: the first call takes many times as long as the second."""
         observation = observed(self.robot)
         if self.policy is not None:
-            self.policy.start_episode(lang)
-            self.policy(observation.values)
-            self.policy.start_episode(lang)
+            try:
+                self.policy.start_episode(lang)
+                self.policy(observation.values)
+                self.policy.start_episode(lang)
+            except ConnectionError as error:
+                raise RobotError(f"the robot was not moved: {error}") from error
         try:
             self.filter.start(self.robot.pose(observation))
         except LimitError as error:
@@ -306,12 +309,12 @@ class _Episode:
             age = time.monotonic() - stamp
             if age > self._safety.max_age_periods * self._period:
                 return None, "the observation is old"
-        if self._person_acted and guidance.action is None:
-            cut = getattr(self._policy, "cut_plan", None)
-            if cut is not None:  # what was planned before the person acted is over
-                cut()
-        self._person_acted = guidance.action is not None
         try:
+            if self._person_acted and guidance.action is None:
+                cut = getattr(self._policy, "cut_plan", None)
+                if cut is not None:  # what was planned before the person acted is over
+                    cut()
+            self._person_acted = guidance.action is not None
             action = self._policy(observation.values)
         except NotFiniteError:
             return None, "not finite"
@@ -321,34 +324,41 @@ class _Episode:
 
     def _hold(self, reason: str, now: float) -> None:
         self._report.held[reason] += 1
-        if not self._loop.dry_run:
+        if self._loop.dry_run:
+            self._watchdog.skip()
+        else:
             self._watchdog.hold()
         if self._holding_since is None:
             self._holding_since = now
+        if self._policy is None:  # a person may pause for any time
+            return
         if now - self._holding_since >= self._safety.hold_s:
             raise RobotError(
                 f"no action for {self._safety.hold_s:g} s ({reason}); the robot was stopped ({self._report})"
             )
 
     def _send(self, action: Vector, observation: Observation) -> Vector:
-        first = self._loop.filter.last
+        pose, limit = self._robot.pose(observation), self._loop.filter
+        first = limit.last
         try:
-            safe = self._loop.filter(action, self._robot.pose(observation))
+            if self._holding_since is not None:
+                limit.rest(pose)
+            safe = limit(action, pose)
         except LimitError as error:
             raise RobotError(f"{error}; the robot was stopped") from error
         if (
             self._report.steps == 0
             and first is not None
             and self._safety.first_action == "refuse"
-            and not np.allclose(
-                safe, np.clip(action, self._robot.limits.low, self._robot.limits.high)
-            )
+            and not np.allclose(safe, limit.boxed(action))
         ):
             raise RobotError(
                 f"the first action {action} is further from the present pose {first} than the limits of a step allow; "
                 "it was not sent: bring the robot to where the demonstrations begin, or allow it to approach slowly"
             )
-        if not self._loop.dry_run:
+        if self._loop.dry_run:
+            self._watchdog.skip()
+        else:
             self._watchdog.send(safe)
             if self._loop.teleoperator is not None:
                 self._loop.teleoperator.follow(safe)

@@ -22,6 +22,7 @@ line also takes ``module:Class`` and ``path/to/file.py:Class``.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -211,9 +212,15 @@ def _module_of_file(path: Path) -> ModuleType:
     """The module in a file that the user names."""
     if not path.is_file():
         raise ImportError(f"{path}: no such file")
-    spec = spec_from_file_location(path.stem, path)
+    # The name is no other module's, such as that of a package which the file is called after.
+    spec = spec_from_file_location(f"imitate.robots.{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path}: is no Python file")
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
     return module

@@ -73,6 +73,10 @@ class Watchdog:
         """Hold the pose for this control step; raises as :meth:`send` does."""
         self._move(self._robot.hold)
 
+    def skip(self) -> None:
+        """Count a control step in which nothing is to be sent, as in a dry run; raises as :meth:`send` does."""
+        self._move(lambda: None)
+
     def stop(self, reason: str) -> None:
         """Stop the robot for good; nothing is sent afterwards. From any thread."""
         with self._lock:

@@ -252,9 +252,8 @@ class Preprocess(nn.Module):
         Raises:
             UserError: a key is missing or has another shape, or an image has values beyond its range.
         """
-        plan = self._plans.get(keys if keys is None else tuple(keys))
-        if plan is None:
-            plan = self._plan(None if keys is None else tuple(keys))
+        chosen = None if keys is None else tuple(keys)
+        plan = self._plans.get(chosen) or self._plan(chosen)
         self._check(raw, plan.keys)
         prepared: dict[str, Tensor] = {}
         if plan.packed:
@@ -536,6 +535,10 @@ class Preprocess(nn.Module):
             if modality == "rgb" and bool((normalization.obs_affine(key)[0] > 1).any())
         )
         self._action_steps = [step for step in self.steps if step.changes_actions]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the plans, whose functions cannot be pickled, and are made anew."""
+        return {**self.__dict__, "_plans": {}}
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
         super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]

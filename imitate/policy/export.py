@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from imitate.interop.robomimic.exporting import exported
+from imitate.interop.robomimic.exporting import RELEASES, exported
 from imitate.policy.checkpoint import algo_from_checkpoint
+
+__all__ = ["RELEASES", "to_robomimic"]
 
 
 def to_robomimic(ckpt: Mapping[str, Any], target: str) -> dict[str, Any]:
@@ -14,7 +16,7 @@ def to_robomimic(ckpt: Mapping[str, Any], target: str) -> dict[str, Any]:
 
     Args:
         ckpt: ours.
-        target: 'robomimic-0.5' or 'robomimic-0.3'.
+        target: name in :data:`RELEASES`.
 
     Raises:
         CheckpointError: it cannot be loaded, or that release has nothing that acts like it; the message names what.

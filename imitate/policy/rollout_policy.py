@@ -121,9 +121,7 @@ class RolloutPolicy:
         if self._state is None:
             self._state = self.algo.initial_state(batch_size)
             self._batch_size = batch_size
-        elif batch_size != (
-            self._batch_size or batch_size
-        ):  # a state that was set may hold no rows
+        elif self._batch_size not in (0, batch_size):  # 0: a state that was set may hold no rows
             raise UserError(
                 f"the batch had {self._batch_size} observations and now has {batch_size}; "
                 "call start_episode() before the number of environments changes"
@@ -170,10 +168,15 @@ class RolloutPolicy:
             (K, A) in the units of the data, within the limits; K is 1 for a policy that plans a single action.
 
         Raises:
-            UserError: the policy's memory is more than stacked frames, so that a history does not stand for it; or an
-                observation does not fit.
+            UserError: the policy has goals, or its memory is more than stacked frames, so that a history does not
+                stand for it; or an observation does not fit.
         """
         algo = self.algo
+        if self.goal_keys:
+            raise UserError(
+                f"the policy has goals ({', '.join(self.goal_keys)}), and chunks are predicted without one: call the "
+                "policy at every control step"
+            )
         if not history:
             raise UserError("an empty history: wanted at least one observation")
         state = algo.initial_state(1)

@@ -121,9 +121,55 @@ def test_record_by_a_device_then_go_on(tmp_path):
         assert file["data"].attrs["control_freq"] == 50
 
 
+def test_the_persons_verdict_counts_and_what_is_discarded_is_not_recorded(checkpoint, tmp_path):
+    words = (
+        "run",
+        checkpoint,
+        "--robot",
+        "sim",
+        "--rate-hz",
+        50,
+        "--steps",
+        50,
+        "--json",
+        "--record",
+        "out.hdf5",
+    )
+    device = ("--take-over", "tests.deploy.fake_robot:Judging", "--take-over-arg")
+    verdicts = 'verdicts=["failure","discard","success"]'
+    done = imitate(*words, *device, verdicts, "--episodes", 3, cwd=tmp_path)
+    assert [result["success"] for result in json.loads(done.stdout)] == [False, False, True]
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert [bool(file[f"data/demo_{i}"].attrs["success"]) for i in range(2)] == [False, True]
+        assert len(file["data"]) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (
+            ("run", "CKPT", "--robot", "sim", "--rate-hz", "10", "--robot-arg", "colour=red"),
+            "'sim' cannot be made",
+        ),
+        (
+            (
+                "record",
+                "a.hdf5",
+                "--robot",
+                "sim",
+                "--env",
+                "Pendulum-v1",
+                "--teleop",
+                "expert:Lift",
+                "--teleop-arg",
+                "mood=1",
+            ),
+            "'expert:Lift' cannot be made",
+        ),
+        (
+            ("run", "CKPT", "--robot", "sim", "--rate-hz", "10", "--slow", "0.1"),
+            "slow motion by 0.1 changes nothing",
+        ),
         (("run", "none.pth", "--robot", "sim"), "none.pth: no such checkpoint"),
         (("run", "ws://127.0.0.1:9", "--robot", "sim"), "was not reached"),
         (("run", "CKPT", "--robot", "sim"), "give --rate-hz"),

@@ -105,3 +105,15 @@ class Pushing(Teleoperator):
 
     def guide(self, observation):
         return Guidance(self.action)
+
+
+class Judging(Teleoperator):
+    """A person who lets the policy act for three steps, and then presses the next of some keys."""
+
+    def __init__(self, verdicts):
+        self.verdicts, self.step = list(verdicts), 0
+
+    def guide(self, observation):
+        self.step += 1
+        pressed = self.verdicts[self.step // 3 - 1] if self.step % 3 == 0 else None
+        return Guidance(events=frozenset({pressed} if pressed else ()))

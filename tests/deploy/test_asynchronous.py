@@ -73,6 +73,23 @@ def test_each_action_belongs_to_its_control_step(made):
     assert acted(policy, [6]) == [6]
 
 
+def test_a_new_episode_waits_for_the_prediction_that_was_requested():
+    """So the loop's warm-up makes one; its chunk belongs to no episode."""
+
+    class Counting(Clock):
+        def predict_chunk(self, history):
+            self.seen.append(len(history))
+            return np.zeros((4, 1))
+
+    source = Counting()
+    with AsynchronousPolicy(source, 100.0) as policy:
+        policy.start_episode()
+        policy({"step": np.array(0)})
+        policy.start_episode()
+        assert source.seen == [1]
+        assert policy({"step": np.array(0)}) is None
+
+
 def test_the_loop_never_waits_and_holds_when_the_plan_is_over(made):
     policy, source = made
     policy.start_episode()

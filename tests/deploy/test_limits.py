@@ -85,6 +85,43 @@ def test_a_command_brakes_for_its_target_without_overshoot():
     assert sent[-1] == pytest.approx(0.5, abs=1e-3)
 
 
+def test_a_motion_within_the_acceleration_is_not_changed():
+    limit = LimitFilter(box(acceleration=1.0, answer="refuse"), 10.0)  # 0.01 for each step
+    limit.start([0.0, 0.0])
+    wishes = [0.01, 0.02, 0.025, 0.02]
+    np.testing.assert_allclose([limit([wish, 0.0])[0] for wish in wishes], wishes)
+    with pytest.raises(LimitError, match="acceleration"):
+        limit([0.04, 0.0])
+
+
+def test_braking_takes_the_whole_distance():
+    # At rest 0.06 before its target a command may take steps of 0.01, 0.02, 0.02 and 0.01: no more than 0.01 apart.
+    limit = LimitFilter(box(acceleration=1.0), 10.0)
+    limit.start([0.0, 0.0])
+    sent = [limit([0.06, 0.0])[0] for _ in range(5)]
+    np.testing.assert_allclose(sent, [0.01, 0.03, 0.05, 0.06, 0.06])
+
+
+def test_a_box_without_edges_can_be_accelerated_in():
+    limit = LimitFilter(ActionLimits(low=[-np.inf], high=[np.inf], acceleration=1.0), 10.0)
+    limit.start([0.0])
+    np.testing.assert_allclose([limit([1.0])[0] for _ in range(2)], [0.01, 0.03])
+
+
+def test_from_rest_the_speed_begins_at_zero_and_at_the_pose():
+    limit = LimitFilter(box(acceleration=1.0), 10.0)
+    limit.start([0.0, 0.0])
+    for _ in range(3):
+        limit([1.0, 0.0])
+    limit.rest([0.5, 0.0])
+    np.testing.assert_allclose(limit([1.0, 0.0]), [0.51, 0.0])
+    limit.rest(None)
+    np.testing.assert_allclose(limit([1.0, 0.0]), [0.52, 0.0])
+    assert limit.counts.actions == 5
+    with pytest.raises(LimitError, match="not finite"):
+        limit.rest([np.nan, 0.0])
+
+
 def test_what_is_beyond_may_be_refused_and_then_changes_nothing():
     limit = LimitFilter(box(step=0.1, answer="refuse"), 10.0)
     limit.start([0.0, 0.0])
@@ -124,6 +161,9 @@ def test_slow_motion_scales_motion_and_not_the_box():
     np.testing.assert_allclose(slow.high, [1.0, 2.0])
     with pytest.raises(UserError, match="slow motion"):
         slow.scaled(0.0)
+    assert box().scaled(1.0).step is None
+    with pytest.raises(UserError, match="none of step, speed, acceleration"):
+        box().scaled(0.1)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +204,6 @@ def test_no_stream_of_wishes_breaks_a_limit(wishes, start, answer, acceleration)
     assert (np.abs(change) * rate**2 <= acceleration * (1 + 1e-9) + 1e-7).all()
 
 
-@pytest.mark.alone
 @pytest.mark.alone
 def test_seven_joints_take_less_than_a_twentieth_of_a_millisecond():
     from time import process_time

@@ -175,6 +175,13 @@ def test_a_first_action_that_is_too_far_may_be_refused():
     assert len(near.sent) == 3
 
 
+def test_a_first_action_that_the_margin_alone_changes_is_not_too_far():
+    limits = ActionLimits([-1.0, -1.0], [1.0, 1.0], margin=0.1, step=0.1)
+    robot = FakeRobot(limits, pose=np.array([0.85, 0.0]))
+    loop(robot, Constant((0.95, 0.0)), safety=Safety(first_action="refuse", late=0)).run(2)
+    np.testing.assert_allclose(robot.sent[:, 0], [0.9, 0.9])
+
+
 def test_a_robot_outside_of_its_limits_is_not_moved():
     robot = FakeRobot(pose=np.array([1.5, 0.0]))
     with pytest.raises(RobotError, match="outside of its limits"):
@@ -213,6 +220,38 @@ def test_a_policy_that_cannot_answer_for_a_moment_holds(error, reason):
     report = loop(robot, Constant(act)).run(6)
     assert report.held == {reason: 2}
     assert robot.last_calls() == ["send", "hold", "hold", "send", "send", "send", "stop"]
+
+
+def test_a_server_that_does_not_answer_before_the_start_leaves_the_robot_at_rest():
+    class Unreachable(Constant):
+        def start_episode(self, lang=None):
+            raise ConnectionError("ws://host was not reached")
+
+    robot = FakeRobot()
+    with pytest.raises(RobotError, match="not moved: ws://host was not reached"):
+        loop(robot, Unreachable()).run(3)
+    assert robot.last_calls() == ["stop"]
+
+
+def test_a_plan_that_cannot_be_cut_yet_is_not_executed():
+    class Deaf(Constant):
+        def cut_plan(self):
+            super().cut_plan()
+            if self.cuts < 3:
+                raise ConnectionError("no answer")
+
+    policy, person = Deaf(), Scripted({2: Guidance(np.array([-0.5, 0.0]))})
+    report = loop(FakeRobot(), policy, teleoperator=person).run(6)
+    assert report.held == {"the server does not answer": 2}
+    assert policy.cuts == 3
+
+
+def test_after_a_hold_the_command_begins_at_rest_again():
+    # At 100 Hz an acceleration of 1000 changes the step by 0.1 each time; the pose is 0 at each hold.
+    robot = FakeRobot(ActionLimits([-1.0, -1.0], [1.0, 1.0], acceleration=1000.0), pose=np.zeros(2))
+    policy = Constant(lambda step: None if step == 4 else (1.0, 0.0))
+    loop(robot, policy).run(6)
+    np.testing.assert_allclose(robot.sent[:, 0], [0.1, 0.3, 0.6, 0.1, 0.3])
 
 
 # (6) Lateness.
@@ -358,6 +397,15 @@ def test_a_dry_run_sends_nothing():
 # Take-over.
 
 
+def test_a_dry_run_is_watched_as_a_run_is():
+    robot = FakeRobot()
+    loop(robot, dry_run=True, safety=Safety(watchdog_s=0.3, late=0)).run(60)
+    assert robot.last_calls() == ["stop"]
+    slow = Constant(lambda step: time.sleep(0.9 if step == 3 else 0) or (0.1, 0.1))
+    with pytest.raises(RobotError, match="watchdog"):
+        loop(FakeRobot(), slow, dry_run=True, safety=Safety(watchdog_s=0.3, late=0)).run(5)
+
+
 def test_a_person_takes_over_and_the_policy_plans_anew_afterwards():
     robot, policy = FakeRobot(), Constant()
     person = Scripted({step: Guidance(np.array([-0.5, 0.0])) for step in (3, 4)})
@@ -394,6 +442,15 @@ def test_without_a_policy_the_person_moves_the_robot():
     assert report.held == {"nobody acts": 2}
     with pytest.raises(UserError, match="nobody would act"):
         ControlLoop(robot, None, RATE)
+
+
+def test_a_person_may_pause_for_longer_than_a_policy():
+    script = {40: Guidance(events=frozenset({"end"}))}
+    safety = Safety(late=0, hold_s=0.1)
+    report = ControlLoop(FakeRobot(), None, RATE, teleoperator=Scripted(script), safety=safety).run(
+        None
+    )
+    assert report.held == {"nobody acts": 40}
 
 
 def test_a_recorder_that_fails_stops_the_robot():

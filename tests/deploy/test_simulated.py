@@ -1,5 +1,6 @@
 """Simulated robots live in real time, and obey the interface of robots."""
 
+import json
 import time
 
 import numpy as np
@@ -158,6 +159,23 @@ def test_holding_keeps_the_gripper_closed():
 def test_a_robot_by_its_place():
     robot = make_robot("tests.deploy.fake_robot:FakeRobot", stamped=False)
     assert not robot.stamped
+
+
+def test_a_robot_in_a_file_may_have_dataclasses(tmp_path):
+    file = tmp_path / "json.py"  # also the name of another module
+    file.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from tests.deploy.fake_robot import FakeRobot\n"
+        "@dataclass\n"
+        "class Options:\n"
+        "    stamped: bool = False\n"
+        "class Arm(FakeRobot):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(stamped=Options().stamped)\n"
+    )
+    assert not make_robot(f"{file}:Arm").stamped
+    assert json.loads("1") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Preprocess: layout, normalization by hand, errors, saving, property round trips."""
 
 import io
+import pickle
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -506,3 +507,18 @@ def test_gradients_reach_raw_tensors(others):
     a = torch.ones(1, 1, requires_grad=True)
     preprocess.prepare_obs({"a": a, "b": others})["a"].sum().backward()
     assert a.grad.tolist() == [[0.25]]
+
+
+def test_keys_may_come_from_a_generator():
+    prepare = Preprocess.layout_only(RAW_SHAPES, MODALITIES, ACTION_DIMS)
+    assert set(prepare.prepare_obs(raw_obs(2), (key for key in ("pos", "pose")))) == {"pos", "pose"}
+
+
+def test_a_pipeline_in_use_can_be_pickled():
+    prepare = Preprocess.from_statistics(
+        RAW_SHAPES, MODALITIES, ACTION_DIMS, STATISTICS, "mean_std", obs_clip=2.0
+    )
+    before = prepare.prepare_obs(raw_obs(2))
+    after = pickle.loads(pickle.dumps(prepare)).prepare_obs(raw_obs(2))
+    for key, value in before.items():
+        assert torch.equal(after[key], value)

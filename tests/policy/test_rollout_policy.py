@@ -147,6 +147,12 @@ def test_a_changed_batch_size_is_refused():
         policy(observation(batch=3), batched_ob=True)
 
 
+def test_chunks_of_a_goal_policy_are_refused():
+    policy = RolloutPolicy(make_algo(goal=True))
+    with pytest.raises(UserError, match=r"has goals \(pos\)"):
+        policy.predict_chunk([{"pos": np.zeros(3)}])
+
+
 def test_a_goal_policy_asks_for_its_goal():
     policy = RolloutPolicy(make_algo(goal=True))
     with pytest.raises(UserError, match="pos"):
