@@ -1,1 +1,1 @@
-"""The command line: one module per verb, which parses arguments, calls the package and prints."""
+"""The command line: one module per command, which parses arguments, calls the package and prints."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imitate.cli.curate import File, InPlace, Out, Overwrite, progress, target_of
-from imitate.cli.reports.replay import told
+from imitate.cli.reports.replay import replay_line
 from imitate.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Kind(str, Enum):
-    """What actions say."""
+    """Meaning of the actions: targets in space, or changes."""
 
     absolute = "absolute"
     delta = "delta"
@@ -32,7 +32,7 @@ class RotationName(str, Enum):
 
 
 class PosesFrom(str, Enum):
-    """Where the hands' poses come from."""
+    """Source of the hands' poses."""
 
     auto = "auto"
     poses = "poses"
@@ -127,7 +127,7 @@ def actions(
 def _pair(option: str, text: str) -> tuple[str, str]:
     first, comma, second = (part.strip() for part in text.partition(","))
     if not (first and comma and second) or "," in second:
-        raise UserError(f"{option} {text}: two values with a comma between them are wanted")
+        raise UserError(f"{option} {text}: expected two values with a comma between them")
     return first, second
 
 
@@ -137,9 +137,7 @@ def _numbers(pair: tuple[str, str]) -> tuple[float, float]:
     except ValueError:
         metres = radians = 0.0
     if metres <= 0 or radians <= 0:
-        raise UserError(
-            f"--scale {','.join(pair)}: two numbers above 0 are wanted, such as 0.05,0.5"
-        )
+        raise UserError(f"--scale {','.join(pair)}: expected two numbers above 0, such as 0.05,0.5")
     return metres, radians
 
 
@@ -160,4 +158,4 @@ def _lines(report: ActionsReport) -> list[str]:
             f"  axis-angles jump in {report.jumps} steps (half a turn has two axes): "
             "a policy learns rot_6d more easily, see --action-dict and --rotation"
         )
-    return lines + [f"  {demo}: {told(replay)}" for demo, replay in report.replays.items()]
+    return lines + [f"  {demo}: {replay_line(replay)}" for demo, replay in report.replays.items()]

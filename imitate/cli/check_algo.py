@@ -1,4 +1,4 @@
-"""``imitate check-algo``: whether a configuration's environment, policy and trainer keep their contracts together."""
+"""``imitate check-algo``: a test of the contracts between a configuration's environment, policy and trainer."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def command(
 
     \b
     environment   opens, and passes what imitate check-env tries
-    observations  those of the configuration are there
+    observations  the environment gives those of the configuration
     networks      can be built for them
     steps         (online RL) some episodes are collected, at random and by the policy
     actions       shape, finite; the same state and random numbers give the same action
     loss          updates run, every number that they log is finite
-    gradients     one comes to each trainable weight, and is finite
+    gradients     each trainable weight gets one, and it is finite
     weights       those with a gradient move
-    targets       target networks move, by following alone
+    targets       target networks move, by their updates only
     checkpoint    is saved, loads as a policy, acts the same
-    training      an epoch of the run itself, cut by a signal
-    resume        from there
+    training      an epoch of the run itself, interrupted by a signal
+    resume        the interrupted run is resumed
     evaluation    two episodes of the saved policy
 
-    Where files alone are learned from and experiment.rollout.enabled is false, no environment is opened.
-    What is built upon something broken is not tried (-). Networks stay as configured; batches, episodes, memories and
+    No environment is opened for offline learning with experiment.rollout.enabled = false.
+    A check that depends on a failed one is left out (-). Networks stay as configured; batches, episodes, buffers and
     epochs are made small, and nothing is left behind.
 
     Exit codes: 0 all contracts hold; 1 one does not; 2 invalid configuration.

@@ -21,21 +21,21 @@ INTERRUPTED = 130
 
 
 class Quality(str, Enum):
-    """Who demonstrates."""
+    """Kind of demonstrator."""
 
     expert = "expert"
     mixed = "mixed"
 
 
 class Rewards(str, Enum):
-    """Which of robosuite's rewards are recorded."""
+    """Kind of robosuite's rewards that is recorded."""
 
     sparse = "sparse"
     dense = "dense"
 
 
 class Label(str, Enum):
-    """What is recorded as the action."""
+    """Action that is recorded: the executed one, or the expert's."""
 
     executed = "executed"
     expert = "expert"
@@ -69,7 +69,7 @@ def command(
         Label,
         typer.Option(
             "--label",
-            help="executed: actions as carried out, with noise; expert: as the expert wanted them.",
+            help="executed: actions as carried out, with noise; expert: as the expert computed them.",
         ),
     ] = Label.executed,
     keep_failures: Annotated[

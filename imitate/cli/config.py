@@ -73,7 +73,7 @@ def init(
     forecast: Annotated[
         bool,
         typer.Option(
-            "--forecast/--no-forecast", help="Run the first updates; say how long it takes."
+            "--forecast/--no-forecast", help="Run the first updates; estimate the duration."
         ),
     ] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
@@ -81,14 +81,14 @@ def init(
     """Write a configuration for a demonstration file.
 
     Observations, images, filter keys, scaling of actions, encoder, batches, updates and rollouts follow from the file
-    and this machine; each choice is told with its reason, and the first updates tell how long a training takes.
+    and this machine. Each choice is printed with its reason, and the first updates show how long a training takes.
     """
     from imitate.run_folder import write_text
     from imitate.train.first_config import first_config
     from imitate.train.forecast import forecast as time_of
 
     if out is not None and out.exists() and not overwrite:
-        raise ConfigError(f"{out}: exists already: name another with --out, or say --overwrite")
+        raise ConfigError(f"{out}: exists already: name another with --out, or add --overwrite")
     made = first_config(file, algo, images)
     check_trainable(load_config(made.tree))
     for topic, words in made.reasons:
@@ -131,11 +131,11 @@ def explain(
     file: Annotated[str, typer.Argument(help="JSON file, ours or robomimic's.")],
     set_: SetOption = None,
     differing: Annotated[
-        bool, typer.Option("--differing", help="Only keys under which robomimic does otherwise.")
+        bool, typer.Option("--differing", help="Only keys where robomimic differs.")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="A JSON list, for scripts.")] = False,
 ) -> None:
-    """Say what each key means, and what robomimic does otherwise."""
+    """Explain what each key means, and where robomimic differs."""
     config = load_config(file, set_ or ())
     found = [
         one
@@ -155,7 +155,7 @@ def explain(
 def check(
     files: Annotated[list[str], typer.Argument(help="JSON files.")],
 ) -> None:
-    """Say what is wrong with configurations (exit code 2)."""
+    """Report what is wrong with configurations (exit code 2)."""
     from imitate.algo.factory import check_algorithm
 
     problems = []

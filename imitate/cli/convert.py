@@ -55,26 +55,26 @@ def convert(
     ] = None,
     horizon: Annotated[
         int | None,
-        typer.Option("--horizon", min=1, help="Steps after which the clock ends an episode."),
+        typer.Option("--horizon", min=1, help="Steps after which an episode times out."),
     ] = None,
     fps: Annotated[
         float | None,
-        typer.Option("--fps", min=0.001, help="Actions per second, where unsaid."),
+        typer.Option("--fps", min=0.001, help="Actions per second, where the source has none."),
     ] = None,
     language: Annotated[
-        str | None, typer.Option("--language", help="What the robot was told, where unsaid.")
+        str | None, typer.Option("--language", help="Instruction, where the source has none.")
     ] = None,
     action_shift: Annotated[
         int | None,
         typer.Option(
             "--action-shift",
             min=0,
-            help="Steps by which an observation lies after its action (ALOHA: 1 on the robot).",
+            help="Steps by which an observation comes after its action (ALOHA: 1 on the robot).",
         ),
     ] = None,
     flip_images: Annotated[
         bool | None,
-        typer.Option("--flip-images/--keep-images", help="Whether images are upside down."),
+        typer.Option("--flip-images/--keep-images", help="Turn images that are upside down."),
     ] = None,
     video: Annotated[
         str | None,
@@ -105,7 +105,7 @@ def convert(
         ),
     ] = False,
 ) -> None:
-    """Convert a dataset, and say what was kept, renamed, synthesised and dropped."""
+    """Convert a dataset, and report what was kept, renamed, synthesised and dropped."""
     options = Options(
         env=env,
         horizon=horizon,

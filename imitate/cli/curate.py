@@ -42,7 +42,9 @@ FilterKey = Annotated[
     str | None, typer.Option("--filter-key", help="Only demos of this filter key.")
 ]
 Names = Annotated[str | None, typer.Option("--demos", help="Names: demo_3,demo_7.")]
-First = Annotated[int | None, typer.Option("--first", min=1, help="So many of what is left.")]
+First = Annotated[
+    int | None, typer.Option("--first", min=1, help="At most this many of the demos left.")
+]
 Seed = Annotated[
     int | None, typer.Option("--seed", min=0, help="Draw those of --first instead of the first.")
 ]
@@ -80,8 +82,10 @@ def split(
     out: Out = None,
     in_place: MasksInPlace = False,
     overwrite: ReplaceMasks = False,
-    ratio: Annotated[float, typer.Option("--ratio", help="Share that validates.")] = 0.1,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the draw.")] = 0,
+    ratio: Annotated[
+        float, typer.Option("--ratio", help="Share of the demos for validation.")
+    ] = 0.1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of the split.")] = 0,
     filter_key: FilterKey = None,
     success: Success = None,
 ) -> None:
@@ -270,10 +274,10 @@ def normalize_actions(
         ActionMode, typer.Option("--mode", help="min_max: to [-1, 1]; gaussian: mean 0 and std 1.")
     ] = ActionMode.min_max,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Write what the robot was sent again.")
+        bool, typer.Option("--undo", help="Restore the actions as the robot received them.")
     ] = False,
 ) -> None:
-    """Rescale the actions per dimension, for other programs; --undo is the way back.
+    """Rescale the actions per dimension, for other programs; --undo restores them.
 
     The file records offset and scale. To train, leave the actions as they are and set
     train.action_config.actions.normalization: the policy then undoes it by itself.
@@ -293,25 +297,27 @@ def normalize_actions(
 def target_of(
     file: Path, out: Path | None, in_place: bool, overwrite: bool, *, keeps_old: bool = True
 ) -> Target:
-    """What the options say about the file to write; ``keeps_old``: in place, the old file stays as a backup.
+    """Return the file to write by the options; ``keeps_old``: in place, the old file stays as a backup.
 
     Raises:
         UserError: neither a new file nor the old one, or both.
     """
     if (out is None) == (not in_place):
         kept = f" (the old one stays as {file.name}.bak)" if keeps_old else ""
-        raise UserError(f"{file}: where to? name a new file with --out, or say --in-place{kept}")
+        raise UserError(
+            f"{file}: no file to write: name a new file with --out, or add --in-place{kept}"
+        )
     return Target(out, source=file, overwrite=overwrite)
 
 
 def names_of(text: str | None) -> list[str] | None:
-    """Names that stand in one word, with commas between them."""
+    """Return the names in a comma-separated word."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 @contextmanager
 def progress(what: str, unit: str = "demo") -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that counts; none in a log."""
+    """Show a progress bar; nothing in a log."""
     with tqdm(desc=what, unit=unit, disable=None, leave=False, delay=0.5) as bar:
 
         def advance(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""``imitate dagger``: rollouts of a policy are corrected by an expert or a person, and it learns from that."""
+"""``imitate dagger``: an expert or a person corrects rollouts of a policy, which learns from the corrections."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def command(
         typer.Option(
             "--expert",
             metavar="WHO",
-            help="Who knows the right action: scripted, a checkpoint, or module:function of an observation.",
+            help="Source of the right action: scripted, a checkpoint, or module:function of an observation.",
         ),
     ] = SCRIPTED,
     beta: Annotated[
@@ -72,7 +72,7 @@ def command(
             "--label-every",
             metavar="STEPS",
             min=1,
-            help="Ask the expert in one of so many steps, and learn from these alone: neighbours look alike. "
+            help="Query the expert in one of so many steps, and learn from these alone: neighbours look alike. "
             "Not with --take-over.",
         ),
     ] = 1,
@@ -195,7 +195,7 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
     if env is None and not update and dataset is not None:
         return own
     if env is None and "env_name" not in {**own, **update}:
-        raise ConfigError("--env: name the environment, or give demonstrations that know theirs")
+        raise ConfigError("--env: name the environment, or give demonstrations that name theirs")
     meta = laid_over(own, update) if env is None else named_env_of(config, env, own)
     made = make_env(meta, obs_keys=config.all_obs_keys)
     try:
@@ -219,7 +219,7 @@ def _horizon(dataset: Path | None) -> int:
 def _supervisor(
     expert: str, beta: float, label_every: int, take_over: str | None, env_name: str
 ) -> SuperviseRound:
-    """Who supervises each round."""
+    """Return the supervisor of each round."""
     from imitate.interactive.supervision import Labels, TakesOver, Vigilant
 
     if take_over is not None and take_over != "expert":
@@ -244,7 +244,7 @@ def _expert(name: str, env_name: str) -> Any:
 
 
 def _named(name: str, option: str) -> Any:
-    """What ``module:attribute`` means; a class is made an object of."""
+    """Import ``module:attribute``; of a class, an object is made."""
     module, _, attribute = name.partition(":")
     try:
         found = getattr(import_module(module), attribute)

@@ -30,7 +30,7 @@ actions.mount(app)
 
 
 class Source(str, Enum):
-    """What is played."""
+    """Source of the frames."""
 
     states = "states"
     actions = "actions"

@@ -1,4 +1,4 @@
-"""``imitate dataset doctor``: what is wrong with a demonstration file, and a copy without it."""
+"""``imitate dataset doctor``: faults of a demonstration file, and a repaired copy."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def mount(app: typer.Typer) -> None:
 
 def doctor(
     file: File,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Write a copy without what can be repaired.")
-    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Write a repaired copy.")] = False,
     only: Annotated[
         str | None, typer.Option("--only", help="Repair these findings only: nan,duplicate.")
     ] = None,
@@ -47,7 +45,7 @@ def doctor(
         with progress("doctor") as on_demo:
             repaired, report = fix_file(file, target, only=names_of(only) or (), on_demo=on_demo)
     elif only or out or in_place:
-        raise UserError(f"{file}: --only, --out and --in-place belong to --fix: add it")
+        raise UserError(f"{file}: --only, --out and --in-place need --fix: add it")
     else:
         with progress("doctor") as on_demo:
             report = diagnose(file, on_demo)

@@ -37,14 +37,14 @@ def download(
         bool, typer.Option("--overwrite", help="Fetch again what is there, and replace it.")
     ] = False,
     retries: Annotated[
-        int, typer.Option("--retries", min=0, help="Attempts in a row that bring nothing.")
+        int, typer.Option("--retries", min=0, help="Attempts in a row without progress.")
     ] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Download public demonstrations of robomimic and MimicGen.
 
-    What an interrupted download left is kept as FILE.part; the same command resumes it. Sizes and checksums are
-    compared with the catalogue, where it knows them.
+    An interrupted download is kept as FILE.part; the same command resumes it. Sizes and checksums are
+    compared with the catalogue, where it has them.
     """
     catalogue = load_catalogue(base_url=url)
     if list_:

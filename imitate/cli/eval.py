@@ -22,7 +22,7 @@ FAILED = 1
 
 
 class Mode(str, Enum):
-    """How episodes are played."""
+    """Way of playing the episodes."""
 
     auto = "auto"
     processes = "processes"
@@ -189,7 +189,7 @@ def command(
 
 
 def _checkpoints(agents: Sequence[Path], *, quiet: bool) -> list[Path]:
-    """The checkpoints that are meant; a line says which one a folder stands for."""
+    """Return the checkpoints; print which one a folder stands for."""
     from imitate.run_folder import find_checkpoint
 
     paths = [find_checkpoint(path) for path in agents]
@@ -207,7 +207,7 @@ def _refuse_mixture(
     overlay: bool,
     for_fqe: Sequence[object],
 ) -> None:
-    """Options that do not go together."""
+    """Refuse options that contradict each other."""
     if fqe and video is not None:
         raise ConfigError("--video shows episodes, and --fqe plays none: leave one of them out")
     if not fqe and any(value is not None for value in for_fqe):
@@ -221,7 +221,7 @@ def _refuse_mixture(
 
 
 def table(results: Sequence[EvalResult]) -> list[str]:
-    """Rows of numbers, a row per checkpoint."""
+    """Return the table's lines, a row per checkpoint."""
     header = ("checkpoint", "env", "success", "95 % interval", "return", "steps", "seconds")
     rows = [header]
     for result in results:
@@ -249,7 +249,7 @@ def table(results: Sequence[EvalResult]) -> list[str]:
 
 
 def mean_lines(results: Sequence[EvalResult]) -> list[str]:
-    """The mean success over the environments of each checkpoint, where there are several."""
+    """Return each checkpoint's mean success over its environments, where there are several."""
     rates: dict[str | None, list[float]] = {}
     for result in results:
         rates.setdefault(result.checkpoint, []).append(result.success_rate)
@@ -261,7 +261,7 @@ def mean_lines(results: Sequence[EvalResult]) -> list[str]:
 
 
 def comparison_lines(comparison: PairedComparison | None) -> list[str]:
-    """What two checkpoints on the same seeds say."""
+    """Return the lines of a comparison of two checkpoints on the same seeds."""
     if comparison is None:
         return []
     c = comparison
@@ -280,13 +280,13 @@ class _Successes:
         self._progress, self._successes = progress, 0
 
     def add(self, episode: Episode) -> None:
-        """One more episode has ended."""
+        """Count an episode that has ended."""
         self._successes += episode.success
         self._progress.advance(words=f"{self._successes} succeed")
 
 
 def _environments(path: Path, env: str | None, lang: str | None) -> list[dict[str, Any]]:
-    """Where a checkpoint is evaluated: in its own environments, those called ``env``, or the first under that name."""
+    """Return a checkpoint's evaluation environments: its own, those called ``env``, or the first under that name."""
     from imitate.evaluation.environments import named_env
     from imitate.policy.checkpoint import load_checkpoint
 

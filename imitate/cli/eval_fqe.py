@@ -55,7 +55,7 @@ def rank(
 
 
 def checkpoints_of(agent: Path) -> list[Path]:
-    """A checkpoint, or all of a run folder: those of epochs in order; the best and the last where there are none.
+    """Return a checkpoint, or all of a run folder: those of epochs in order, else the best and the last.
 
     Raises:
         CheckpointError: there is none.
@@ -74,7 +74,7 @@ def checkpoints_of(agent: Path) -> list[Path]:
 
 
 def data_of(checkpoint: Path) -> Path:
-    """The demonstrations that a checkpoint was trained on.
+    """Return the demonstrations that a checkpoint was trained on.
 
     Raises:
         ConfigError: they are not there, or are several files.
@@ -86,7 +86,7 @@ def data_of(checkpoint: Path) -> Path:
     if len(paths) != 1 or not paths[0].exists():
         named = ", ".join(map(str, paths)) or "none"
         raise ConfigError(
-            f"{checkpoint}: was trained on {named}: say with --data FILE on which demonstrations to judge it"
+            f"{checkpoint}: was trained on {named}: name the demonstrations to evaluate it on with --data FILE"
         )
     return paths[0]
 
@@ -114,7 +114,7 @@ def table(results: Sequence[FQEResult]) -> list[str]:
 
 
 def as_dict(result: FQEResult) -> dict[str, Any]:
-    """For JSON."""
+    """Return a result as plain values, for JSON."""
     return {
         "checkpoint": result.checkpoint,
         "value": result.value,

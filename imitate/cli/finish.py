@@ -1,4 +1,4 @@
-"""``imitate dataset finish``: a demonstration file from what an interrupted recording left."""
+"""``imitate dataset finish``: a demonstration file from an interrupted recording."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def finish(
         Path, typer.Argument(help="The .partial that a recording left, or the file it was to be.")
     ],
 ) -> None:
-    """Make a demonstration file of what an interrupted recording left.
+    """Make a demonstration file of an interrupted recording.
 
     Whole episodes are kept; the one that was running is lost. FILE.partial becomes FILE.
     """

@@ -1,4 +1,4 @@
-"""Help that is whole: examples below each sub-command, summaries that are not cut, tables as they were written."""
+"""Complete help texts: examples below each sub-command, summaries that are not cut, tables as they were written."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help.
+    """Return the end of a command's help.
 
     A backspace alone on a line keeps the lines after it from being filled into a paragraph.
     """

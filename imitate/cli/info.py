@@ -37,7 +37,7 @@ def command(
 
 
 def _newest_run(path: Path) -> Path:
-    """A folder of runs stands for its newest run; any other path for itself."""
+    """Return the newest run of a folder of runs; any other path as it is."""
     if not path.is_dir() or (path / "config.json").is_file():
         return path
     from imitate.run_folder import runs_in
@@ -46,7 +46,7 @@ def _newest_run(path: Path) -> Path:
 
 
 def _kind(path: Path) -> str:
-    """Module of the report about what lies there."""
+    """Return the module that reports on a path."""
     found = recognise(path)
     if path.is_dir() and found is not None and found.kind in _REPORTS:
         return _REPORTS[found.kind]
@@ -67,7 +67,7 @@ def _kind(path: Path) -> str:
 
 
 def _is_dataset(path: Path) -> bool:
-    """Whether a path is a dataset of another format, which is read through its conversion."""
+    """Return true for a dataset of another format, which is read through its conversion."""
     from imitate.data.formats.cached import convertible_format
 
     return path.exists() and convertible_format(path) is not None

@@ -51,7 +51,7 @@ The whole way, with a ready configuration:
 
 @dataclass(frozen=True)
 class Verb:
-    """Where a command lives and what it does.
+    """Module, function and summary of a command.
 
     Args:
         module: module of ``imitate.cli``.
@@ -198,14 +198,14 @@ VERBS = {
 
 
 class _LazyVerb(TyperCommand):
-    """Stands in the list of commands; imports the real one when it is called."""
+    """Placeholder in the list of commands; imports the real one when it is called."""
 
     def __init__(self, name: str, verb: Verb) -> None:
         super().__init__(name=name, help=verb.summary, short_help=verb.summary)
         self._name, self._verb = name, verb
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        """Hand over to the real command."""
+        """Make the context of the real command."""
         return self.load().make_context(info_name, args, parent=parent, **extra)
 
     def load(self) -> Any:
@@ -242,7 +242,7 @@ class _Verbs(TyperGroup):
     """The top level: finds commands by name, and turns a :class:`UserError` into one line and exit code 2."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names of the commands, in the order of the work."""
+        """Return the names of the commands, in the order of their use."""
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

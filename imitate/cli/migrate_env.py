@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from imitate.cli.curate import File, InPlace, Out, Overwrite, progress, target_of
-from imitate.cli.reports.replay import told
+from imitate.cli.reports.replay import replay_line
 from imitate.simulation.migrate import RECORDED_ENV_ARGS, MigrationReport, migrate_file
 
 
@@ -26,7 +26,7 @@ def migrate_env(
         int, typer.Option("--check", min=0, help="Replay so many demos, spread over the file.")
     ] = 3,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say and check what would change; write nothing.")
+        bool, typer.Option("--dry-run", help="Check and print what would change; write nothing.")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -49,7 +49,7 @@ def _lines(report: MigrationReport) -> list[str]:
     lines = [f"  {change}" for change in report.changes]
     scenes = ", ".join(f"{what} {count}" for what, count in report.scenes.items())
     lines += [f"  model_file of the demos: {scenes}"] if scenes else []
-    lines += [f"  {demo}: {told(replay)}" for demo, replay in report.replays.items()]
+    lines += [f"  {demo}: {replay_line(replay)}" for demo, replay in report.replays.items()]
     lines += [f"  not checked: {report.not_checked}"] if report.not_checked else []
     if report.written:
         return [

@@ -69,11 +69,11 @@ class Progress:
             self._bar = None
 
     def advance(self, count: float = 1, words: str = "") -> None:
-        """So much more is done; ``words`` say how it goes."""
+        """Count more work as done; ``words`` describe the state."""
         self.reach(self._done + count, words=words)
 
     def reach(self, done: float, total: float | None = None, words: str = "") -> None:
-        """So much is done, of ``total`` where that is now known."""
+        """Set the work done, and ``total`` where it is now known."""
         self._done, self._words = done, words
         self._total = self._total if total is None else total
         if self._bar is not None:
@@ -89,7 +89,7 @@ class Progress:
             typer.echo(line)
 
     def line(self) -> str:
-        """How far it is, in words."""
+        """Return the state in words."""
         of = "" if self._total is None else f"/{self._total:g}"
         parts = [f"{self._what}: {self._done:g}{of} {self._unit}s", self._words]
         passed = time.monotonic() - self._began

@@ -78,7 +78,7 @@ def command(
 ) -> None:
     """Record demonstrations by teleoperation.
 
-    The device's keys end an episode: success and failure keep it and say so,
+    The device's keys end an episode: success and failure keep it with a verdict,
     end keeps it without a verdict, discard and redo forget it, quit ends the
     recording. Each kept episode is on disk at once; after a crash resume with
     --append.

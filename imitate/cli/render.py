@@ -24,7 +24,7 @@ INTERRUPTED = 130
 
 
 class Segmentation(str, Enum):
-    """What gets a number of its own."""
+    """Unit that gets a number of its own in a segmentation."""
 
     instance = "instance"
     class_ = "class"
@@ -32,7 +32,7 @@ class Segmentation(str, Enum):
 
 
 class Storage(str, Enum):
-    """How images lie in the file."""
+    """Storage of images in the file."""
 
     raw = "raw"
     gzip = "gzip"
@@ -74,14 +74,14 @@ def render(
         ),
     ] = Storage.raw,
     jpeg_quality: Annotated[
-        int, typer.Option("--jpeg-quality", min=1, max=100, help="Of --storage jpeg.")
+        int, typer.Option("--jpeg-quality", min=1, max=100, help="Quality of --storage jpeg.")
     ] = 95,
     filter_key: FilterKey = None,
     demos: Names = None,
     first: First = None,
     keep_obs: Annotated[
         bool,
-        typer.Option("--keep-obs/--only-images", help="Whether recorded observations are copied."),
+        typer.Option("--keep-obs/--only-images", help="Copy the recorded observations."),
     ] = True,
     next_obs: Annotated[
         bool,

@@ -29,7 +29,7 @@ def options_of(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise UserError(f"'{word}': wanted key=value")
+            raise UserError(f"'{word}': expected key=value")
         try:
             options[key] = json.loads(value)
         except json.JSONDecodeError:
@@ -91,7 +91,7 @@ def _limits_in(path: Path) -> dict[str, Any]:
         raise UserError(f"--limits {path}: cannot be read: {error}") from error
     known = [field.name for field in fields(ActionLimits)]
     if not isinstance(read, dict):
-        raise UserError(f"--limits {path}: wanted an object with {', '.join(known)}")
+        raise UserError(f"--limits {path}: expected an object with {', '.join(known)}")
     for name in read:
         if name not in known:
             raise UserError(f"--limits {path}: unknown '{name}'; {nearest(name, known)}")

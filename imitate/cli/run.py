@@ -100,7 +100,7 @@ def command(
 ) -> None:
     """Run a policy on a robot at a fixed rate, within limits.
 
-    The robot is stopped at the end, at Ctrl-C, and when going on is not safe:
+    The robot is stopped at the end, at Ctrl-C, and when it is not safe to continue:
     late steps, old observations, a frozen camera, no action for a second, an
     action that is not finite, a hanging driver. This is no safety function:
     keep a hand on the emergency stop.
@@ -152,7 +152,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Result:
-    """One episode: its report, or why the robot was stopped."""
+    """Outcome of an episode: its report, or the reason of a stop."""
 
     number: int
     success: bool | None
@@ -255,7 +255,7 @@ def _in_background(
 
     if not hasattr(policy, "predict_chunk"):
         raise UserError(
-            "--async is for checkpoints; a server's policy is asked at every control step"
+            "--async is for checkpoints; a server's policy is called at every control step"
         )
     return stack.enter_context(
         AsynchronousPolicy(policy, rate_hz, execute=execute, join=join)  # type: ignore[arg-type]

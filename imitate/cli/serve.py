@@ -52,7 +52,7 @@ def command(
     """Serve a policy over WebSocket.
 
     Clients are imitate.deploy.RemotePolicy, `imitate run ws://HOST:PORT`, and
-    openpi's client. Each connection has a memory of its own; observations that
+    openpi's client. Each connection has a state of its own; observations that
     wait together are answered by one prediction.
 
     Exit codes: 0 ended by Ctrl-C or SIGTERM; 2 invalid input.
@@ -108,7 +108,7 @@ def command(
 
 
 def read_token(path: Path | None) -> str | None:
-    """The token in a file, without the line's end.
+    """Read the token in a file, without the line's end.
 
     Raises:
         UserError: the file cannot be read or is empty.
@@ -120,7 +120,7 @@ def read_token(path: Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--token-file {path}: cannot be read: {error}") from error
     if not token or len(token.split()) != 1 or not token.isascii():
-        raise UserError(f"--token-file {path}: wanted one word of ASCII characters")
+        raise UserError(f"--token-file {path}: expected one word of ASCII characters")
     return token
 
 

@@ -73,7 +73,7 @@ def _object(text: str) -> dict[str, Any]:
         raise ConfigError(f"--kwargs: {text} is no JSON ({error})") from error
     if not isinstance(value, dict):
         raise ConfigError(
-            f"--kwargs: {text}: wanted a JSON object, such as '{{\"max_steps\": 200}}'"
+            f"--kwargs: {text}: expected a JSON object, such as '{{\"max_steps\": 200}}'"
         )
     return value
 

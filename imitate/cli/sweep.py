@@ -57,7 +57,7 @@ def sweep(
         typer.Option("--statistic", help="Of the seeds; iqm is the interquartile mean (>= 4)."),
     ] = "mean",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the runs and what is done of them.")
+        bool, typer.Option("--dry-run", help="Only list the runs and their state.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,

@@ -43,14 +43,14 @@ class PublicFile:
 
 
 def catalogue_path() -> Path:
-    """The file: in an installed package, or at a clone's root."""
+    """Return the path of the file: in an installed package, or at a clone's root."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "catalogue.json"
     return installed if installed.is_file() else package.parent / "datasets" / "catalogue.json"
 
 
 def load_catalogue(path: Path | None = None, base_url: str | None = None) -> list[PublicFile]:
-    """All files of the catalogue, in its order.
+    """Read all files of the catalogue, in its order.
 
     Args:
         path: another catalogue than the one that comes with the package.
@@ -83,7 +83,7 @@ def load_catalogue(path: Path | None = None, base_url: str | None = None) -> lis
 
 
 def download_advice(path: str) -> str | None:
-    """The commands that bring a file whose path ends as one of the catalogue does; None where none does.
+    """Return the commands that download a file whose path ends as one of the catalogue does; None without one.
 
     Args:
         path: such as ``datasets/lift/ph/low_dim_v15.hdf5``: the task, the kind of demonstrations, the name.
@@ -105,10 +105,10 @@ def download_advice(path: str) -> str | None:
 
 
 def chosen(files: Sequence[PublicFile], names: Sequence[str]) -> list[PublicFile]:
-    """The files called so; ``*`` stands for any letters, as in ``robomimic/*/ph/low_dim``.
+    """Return the files of these names; ``*`` stands for any letters, as in ``robomimic/*/ph/low_dim``.
 
     Raises:
-        UserError: a name fits no file; the message says which are near.
+        UserError: a name fits no file; the message lists the nearest.
     """
     found: dict[str, PublicFile] = {}
     for name in names:

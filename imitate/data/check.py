@@ -34,9 +34,9 @@ def check_dataset(
     Args:
         path: the HDF5 file.
         filter_key: check the demos of this mask; None: all.
-        modalities: modality per observation key that a policy wants; None: the keys of the first demo, any modality.
+        modalities: modality per observation key that a policy needs; None: the keys of the first demo, any modality.
         action_keys: arrays that are actions.
-        bounded_actions: whether actions must lie in [-1, 1].
+        bounded_actions: true if actions must lie in [-1, 1].
 
     Raises:
         DatasetError: one line that names the file, the demo, the key and what to do.
@@ -64,7 +64,7 @@ def check_dataset(
 def _keys_of(
     file: DatasetFile, demo: str, modalities: Mapping[str, str] | None, action_keys: Sequence[str]
 ) -> list[str]:
-    """The arrays to check: those of one demo, and those that are wanted."""
+    """Return the arrays to check: those of one demo, and those that are required."""
     obs = file.obs_keys(demo) if modalities is None else list(modalities)
     keys = ["actions", *action_keys, *(key for key in SCALARS if file.has(demo, key))]
     keys += [f"obs/{key}" for key in obs]
@@ -74,7 +74,7 @@ def _keys_of(
 
 
 def no_demos(file: DatasetFile, filter_key: str | None) -> DatasetError:
-    """The error for an empty selection."""
+    """Return the error for an empty selection."""
     if filter_key is None:
         return DatasetError(f"{file.path}: there is no demo under 'data': collect some first")
     return DatasetError(

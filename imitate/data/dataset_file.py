@@ -41,5 +41,5 @@ class DatasetFile(DemoFile):
             super().__init__(path, swmr=swmr, hdf5_path=as_demonstration_file(path))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Digests that tell this file's content from another's: see :mod:`imitate.data.file.fingerprint`."""
+        """Return digests that tell this file's content from another's: see :mod:`imitate.data.file.fingerprint`."""
         return fingerprint(self)

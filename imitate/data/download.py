@@ -32,7 +32,7 @@ _PASSING = (408, 425, 429, 500, 502, 503, 504)
 
 @dataclass(frozen=True)
 class Downloaded:
-    """What came of a download.
+    """Result of a download.
 
     Attributes:
         verified: 'sha256'; or 'size' or 'structure' where no checksum is known.
@@ -49,12 +49,12 @@ class Downloaded:
     fetched_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
 OnBytes = Callable[[int, "int | None"], None]
-"""Told of the bytes there are, and of how many there will be, where that is known."""
+"""Called with the bytes there are, and with their final number, where that is known."""
 
 
 def download(
@@ -68,7 +68,7 @@ def download(
 ) -> Downloaded:
     """Fetch a demonstration file.
 
-    Until it is whole and verified it lies in ``<target>.part``; a later call goes on there, if the server still has the
+    Until it is whole and verified it is called ``<target>.part``; a later call resumes it, if the server still has the
     same file. Proxies are those of the environment (``https_proxy`` ...).
 
     Args:
@@ -80,7 +80,7 @@ def download(
         on_bytes: for a progress bar.
 
     Raises:
-        DatasetError: the server has no such file, it cannot be reached, the disk is too small, what came is not what
+        DatasetError: the server has no such file, it cannot be reached, the disk is too small, the content is not what
             the catalogue says, or ``target`` is there with other content.
     """
     if urlsplit(wanted.url).scheme not in ("http", "https"):
@@ -102,7 +102,7 @@ def download(
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Compute the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -111,7 +111,7 @@ def sha256_of(path: Path) -> str:
 
 
 class _Part:
-    """A download in progress: its bytes, and beside them what tells whether the server still has the same file."""
+    """A download in progress: its bytes, and beside them the marks by which the server's file is recognised."""
 
     def __init__(self, target: Path, url: str) -> None:
         self.path = target.with_name(target.name + ".part")
@@ -130,7 +130,7 @@ class _Part:
         return self.path.stat().st_size if self.path.is_file() else 0
 
     def restart(self, headers: Message) -> None:
-        """Empty, for the file that this answer is about."""
+        """Empty the part, for the file of this answer."""
         self.forget()
         # A weak ETag does not promise equal bytes.
         etag = headers.get("ETag")
@@ -161,7 +161,7 @@ def _there_already(wanted: PublicFile, target: Path) -> Downloaded:
 def _fetch(
     wanted: PublicFile, part: _Part, retries: int, wait_s: float, on_bytes: OnBytes | None
 ) -> int:
-    """Fill the part; the number of bytes that came."""
+    """Fill the part; return the number of bytes fetched."""
     fetched, failures = 0, 0
     while True:
         before = part.size
@@ -192,7 +192,7 @@ def _fetch(
 
 
 def _one_request(wanted: PublicFile, part: _Part, on_bytes: OnBytes | None) -> bool:
-    """Ask for what is missing and write what comes; whether the part is now whole."""
+    """Request the missing bytes and write them; return true if the part is now whole."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "imitate"}
     start = part.size
     if start and part.validator:
@@ -211,7 +211,7 @@ def _one_request(wanted: PublicFile, part: _Part, on_bytes: OnBytes | None) -> b
         if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(
             f"bytes {start}-"
         ):
-            # No ranges here, or another file by now: all of it comes.
+            # The server knows no ranges, or has another file by now: it sends the whole file.
             if answer.status == 206:
                 part.forget()
                 return False
@@ -229,7 +229,7 @@ def _one_request(wanted: PublicFile, part: _Part, on_bytes: OnBytes | None) -> b
 
 
 def _total(headers: Message, start: int) -> int | None:
-    """Size of the whole file by an answer's headers."""
+    """Return the size of the whole file by an answer's headers."""
     _, _, total = headers.get("Content-Range", "").rpartition("/")
     if total.isdigit():
         return int(total)
@@ -259,7 +259,7 @@ def _raise_if_disk_is_full(error: Exception, part: _Part) -> None:
 
 
 def _verified(wanted: PublicFile, part: _Part, digest: str) -> str:
-    """By what the content was checked; a part with another content is removed."""
+    """Check the content and return the kind of check; remove a part with another content."""
     size = part.size
     if wanted.size_bytes is not None and size != wanted.size_bytes:
         part.forget()
@@ -284,7 +284,7 @@ def _verified(wanted: PublicFile, part: _Part, digest: str) -> str:
 
 
 def _check_structure(path: Path, shown: str) -> None:
-    """An HDF5 file with at least one demo that has actions."""
+    """Refuse a file that is no HDF5 file with a demo that has actions."""
     with DatasetFile(path) as file:
         demos = file.demos()
         if not demos:
@@ -296,7 +296,7 @@ def _advice(code: int) -> str:
     if code in (404, 410):
         return "the file is not there (any more): look at the publisher's page, or name another server with --url"
     if code in (401, 403):
-        return "it wants a login: download it with a browser"
+        return "it requires a login: download it with a browser"
     return "try later"
 
 

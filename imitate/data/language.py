@@ -1,4 +1,4 @@
-"""Tasks in words: what the robot was told in each demo, and the vector that a policy reads in its place."""
+"""Instructions in words: one per demo, and the vector that a policy reads in its place."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from imitate.errors import ConfigError, UserError, nearest
 LANGUAGE_KEY = "lang_emb"
 """The observation that holds the vector of the instruction."""
 TASK_ATTRS = ("language", "task_id")
-"""Attributes of a demo that say what the robot was told."""
+"""Attributes of a demo that hold its instruction."""
 
 
 @dataclass(frozen=True, eq=False)
 class Instructions:
-    """The instructions that are known, with a vector each.
+    """Known instructions, with a vector each.
 
     Attributes:
         names: distinct instructions; the number of one is its ``task_id``.
@@ -36,20 +36,20 @@ class Instructions:
 
     @classmethod
     def one_hot(cls, names: Iterable[str]) -> Self:
-        """Without any model of language: instruction i of the sorted ones is the i-th unit vector."""
+        """Make a table without a language model: instruction i of the sorted ones is the i-th unit vector."""
         known = tuple(sorted(set(names)))
         return cls(known, np.eye(len(known), dtype=np.float32))
 
     @classmethod
     def texts(cls, names: Iterable[str], size: int) -> Self:
-        """Instructions whose vectors are their ``size`` UTF-8 bytes."""
+        """Make a table whose vectors are the instructions' ``size`` UTF-8 bytes."""
         known = tuple(sorted(set(names)))
         vectors = np.array([_bytes_of(name, size) for name in known], dtype=np.float32)
         return cls(known, vectors.reshape(-1, size), are_texts=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """A table that a text encoder has made: an .npz file with ``instructions`` (N,) and ``embeddings`` (N, D).
+        """Read a table that a text encoder has made: an .npz file with ``instructions`` (N,) and ``embeddings`` (N, D).
 
         Raises:
             ConfigError: there is no such file, or it holds something else.
@@ -67,7 +67,7 @@ class Instructions:
         if not fits or names.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
             raise ConfigError(
                 f"train.language_embeddings: {path}: instructions are {names.dtype} {names.shape} and embeddings "
-                f"{vectors.dtype} {vectors.shape}: wanted text (N,) and numbers (N, D), N at least 1"
+                f"{vectors.dtype} {vectors.shape}: expected text (N,) and numbers (N, D), N at least 1"
             )
         if len(set(names.tolist())) < len(names) or not np.isfinite(vectors).all():
             raise ConfigError(
@@ -82,7 +82,7 @@ class Instructions:
         return int(self.vectors.shape[1])
 
     def number(self, name: str) -> int:
-        """The ``task_id`` of an instruction.
+        """Return the ``task_id`` of an instruction.
 
         Raises:
             UserError: it is not known; the message lists those that are.
@@ -97,20 +97,20 @@ class Instructions:
         )
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """(D,) the vector of an instruction."""
+        """Return the vector (D,) of an instruction."""
         if self.are_texts:
             return _bytes_of(name, self.size)
         vector: NDArray[np.float32] = self.vectors[self.number(name)]
         return vector
 
     def to_dict(self) -> dict[str, Any]:
-        """For a checkpoint: lists and numbers."""
+        """Return lists and numbers, for a checkpoint."""
         saved = {"instructions": list(self.names), "embeddings": self.vectors.tolist()}
         return {**saved, "are_texts": True} if self.are_texts else saved
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
+        """Make the table from the result of :meth:`to_dict`."""
         vectors: ArrayLike = saved["embeddings"]
         return cls(
             tuple(saved["instructions"]),
@@ -123,13 +123,13 @@ def _bytes_of(text: str, size: int) -> NDArray[np.float32]:
     data = text.encode()
     if len(data) > size:
         raise UserError(
-            f"instruction '{text}' has {len(data)} bytes; wanted at most {size} (train.language_bytes)"
+            f"instruction '{text}' has {len(data)} bytes; expected at most {size} (train.language_bytes)"
         )
     return np.frombuffer(data.ljust(size, b"\0"), dtype=np.uint8).astype(np.float32)
 
 
 def instruction_of(attrs: Mapping[str, Any], given: str | None = None) -> str | None:
-    """What the robot was told in a demo.
+    """Return the instruction of a demo.
 
     Args:
         attrs: of the demo.

@@ -58,7 +58,7 @@ def test_in_place_keeps_the_old_file(file):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--to", "absolute"], "where to?"),
+        (["--to", "absolute"], "no file to write"),
         (["--out", "new.hdf5"], "nothing to do"),
         (["--out", "new.hdf5", "--to", "absolute", "--pose-keys", "hand_pos"], "two values"),
         (["--out", "new.hdf5", "--to", "absolute", "--scale", "0,1"], "two numbers above 0"),

@@ -151,7 +151,7 @@ def test_init_writes_a_file_that_check_finds_good(tmp_path):
     assert f"imitate train --config {out}" in done.stderr
     assert run("check", str(out)).stdout == f"{out}: good\n"
     again = run("init", str(demos), "--out", str(out))
-    assert "exists already: name another with --out, or say --overwrite" in str(again.exception)
+    assert "exists already: name another with --out, or add --overwrite" in str(again.exception)
 
 
 def test_init_prints_json_alone_to_the_pipe(tmp_path):

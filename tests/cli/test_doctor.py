@@ -460,9 +460,9 @@ def test_text(clean):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--fix"], "where to?"),
-        (["--fix", "--out", "new.hdf5", "--in-place"], "where to?"),
-        (["--out", "new.hdf5"], "belong to --fix"),
+        (["--fix"], "no file to write"),
+        (["--fix", "--out", "new.hdf5", "--in-place"], "no file to write"),
+        (["--out", "new.hdf5"], "need --fix"),
         (["--fix", "--out", "new.hdf5"], "nothing to repair"),
         (["--fix", "--only", "nam", "--out", "new.hdf5"], "no finding 'nam'"),
     ],

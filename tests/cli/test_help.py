@@ -81,7 +81,7 @@ def test_summaries_of_the_top_level_fit_one_line(name):
 
 def test_tables_in_help_keep_their_lines():
     lines = help_of("check-algo").splitlines()
-    assert "  observations  those of the configuration are there" in lines
+    assert "  observations  the environment gives those of the configuration" in lines
     assert "  weights       those with a gradient move" in lines
 
 

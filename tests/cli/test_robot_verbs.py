@@ -176,7 +176,7 @@ def test_the_persons_verdict_counts_and_what_is_discarded_is_not_recorded(checkp
         (("run", "CKPT", "--robot", "panda", "--rate-hz", "10"), "there is no robot 'panda'"),
         (
             ("run", "CKPT", "--robot", "sim", "--rate-hz", "10", "--robot-arg", "x"),
-            "wanted key=value",
+            "expected key=value",
         ),
         (
             ("run", "CKPT", "--robot", "sim", "--rate-hz", "10", "--limits", "no.json"),

@@ -76,7 +76,7 @@ def test_from_a_description_and_back_to_a_robot(file, tmp_path):
     ("words", "message"),
     [
         (("--env", "a:B-v0"), "--in-place"),
-        (("--env", "a:B-v0", "--kwargs", "[1]", "--in-place"), "wanted a JSON object"),
+        (("--env", "a:B-v0", "--kwargs", "[1]", "--in-place"), "expected a JSON object"),
         (("--env", "a:B-v0", "--kwargs", "{", "--in-place"), "is no JSON"),
         (("--env", "gone.json", "--in-place"), "cannot be read as JSON"),
     ],

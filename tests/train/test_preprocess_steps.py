@@ -164,7 +164,7 @@ def test_tokenized_instructions(data, tmp_path):
     tokens = batch["obs"]["lang_emb"][0]
     assert torch.equal(tokens, served["lang_emb"])
     assert tokens.tolist()[3:] == [0, 0]  # three words
-    with pytest.raises(UserError, match="has 33 bytes; wanted at most 32"):
+    with pytest.raises(UserError, match="has 33 bytes; expected at most 32"):
         policy.start_episode(lang="x" * 33)
 
 

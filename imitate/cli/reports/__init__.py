@@ -1,1 +1,1 @@
-"""What ``imitate info`` tells of each kind of file: plain values for JSON, and lines for a person."""
+"""Reports of ``imitate info`` on each kind of file: plain values for JSON, and lines for a person."""

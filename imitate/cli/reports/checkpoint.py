@@ -1,4 +1,4 @@
-"""A checkpoint."""
+"""Report on a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REASONS = {
 
 
 def describe(path: Path) -> Report:
-    """What was trained, on what, how far, and with which settings other than the defaults."""
+    """Describe a checkpoint: algorithm, data, progress, and the settings that differ from the defaults."""
     ckpt = load_checkpoint(path)
     algo = algo_from_checkpoint(ckpt, source=path)
     defaults = load_config({"algo_name": ckpt["algo_name"]}).to_dict()
@@ -124,7 +124,7 @@ def _origin(report: Report) -> list[tuple[str, str]]:
 
 
 def _reason(report: Report) -> str:
-    """Why it was kept, where its file name is one of a run."""
+    """Return the reason for which a run kept the file, by its name."""
     reason = REASONS.get(Path(report["path"]).name)
     return "" if reason is None else f" ({reason})"
 

@@ -1,4 +1,4 @@
-"""A demonstration file."""
+"""Report on a demonstration file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def describe(path: Path) -> Report:
 
 
 def _keys(file: DatasetFile, demos: Sequence[str]) -> list[Report]:
-    """Each array below a demo: shape of one step, dtype, and in how many demos it is so."""
+    """List the arrays below a demo: shape of one step, dtype, and number of such demos."""
     found: dict[str, dict[tuple[tuple[int, ...], str], int]] = {}
     for demo in demos:
         for name in file.keys(demo):
@@ -125,7 +125,7 @@ def lay_out(report: Report) -> Iterator[str]:
 
 
 def _repeats_obs(entry: Report, entries: Sequence[Report]) -> bool:
-    """Whether a next observation has the form of its observation in as many demos."""
+    """Return true if a next observation has the form of its observation, in as many demos."""
     group, _, name = entry["key"].partition("/")
     return group == "next_obs" and {**entry, "key": f"obs/{name}"} in entries
 

@@ -40,10 +40,10 @@ def shape_words(shape: Sequence[int]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four significant digits; a dash for None."""
+    """Format a number with four significant digits; a dash for None."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def percent(value: float | None) -> str:
-    """Whole percent; a dash for None."""
+    """Format a share as whole percent; a dash for None."""
     return "-" if value is None else f"{100 * value:.0f} %"

@@ -1,12 +1,12 @@
-"""One line about a demonstration that was played again."""
+"""Description of a replayed demonstration, in one line."""
 
 from __future__ import annotations
 
 from imitate.simulation.replay_check import Replay
 
 
-def told(replay: Replay) -> str:
-    """How far it went from the recorded one, and whether it solved the task."""
+def replay_line(replay: Replay) -> str:
+    """Describe a replay: its distance from the recording, and the success of both."""
     solved = {True: "solved", False: "not solved", None: "unknown"}
     observed = "" if replay.obs_error_m is None else f" (observations {_mm(replay.obs_error_m)} mm)"
     return (

@@ -21,7 +21,7 @@ _CURVE_POINTS = 8
 
 
 def describe(path: Path) -> Report:
-    """How far a run is, its best evaluation, its checkpoints, and points of its curve."""
+    """Describe a run: its progress, best evaluation, checkpoints, and points of its curve."""
     folder = RunFolder(path)
     config = _read_json(folder.config)
     if "algo_name" not in config:
@@ -121,7 +121,7 @@ def lay_out(report: Report) -> Iterator[str]:
         words = f"{entry['name']}: {KeptCheckpoint(**entry).words}"
         rows.append(("" if place else "checkpoints", words))
     if report["status"] != "finished":
-        rows.append(("to go on", f"imitate train --resume {report['path']}"))
+        rows.append(("to resume", f"imitate train --resume {report['path']}"))
     yield from pairs(rows)
     if report["curve"]:
         yield ""

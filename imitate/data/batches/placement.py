@@ -12,7 +12,7 @@ from imitate.errors import DatasetError
 
 CACHE_MODES = ("auto", "all", "low_dim", None)
 _SHARE_OF_FREE = 0.8
-"""Of the free memory, what 'auto' takes at most: networks and simulators need some too."""
+"""Largest share of the free memory that 'auto' takes: networks and simulators need some too."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ Progress = Callable[[int, int], None]
 
 
 def _silent(done: int, total: int) -> None:
-    """No progress is shown."""
+    """Ignore the progress."""
 
 
 def subset(
@@ -83,7 +83,7 @@ def rename_keys(
             raise DatasetError(f"{source}: '{old}' is a group: name one array in it")
         if not all(new.split("/")):
             raise DatasetError(
-                f"{source}: '{new}' is no name of an array: wanted one such as 'obs/object'"
+                f"{source}: '{new}' is no name of an array: expected one such as 'obs/object'"
             )
         taken = known.difference(renamed) | {n for o, n in renamed.items() if o != old}
         if any(

@@ -33,7 +33,7 @@ def set_env_args(
     """
     missing = [key for key in ("env_name", "type") if env_args.get(key) is None]
     if missing:
-        raise DatasetError(f"{source}: env_args need '{missing[0]}': say it with --env or --type")
+        raise DatasetError(f"{source}: env_args need '{missing[0]}': give it with --env or --type")
     with DatasetFile(source) as file:
         file.check_confined()
         before = file.env_meta

@@ -21,7 +21,7 @@ Masks = dict[str, list[str]]
 
 
 def _silent(done: int, total: int) -> None:
-    """No progress is shown."""
+    """Ignore the progress."""
 
 
 def split(
@@ -41,7 +41,7 @@ def split(
         source: the file.
         target: a copy, or the file itself, of which only the masks change then.
         ratio: share of the demos that validate, in (0, 1); at least one demo on either side.
-        seed: of the draw.
+        seed: of the random split.
         filter_key: split the demos of this mask; None: all.
         success: split only the demos that solve their task (True) or fail (False), into neither mask the others.
         overwrite: replace masks of these names.
@@ -55,7 +55,7 @@ def split(
     """
     if not 0 < ratio < 1:
         raise DatasetError(
-            f"{source}: ratio {ratio:g} is no share: wanted a number between 0 and 1"
+            f"{source}: ratio {ratio:g} is no share: expected a number between 0 and 1"
         )
     with DatasetFile(source) as file:
         names = file.demos(filter_key)
@@ -114,13 +114,13 @@ def add_filter_key(
 
 
 def failures_among(path: Path, demos: Sequence[str]) -> int:
-    """How many of the demos say of themselves that they fail, by their attribute ``success``."""
+    """Count the demos that failed, by their attribute ``success``."""
     with DatasetFile(path) as file:
         return sum(file.success(demo) is False for demo in demos)
 
 
 def _check(file: DemoFile, chosen: Mapping[str, Sequence[str]], overwrite: bool) -> None:
-    """Masks are replaced only where that is wanted, and none is written into a file that leads out of itself."""
+    """Refuse to replace masks without ``overwrite``, and to write into a file with links to other files."""
     file.check_confined()
     there = file.filter_keys()
     changed = [name for name, demos in chosen.items() if there.get(name, demos) != demos]

@@ -1,4 +1,4 @@
-"""One file from many."""
+"""Merge of several files into one."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _new_names(sources: Sequence[Path]) -> list[Names]:
 
 
 def _check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> set[str]:
-    """The arrays to leave out.
+    """Return the arrays to leave out.
 
     Raises:
         DatasetError: other environments, arrays or shapes than in the first file.
@@ -107,7 +107,7 @@ def _check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> s
         other = next(i for i, env in enumerate(environments) if env != environments[0])
         raise DatasetError(
             f"{sources[other]}: environment {environments[other]}, but {environments[0]} in {sources[0]}: "
-            "merge files of one environment, or say --any-env"
+            "merge files of one environment, or add --any-env"
         )
     if any(scale != scales[0] for scale in scales):
         raise DatasetError(

@@ -1,4 +1,4 @@
-"""Files with rescaled actions, for programs that want them so, and back."""
+"""Rescaling of a file's actions, for programs that need it, and back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def normalize_actions(
 
 
 def undo(source: Path, target: Target, on_demo: Progress = lambda done, total: None) -> ActionScale:
-    """Write a copy whose ``actions`` are again what the robot was sent, up to rounding.
+    """Write a copy whose ``actions`` are again the robot's commands, up to rounding.
 
     Returns:
         offset and scale of the source.

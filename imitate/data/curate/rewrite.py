@@ -33,7 +33,7 @@ STEP_ARRAYS = frozenset(
 
 
 def is_per_step(key: str) -> bool:
-    """Whether an array of this name holds one value per step in this format; of others nothing is known."""
+    """Return true if an array of this name holds one value per step in this format."""
     return key in STEP_ARRAYS or key.startswith(("obs/", "next_obs/", "action_dict/"))
 
 
@@ -50,20 +50,20 @@ class Rows:
     done: NDArray[np.int64]
 
     def of(self, key: str) -> NDArray[np.int64]:
-        """Those of one array."""
+        """Return the rows of one array."""
         return self.seen if key.startswith(("obs/", "next_obs/")) else self.done
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What is different in the copy.
+    """Differences between a file and its copy.
 
     Attributes:
         demos: those to keep, in any order; None: all.
         drop: arrays to leave out, such as 'obs/object'.
         rename: new name of an array by its old one.
         rows: by demo, where not all are kept; of arrays with a row per step.
-        values: by array (its old name), what is made of its steps; called with pieces of a few steps.
+        values: by array (its old name), a function of its steps; called with pieces of a few steps.
         masks: filter keys to write; None: those of the file. Names of demos that are not kept go in either case.
         attrs: attributes of ``data`` to set; None removes one.
     """
@@ -77,7 +77,7 @@ class Changes:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
     def touches(self, demo: str) -> bool:
-        """Whether a demo is not copied as it is."""
+        """Return true if a demo is not copied as it is."""
         return bool(self.drop or self.rename or self.values or demo in self.rows)
 
 
@@ -126,7 +126,7 @@ def rewrite(
 
 @contextmanager
 def copying(file: DemoFile, demo: str) -> Iterator[None]:
-    """As :meth:`DemoFile.reading`, except that a full disk is the fault of the file that is written."""
+    """Do as :meth:`DemoFile.reading`, but leave a full disk to the file that is written."""
     try:
         with file.reading(f"demo '{demo}'"):
             yield
@@ -137,7 +137,7 @@ def copying(file: DemoFile, demo: str) -> Iterator[None]:
 
 
 def read_masks(file: DemoFile) -> dict[str, list[str]]:
-    """The masks of a file, none of them refused for names that are not in it."""
+    """Read the masks of a file, also names of demos that are not in it."""
     known = set(file.demos())
     return {key: [d for d in demos if d in known] for key, demos in file.filter_keys().items()}
 
@@ -266,7 +266,7 @@ def _copy_array(
 def _of_jpegs(
     change: Callable[[Values], Values], frame: tuple[int, ...]
 ) -> Callable[[Values], Values]:
-    """A change of images, for frames that are compressed one by one."""
+    """Return a change of images as a change of frames that are compressed one by one."""
 
     def changed(frames: Values) -> Values:
         images = change(decode_jpegs(frames, frame))
@@ -281,7 +281,7 @@ def _of_jpegs(
 
 
 def _chunks(old: h5py.Dataset, first: Values) -> tuple[int, ...] | bool | None:
-    """As they were where the shape allows it."""
+    """Return the old chunks where the shape allows them."""
     if old.chunks is None:
         return None
     fits = first.shape[1:] == old.shape[1:] and len(first) >= old.chunks[0]
@@ -299,7 +299,7 @@ def _rows(
 
 
 def check_keys(file: DemoFile, keys: Collection[str]) -> None:
-    """Each of ``keys`` is an array, or a group of arrays, of at least one demo.
+    """Refuse a key that is no array or group of arrays of any demo.
 
     Raises:
         DatasetError: one is not; with the nearest.

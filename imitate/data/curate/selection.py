@@ -1,4 +1,4 @@
-"""Which demos of a file: by number, name, success, length or return."""
+"""Selection of demos by number, name, success, length or return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Selection:
         max_length: largest number of steps.
         min_return: least sum of rewards.
         max_return: largest sum of rewards.
-        first: of what is left, so many.
+        first: at most this many of the demos left.
         seed: draw ``first`` demos at random instead of the first ones.
     """
 
@@ -39,10 +39,10 @@ class Selection:
 
 
 def select(file: DemoFile, selection: Selection) -> list[str]:
-    """Names of the demos that fulfil all conditions, in natural order.
+    """Return the names of the demos that fulfil all conditions, in natural order.
 
     Raises:
-        DatasetError: a name that the file lacks, or what a condition asks for is not recorded.
+        DatasetError: a name that the file lacks, or a condition on a value that is not recorded.
     """
     names = file.demos(selection.filter_key)
     if selection.demos is not None:
@@ -59,7 +59,7 @@ def select(file: DemoFile, selection: Selection) -> list[str]:
 
 
 def check_demos(file: DemoFile, demos: Sequence[str]) -> None:
-    """All names are demos of the file.
+    """Refuse names that are no demos of the file.
 
     Raises:
         DatasetError: one is not; with the nearest.
@@ -88,7 +88,7 @@ def _between(value: float, low: float | None, high: float | None) -> bool:
 
 
 def solved(file: DemoFile, demo: str) -> bool:
-    """Whether a demo solves its task.
+    """Return true if a demo solves its task.
 
     Raises:
         DatasetError: neither the attribute ``success`` nor rewards say so.

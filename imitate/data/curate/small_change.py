@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 def change(
     source: Path, target: Target, put: Callable[[ConfinedFile], None], on_mb: Progress
 ) -> None:
-    """Into a copy, byte for byte otherwise; or into the file itself, in one step that a kill cannot leave half done.
+    """Change a copy that is otherwise equal byte for byte, or the file itself, in one step that a kill cannot halve.
 
     Args:
         source: the file.

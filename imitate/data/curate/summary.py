@@ -28,7 +28,7 @@ def summarize(
     keys: list[str] | None = None,
     on_key: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, KeyStats]:
-    """Statistics over all steps, shaped like one step; images per channel, as stored.
+    """Compute statistics over all steps, shaped like one step; images per channel, as stored.
 
     Args:
         path: the file.
@@ -55,7 +55,7 @@ def summarize(
 
 
 def key_statistics(extents: Extents, demos: Sequence[str], key: str) -> KeyStats:
-    """Statistics of one array over all steps of demos, shaped like one step; images per channel, as stored.
+    """Compute the statistics of an array over all steps, shaped like one step; images per channel, as stored.
 
     Raises:
         DatasetError: a demo has no such array, it differs in shape, or holds no numbers.
@@ -83,7 +83,7 @@ def _extent(extents: Extents, demo: str, key: str) -> Extent:
 def _pieces(
     extents: Extents, demos: Sequence[str], key: str, step: tuple[int, ...]
 ) -> Iterator[NDArray[Any]]:
-    """Values of all demos, (n, *step), in pieces of a few megabytes."""
+    """Yield the values of all demos, (n, *step), in pieces of a few megabytes."""
     for demo in demos:
         shape, dtype, _ = _extent(extents, demo, key)
         if shape[1:] != step or dtype.kind not in "fiub":
@@ -97,7 +97,7 @@ def _pieces(
 
 
 def _pixel_statistics(pieces: Iterator[NDArray[Any]], step: tuple[int, ...]) -> KeyStats:
-    """Per channel, in whole numbers; summed up per pixel first, because reductions along long rows are fast."""
+    """Compute statistics per channel in whole numbers, first summed per pixel: reductions along long rows are fast."""
     count = 0
     sums = np.zeros((2, math.prod(step)), dtype=np.uint64)
     low = np.full(math.prod(step), 255, dtype=np.uint8)
@@ -122,7 +122,7 @@ def _pixel_statistics(pieces: Iterator[NDArray[Any]], step: tuple[int, ...]) -> 
 
 
 def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
-    """Per column of rows so wide. Many rows are taken as one, which makes the reductions several times faster."""
+    """Compute statistics per column of rows so wide; many rows are taken as one, which is several times faster."""
     group = max(1, _WIDE // width)
     rest: list[NDArray[Any]] = []
     rows = 0
@@ -151,7 +151,7 @@ def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
 
 
 def _joined(parts: list[tuple[int, KeyStats]], width: int) -> KeyStats:
-    """Statistics of all rows from those of parts, each of which holds one group of columns or several side by side."""
+    """Join statistics of parts, each of which holds one group of columns or several side by side."""
     groups = [stats.mean.size // width for _, stats in parts]
     weights = np.repeat([n / k for (n, _), k in zip(parts, groups, strict=True)], groups)
     means, stds, lows, highs = (

@@ -1,4 +1,4 @@
-"""Where a tool writes: a new file that appears whole or not at all, or the old one, which is kept as a backup."""
+"""Target of a tool: a new file that appears whole or not at all, or the old one, which is kept as a backup."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Target:
 
     @property
     def path(self) -> Path:
-        """The file that is there at the end."""
+        """Path of the file at the end."""
         path = self.out or self.source
         if path is None:
             raise DatasetError("no file to write: name one")
@@ -42,7 +42,7 @@ class Target:
 
     @contextmanager
     def writing(self) -> Iterator[Path]:
-        """A path to write; it becomes the file when the block ends well, and is removed when it does not.
+        """Give a path to write; it becomes the file when the block ends well, and is removed when it does not.
 
         Raises:
             DatasetError: the file exists, is one that is read, or cannot be written.
@@ -75,21 +75,21 @@ class Target:
             return
         if self.source is not None and path.samefile(self.source):
             raise DatasetError(
-                f"{path}: is the file that is read: name another with --out, or say --in-place"
+                f"{path}: is the file that is read: name another with --out, or add --in-place"
             )
         if not self.overwrite:
             raise DatasetError(
-                f"{path}: exists already: name another with --out, or say --overwrite"
+                f"{path}: exists already: name another with --out, or add --overwrite"
             )
 
 
 def _machine() -> str:
-    """Eight digits that tell this machine, on whose processes' numbers nothing else may be concluded from."""
+    """Return eight digits of this machine; process numbers of another machine mean nothing here."""
     return f"{zlib.crc32(platform.node().encode()):08x}"
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what processes of this machine that were killed left of their copies of a file."""
+    """Remove unfinished copies of a file by killed processes of this machine."""
     pattern = re.compile(re.escape(f"{path.name}.part-") + rf"([0-9]+)(-{_machine()})?(-[0-9])?")
     for found in path.parent.iterdir():
         match = pattern.fullmatch(found.name)
@@ -122,7 +122,7 @@ def check_is_hdf5(path: Path) -> None:
 
 
 def backup_of(path: Path) -> Path:
-    """The first free name among ``<name>.bak``, ``<name>.bak1`` ..."""
+    """Return the first free name among ``<name>.bak``, ``<name>.bak1`` ..."""
     number = 0
     while (found := path.with_name(f"{path.name}.bak{number or ''}")).exists():
         number += 1
@@ -130,7 +130,7 @@ def backup_of(path: Path) -> Path:
 
 
 def _keep(path: Path, backup: Path) -> None:
-    """A second name for the old file, so that there is always a whole file under the first one."""
+    """Give the old file a second name, so that there is always a whole file under the first one."""
     try:
         os.link(path, backup)
     except OSError:

@@ -1,4 +1,4 @@
-"""Actions: those that stick at their limits."""
+"""Check for actions that stick at their limits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Clipping:
                 values.update(np.unique(column)[: _FEW_VALUES + 1].tolist())
 
     def findings(self) -> Iterator[Finding]:
-        """Dimensions that are often at a limit."""
+        """Return the dimensions that are often at a limit."""
         if self._low is None or self._high is None:
             return
         for column, values in enumerate(self._values):

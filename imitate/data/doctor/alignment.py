@@ -1,4 +1,4 @@
-"""Whether observations, states, next observations and actions belong to the same steps."""
+"""Checks that observations, states, next observations and actions belong to the same steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shifted_rows(length: int, ahead: int) -> Rows:
 
 
 def shift_remedy(layout: Layout, ahead: int) -> Remedy:
-    """Every demo shifted; those that are too short go."""
+    """Return a remedy that shifts every demo and leaves out those that are too short."""
     long = [demo for demo in layout.demos if demo.length > abs(ahead)]
     names = {demo.name for demo in long}
     return Remedy(
@@ -64,7 +64,7 @@ class States:
             self._votes[shift] += _equal_columns(np.concatenate(seen, axis=1), states, shift)
 
     def findings(self) -> Iterator[Finding]:
-        """The shift, if it is not 0."""
+        """Return the shift, if it is not 0."""
         if not self._votes or self._votes[0]:
             return
         ahead, votes = self._votes.most_common(1)[0]
@@ -82,7 +82,7 @@ class States:
 
 
 def _equal_columns(seen: Array, states: Array, shift: int) -> int:
-    """Columns of ``seen`` that move and equal a column of ``states`` so many steps later."""
+    """Return the columns of ``seen`` that move and equal a column of ``states`` so many steps later."""
     length = len(seen) - abs(shift)
     seen, states = seen[max(0, -shift) :][:length], states[max(0, shift) :][:length]
     moving = seen.std(axis=0) > 10 * _CLOSE
@@ -116,7 +116,7 @@ class NextObs:
                 self._places.setdefault(key, []).append(Place(piece.demo, key))
 
     def findings(self) -> Iterator[Finding]:
-        """Keys that differ in more than a few steps."""
+        """Return the keys that differ in more than a few steps."""
         shares = {key: self._wrong[key] / self._steps[key] for key in self._wrong}
         keys = sorted(key for key, share in shares.items() if share > _SAID)
         if keys:

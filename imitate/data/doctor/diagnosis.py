@@ -108,7 +108,7 @@ def _value_checks(layout: Layout) -> list[Check]:
 
 
 def _once(found: list[Finding]) -> list[Finding]:
-    """Without what another finding says exactly."""
+    """Drop findings that another one covers exactly."""
     codes = {finding.code for finding in found}
     said = {less for exact, less in _SAYS_MORE.items() if exact in codes}
     return [finding for finding in found if finding.code not in said]

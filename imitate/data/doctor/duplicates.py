@@ -1,4 +1,4 @@
-"""Demos that are there twice."""
+"""Check for demos that are in the file twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Duplicates:
             digest.update(np.ascontiguousarray(values).data)
 
     def findings(self) -> Iterator[Finding]:
-        """Each demo that repeats an earlier one."""
+        """Return each demo that repeats an earlier one."""
         first: dict[bytes, str] = {}
         again: dict[str, str] = {}
         for demo, digest in self._digests.items():

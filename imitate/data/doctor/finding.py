@@ -1,4 +1,4 @@
-"""What the doctor says: findings, and the report of a file."""
+"""Findings of the doctor, and its report on a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Runs = tuple[tuple[int, int], ...]
 
 
 class Level(str, Enum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     info = "info"
     warning = "warning"
@@ -30,7 +30,7 @@ EXIT_CODES = {Level.info: 0, Level.warning: 1, Level.error: 3}
 
 @dataclass(frozen=True)
 class Place:
-    """Where something was found; what is None is all of them."""
+    """Place of a finding; None stands for all of a kind."""
 
     demo: str | None = None
     key: str | None = None
@@ -39,14 +39,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What repairs a finding; see :class:`imitate.data.curate.rewrite.Changes`.
+    """Repair of a finding; see :class:`imitate.data.curate.rewrite.Changes`.
 
     Attributes:
         drop_demos: demos to leave out.
         drop_keys: arrays to leave out.
         rows: by demo.
         values: by array.
-        masks: filter keys with new content; an empty one goes.
+        masks: filter keys with new content; an empty one is removed.
         attrs: of the group ``data``.
     """
 
@@ -67,7 +67,7 @@ class Finding:
         level: how bad it is.
         what: in words.
         places: where.
-        remedy: what a copy of the file without it looks like; None: nothing that a program could know.
+        remedy: changes that make a copy without it; None: no program can know them.
         advice: what to do where there is no remedy.
     """
 
@@ -80,11 +80,11 @@ class Finding:
 
     @property
     def demos(self) -> list[str]:
-        """The demos of its places, each once."""
+        """Return the demos of its places, each once."""
         return list(dict.fromkeys(place.demo for place in self.places if place.demo is not None))
 
     def command(self, path: Path) -> str | None:
-        """The command that writes a file without this finding."""
+        """Return the command that writes a file without this finding."""
         if self.remedy is None:
             return None
         fixed = path.with_name(f"{path.stem}_fixed{path.suffix}")
@@ -101,7 +101,7 @@ class Finding:
         return shlex.join([*words, "--out", str(fixed)])
 
     def to_dict(self, path: Path) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values, for JSON."""
         return {
             "code": self.code,
             "level": self.level.value,
@@ -139,7 +139,7 @@ class Report:
         return max((EXIT_CODES[finding.level] for finding in self.findings), default=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values, for JSON."""
         counts = Counter(finding.level for finding in self.findings)
         return {
             "path": str(self.path),

@@ -1,4 +1,4 @@
-"""Images: blank frames, values that are not those of pixels, and which way is up."""
+"""Checks of images: blank frames, values that are no pixels, images that are upside down."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Images:
         self._high[key] = max(self._high.get(key, -np.inf), float(high.max()))
 
     def findings(self) -> Iterator[Finding]:
-        """What was seen."""
+        """Return the findings."""
         for key, places in sorted(self._blank.items()):
             demos = list(dict.fromkeys(place.demo or "" for place in places))
             yield Finding(
@@ -87,11 +87,11 @@ class Images:
             return
         scale = 255 if high <= 1 else 1
         if dtype == np.uint8 and high == 0:
-            return  # blank, which is said elsewhere
+            return  # blank, which another finding reports
         yield Finding(
             "image_range",
             Level.warning,
-            f"images of '{key}' are {dtype} from {low:.4g} to {high:.4g}: wanted uint8 from 0 to 255",
+            f"images of '{key}' are {dtype} from {low:.4g} to {high:.4g}: expected uint8 from 0 to 255",
             [Place(key=key)],
             Remedy(values={name: _to_pixels(scale) for name in (key, f"next_{key}")}),
         )

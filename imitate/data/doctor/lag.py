@@ -94,7 +94,7 @@ class Lag:
         return better
 
     def findings(self) -> Iterator[Finding]:
-        """A lag that no controller explains, if most actions that move something agree."""
+        """Return a lag that no controller explains, if most actions that move something agree."""
         if self._count < _MIN_STEPS or self._switch is None:
             return
         curves = self.correlations()[:, ~self._switch]

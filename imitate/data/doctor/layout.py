@@ -28,18 +28,18 @@ class Form(NamedTuple):
 
     @property
     def is_numeric(self) -> bool:
-        """Whether the values are numbers."""
+        """True where the values are numbers."""
         return self.dtype.kind in "fiub"
 
     @property
     def is_image(self) -> bool:
-        """Whether the steps look like images (H, W, C)."""
+        """True where the steps look like images (H, W, C)."""
         step = self.step
         return len(step) == 3 and step[2] in (1, 3, 4) and not self.is_channel_first
 
     @property
     def is_channel_first(self) -> bool:
-        """Whether the steps look like images (C, H, W)."""
+        """True where the steps look like images (C, H, W)."""
         step = self.step
         return len(step) == 3 and step[0] in (1, 3, 4) and step[2] not in (1, 3, 4)
 
@@ -102,7 +102,7 @@ def layout_of(extents: Extents) -> Layout:
 
 
 def _demo(extents: Extents, name: str) -> DemoLayout | str:
-    """A demo's layout, or why it cannot be opened."""
+    """Return a demo's layout, or the reason why it cannot be opened."""
     file = extents.file
     try:
         arrays = {key: Form(found.shape, found.dtype) for key, found in extents.of(name).items()}
@@ -114,7 +114,7 @@ def _demo(extents: Extents, name: str) -> DemoLayout | str:
 
 
 def _usual(demos: list[DemoLayout]) -> dict[str, Form]:
-    """The form that most demos have, by array; its number of steps means nothing."""
+    """Return the form that most demos have, by array; its number of steps means nothing."""
     forms: dict[str, Counter[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
     for demo in demos:
         for key, form in demo.per_step().items():

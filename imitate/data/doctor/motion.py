@@ -1,4 +1,4 @@
-"""Motion over time: stretches without any, jumps, and clocks that do not tick evenly."""
+"""Checks of motion over time: idle stretches, jumps, and uneven time stamps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TICK = 0.5  # of the usual interval
 
 
 def is_position(key: str) -> bool:
-    """Whether the name of an observation says that it is where the robot is."""
+    """Return true if an observation is a position of the robot, by its name."""
     if not key.startswith("obs/"):
         return False
     return bool(_POSITION.search(key[4:])) and not _NOT_ROBOT.search(key)
@@ -90,7 +90,7 @@ class Idle:
             self._rows[piece.demo] = Rows(kept, kept)
 
     def findings(self) -> Iterator[Finding]:
-        """All stretches in one finding."""
+        """Return all stretches in one finding."""
         if not self._places:
             return
         idle = sum(b - a for place in self._places for a, b in place.steps)
@@ -125,7 +125,7 @@ def _idle_steps(actions: Array, positions: Array) -> Array:
 
 
 def _without(length: int, runs: list[tuple[int, int]]) -> Array:
-    """All steps but those of the stretches, of which the first few stay; the last step of the demo always does."""
+    """Return all steps but those of the stretches, whose first few stay, as does the last step of the demo."""
     kept = np.ones(length, dtype=bool)
     for first, end in runs:
         kept[first + _KEPT_STEPS : end] = False
@@ -151,7 +151,7 @@ class Jumps:
         self._largest += [(piece.demo, int(t) + 1 + piece.start, steps[t]) for t in farthest]
 
     def findings(self) -> Iterator[Finding]:
-        """All jumps in one finding."""
+        """Return all jumps in one finding."""
         if not self._usual:
             return
         limit = _JUMP * np.median(self._usual, axis=0)
@@ -197,7 +197,7 @@ class Clock:
             self._places.append(Place(piece.demo, self._key, _steps(uneven, piece.start)))
 
     def findings(self) -> Iterator[Finding]:
-        """All uneven ticks in one finding."""
+        """Return all uneven intervals in one finding."""
         if not self._places or (self._key == "states" and len(self._places) > self._demos / 2):
             return  # states that do not begin with the time
         demos = list(dict.fromkeys(place.demo or "" for place in self._places))

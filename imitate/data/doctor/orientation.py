@@ -1,4 +1,4 @@
-"""Which way is up in the images of a camera that stands still: where the hand rises, so does what moves."""
+"""Check that images of a fixed camera are not upside down: where the hand rises, the moving pixels rise too."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Orientation:
         self._seen[key].append((rows[clear], between[clear]))
 
     def findings(self) -> Iterator[Finding]:
-        """Cameras in which up is down."""
+        """Return the cameras whose images are upside down."""
         for key, seen in sorted(self._seen.items()):
             rows, heights = (np.concatenate([pair[i] for pair in seen]) for i in (0, 1))
             if len(rows) < _MIN_FRAMES or rows.std() == 0 or heights.std() == 0:

@@ -1,4 +1,4 @@
-"""What the smallest and largest values of each array tell: NaN, constants, actions that leave their limits."""
+"""Checks of the smallest and largest values of each array: NaN, constants, actions that leave their limits."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Ranges:
                 self._note_not_finite(piece, key, columns)
 
     def _note_not_finite(self, piece: Piece, key: str, columns: Array) -> Array:
-        """The finite rows; where the others are is kept."""
+        """Return the finite rows, and note the places of the others."""
         finite = np.isfinite(columns).all(axis=1)
         bad = np.flatnonzero(~finite)
         if len(bad):
@@ -84,7 +84,7 @@ class Ranges:
         return kept
 
     def findings(self) -> Iterator[Finding]:
-        """What was seen."""
+        """Return the findings."""
         yield from self._find_not_finite()
         yield from self._find_beyond()
         yield from self._find_constant()

@@ -1,4 +1,4 @@
-"""``--fix``: a copy of a file without what was found."""
+"""``--fix``: a copy of a file without the findings."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _nothing(report: Report, only: Collection[str]) -> str:
 
 
 def _changes(path: Path, findings: Sequence[Finding]) -> Changes:
-    """All remedies in one copy; of two that choose rows of one demo, the first."""
+    """Join all remedies for one copy; of two that choose rows of one demo, the first is taken."""
     with DatasetFile(path) as file:
         demos = set(file.demos())
         masks = _masks(file)

@@ -21,7 +21,7 @@ _OUTLYING = 6.0  # robust standard deviations of the logarithm of the length
 
 
 def check_demos(layout: Layout) -> Iterator[Finding]:
-    """Demos that cannot be opened, have no actions or no step; no demo at all."""
+    """Find demos that cannot be opened, or have no actions or no step; or no demo at all."""
     if not layout.demos and not layout.broken:
         yield Finding(
             "no_demos", Level.error, "there is no demo under 'data'", advice="collect some first"
@@ -49,12 +49,12 @@ def check_demos(layout: Layout) -> Iterator[Finding]:
 
 
 def reason(error: DatasetError, layout: Layout) -> str:
-    """An error's words without the path, which the report names."""
+    """Return an error's words without the path, which the report names."""
     return str(error).removeprefix(f"{layout.file.path}: ")
 
 
 def check_env(layout: Layout) -> Iterator[Finding]:
-    """The environment is described, so that policies can be evaluated in it."""
+    """Check that the environment is described, so that policies can be evaluated in it."""
     advice = "write the attribute 'env_args' of group 'data': JSON with env_name, type, env_kwargs"
     try:
         meta = layout.file.env_meta
@@ -68,7 +68,7 @@ def check_env(layout: Layout) -> Iterator[Finding]:
 
 
 def check_action_scale(layout: Layout) -> Iterator[Finding]:
-    """Actions are what the robot was sent."""
+    """Check that actions are the robot's commands."""
     try:
         scale = recorded_scale(layout.file)
     except DatasetError as error:
@@ -85,7 +85,7 @@ def check_action_scale(layout: Layout) -> Iterator[Finding]:
 
 
 def check_counts(layout: Layout) -> Iterator[Finding]:
-    """The attributes ``num_samples`` and ``total`` say what is there."""
+    """Check the attributes ``num_samples`` and ``total``."""
     wrong = [
         (demo, demo.said_length)
         for demo in layout.demos
@@ -108,7 +108,7 @@ def check_counts(layout: Layout) -> Iterator[Finding]:
 
 
 def check_keys(layout: Layout) -> Iterator[Finding]:
-    """All demos have the same arrays."""
+    """Check that all demos have the same arrays."""
     demos = [demo for demo in layout.demos if demo.length]
     for key in layout.steps:
         having = [demo.name for demo in demos if key in demo.arrays]
@@ -127,7 +127,7 @@ def check_keys(layout: Layout) -> Iterator[Finding]:
 
 
 def check_shapes(layout: Layout) -> Iterator[Finding]:
-    """A step has the same shape in all demos; rewards and ends are one number per step."""
+    """Check that a step has the same shape in all demos, and that rewards and ends are one number per step."""
     for key, usual in layout.steps.items():
         other = [d for d in layout.demos if key in d.arrays and d.arrays[key].step != usual.step]
         if other:
@@ -143,14 +143,14 @@ def check_shapes(layout: Layout) -> Iterator[Finding]:
             yield Finding(
                 "shape",
                 Level.error,
-                f"a step of '{key}' has shape {usual.step}: wanted one number",
+                f"a step of '{key}' has shape {usual.step}: expected one number",
                 [Place(key=key)],
                 Remedy(drop_keys=[key]),
             )
 
 
 def check_lengths(layout: Layout) -> Iterator[Finding]:
-    """All arrays of a demo have one row per step."""
+    """Check that all arrays of a demo have one row per step."""
     places, rows, worst = [], {}, ""
     for demo in layout.demos:
         lengths = {key: form.shape[0] for key, form in demo.per_step().items()}
@@ -175,7 +175,7 @@ def check_lengths(layout: Layout) -> Iterator[Finding]:
 
 
 def check_dtypes(layout: Layout) -> Iterator[Finding]:
-    """Values are numbers, of the same type in all demos."""
+    """Check that values are numbers, of the same type in all demos."""
     for key, usual in layout.steps.items():
         having = [demo for demo in layout.demos if key in demo.arrays]
         if any(not demo.arrays[key].is_numeric for demo in having):
@@ -196,13 +196,13 @@ def check_dtypes(layout: Layout) -> Iterator[Finding]:
 
 
 def check_image_layout(layout: Layout) -> Iterator[Finding]:
-    """Images are (H, W, C)."""
+    """Check that images are (H, W, C)."""
     for key, usual in layout.steps.items():
         if usual.is_channel_first:
             yield Finding(
                 "image_layout",
                 Level.error,
-                f"images of '{key}' are {usual.step}, channels first: wanted (H, W, C)",
+                f"images of '{key}' are {usual.step}, channels first: expected (H, W, C)",
                 [Place(key=key)],
                 Remedy(
                     values={key: lambda values: np.ascontiguousarray(np.moveaxis(values, 1, 3))}
@@ -211,7 +211,7 @@ def check_image_layout(layout: Layout) -> Iterator[Finding]:
 
 
 def check_length_outliers(layout: Layout) -> Iterator[Finding]:
-    """Demos far shorter or longer than the others: broken off, or forgotten to stop."""
+    """Find demos far shorter or longer than the others: ended too early, or stopped too late."""
     demos = [demo for demo in layout.demos if demo.length]
     if len(demos) < 5:
         return
@@ -247,7 +247,7 @@ def _fails(layout: Layout, demo: str) -> bool:
 
 
 def _look_at(layout: Layout, demos: list[str], kind: str) -> str:
-    """Commands that show some demos, and that name the others: a program cannot know whether these are wrong."""
+    """Return commands that show some demos and name the others; a program cannot know if they are wrong."""
     file = str(layout.file.path)
     usual = [demo.length for demo in layout.demos if demo.length and demo.name not in demos]
     limit = f"--min-length {min(usual)}" if kind == "short" else f"--max-length {max(usual)}"

@@ -41,13 +41,13 @@ class Piece:
 
 
 class Check(Protocol):
-    """What looks at pieces as they come, and has something to say at the end."""
+    """Check that sees the pieces one by one and reports its findings at the end."""
 
     def see(self, piece: Piece) -> None:
         """Look at a piece."""
 
     def findings(self) -> Iterator[Finding]:
-        """What was seen."""
+        """Return the findings."""
 
 
 class Survey:
@@ -64,7 +64,7 @@ class Survey:
         self.unreadable: dict[Place, str] = {}
 
     def pieces(self, demo: DemoLayout) -> Iterator[Piece]:
-        """All values of a demo that have the usual form and as many rows as there are steps."""
+        """Yield all values of a demo that have the usual form and as many rows as there are steps."""
         usual = self._layout.steps
         keys = [
             key

@@ -1,4 +1,4 @@
-"""Files whose actions are not what the robot was sent, but rescaled: how to tell, and how to get back.
+"""Scale of a file's actions, where they are not the robot's commands, and the way back to commands.
 
 The attributes ``action_offset`` and ``action_scale`` of the group ``data`` say so:
 ``actions = (commands - offset) / scale``.
@@ -83,7 +83,7 @@ def recorded_scale(file: DemoFile) -> ActionScale | None:
 
 
 def refuse_rescaled(file: DemoFile) -> None:
-    """A policy trained on rescaled actions would send them to the robot.
+    """Refuse a file with rescaled actions: a policy trained on them would send them to the robot.
 
     Raises:
         DatasetError: the actions are rescaled.

@@ -112,7 +112,7 @@ def check_storage(array: h5d.DatasetID) -> None:
 
 
 def arrays_below(group: h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5d.DatasetID]]:
-    """All arrays below a group with their paths; soft links are left out, and all links are checked.
+    """Return all arrays below a group with their paths; soft links are left out, and all links are checked.
 
     Raises:
         OutsideFileError: an array, or a link, leads out of the file.

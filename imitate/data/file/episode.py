@@ -43,7 +43,7 @@ class Episode:
 
 
 def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
-    """Everything of an episode under its name in the file.
+    """Return all arrays of an episode under their names in the file.
 
     Raises:
         DatasetError: not numbers, lengths that disagree, NaN or infinity.
@@ -97,7 +97,7 @@ def _array(value: ArrayLike, where: str) -> NDArray[Any]:
 
 
 def attrs_of(episode: Episode, where: str) -> dict[str, Any]:
-    """Attributes as HDF5 holds them: text, numbers and small arrays; all else as JSON text.
+    """Return attributes as HDF5 holds them: text, numbers and small arrays; all else as JSON text.
 
     Raises:
         DatasetError: neither, or too large.
@@ -120,7 +120,7 @@ def attrs_of(episode: Episode, where: str) -> dict[str, Any]:
 
 
 def stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
-    """The steps of one key as (T, ...).
+    """Stack the steps of one key as (T, ...).
 
     Raises:
         DatasetError: their shapes differ.

@@ -1,6 +1,6 @@
 """Places of the arrays of demos in a file, found once; arrays in one piece are read without HDF5.
 
-To open an array takes HDF5 longer than to read one of a short demo. So a tool that goes through a whole file opens each
+HDF5 needs longer to open an array than to read one of a short demo. So a tool that goes through a whole file opens each
 array once, notes its shape, type and place, and reads it from there.
 """
 

@@ -16,7 +16,7 @@ IMAGE_MODALITIES = ("rgb", "depth")
 
 
 def check_length(file: DemoFile, demo: str) -> int:
-    """Number of steps of a demo.
+    """Return the number of steps of a demo.
 
     Raises:
         DatasetError: no actions, no step, or an attribute ``num_samples`` that says otherwise.
@@ -36,7 +36,7 @@ def check_length(file: DemoFile, demo: str) -> int:
 def check_shape(
     file: DemoFile, demo: str, key: str, length: int, step: tuple[int, ...], first: str
 ) -> None:
-    """The array ``key`` has ``length`` steps, each shaped as in demo ``first``."""
+    """Refuse an array ``key`` without ``length`` steps, each shaped as in demo ``first``."""
     shape = file.shape(demo, key)
     if shape[0] != length:
         raise DatasetError(
@@ -51,7 +51,7 @@ def check_shape(
 
 
 def check_numeric(file: DemoFile, demo: str, key: str) -> None:
-    """The array ``key`` holds numbers."""
+    """Refuse an array ``key`` that holds no numbers."""
     dtype = file.dtype(demo, key)
     if dtype.kind not in "fiub":
         raise DatasetError(
@@ -60,7 +60,7 @@ def check_numeric(file: DemoFile, demo: str, key: str) -> None:
 
 
 def check_finite(values: NDArray[Any], file: DemoFile, demo: str, key: str, start: int = 0) -> None:
-    """No NaN and no infinity.
+    """Refuse NaN and infinity.
 
     Args:
         values: (T, ...) steps of the array, of any dtype.
@@ -81,7 +81,7 @@ def check_finite(values: NDArray[Any], file: DemoFile, demo: str, key: str, star
 def check_bounded(
     values: NDArray[Any], file: DemoFile, demo: str, key: str, start: int = 0
 ) -> None:
-    """Actions lie in [-1, 1], where the networks' outputs lie; arguments as for :func:`check_finite`."""
+    """Refuse actions outside [-1, 1], the range of the networks' outputs; arguments as for :func:`check_finite`."""
     if values.size == 0 or max(values.max(), -values.min()) <= ACTION_LIMIT:
         return
     at = np.argwhere(np.abs(values) > ACTION_LIMIT)[0]
@@ -92,7 +92,7 @@ def check_bounded(
 
 
 def check_modality(file: DemoFile, demo: str, key: str, modality: str) -> None:
-    """The observation ``key`` looks like its modality."""
+    """Refuse an observation ``key`` that does not look like its modality."""
     step, dtype = file.shape(demo, f"obs/{key}")[1:], file.dtype(demo, f"obs/{key}")
     is_image = len(step) >= 3 or (dtype == np.uint8 and len(step) >= 2)
     if modality == "low_dim" and is_image:

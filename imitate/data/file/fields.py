@@ -43,7 +43,7 @@ class Field:
 
 
 def lay_out(file: DemoFile, demo: str, keys: Sequence[str]) -> dict[str, Field]:
-    """The fields of ``keys``, in the order of their columns, as one demo has them.
+    """Return the fields of ``keys``, in the order of their columns, as one demo has them.
 
     Vectors and scalars become float32 columns side by side. Arrays with two dimensions or more per step, such as images
     and scans, stay apart: uint8 as it is, all else float32.
@@ -79,7 +79,7 @@ def read_steps(
     stop: int,
     threads: Executor | None = None,
 ) -> NDArray[Any]:
-    """Steps ``start`` to ``stop`` of a demo's array as :class:`Field` says, unscaled and not yet cast."""
+    """Read steps ``start`` to ``stop`` of a demo's array as :class:`Field` says, unscaled and not yet cast."""
     if field.key in SCALARS:
         return _scalars(file, demo, field.key, start, stop)
     values = file.read(demo, field.key, start, stop, threads)
@@ -89,7 +89,7 @@ def read_steps(
 def read_pieces(
     file: DemoFile, demo: str, length: int, field: Field, threads: Executor | None = None
 ) -> Iterator[tuple[int, NDArray[Any]]]:
-    """An array of ``length`` steps as :class:`Field` says, in its dtype: pieces of some megabytes, and their steps.
+    """Read an array of ``length`` steps as :class:`Field` says: pieces of some megabytes, and their steps.
 
     Raises:
         DatasetError: NaN or infinity, or what float32 cannot hold.
@@ -105,7 +105,7 @@ def read_pieces(
 
 
 def _scalars(file: DemoFile, demo: str, key: str, start: int, stop: int) -> NDArray[Any]:
-    """Rewards and ends of an episode, derived where the file lacks them.
+    """Read rewards and ends of an episode, derived where the file lacks them.
 
     ``dones`` and ``terminals`` stand for each other; without both nothing ends. ``timeouts`` default to the last step
     where that is not terminal. Missing rewards are 0.
@@ -126,14 +126,14 @@ def _scalars(file: DemoFile, demo: str, key: str, start: int, stop: int) -> NDAr
 
 
 def scalar_source(file: DemoFile, demo: str, key: str) -> str | None:
-    """The array that a key of :data:`SCALARS` is read from; None if it has to be made up."""
+    """Return the array that a key of :data:`SCALARS` is read from; None if it has to be derived."""
     stand_in = {"dones": "terminals", "terminals": "dones"}
     names = (key, stand_in.get(key, key))
     return next((name for name in names if file.has(demo, name)), None)
 
 
 def check_step_key(file: DemoFile, demo: str, key: str) -> None:
-    """A key of ``dataset_keys`` or ``action_keys`` that the file has, or that can be derived."""
+    """Refuse a key of ``dataset_keys`` or ``action_keys`` that the file lacks and that cannot be derived."""
     if key in SCALARS or file.has(demo, key):
         return
     known = [

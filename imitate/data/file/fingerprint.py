@@ -21,14 +21,14 @@ from imitate.data.language import TASK_ATTRS
 from imitate.errors import DatasetError
 
 CONTENT_VERSION = 1
-"""Of the way in which ``content_sha256`` is made; digests of different versions say nothing about each other."""
+"""Version of ``content_sha256``; digests of different versions cannot be compared."""
 _ATTRS = ("success", "num_samples", *TASK_ATTRS)
 _WHOLE_BYTES = 2**14
 _STEPS = 4
 _MOST_ARRAYS = 3000
 _MOST_STEP_BYTES = 2**24
 _UNPACKED_DEMOS = 25
-"""Of so many demos large arrays are read that HDF5 has to put together."""
+"""Number of demos of which large arrays are read that HDF5 has to put together."""
 Item = TypeVar("Item")
 
 

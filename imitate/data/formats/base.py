@@ -1,4 +1,4 @@
-"""What a format is: a function that reads, perhaps one that writes, and one that recognises.
+"""Format of a dataset: a function that reads, perhaps one that writes, and one that recognises.
 
 Reading gives a :class:`Source`, whose demos come one at a time, so that a conversion holds one episode in memory
 whatever the size of the file. Writing takes the demos as they come.
@@ -38,7 +38,7 @@ class Source:
         masks: filter keys: name -> demos; complete once all demos were read.
         control_freq: actions per second, if known.
         attrs: further attributes of the whole dataset: texts and numbers.
-        lossy_images: whether its images are compressed with loss (videos, JPEGs).
+        lossy_images: true if its images are compressed with loss (videos, JPEGs).
     """
 
     env_meta: dict[str, Any]
@@ -52,15 +52,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Options:
-    """What the user knows and a file does not say, and how to write. None: not given.
+    """Facts that a file lacks, given by the user, and options of writing. None: not given.
 
     Attributes:
         env: registered id of the gymnasium environment the data come from.
         horizon: steps after which the environment ends an episode by the clock.
         fps: actions per second.
-        language: what the robot was told to do.
-        action_shift: steps by which an observation lies after its action.
-        flip_images: whether images are stored upside down.
+        language: the instruction.
+        action_shift: steps by which an observation comes after its action.
+        flip_images: true if images are stored upside down.
         video: codec of the camera videos to write.
         images: how to store images: one of :data:`imitate.data.file.image_codec.STORAGES`, or 'as-source': 'jpeg' where
             the source compresses them with loss, else 'raw'.
@@ -78,7 +78,7 @@ class Options:
     workers: int | None = None
 
     def given(self) -> list[str]:
-        """Names of the options that are set."""
+        """Return the names of the options that are set."""
         return [item.name for item in fields(self) if getattr(self, item.name) is not None]
 
 
@@ -96,7 +96,7 @@ class Format:
     Attributes:
         name: as ``--from`` and ``--to`` take it.
         summary: one line for the list of formats.
-        recognises: whether a path looks like it; cheap, and never raises for what it does not know.
+        recognises: returns true for a path that looks like it; cheap, and never raises for unknown content.
         read: opens a path; None if it is only written.
         write: makes a path that does not exist; None if it is only read.
         options: names in :class:`Options` that its reader takes.
@@ -117,11 +117,11 @@ class Format:
 
 
 def gymnasium_meta(env_id: str | None, report: Report) -> dict[str, Any]:
-    """Description of a gymnasium environment for a file that names none.
+    """Return the description of a gymnasium environment for a file that names none.
 
     Args:
-        env_id: what ``--env`` or the file says.
-        report: told when nobody says anything.
+        env_id: from ``--env`` or the file.
+        report: gets a note where neither names one.
     """
     if env_id is None:
         report.synthesised["env_args"] = (
@@ -131,12 +131,12 @@ def gymnasium_meta(env_id: str | None, report: Report) -> dict[str, Any]:
 
 
 def robot_meta(name: str) -> dict[str, Any]:
-    """Description of a real robot, or of a simulator that is not at hand."""
+    """Return the description of a real robot, or of a simulator that is not at hand."""
     return {"env_name": name, "type": REAL_ROBOT, "env_kwargs": {}}
 
 
 def clock_of(options: Options, env_id: str | None) -> int | None:
-    """Steps after which the clock ends an episode: as given, else as gymnasium knows of ``env_id``; None: unknown."""
+    """Return the steps after which an episode times out: as given, else gymnasium's of ``env_id``; None: unknown."""
     if options.horizon is not None or env_id is None:
         return options.horizon
     import gymnasium
@@ -148,7 +148,7 @@ def clock_of(options: Options, env_id: str | None) -> int | None:
 
 
 def same_length(lengths: Mapping[str, int], where: str) -> int:
-    """The number of rows that all arrays have.
+    """Return the number of rows that all arrays have.
 
     Raises:
         DatasetError: they disagree.

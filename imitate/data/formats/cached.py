@@ -33,13 +33,13 @@ _logger = logging.getLogger(__name__)
 
 
 def as_demonstration_file(path: Path) -> Path:
-    """The HDF5 file to read in place of a file or folder of another format; made first if there is none.
+    """Return the HDF5 file to read in place of a dataset of another format; make it first if there is none.
 
     Args:
         path: what the user named; it is never changed.
 
     Raises:
-        DatasetError: it is of no known format, or cannot be converted without more being said; the message says what
+        DatasetError: it is of no known format, or cannot be converted without further options; the message says what
             it is and what to do.
     """
     found = _format_of(path)
@@ -60,7 +60,7 @@ def as_demonstration_file(path: Path) -> Path:
 
 
 def convertible_format(path: Path) -> str | None:
-    """Name of the format that :func:`as_demonstration_file` would read a path as; None: there is none."""
+    """Return the name of the format as which :func:`as_demonstration_file` would read a path; None: there is none."""
     try:
         return registry.detect(path).name
     except DatasetError:
@@ -119,7 +119,7 @@ def _fingerprint(path: Path, found: Format) -> str:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Name, size and time of change of each file, without those that downloading leaves."""
+    """Return name, size and time of change of each file, without unfinished downloads."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in (".cache", ".git")]
         for name in names:
@@ -173,5 +173,5 @@ def _limit_bytes() -> float:
     except ValueError:
         limit = -1.0
     if not limit >= 0:
-        raise UserError(f"IMITATE_CACHE_GB is {text!r}: wanted a number of gigabytes, such as 50")
+        raise UserError(f"IMITATE_CACHE_GB is {text!r}: expected a number of gigabytes, such as 50")
     return limit * 1e9

@@ -1,4 +1,4 @@
-"""From one dataset format to another, an episode at a time."""
+"""Conversion from one dataset format to another, an episode at a time."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _opened(reader: Format, path: Path, options: Options, report: Report) -> Ite
 
 @contextmanager
 def _appearing(final: Path) -> Iterator[Path]:
-    """A path to write to, whose content gets the final name at the end, or vanishes."""
+    """Give a path to write to, whose content gets the final name at the end, or is removed."""
     unfinished = final.with_name(f"{final.stem}.converting{final.suffix}")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def _remove(path: Path) -> None:
 
 
 def _remove_folder(path: Path, attempts: int = 20) -> None:
-    """Zarr's threads may still take away their own temporary files when one of them has failed."""
+    """Remove a folder, again if need be: after a failure zarr's threads may still remove their temporary files."""
     for _ in range(attempts):
         with suppress(FileNotFoundError):
             shutil.rmtree(path)

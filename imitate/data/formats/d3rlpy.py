@@ -79,7 +79,7 @@ def _demos(file: h5py.File, count: int, path: Path, report: Report) -> Iterator[
 
 
 def _choices(file: h5py.File, count: int, path: Path) -> int | None:
-    """Number of discrete actions; None if they are not discrete."""
+    """Return the number of discrete actions; None if they are not discrete."""
     largest = 0
     for number in range(count):
         dataset = hdf5_tree.wanted(file, f"actions_{number}", str(path))
@@ -130,7 +130,7 @@ def _episode(
         "the following observation; at a terminal its own, which nothing bootstraps from"
     )
     if not terminated:
-        report.dropped["last row of each episode cut by the clock"] = (
+        report.dropped["last row of each episode that timed out"] = (
             "its next observation is not in the file"
         )
     last = np.arange(length) == length - 1

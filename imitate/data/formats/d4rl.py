@@ -57,7 +57,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
 
 
 def open_flat(file: h5py.File, path: Path, options: Options, report: Report) -> Source:
-    """The dataset of a file with flat arrays."""
+    """Open the dataset of a file with flat arrays."""
     attrs = hdf5_tree.attributes(file)
     env_id = options.env or hdf5_tree.texts(attrs, "env_id", "env_name")
     flat = _Flat.of(file, path, report)
@@ -122,7 +122,7 @@ class _Flat:
 
 
 def _ends(flat: _Flat, clock: int | None, report: Report) -> NDArray[np.bool_]:
-    """(N,) true at the last row of each episode."""
+    """Return (N,) true at the last row of each episode."""
     ends = flat.terminals.copy()
     if flat.timeouts is not None:
         ends |= flat.timeouts
@@ -137,7 +137,7 @@ def _ends(flat: _Flat, clock: int | None, report: Report) -> NDArray[np.bool_]:
     if flat.timeouts is None:
         _cut_by_clock(ends, clock, report)
     if not ends[-1]:
-        report.note("the last episode of the file has no end: it counts as cut by the clock")
+        report.note("the last episode of the file has no end: it counts as a timeout")
     ends[-1] = True
     return ends
 
@@ -162,11 +162,11 @@ def _cut_by_clock(ends: NDArray[np.bool_], clock: int | None, report: Report) ->
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the rows become episodes.
+    """Division of the rows into episodes.
 
     Attributes:
         bounds: (E + 1,) first row of each episode, and N.
-        final: per episode its last next observation; None: not known, the last row goes unless it is terminal.
+        final: per episode its last next observation; None: not known, the last row is dropped unless it is terminal.
         goes_on: the row after an episode's last is its next observation.
     """
 
@@ -232,13 +232,13 @@ def _demos(flat: _Flat, plan: _Plan, report: Report) -> Iterator[Demo]:
 
 
 def _discrete(actions: h5py.Dataset) -> NDArray[Any]:
-    """All actions if they may be indices, else none."""
+    """Return all actions if they may be indices, else none."""
     stop = None if actions.dtype.kind in "iub" and actions.size == len(actions) else 0
     return hdf5_tree.rows(actions, 0, stop)
 
 
 def _after_last(flat: _Flat, plan: _Plan, number: int, stop: int) -> NDArray[Any] | None:
-    """The observation after an episode's last row; None: nobody knows."""
+    """Return the observation after an episode's last row; None: not known."""
     if "next_observations" in flat.rows:
         return _row(flat, "next_observations", stop - 1)
     if plan.final is not None:

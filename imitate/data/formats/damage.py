@@ -1,4 +1,4 @@
-"""Whatever libraries raise at damaged data, as one line that names the file."""
+"""Errors of libraries at damaged data, turned into one line that names the file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from imitate.errors import DatasetError, UserError
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Around the reading of a foreign file.
+    """Turn errors of reading a foreign file into DatasetError; a context manager.
 
-    A dozen libraries read here, and none says what it raises at damaged bytes: some of it derives from nothing but
-    ``Exception``. What went wrong stays the cause of the error.
+    A dozen libraries read here, and none documents its errors at damaged bytes: some derive only from
+    ``Exception``. The original error stays the cause.
 
     Raises:
         DatasetError: it cannot be read; each names the file.
@@ -37,7 +37,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(final: Path, unfinished: Path) -> Iterator[None]:
-    """Around the writing of a dataset.
+    """Turn errors of writing a dataset into DatasetError; a context manager.
 
     Args:
         final: what it will be called, and errors say.
@@ -58,7 +58,7 @@ def writing(final: Path, unfinished: Path) -> Iterator[None]:
         raise DatasetError(
             f"{final}: the source has a name or text that is not UTF-8 ({error.reason}): it is damaged; copy it again"
         ) from error
-    except (OSError, RuntimeError) as error:  # HDF5 tells of a full disk as either
+    except (OSError, RuntimeError) as error:  # HDF5 reports a full disk as either
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else _first_line(error)
         raise DatasetError(

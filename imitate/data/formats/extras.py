@@ -10,7 +10,7 @@ from imitate.extras import missing
 
 
 def extra(module: str, name: str) -> Any:
-    """A module of an optional package.
+    """Import a module of an optional package.
 
     Args:
         module: what to import.

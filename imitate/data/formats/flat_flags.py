@@ -1,4 +1,4 @@
-"""What the flags of flat files mean, as far as the rows around them show it."""
+"""Meaning of the flags of flat files, as far as the rows around them show it."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ _JUMP_ABOVE = 50.0
 
 
 def note_early(lengths: NDArray[np.int64], report: Report) -> None:
-    """Tell of timeouts that are no time limit's.
+    """Note timeouts that are no time limit's in the report.
 
     Args:
         lengths: of the episodes that end with a timeout.
-        report: told.
+        report: gets the notes.
     """
     if lengths.size == 0 or lengths.min() == lengths.max():
         return
     early = int((lengths < lengths.max()).sum())
     report.note(
         f"{early} of {lengths.size} timeouts lie before step {lengths.max()}, the longest: there the recording was "
-        "cut or a sub-goal reached, not the clock run out; they stay timeouts, so values go on after them"
+        "cut or a sub-goal reached, without a time limit; they stay timeouts, so values are bootstrapped after them"
     )
 
 
 def goes_on(
     seen: NDArray[Any], ends: NDArray[np.bool_], by_clock: NDArray[np.bool_], report: Report
 ) -> bool:
-    """Whether the run goes on after timeouts; also tells of jumps where no episode ends.
+    """Return true if the run continues after timeouts; also note jumps where no episode ends.
 
     Args:
         seen: (n, ...) the first observations of the file.
         ends: (N,) true at the last row of each episode.
         by_clock: (N,) true at timeouts.
-        report: told.
+        report: gets the notes.
     """
     count = len(seen)
     change = np.abs(np.diff(seen.reshape(count, -1).astype(np.float64), axis=0))
@@ -57,7 +57,7 @@ def goes_on(
     if (at_timeouts.mean(axis=0)[moving] / usual[moving]).max() > _CONTINUES_BELOW:
         return False
     report.note(
-        f"the run goes on after its {len(at_timeouts)} timeouts (the observation does not jump): they mark sub-goals "
+        f"the run continues after its {len(at_timeouts)} timeouts (the observation does not jump): they mark sub-goals "
         "or cuts, not resets; the following row is their next observation"
     )
     return True

@@ -15,10 +15,10 @@ from imitate.errors import DatasetError
 
 
 def decoded(data: bytes, where: str) -> NDArray[Any]:
-    """A JPEG or PNG as (H, W, C), or (H, W) for gray and depth.
+    """Decode a JPEG or PNG as (H, W, C), or (H, W) for gray and depth.
 
     Raises:
-        DatasetError: the bytes are no image; ``where`` says whose.
+        DatasetError: the bytes are no image; ``where`` names their place.
     """
     try:
         with Image.open(BytesIO(data)) as image:
@@ -33,6 +33,6 @@ def decoded(data: bytes, where: str) -> NDArray[Any]:
 
 
 def as_png(frame: NDArray[Any]) -> bytes:
-    """A (H, W, 3) frame as a PNG: no value changes."""
+    """Encode a (H, W, 3) frame as a PNG: no value changes."""
     data: bytes = iio.imwrite("<bytes>", frame, plugin="pillow", extension=".png")
     return data

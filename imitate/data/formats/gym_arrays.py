@@ -1,4 +1,4 @@
-"""Lone observations and actions of gymnasium environments, as this package's environments have them."""
+"""Observations that are one array, and actions, of gymnasium environments, in the form of this package."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MOST_CHOICES = 10_000
 
 
 def named_obs(values: NDArray[Any], old: str, report: Report) -> tuple[str, NDArray[Any]]:
-    """Name of a lone observation, and its values: 'image' for frames, (T, H, W, C), else 'flat'.
+    """Name an observation that is one array, and return its values: 'image' for frames, (T, H, W, C), else 'flat'.
 
     Args:
         values: (T, ...); channels-first frames are turned.
         old: its name in the file.
-        report: told of both.
+        report: gets both changes.
     """
     step = values.shape[1:]
     if len(step) == 3 and values.dtype == np.uint8:
@@ -33,7 +33,7 @@ def named_obs(values: NDArray[Any], old: str, report: Report) -> tuple[str, NDAr
 
 
 def choices_of(actions: NDArray[Any], where: str) -> int | None:
-    """Number of discrete actions; None if they are not indices: not integers, or several per step.
+    """Return the number of discrete actions; None if they are not indices: not integers, or several per step.
 
     Args:
         actions: (N,) or (N, A), all of a dataset.
@@ -52,7 +52,7 @@ def choices_of(actions: NDArray[Any], where: str) -> int | None:
 
 
 def action_rows(actions: NDArray[Any], choices: int | None, report: Report) -> NDArray[Any]:
-    """(T, A): indices as one-hot rows, which our gymnasium environments take and policies can learn."""
+    """Return (T, A) actions: indices as one-hot rows, which our gymnasium environments take and policies can learn."""
     if choices is None:
         return actions.reshape(len(actions), -1)
     report.changed["actions"] = f"index -> one-hot of {choices}"
@@ -60,7 +60,7 @@ def action_rows(actions: NDArray[Any], choices: int | None, report: Report) -> N
 
 
 def one_hot(index: NDArray[Any], choices: int) -> NDArray[Any]:
-    """(T, choices) float32, 1 at each index.
+    """Return (T, choices) float32, 1 at each index.
 
     Raises:
         DatasetError: more choices than a dataset has whose file is whole, or an index that is none of them.

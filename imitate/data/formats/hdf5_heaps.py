@@ -1,4 +1,4 @@
-"""Damage at which the HDF5 library never comes back, found before it looks there.
+"""Check for damage at which the HDF5 library would loop for ever.
 
 Texts of variable length lie in heaps: b"GCOL", version, size, then objects: number (2 bytes), references (2), 4 unused,
 size (8), data up to the next multiple of 8. Object 0 is the free rest. Of an object that takes no room, such as a rest

@@ -24,7 +24,7 @@ MAX_RATIO, ALWAYS_BYTES = 1100, 2**26
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """An HDF5 file, open for reading.
+    """Open an HDF5 file for reading.
 
     Raises:
         DatasetError: it cannot be opened.
@@ -45,7 +45,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def looks_like(path: Path) -> bool:
-    """Whether a file begins as HDF5 files do."""
+    """Return true if a file begins as HDF5 files do."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -54,7 +54,7 @@ def looks_like(path: Path) -> bool:
 
 @contextmanager
 def peeked(path: Path) -> Iterator[h5py.File | dict[str, Any]]:
-    """The file, or an empty dict for what is no readable HDF5 file."""
+    """Open a file; give an empty dict for one that is no readable HDF5 file."""
     file: h5py.File | dict[str, Any] = {}
     if looks_like(path):
         try:
@@ -69,7 +69,7 @@ def peeked(path: Path) -> Iterator[h5py.File | dict[str, Any]]:
 
 
 def rows(dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-    """Rows of an array; refuses sizes that only a damaged file can claim."""
+    """Read rows of an array; refuse sizes that only a damaged file can claim."""
     claimed = dataset.size * dataset.dtype.itemsize if dataset.size else 0
     actual = Path(dataset.file.filename).stat().st_size
     if claimed > max(ALWAYS_BYTES, MAX_RATIO * actual):
@@ -82,12 +82,12 @@ def rows(dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> NDAr
 
 
 def is_jpeg(dataset: h5py.Dataset) -> bool:
-    """Whether an array of ours holds one JPEG per step."""
+    """Return true if an array of ours holds one JPEG per step."""
     return h5py.check_vlen_dtype(dataset.dtype) == np.uint8 and storage_of(dataset).kind == "jpeg"
 
 
 def jpeg_rows(dataset: h5py.Dataset) -> NDArray[np.uint8]:
-    """The decoded frames, (T, H, W, 3).
+    """Return the decoded frames, (T, H, W, 3).
 
     Raises:
         DatasetError: one of them is damaged.
@@ -103,7 +103,7 @@ def jpeg_rows(dataset: h5py.Dataset) -> NDArray[np.uint8]:
 
 
 def leaves(group: h5py.Group, prefix: str = "") -> dict[str, h5py.Dataset]:
-    """All arrays below a group: path -> array."""
+    """Return all arrays below a group: path -> array."""
     found: dict[str, h5py.Dataset] = {}
     for name in sorted(group):
         item = group[name]
@@ -115,12 +115,12 @@ def leaves(group: h5py.Group, prefix: str = "") -> dict[str, h5py.Dataset]:
 
 
 def attributes(holder: Any) -> dict[str, Any]:
-    """Attributes of a file, group or array as text, number or array."""
+    """Return the attributes of a file, group or array as text, number or array."""
     return {name: plain(value) for name, value in holder.attrs.items()}
 
 
 def plain(value: Any) -> Any:
-    """Bytes as text, numpy's scalars as Python's; in texts, what is not UTF-8 is replaced."""
+    """Return bytes as text, numpy's scalars as Python's; in texts, bytes that are not UTF-8 are replaced."""
     if isinstance(value, str):
         value = value.encode(errors="surrogateescape")
     if isinstance(value, bytes):
@@ -129,7 +129,7 @@ def plain(value: Any) -> Any:
 
 
 def wanted(group: h5py.Group, name: str, where: str) -> h5py.Dataset:
-    """An array that has to be there.
+    """Return an array that has to be there.
 
     Raises:
         DatasetError: it is not.
@@ -142,5 +142,5 @@ def wanted(group: h5py.Group, name: str, where: str) -> h5py.Dataset:
 
 
 def texts(attrs: Mapping[str, Any], *keys: str) -> str | None:
-    """The first of some attributes that is a text."""
+    """Return the first of some attributes that is a text."""
     return next((attrs[key] for key in keys if isinstance(attrs.get(key), str)), None)

@@ -78,7 +78,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
 
 
 def _check_size(archive: zipfile.ZipFile, name: str, path: Path) -> None:
-    """An array is not larger than its bytes in the archive, and these than what compressors can save."""
+    """Refuse an array that claims more bytes than the archive holds, or than compressors can save."""
     held = archive.getinfo(name).file_size
     npy: Any = np.lib.format
     with archive.open(name) as file:
@@ -93,7 +93,7 @@ def _check_size(archive: zipfile.ZipFile, name: str, path: Path) -> None:
 
 
 def _bounds(arrays: dict[str, NDArray[Any]], path: Path) -> NDArray[np.int64]:
-    """Where each trajectory's actions begin, and where the last ends."""
+    """Return the first action of each trajectory, and the end of the last."""
     steps = len(arrays["acts"])
     bounds = np.concatenate([[0], arrays["indices"].astype(np.int64).ravel(), [steps]])
     if (np.diff(bounds) <= 0).any():
@@ -117,10 +117,10 @@ def _timeouts(
     options: Options,
     report: Report,
 ) -> NDArray[np.bool_]:
-    """Which trajectories the clock ended: ``terminal`` does not tell, the environment's horizon does."""
+    """Return the trajectories that timed out, by the environment's horizon: ``terminal`` does not distinguish them."""
     lengths = np.diff(bounds)
     clock = clock_of(options, options.env)
-    source = "as --horizon says" if options.horizon is not None else f"of {options.env}"
+    source = "from --horizon" if options.horizon is not None else f"of {options.env}"
     if clock is None:
         longest = int(lengths.max())
         if (lengths == longest).sum() >= 2:
@@ -135,7 +135,7 @@ def _timeouts(
         )
     else:
         report.synthesised["timeouts"] = (
-            f"{int(by_clock.sum())} of {len(lengths)} trajectories end by the clock, after {clock} steps ({source})"
+            f"{int(by_clock.sum())} of {len(lengths)} trajectories time out, after {clock} steps ({source})"
         )
     return np.asarray(by_clock, dtype=bool)
 

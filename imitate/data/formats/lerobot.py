@@ -147,7 +147,7 @@ def _episode(
 
 
 def obs_name(feature: str) -> str:
-    """Name among the observations here: ``observation.images.top`` is ``top_image``."""
+    """Return the name of an observation here: ``observation.images.top`` is ``top_image``."""
     name = feature.removeprefix("observation.")
     return f"{name[7:]}_image" if name.startswith("images.") else name
 
@@ -159,7 +159,7 @@ def _matrix(values: NDArray[Any]) -> NDArray[Any]:
 def _ends(
     values: dict[str, NDArray[Any]], length: int, report: Report
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Terminals and timeouts: ``next.done`` marks the end of an episode, whatever ended it."""
+    """Return terminals and timeouts: ``next.done`` marks the end of an episode, of either kind."""
     flags = {key: values[key].reshape(length).astype(bool) for key in _ENDS if key in values}
     none = np.zeros(length, dtype=bool)
     if "next.success" in flags:

@@ -23,15 +23,15 @@ CODECS = {
     "h264": ("libx264", {"crf": "18", "g": "2", "preset": "fast"}),
     "av1": ("libsvtav1", {"crf": "30", "g": "2"}),
 }
-"""As ``--video`` names them: the encoder and its settings; those of av1 are LeRobot's own."""
+"""Encoder and settings by the name in ``--video``; those of av1 are LeRobot's own."""
 _PIXELS = "yuv420p"
 
 
 def check_codec(name: str) -> None:
-    """Whether ``--video`` names a codec that is known.
+    """Refuse a codec of ``--video`` that is not known.
 
     Raises:
-        DatasetError: it does not.
+        DatasetError: it is not known.
     """
     if name not in CODECS:
         raise DatasetError(f"--video is '{name}', no codec known here; {nearest(name, CODECS)}")
@@ -62,7 +62,7 @@ class Encoder:
         self._frames = self._bytes = 0  # in the file at hand
 
     def append(self, frames: NDArray[np.uint8]) -> dict[str, int | float]:
-        """Encode an episode, (T, H, W, 3); where it lies, as ``meta/episodes`` says it.
+        """Encode an episode, (T, H, W, 3); return its place, in the form of ``meta/episodes``.
 
         Raises:
             DatasetError: the codec cannot encode such frames.
@@ -116,7 +116,7 @@ class Encoder:
         self._stream.time_base = Fraction(1, self._fps)
 
     def info(self) -> dict[str, Any]:
-        """What ``meta/info.json`` says of the feature's videos."""
+        """Return the entry of ``meta/info.json`` on the feature's videos."""
         return {
             "video.height": self._stream.height,
             "video.width": self._stream.width,

@@ -17,7 +17,7 @@ Stats = dict[str, NDArray[np.float64]]
 
 
 def stats_of(values: NDArray[Any]) -> Stats:
-    """Of (T, D) values per dimension: min, max, mean, std, count, quantiles."""
+    """Return statistics of (T, D) values per dimension: min, max, mean, std, count, quantiles."""
     exact = values.astype(np.float64)
     return {
         "min": exact.min(axis=0),
@@ -30,7 +30,7 @@ def stats_of(values: NDArray[Any]) -> Stats:
 
 
 def stats_of_frames(counts: NDArray[np.int64], frames: int) -> Stats:
-    """Of a histogram (C, 256) of pixel values: as :func:`stats_of`, (C, 1, 1), in [0, 1]."""
+    """Return statistics of a histogram (C, 256) of pixel values: as :func:`stats_of`, (C, 1, 1), in [0, 1]."""
     levels = np.arange(256) / 255.0
     total = counts.sum(axis=1)
     mean = (counts * levels).sum(axis=1) / total
@@ -50,7 +50,7 @@ def stats_of_frames(counts: NDArray[np.int64], frames: int) -> Stats:
 def _quantile(
     counts: NDArray[np.int64], total: NDArray[np.int64], level: float
 ) -> NDArray[np.float64]:
-    """Between the two values around the position (n - 1) * level, as numpy has it."""
+    """Interpolate between the two values around the position (n - 1) * level, as numpy does."""
     cumulated = counts.cumsum(axis=1)
     position = (total - 1) * level
     below, above = np.floor(position), np.ceil(position)
@@ -64,7 +64,7 @@ def _quantile(
 
 
 def histogram(frames: NDArray[Any]) -> NDArray[np.int64]:
-    """How often each value occurs per channel of (T, H, W, C) uint8: (C, 256)."""
+    """Count each value per channel of (T, H, W, C) uint8: (C, 256)."""
     return np.stack(
         [
             np.bincount(frames[..., channel].ravel(), minlength=256)
@@ -82,7 +82,7 @@ class RunningStats:
         self._dims = self._rows = 0
 
     def add(self, values: NDArray[Any]) -> Stats:
-        """The next episode: (T, D) numbers or (T, H, W, C) frames; returns its own statistics."""
+        """Add the next episode, (T, D) numbers or (T, H, W, C) frames; return its own statistics."""
         self._rows += len(values)
         if values.ndim == 4:
             counts = histogram(values)
@@ -93,7 +93,7 @@ class RunningStats:
         return stats_of(values)
 
     def result(self) -> Stats:
-        """Of all episodes."""
+        """Return the statistics of all episodes."""
         with self._file as file:
             if self._counts is not None:
                 return stats_of_frames(self._counts, self._rows)

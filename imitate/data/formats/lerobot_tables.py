@@ -23,7 +23,7 @@ class Tables:
 
     Args:
         path: the dataset's folder.
-        info: what its ``meta/info.json`` says.
+        info: content of its ``meta/info.json``.
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ class Tables:
         self._tasks = self._task_names()
 
     def _episode_rows(self) -> dict[int, dict[str, Any]]:
-        """What ``meta/episodes`` says of each episode."""
+        """Read the entry of each episode in ``meta/episodes``."""
         files = _sorted(self.path / "meta" / "episodes", "*/*.parquet")
         found: dict[int, dict[str, Any]] = {}
         for file in files:
@@ -68,7 +68,7 @@ class Tables:
         return {int(row["task_index"]): str(row["task"]) for row in rows}
 
     def task(self, index: NDArray[Any] | None) -> str | None:
-        """The task of an episode: that of its first row; None: none is named."""
+        """Return the task of an episode: that of its first row; None: none is named."""
         if index is None or not self._tasks:
             return None
         number = int(np.ravel(index)[0])
@@ -102,7 +102,7 @@ class Tables:
         ]
 
     def episodes(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Number and columns of each episode, as pyarrow's arrays.
+        """Yield number and columns of each episode, as pyarrow's arrays.
 
         Raises:
             DatasetError: a file is missing, or rows are out of order.
@@ -139,7 +139,7 @@ class Tables:
             )
 
     def decoded(self, key: str, column: Any) -> NDArray[Any] | None:
-        """The values of a column, (T, ...); None for what holds no numbers."""
+        """Return the values of a column, (T, ...); None for one without numbers."""
         feature = self.features.get(key, {})
         if feature.get("dtype") == "image":
             where = f"{self.path}: '{key}'"

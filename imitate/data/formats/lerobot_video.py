@@ -16,7 +16,7 @@ from imitate.errors import DatasetError
 
 
 class Cameras:
-    """All cameras; each keeps its file open and goes on where it stopped."""
+    """All cameras; each keeps its file open and continues where it stopped."""
 
     def __init__(self, tables: Tables, report: Report) -> None:
         self._tables = tables
@@ -31,14 +31,14 @@ class Cameras:
             report.changed[key] = "video -> (T, H, W, 3) uint8"
 
     def frames(self, episode: int, length: int) -> dict[str, NDArray[Any]]:
-        """The images of an episode: feature -> (T, H, W, 3) uint8."""
+        """Return the images of an episode: feature -> (T, H, W, 3) uint8."""
         return {
             key: reader.read(*self._place(key, episode), length)
             for key, reader in self._readers.items()
         }
 
     def _place(self, key: str, episode: int) -> tuple[Path, float]:
-        """File, and the second at which the episode begins in it."""
+        """Return the file, and the second at which the episode begins in it."""
         info, tables = self._tables.info, self._tables
         pattern = str(info["video_path"])
         if not tables.is_v3:

@@ -45,7 +45,7 @@ _AUTOMATIC = {
 
 
 def layout_of(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Which feature an array is, and its columns there: array -> [feature, first, last + 1] or [feature]."""
+    """Return the feature of each array, and its columns there: array -> [feature, first, last + 1] or [feature]."""
     found: dict[str, Any] = {
         "actions": ["action", 0, arrays["actions"].shape[1]],
         "rewards": ["next.reward"],
@@ -68,7 +68,7 @@ def layout_of(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 def to_features(
     arrays: dict[str, NDArray[Any]], layout: Mapping[str, Any]
 ) -> dict[str, NDArray[Any]]:
-    """The features of a demo. What they hold exactly is taken out of ``arrays``."""
+    """Return the features of a demo; arrays that they hold exactly are removed from ``arrays``."""
     parts: dict[str, list[NDArray[Any]]] = {}
     for key, place in layout.items():
         values = arrays[key]
@@ -87,7 +87,7 @@ def to_features(
 def from_features(
     values: Mapping[str, NDArray[Any]], layout: Mapping[str, Any]
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of a demo that we wrote, under their own names."""
+    """Return the arrays of a demo that we wrote, under their own names."""
     found = {}
     for key, (feature, *columns) in layout.items():
         whole = values[feature]
@@ -101,7 +101,7 @@ def from_features(
 def write(
     path: Path, source: Source, options: Options, report: Report
 ) -> Iterator[Callable[[Demo], None]]:
-    """The dataset's folder; see the module."""
+    """Write the dataset's folder; see the module."""
     if options.video is not None:
         check_codec(options.video)
     writer = _Writer(path, source, options.video, report)
@@ -179,7 +179,7 @@ class _Writer:
         )
 
     def _describe(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """The features, as the first episode has them; others must be alike."""
+        """Set the features by the first episode; those of others must be equal."""
         found = {key: self._feature(key, values) for key, values in rows.items()}
         if not self._features:
             self._features = found
@@ -216,7 +216,7 @@ class _Writer:
         return self._stats.setdefault(key, RunningStats()).add(flat)
 
     def _encode(self, rows: dict[str, NDArray[Any]]) -> dict[str, int | float]:
-        """Take the frames out of the rows if they become videos; where these lie."""
+        """Take the frames out of the rows if they become videos; return the place of the videos."""
         places: dict[str, int | float] = {}
         if self._video is None:
             return places
@@ -295,7 +295,7 @@ class _Writer:
     # ---- the end ---------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Write what is known at the end."""
+        """Write the files that need all episodes."""
         if self._sidecar is not None:
             self._sidecar.finish()
         for encoder in self._encoders.values():
@@ -315,7 +315,7 @@ class _Writer:
         (self._path / "meta" / "info.json").write_text(json.dumps(self._info(), indent=2))
 
     def _write_tasks(self) -> None:
-        """With the task as the index that pandas restores: readers look tasks up there."""
+        """Write the tasks, with the task as the index that pandas restores: readers look tasks up there."""
         table = self._arrow.table(
             {"task_index": list(self._tasks.values()), "task": list(self._tasks)}
         )
@@ -368,12 +368,12 @@ class _Writer:
 
 
 def _fps_of(source: Source, report: Report) -> int:
-    """Whole frames per second."""
+    """Return whole frames per second."""
     known = source.control_freq or (source.env_meta.get("env_kwargs") or {}).get("control_freq")
     if known is None:
         report.synthesised["fps"] = f"{_DEFAULT_FPS}: the dataset says nothing of its rate"
         return _DEFAULT_FPS
     fps = max(1, round(float(known)))
     if fps != known:
-        report.changed["fps"] = f"{known} -> {fps}: a whole number is wanted"
+        report.changed["fps"] = f"{known} -> {fps}: LeRobot needs a whole number"
     return fps

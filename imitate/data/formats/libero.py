@@ -177,7 +177,7 @@ def _shifted(episode: Episode, seen: dict[str, NDArray[Any]], attrs: dict[str, A
 
 
 def _is_late(episode: Episode) -> bool:
-    """Whether observations are from after the step, as the format's own script writes them."""
+    """Return true if observations are from after the step, as the format's own script writes them."""
     if episode.states is None or "joint_states" not in episode.obs:
         return True
     joints, states = np.asarray(episode.obs["joint_states"]), np.asarray(episode.states)
@@ -189,7 +189,7 @@ def _is_late(episode: Episode) -> bool:
 
 
 def _instruction(problem_info: Any, name: str) -> str:
-    """What the robot was told."""
+    """Return the instruction."""
     try:
         said = json.loads(problem_info)["language_instruction"]
     except (TypeError, ValueError, KeyError):

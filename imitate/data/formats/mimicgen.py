@@ -42,7 +42,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
 
 
 def _completed(group: h5py.Group, episode: Episode, *, failed: bool, report: Report) -> Episode:
-    """Rewards, ends and attributes that the format leaves out."""
+    """Add rewards, ends and attributes that the format leaves out."""
     length = len(np.asarray(episode.actions))
     last = np.arange(length) == length - 1
     attrs = {"success": not failed, **episode.attrs}

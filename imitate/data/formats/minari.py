@@ -140,7 +140,7 @@ def _demos(
 
 
 def _as_it_was(demo: Demo) -> Demo:
-    """A demo we wrote, without the next observations that it did not have."""
+    """Return a demo we wrote, without the next observations that it did not have."""
     attrs = dict(demo.episode.attrs)
     link = attrs.pop(_LINK, "following")
     next_obs = None if link == "missing" else demo.episode.next_obs
@@ -159,7 +159,7 @@ def _attrs(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _infos(
     infos: Mapping[str, Any], length: int, report: Report, prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Infos at each step, and those after the last one."""
+    """Return the infos at each step, and those after the last one."""
     steps: dict[str, NDArray[Any]] = {}
     final: dict[str, Any] = {}
     for key, value in infos.items():
@@ -243,7 +243,7 @@ def _write(
 
 
 def _take_observations(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """T + 1 observations; next ones that are not the following observation stay among the arrays."""
+    """Return T + 1 observations; next ones that are not the following observation stay among the arrays."""
     obs = {key[4:]: arrays.pop(key) for key in list(arrays) if key.startswith("obs/")}
     following = {key[9:]: arrays[key] for key in arrays if key.startswith("next_obs/")}
     link = "following" if following else "missing"
@@ -267,7 +267,7 @@ def _take_observations(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any
 def _infos_of(
     arrays: dict[str, NDArray[Any]], attrs: Mapping[str, Any]
 ) -> dict[str, NDArray[Any]] | None:
-    """Infos whose last row is known, as T + 1 rows; they stay in the sidecar too, with their type."""
+    """Return infos whose last row is known, as T + 1 rows; they stay in the sidecar too, with their type."""
     found = {}
     for key, values in arrays.items():
         name = key.removeprefix("infos/")

@@ -14,7 +14,7 @@ from imitate.errors import DatasetError
 
 
 def leaves(value: Any, space: Any, report: Report, name: str = "") -> dict[str, NDArray[Any]]:
-    """Observations by name: 'flat' or 'image' for a lone Box, else the keys, joined with dots."""
+    """Return observations by name: 'flat' or 'image' for a single Box, else the keys, joined with dots."""
     prefix = f"{name}." if name else ""
     found: dict[str, NDArray[Any]] = {}
     if isinstance(space, spaces.Dict):
@@ -39,7 +39,7 @@ def leaves(value: Any, space: Any, report: Report, name: str = "") -> dict[str, 
 
 
 def _frames(values: NDArray[Any], space: Any) -> NDArray[Any]:
-    """Frames that were stored as int16 to keep them from a lossy encoder."""
+    """Restore frames that were stored as int16 to keep them from a lossy encoder."""
     is_box = isinstance(space, spaces.Box) and space.dtype == np.int16
     if is_box and bool(np.all(space.low == 0)) and bool(np.all(space.high == 255)):
         return values.astype(np.uint8)
@@ -47,7 +47,7 @@ def _frames(values: NDArray[Any], space: Any) -> NDArray[Any]:
 
 
 def action_columns(value: Any, space: Any, where: str, report: Report) -> NDArray[Any]:
-    """(T, A): a Box flattened, Discrete one-hot, a Dict or Tuple side by side."""
+    """Return (T, A): a Box flattened, Discrete one-hot, a Dict or Tuple side by side."""
     if isinstance(space, spaces.Dict):
         parts = [
             action_columns(value[key], below, where, report) for key, below in space.spaces.items()
@@ -71,7 +71,7 @@ def action_columns(value: Any, space: Any, where: str, report: Report) -> NDArra
 
 
 def space_of(values: NDArray[Any], frames: bool = False) -> spaces.Box:
-    """The Box of (T, ...) values: all numbers of the type; 0 to 255 for ``frames``, uint8 stored as int16."""
+    """Return the Box of (T, ...) values: all numbers of the type; 0 to 255 for ``frames``, uint8 stored as int16."""
     step, dtype = values.shape[1:], values.dtype
     if dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, step, dtype.type)

@@ -27,12 +27,12 @@ _MODULES = {
 
 
 def names() -> list[str]:
-    """Names of all formats."""
+    """Return the names of all formats."""
     return list(_MODULES)
 
 
 def find(name: str) -> Format:
-    """The format of that name.
+    """Return the format of that name.
 
     Raises:
         DatasetError: there is none.
@@ -44,10 +44,10 @@ def find(name: str) -> Format:
 
 
 def detect(path: Path) -> Format:
-    """The format of what lies at a path.
+    """Return the format of the dataset at a path.
 
     Raises:
-        DatasetError: there is nothing, or nothing known.
+        DatasetError: there is nothing, or no known format.
     """
     if not path.exists():
         raise DatasetError(f"{path}: there is no such file or folder: correct the path")
@@ -72,7 +72,7 @@ def _recognised(candidate: Format, path: Path) -> bool:
 
 
 def target_format(path: Path) -> Format:
-    """The format that a file to be written has by its ending.
+    """Return the format of a file to be written, by its ending.
 
     Raises:
         DatasetError: the ending says nothing.

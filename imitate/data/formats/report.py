@@ -1,4 +1,4 @@
-"""What a conversion did to the data."""
+"""Report of a conversion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Report:
-    """What was kept, renamed, synthesised and dropped.
+    """Arrays and attributes that were kept, renamed, changed, synthesised and dropped.
 
     Attributes:
         source: path that was read.
@@ -19,10 +19,10 @@ class Report:
         steps: in all of them.
         kept: arrays and attributes that are as they were.
         renamed: old name -> new name.
-        changed: name -> what was done to the values.
-        synthesised: name -> where the values come from that the source does not have.
-        dropped: name -> why.
-        notes: what else the user should know.
+        changed: name -> change of the values.
+        synthesised: name -> origin of values that the source does not have.
+        dropped: name -> reason.
+        notes: further facts that the user should know.
     """
 
     source: str = ""
@@ -39,7 +39,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def keep(self, *names: str) -> None:
-        """Note what stays as it is; naming it again changes nothing."""
+        """Note a name that stays as it is; naming it again changes nothing."""
         self.kept += [name for name in dict.fromkeys(names) if name not in self.kept]
 
     def note(self, text: str) -> None:
@@ -48,11 +48,11 @@ class Report:
             self.notes.append(text)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """As a person reads it."""
+        """Return lines for a person."""
         lines = [
             f"{self.source} ({self.source_format}) -> {self.target} ({self.target_format}): "
             f"{self.demos} demos, {self.steps} steps"

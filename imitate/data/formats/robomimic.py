@@ -50,7 +50,7 @@ def _recognises(path: Path) -> bool:
 
 
 def first_demo(file: h5py.File | dict[str, Any]) -> h5py.Group | None:
-    """Some demo of a file in robomimic's layout; None: it is not of this layout."""
+    """Return some demo of a file in robomimic's layout; None: it is not of this layout."""
     data = file.get("data")
     if not isinstance(data, h5py.Group):
         return None
@@ -65,20 +65,20 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
 
 
 Complete = Callable[[h5py.Group, Episode], Episode]
-"""From a demo's group and what was read of it to the episode of a related format."""
+"""Function from a demo's group and the episode read of it to the episode of a related format."""
 
 
 def open_source(
     file: h5py.File, path: Path, report: Report, complete: Complete = lambda _, episode: episode
 ) -> Source:
-    """The dataset of a file in robomimic's layout."""
+    """Open the dataset of a file in robomimic's layout."""
     data = file.get("data")
     if not isinstance(data, h5py.Group):
         raise DatasetError(f"{path}: there is no group 'data': it is not of this format")
     attrs = hdf5_tree.attributes(data)
     if OFFSET in attrs:
         raise DatasetError(
-            f"{path}: its actions are rescaled, which other formats cannot say: get them back with "
+            f"{path}: its actions are rescaled, which other formats cannot record: get them back with "
             f"`imitate dataset normalize-actions {path} --undo --out NEW` first"
         )
     names = sorted((name for name in data if isinstance(data[name], h5py.Group)), key=natural_key)
@@ -98,7 +98,7 @@ def open_source(
 
 
 def env_meta_of(text: Any, path: Path, report: Report) -> dict[str, Any]:
-    """The environment's description as our readers want it.
+    """Return the environment's description in the form that our readers need.
 
     Raises:
         DatasetError: there is one, but it is not JSON.
@@ -129,7 +129,7 @@ def env_meta_of(text: Any, path: Path, report: Report) -> dict[str, Any]:
 
 
 def masks_of(file: h5py.File, names: list[str], report: Report) -> dict[str, list[str]]:
-    """The filter keys, without demos that do not exist."""
+    """Return the filter keys, without demos that do not exist."""
     masks: dict[str, list[str]] = {}
     group = file.get("mask")
     known = set(names)
@@ -145,7 +145,7 @@ def masks_of(file: h5py.File, names: list[str], report: Report) -> dict[str, lis
 
 
 def episode_of(group: h5py.Group, where: str, report: Report) -> Episode | None:
-    """One demo; None, and a line in the report, for a demo without a step."""
+    """Return one demo; None, and a line in the report, for a demo without a step."""
     arrays = hdf5_tree.leaves(group)
     length = len(hdf5_tree.wanted(group, "actions", where))
     if length == 0:
@@ -176,7 +176,7 @@ def episode_of(group: h5py.Group, where: str, report: Report) -> Episode | None:
 def episode_from(
     values: dict[str, NDArray[Any]], attrs: Mapping[str, Any], report: Report
 ) -> Episode:
-    """The episode of arrays under their names in the file; ``values`` is used up."""
+    """Return the episode of arrays under their names in the file; ``values`` is emptied."""
     length = len(values["actions"])
     return Episode(
         obs=_below("obs/", values),
@@ -217,7 +217,7 @@ def _rows(key: str, dataset: h5py.Dataset, report: Report) -> NDArray[Any]:
 
 
 def channels_first(step: tuple[int, ...]) -> bool:
-    """Whether an image's shape says (C, H, W)."""
+    """Return true if an image's shape is (C, H, W)."""
     return len(step) == 3 and step[0] in (1, 3, 4) and step[2] not in (1, 3, 4)
 
 
@@ -243,7 +243,7 @@ def _rewards(values: dict[str, NDArray[Any]], length: int, report: Report) -> ND
 def ends_of(
     values: dict[str, NDArray[Any]], length: int, report: Report
 ) -> dict[str, NDArray[np.bool_]]:
-    """Terminals and timeouts of a demo, from what it has of dones, terminals and timeouts; these are taken out."""
+    """Return terminals and timeouts of a demo, from its dones, terminals and timeouts, which are removed."""
     flags = {key: values.pop(key).reshape(length).astype(bool) for key in _ENDS if key in values}
     terminals = flags.get("terminals")
     if terminals is None:

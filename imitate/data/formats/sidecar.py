@@ -1,6 +1,6 @@
-"""What a foreign format has no place for, in an HDF5 file beside it, so that the way there and back loses nothing.
+"""Sidecar of a dataset: an HDF5 file with all that a foreign format has no place for, so that nothing is lost.
 
-/data     attrs  env_args (JSON), control_freq, and whatever the source said of the whole dataset
+/data     attrs  env_args (JSON), control_freq, and the source's attributes of the whole dataset
 /<i>    attrs  name, and those of the demo;  arrays under their names
 /mask/<filter key>
 
@@ -51,7 +51,7 @@ class SidecarWriter:
             data.attrs[key] = value
 
     def append(self, demo: Demo, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """The next demo: its name, its attributes, and the arrays that have no other place."""
+        """Write the next demo: its name, its attributes, and the arrays that have no other place."""
         group = self._file["data"].create_group(str(len(self._names)))
         group.attrs.update(attrs_of(demo.episode, f"demo '{demo.name}'"))
         group.attrs["name"] = demo.name
@@ -94,7 +94,7 @@ def _follows(following: NDArray[Any], obs: NDArray[Any] | None) -> bool:
 
 
 def arrays_to_write(demo: Demo, where: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of a demo, checked; ``dones`` is left out, which is ``terminals``."""
+    """Return all arrays of a demo, checked; ``dones`` is left out, which is ``terminals``."""
     arrays = arrays_of(demo.episode, f"{where}: demo '{demo.name}'")
     del arrays["dones"]
     return arrays
@@ -114,7 +114,7 @@ class Sidecar:
         self._names = [str(hdf5_tree.plain(self._data[str(i)].attrs["name"])) for i in range(count)]
 
     def complete(self, source: Source, report: Report) -> None:
-        """Put what is known of the whole dataset into a source."""
+        """Put the stored facts about the whole dataset into a source."""
         attrs = hdf5_tree.attributes(self._data)
         source.env_meta = json.loads(attrs.pop("env_args"))
         report.synthesised.pop("env_args", None)
@@ -124,7 +124,7 @@ class Sidecar:
         source.masks = masks_of(self._file, self._names, report)
 
     def demo(self, number: int, arrays: Mapping[str, NDArray[Any]], report: Report) -> Demo:
-        """The demo made of the dataset's arrays and those that are here."""
+        """Return the demo made of the dataset's arrays and those that are here."""
         group = self._data[str(number)]
         attrs = hdf5_tree.attributes(group)
         name = str(attrs.pop("name"))
@@ -139,7 +139,7 @@ class Sidecar:
 
 @contextmanager
 def beside(folder: Path, count: int) -> Iterator[Sidecar | None]:
-    """The file of a folder, if there is one."""
+    """Open the file of a folder, if there is one."""
     path = folder / NAME
     if not path.exists():
         yield None
@@ -151,7 +151,7 @@ def beside(folder: Path, count: int) -> Iterator[Sidecar | None]:
 def plain_episode(
     obs: Mapping[str, NDArray[Any]], actions: NDArray[Any], attrs: Mapping[str, Any], report: Report
 ) -> Episode:
-    """An episode of a dataset that knows neither rewards nor ends."""
+    """Return an episode of a dataset that has neither rewards nor ends."""
     length = len(actions)
     report.synthesised["rewards"] = "0: the dataset has none"
     report.synthesised["timeouts"] = "at the last step: the dataset says nothing of ends"

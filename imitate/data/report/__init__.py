@@ -1,1 +1,1 @@
-"""A demonstration file as one HTML page that a person looks at: numbers, plots, thumbnails, the doctor's findings."""
+"""A demonstration file as one HTML page for people: numbers, plots, thumbnails, the doctor's findings."""

@@ -1,4 +1,4 @@
-"""Actions: how each dimension is distributed, and how much is commanded in the course of a demo."""
+"""Plots of actions: distribution of each dimension, and size in the course of a demo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PHASES = 50
 
 
 def actions(subject: Subject) -> Html:
-    """Histograms per dimension, and size over time."""
+    """Return histograms per dimension, and the size over time."""
     values = subject.pooled("actions", _MOST_STEPS)
     if values is None:
         return section("actions", "Actions", el("p", "There are no actions that can be read."))
@@ -62,7 +62,7 @@ def _dimension(values: Array, dimension: int, bounded: bool) -> Html:
 
 
 def _stuck(values: Array, bounded: bool) -> Array:
-    """(n,) whether each value is at -1 or 1; at the smallest or largest where these are no limits."""
+    """Return (n,) true where a value is at -1 or 1, or at the smallest or largest where these are no limits."""
     if bounded:
         return np.asarray(np.abs(values) >= 1)
     return np.asarray((values == values.min()) | (values == values.max()))
@@ -74,7 +74,7 @@ def _range(low: float, high: float) -> tuple[float, float]:
 
 
 def _course(subject: Subject, pooled: Array) -> Html:
-    """Size of the action in the course of a demo: median, and the middle 80 %."""
+    """Plot the size of the action in the course of a demo: median, and the middle 80 %."""
     arm = ~is_switch(pooled)
     if not arm.any():
         return Html("")

@@ -1,4 +1,4 @@
-"""Demos as wholes: how long they are, what they earn, and a table of them."""
+"""Lengths and returns of demos, and a table of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_NAMES = 200
 
 
 def episodes(subject: Subject) -> Html:
-    """Distributions of length and return."""
+    """Return the distributions of length and return."""
     lengths = np.array([demo.length for demo in subject.demos])
     if not len(lengths):
         return section("episodes", "Episodes", el("p", "There is no demo with steps."))
@@ -77,7 +77,7 @@ def _success(subject: Subject) -> Html | None:
 
 
 def demo_table(subject: Subject) -> Html:
-    """One line per demo."""
+    """Return a table with a line per demo."""
     if not subject.sample:
         return Html("")
     found: dict[str, list[str]] = defaultdict(list)

@@ -20,7 +20,7 @@ _QUALITY = 85
 
 
 def thumbnails(subject: Subject) -> Html:
-    """A strip per camera."""
+    """Return a strip of frames per camera."""
     keys = [
         key
         for key, form in subject.layout.steps.items()
@@ -70,7 +70,7 @@ def _frames(subject: Subject, key: str, demo: DemoLayout) -> Html | None:
 
 
 def data_url(key: str, frame: Array) -> str:
-    """A frame as a small picture that a page can hold: JPEG, or PNG where colours are numbers of things."""
+    """Return a frame as a small picture that a page can hold: JPEG, or PNG where colours are numbers of things."""
     exact = "segmentation" in key
     picture = Image.fromarray(_pixels(key, frame))
     scale = min(1.0, _SIDE / max(picture.size))
@@ -84,7 +84,7 @@ def data_url(key: str, frame: Array) -> str:
 
 
 def _pixels(key: str, frame: Array) -> Array:
-    """(H, W, 3) uint8 of a frame of whatever kind."""
+    """Return (H, W, 3) uint8 of a frame of any kind."""
     if frame.shape[2] not in (1, 3, 4):
         frame = np.moveaxis(frame, 0, 2)
     if "segmentation" in key:
@@ -97,7 +97,7 @@ def _pixels(key: str, frame: Array) -> Array:
 
 
 def _stretched(frame: Array, *, is_depth: bool) -> Array:
-    """Values as bytes: depth from the nearest to the farthest, other numbers from 0 to 1 or 255."""
+    """Return values as bytes: depth from the nearest to the farthest, other numbers from 0 to 1 or 255."""
     values = np.nan_to_num(frame.astype(np.float64), posinf=0, neginf=0)
     low, high = float(values.min()), float(values.max())
     if not is_depth and low >= 0:

@@ -1,4 +1,4 @@
-"""HTML and SVG as values: whatever is not markup already is escaped, so that no text of a file becomes a tag."""
+"""HTML and SVG as values; anything that is not markup is escaped, so that no text of a file becomes a tag."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class Html(str):
 
 
 def text(value: object) -> Html:
-    """Any value as text of a page; control characters, which no page may hold, become a replacement character."""
+    """Return any value as text of a page, with a replacement character for control characters."""
     if isinstance(value, Html):
         return value
     return Html(html.escape(_CONTROL.sub("\ufffd", str(value)), quote=True))
 
 
 def join(parts: Iterable[object]) -> Html:
-    """Several parts, one after another; None is left out."""
+    """Join several parts, one after another; None is left out."""
     return Html("".join(text(part) for part in parts if part is not None))
 
 
 def el(name: str, /, *children: object, **attributes: object) -> Html:
-    """An element.
+    """Return an element.
 
     Args:
         name: of the tag.
@@ -46,7 +46,7 @@ def el(name: str, /, *children: object, **attributes: object) -> Html:
 
 
 def table(header: Sequence[object], rows: Iterable[Sequence[object]], *, left: int = 1) -> Html:
-    """A table that sorts by a click on a column's header; the first ``left`` columns are text, the others numbers."""
+    """Return a table, sorted by a click on a header; the first ``left`` columns are text, the others numbers."""
     sides = [None if at < left else "num" for at in range(len(header))]
     head = [
         el("th", name, class_=side, scope="col", tabindex="0")
@@ -61,24 +61,24 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]], *, left: i
 
 
 def section(anchor: str, title: str, *parts: object, note: str | None = None) -> Html:
-    """A part of the page under a heading, with a line that says what it shows."""
+    """Return a part of the page under a heading, with a line that explains it."""
     lead = el("p", note, class_="note") if note else None
     return el("section", el("h2", title), lead, *parts, id=anchor)
 
 
 def figure(drawing: object, title: object, caption: object = None) -> Html:
-    """A drawing under its title."""
+    """Return a drawing under its title."""
     head = el("figcaption", el("b", title), el("span", caption) if caption else None)
     return el("figure", head, drawing)
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """So many significant digits; a dash for None."""
+    """Format a number with ``digits`` significant digits; a dash for None."""
     return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
 
 
 def size(num_bytes: float) -> str:
-    """Bytes in the unit that fits."""
+    """Format bytes in the unit that fits."""
     for unit in ("B", "kB", "MB", "GB"):
         if num_bytes < 1000:
             return f"{num_bytes:.3g} {unit}"
@@ -87,7 +87,7 @@ def size(num_bytes: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share; what is not nothing is not called 0 %."""
+    """Format a share in percent; one above 0 is never shown as 0 %."""
     if 0 < share < 0.001:
         return "<\u00a00.1\u00a0%"
     if 0.999 < share < 1:

@@ -1,4 +1,4 @@
-"""Where the robot goes, and how scenes begin."""
+"""Plots of the robot's paths, and of the initial scenes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AXES = ("x, m", "y, m", "z, m")
 
 
 def trajectories(subject: Subject) -> Html:
-    """Paths of the hands; of files without hands, the first observations over time."""
+    """Plot the paths of the hands; of files without hands, the first observations over time."""
     hands = [
         key for key, form in subject.layout.steps.items() if _HAND.match(key) and form.step == (3,)
     ]
@@ -118,7 +118,7 @@ def _curves(subject: Subject) -> Iterator[Html]:
 
 
 def initial_states(subject: Subject) -> Html:
-    """Where objects are at the first step."""
+    """Plot the places of objects at the first step."""
     demos = spread(subject.sample, _MOST_STARTS)
     drawings: list[Html] = []
     for key, form in subject.layout.steps.items():
@@ -156,7 +156,7 @@ def _scatters(subject: Subject, key: str, demos: list[DemoLayout]) -> Iterator[H
 
 
 def places_in(key: str, starts: Array) -> list[int]:
-    """First dimensions of the positions in an observation.
+    """Return the first dimensions of the positions in an observation.
 
     A position is an observation named so, or in ``object``, into which robosuite joins all of a scene, the three
     dimensions before a unit quaternion.

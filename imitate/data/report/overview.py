@@ -1,4 +1,4 @@
-"""Head of the page: which file, how much is in it, where it comes from; and what the doctor found."""
+"""Head of the page: the file, its size and origin, and the doctor's findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIGNS = {Level.error: "✖", Level.warning: "▲", Level.info: "ℹ"}
 
 
 def head(subject: Subject) -> Html:
-    """Title, numbers at a glance, facts."""
+    """Return the title, the main numbers and further facts."""
     path = subject.file.path
     lead = el("p", str(path.resolve()), class_="path")
     return el(
@@ -100,7 +100,7 @@ def _shortened(value: object) -> str:
 
 
 def _reading(subject: Subject) -> Html:
-    """What of the file the page shows."""
+    """Describe the part of the file that the page shows."""
     of = f" of filter key “{subject.filter_key}”" if subject.filter_key else ""
     if subject.is_whole:
         words = f"Values of all {len(subject.demos)} demos{of} were read."
@@ -113,7 +113,7 @@ def _reading(subject: Subject) -> Html:
 
 
 def doctor(subject: Subject) -> Html:
-    """Findings, the worst first, each with the command that repairs it."""
+    """Return the findings, the worst first, each with the command that repairs it."""
     findings = subject.health.findings
     looked = (
         "" if subject.is_whole else f" Values were examined in {len(subject.sample)} demos only."
@@ -122,7 +122,7 @@ def doctor(subject: Subject) -> Html:
         body = el("p", "✔ Nothing is wrong with this file.", class_="well")
     else:
         body = join(_finding(subject, finding) for finding in findings)
-    return section("doctor", "Doctor", body, note=f"What imitate dataset doctor says.{looked}")
+    return section("doctor", "Doctor", body, note=f"Findings of imitate dataset doctor.{looked}")
 
 
 def _finding(subject: Subject, finding: Finding) -> Html:

@@ -1,4 +1,4 @@
-"""The page: one file that needs nothing else, and may ask for nothing."""
+"""The page: one file that needs and requests nothing else."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write_report(
         on_demo: called with how many demos are done, and how many there are.
 
     Returns:
-        what the page is about; its file is closed.
+        the subject of the page; its file is closed.
 
     Raises:
         DatasetError: the file cannot be read, there is no such filter key, or the page cannot be written.
@@ -70,7 +70,7 @@ def write_report(
 
 
 def page(subject: Subject) -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [build(subject) for build in _SECTIONS]
     links = [
         el("a", Html(title), href=f"#{anchor}")
@@ -87,7 +87,7 @@ def page(subject: Subject) -> str:
             f"Written by imitate {version('imitate')}: imitate dataset report {subject.file.path}",
         ),
     )
-    # Whatever a file contains: nothing runs but our script, nothing is asked of any other address.
+    # Whatever a file contains: only our script runs, and no other address is contacted.
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_digest(STYLE)}'; script-src '{_digest(SCRIPT)}'; "
         "base-uri 'none'; form-action 'none'"

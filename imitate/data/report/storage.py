@@ -1,4 +1,4 @@
-"""What takes the room on disk."""
+"""Disk space by key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ATTRIBUTES = "attributes of the demos"
 
 
 def storage(subject: Subject) -> Html:
-    """What takes the room."""
+    """Return a table of the disk space by key."""
     stored, raw, forms = _sizes(subject)
     if not stored:
         return Html("")
@@ -57,7 +57,7 @@ def _sizes(subject: Subject) -> tuple[dict[str, int], dict[str, int], dict[str, 
 
 
 def _stored(array: h5py.Dataset) -> int:
-    """Bytes on disk; of frames that are compressed one by one, as many as a few of them take."""
+    """Return the bytes on disk; of frames that are compressed one by one, as many as a few of them take."""
     if h5py.check_vlen_dtype(array.dtype) is None:
         return int(array.id.get_storage_size())
     some = range(0, array.shape[0], max(1, array.shape[0] // _FEW))

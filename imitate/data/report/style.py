@@ -1,4 +1,4 @@
-"""How the page looks, and the few lines that sort its tables."""
+"""Style sheet of the page, and the script that sorts its tables."""
 
 STYLE = """
 :root { color-scheme: light dark; --page: #f6f6f3; --card: #fcfcfb; --ink: #0b0b0b; --soft: #52514e; --faint: #76746e;

@@ -1,4 +1,4 @@
-"""What a report is about: a file, and the demos of it whose values are read."""
+"""Subject of a report: a file, and the demos of it whose values are read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Subject:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the values of all demos are read."""
+        """True where the values of all demos are read."""
         return len(self.sample) == len(self.demos)
 
     @cached_property
@@ -84,7 +84,7 @@ class Subject:
 
     @cached_property
     def outcomes(self) -> dict[str, bool | None]:
-        """Whether each demo of the sample solved its task; None where nothing says so."""
+        """True for each demo of the sample that solved its task; None where the file does not record it."""
         return {demo.name: self._outcome(demo.name) for demo in self.sample}
 
     def _outcome(self, demo: str) -> bool | None:
@@ -104,7 +104,7 @@ class Subject:
         return found
 
     def values(self, demo: DemoLayout, key: str, most: int) -> Array | None:
-        """(n, D) evenly spread steps of an array, at most so many; without those that are not finite.
+        """Return (n, D) evenly spread steps of an array, at most ``most``, without those that are not finite.
 
         None: the demo has no such array of numbers, it has another shape, or cannot be read.
         """
@@ -130,7 +130,7 @@ class Subject:
             ]
 
     def pooled(self, key: str, most: int) -> Array | None:
-        """(n, D) evenly spread steps of all demos of the sample; None: there are none."""
+        """Return (n, D) evenly spread steps of all demos of the sample; None: there are none."""
         per_demo = max(1, most // max(1, len(self.sample)))
         found = [self.values(demo, key, per_demo) for demo in self.sample]
         arrays = [values for values in found if values is not None]
@@ -173,7 +173,7 @@ def _step_bytes(form: Form) -> int:
 
 
 def spread(items: Sequence[Any], most: int) -> list[Any]:
-    """So many items at even distances, the first and the last among them."""
+    """Return at most ``most`` items at even distances, the first and the last among them."""
     if len(items) <= most:
         return list(items)
     return [items[round(at)] for at in np.linspace(0, len(items) - 1, max(1, most))]

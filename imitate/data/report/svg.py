@@ -33,7 +33,7 @@ class Line:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers between two."""
+    """Return round numbers between two."""
     step = 10 ** math.floor(math.log10(max(high - low, 1e-12) / most))
     step *= next(k for k in (1, 2, 5, 10) if (high - low) / (k * step) <= most)
     return [
@@ -82,7 +82,7 @@ class Plot:
         self.x_range, self.y_range = grown[0], grown[1]
 
     def at(self, x: float | Array, y: float | Array) -> tuple[Any, Any]:
-        """Pixels of a point."""
+        """Return the pixels of a point."""
         (x0, x1), (y0, y1) = self.x_range, self.y_range
         return (
             _LEFT + (x - x0) / (x1 - x0) * self._inner[0],
@@ -92,7 +92,7 @@ class Plot:
     def bars(
         self, counts: Sequence[int], edges: Sequence[float], say: Callable[[int], str]
     ) -> None:
-        """Bars that stand side by side; ``say`` words one."""
+        """Draw bars side by side; ``say`` describes one."""
         for k, count in enumerate(counts):
             (left, top), (right, base) = self.at(edges[k], float(count)), self.at(edges[k + 1], 0.0)
             if count:
@@ -108,33 +108,33 @@ class Plot:
                 self._parts.append(bar)
 
     def line(self, line: Line) -> None:
-        """Joined points."""
+        """Draw joined points."""
         x, y = self.at(line.points[:, 0], line.points[:, 1])
         way = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
         self._parts.append(el("path", el("title", line.title), class_=line.class_, d=way))
 
     def band(self, x: Array, low: Array, high: Array) -> None:
-        """The area between two curves."""
+        """Draw the area between two curves."""
         points = np.concatenate([np.stack([x, high], 1), np.stack([x, low], 1)[::-1]])
         px, py = self.at(points[:, 0], points[:, 1])
         way = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(px, py, strict=True)) + "Z"
         self._parts.append(el("path", class_="band", d=way))
 
     def dot(self, x: float, y: float, class_: str, title: str, radius: float = 3.0) -> None:
-        """A point."""
+        """Draw a point."""
         px, py = self.at(x, y)
         self._parts.append(
             el("circle", el("title", title), class_=class_, cx=float(px), cy=float(py), r=radius)
         )
 
     def mark(self, x: float, class_: str = "limit") -> None:
-        """An upright line."""
+        """Draw a vertical line."""
         px, _ = self.at(x, 0.0)
         base = self.height - _BOTTOM
         self._parts.append(el("line", class_=class_, x1=float(px), x2=float(px), y1=_TOP, y2=base))
 
     def draw(self) -> Html:
-        """The whole."""
+        """Return the whole drawing."""
         return el(
             "svg",
             *self._axes(),

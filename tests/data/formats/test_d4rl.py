@@ -88,7 +88,7 @@ def test_timeouts_that_are_no_resets_go_on(tmp_path):
     seen = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
     write(tmp_path / "d.hdf5", length=3000, timeouts=range(99, 2999, 100), observations=seen)
     report, file = run(tmp_path, tmp_path / "d.hdf5")
-    assert any("goes on after its 29 timeouts" in note for note in report.notes)
+    assert any("continues after its 29 timeouts" in note for note in report.notes)
     with file:
         np.testing.assert_array_equal(file.read("demo_0", "next_obs/flat")[-1], seen[100])
         assert file.length("demo_0") == 100

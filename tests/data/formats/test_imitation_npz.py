@@ -47,7 +47,7 @@ def test_only_ends_before_the_clock_are_terminals(tmp_path):
 
 def test_the_clock_is_guessed_from_equal_lengths_and_that_is_said(tmp_path):
     report, file = run(tmp_path, FIXTURES / "pendulum.npz")
-    assert "2 of 2 trajectories end by the clock, after 200 steps" in report.synthesised["timeouts"]
+    assert "2 of 2 trajectories time out, after 200 steps" in report.synthesised["timeouts"]
     assert "guess" in report.synthesised["timeouts"]
     assert report.changed["rewards"] == "float64 -> float32"
     with file:
