@@ -1,4 +1,4 @@
-"""The folder of one run: `<output_dir>/<name>/<timestamp>/`. Nothing in it is ever asked about or deleted."""
+"""Folder of one run: `<output_dir>/<name>/<timestamp>/`. Files of a run are never deleted."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        """The resolved configuration."""
+        """File of the resolved configuration."""
         return self.path / "config.json"
 
     @property
     def metrics(self) -> Path:
-        """One JSON line per epoch and per evaluation."""
+        """File with a JSON line per epoch and per evaluation."""
         return self.path / "metrics.jsonl"
 
     @property
     def results(self) -> Path:
-        """The run's outcome, written at its end."""
+        """File of the run's outcome, written at its end."""
         return self.path / "results.json"
 
     @property
@@ -47,7 +47,7 @@ class RunFolder:
 
     @property
     def last(self) -> Path:
-        """The checkpoint to resume from."""
+        """Checkpoint to resume from."""
         return self.checkpoints / "last.pth"
 
     @property
@@ -62,16 +62,16 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """What was said on the terminal."""
+        """Log of the lines on the terminal."""
         return self.path / "log.txt"
 
     @property
     def curve(self) -> Path:
-        """The learning-curve picture."""
+        """Picture of the learning curve."""
         return self.path / "learning_curve.png"
 
     def clear_leftovers(self) -> None:
-        """Remove what a kill left half-written."""
+        """Remove files that a kill left half-written."""
         for pattern in (".*.partial", ".*.link", ".metrics.jsonl.*", ".config.json.*"):
             for path in (*self.path.glob(pattern), *self.checkpoints.glob(pattern)):
                 path.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ class RunFolder:
             yield
 
     def is_locked(self) -> bool:
-        """Whether another process trains in this folder."""
+        """Return true if another process trains in this folder."""
         with (self.path / ".lock").open("a") as handle:
             try:
                 _lock(handle)
@@ -137,7 +137,7 @@ def create_run_folder(output_dir: str | Path, name: str) -> RunFolder:
 
 
 def open_run_folder(path: str | Path) -> RunFolder:
-    """An existing run folder.
+    """Open an existing run folder.
 
     Raises:
         CheckpointError: it is none.
@@ -155,7 +155,7 @@ def open_run_folder(path: str | Path) -> RunFolder:
 
 
 def newest_run_folder(output_dir: str | Path, name: str) -> RunFolder:
-    """The run of this name that started last.
+    """Return the run of this name that started last.
 
     Raises:
         CheckpointError: there is none.
@@ -168,7 +168,7 @@ def newest_run_folder(output_dir: str | Path, name: str) -> RunFolder:
 
 
 def runs_in(parent: Path) -> list[Path]:
-    """Folders of the runs below the folder of a name, those that started last at the end."""
+    """Return the folders of the runs below the folder of a name, those that started last at the end."""
     runs = [path for path in parent.glob("*") if (path / "config.json").is_file()]
     return sorted(runs, key=_start_order)
 
@@ -179,7 +179,7 @@ def _start_order(path: Path) -> tuple[str, int]:
 
 
 def find_checkpoint(agent: str | Path) -> Path:
-    """The checkpoint that a path stands for: itself, or the best (else the last) one of a run folder.
+    """Return the checkpoint that a path stands for: itself, or the best (else the last) one of a run folder.
 
     A folder of runs (``<output_dir>/<name>``) stands for the newest of them that has a checkpoint.
 
@@ -218,7 +218,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON that every reader accepts: a number that is not finite becomes null."""
+    """Return JSON that every reader accepts: a number that is not finite becomes null."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 

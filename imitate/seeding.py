@@ -1,6 +1,6 @@
 """Random number generators: the one place that seeds them, and their state as plain data.
 
-A state holds only tensors, numbers and lists, so that it lies in a checkpoint which is loaded without unpickling.
+A state holds only tensors, numbers and lists, so that a checkpoint with it is loaded without unpickling.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def seed_everything(seed: int) -> None:
 
 
 def rng_state() -> dict[str, Any]:
-    """State of every global generator, as data that `torch.load(weights_only=True)` reads."""
+    """Return the state of every global generator, as data that `torch.load(weights_only=True)` reads."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
@@ -48,7 +48,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def preserved_rng() -> Iterator[None]:
-    """Whatever the body draws or seeds, the global generators go on afterwards as if it had not run."""
+    """Run the body, then restore the global generators, so that its draws and seeds have no effect."""
     state = rng_state()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Slot of algorithms: a learned model of what an action leads to, as an ensemble of M members.
+"""Slot of algorithms: a learned model of the environment, as an ensemble of M members.
 
     "algo": {"dynamics": {"type": "ensemble", "members": 5}}
 
@@ -45,7 +45,7 @@ class DynamicsConfig(Section):
     )
 
     def problems(self, config: BaseConfig) -> list[str]:
-        """Settings of the whole configuration that do not go with a model of vectors."""
+        """Return settings of the whole configuration that contradict a model of vectors."""
         train, observation, problems = config.train, config.observation, []
         if train.frame_stack > 1:
             problems.append(
@@ -66,7 +66,7 @@ class DynamicsConfig(Section):
 
 
 class Outcome(NamedTuple):
-    """What actions lead to.
+    """Predicted outcome of actions.
 
     Attributes:
         states: (..., D) the next states.
@@ -99,7 +99,7 @@ class Dynamics(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean loss, and scalars to log.
+        """Compute the mean loss, and scalars to log.
 
         Args:
             batch: prepared transitions of one step: ``obs``, ``next_obs`` {key: (B, ...)}, ``actions`` (B, A),
@@ -111,12 +111,12 @@ class Dynamics(nn.Module, ABC):
     def step(
         self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None
     ) -> Outcome:
-        """Each member's own prediction.
+        """Predict the outcome of actions, each member by itself.
 
         Args:
             states: (M, N, D).
             actions: (M, N, A).
-            generator: source of randomness, where predictions are drawn.
+            generator: source of randomness, where predictions are sampled.
 
         Returns:
             (M, N, D), (M, N), (M, N).
@@ -126,11 +126,11 @@ class Dynamics(nn.Module, ABC):
         """Update statistics, before the loss of the same batch."""
 
     def state_of(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """(B, D) from observations {key: (B, ...)}."""
+        """Return the state (B, D) of observations {key: (B, ...)}."""
         return torch.cat([obs[key].flatten(1) for key in self.obs_shapes], dim=-1)
 
     def obs_of(self, states: Tensor) -> dict[str, Tensor]:
-        """Observations {key: (B, ...)} from (B, D)."""
+        """Return the observations {key: (B, ...)} of a state (B, D)."""
         sizes = [math.prod(shape) for shape in self.obs_shapes.values()]
         parts = torch.split(states, sizes, dim=-1)
         return {
@@ -141,7 +141,7 @@ class Dynamics(nn.Module, ABC):
     def imagine(
         self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None
     ) -> Outcome:
-        """Each row by a member drawn for it.
+        """Predict the outcome of each row by a random member.
 
         Args:
             states: (N, D).
@@ -167,7 +167,7 @@ class Dynamics(nn.Module, ABC):
         particles: int = 1,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Believed discounted returns of plans, which each member follows with particles of its own.
+        """Predict discounted returns of plans; each member simulates them with particles of its own.
 
         ``sum_t discount^t prod_{k<t} (1 - end_k) r_t`` with r_t of (s_t, a_t), mean over members and particles (TS-inf
         of Chua et al. 2018, arXiv:1805.12114).
@@ -176,7 +176,7 @@ class Dynamics(nn.Module, ABC):
             states: (B, D) where plans begin.
             plans: (B, P, H, A) actions.
             discount: in [0, 1].
-            particles: trajectories of each member for each plan, which differ where predictions are drawn.
+            particles: trajectories of each member for each plan, which differ where predictions are sampled.
             generator: source of randomness.
 
         Returns:
@@ -204,5 +204,5 @@ register = DYNAMICS.register
 def built(
     config: DynamicsConfig, obs_shapes: Mapping[str, tuple[int, ...]], ac_dim: int
 ) -> Dynamics:
-    """A new model, as its section says."""
+    """Build the model of a section of the configuration."""
     return DYNAMICS.find(config.type)[0](config, obs_shapes, ac_dim)

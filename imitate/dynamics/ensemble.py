@@ -35,7 +35,7 @@ from imitate.models.moments import Moments
 FIRST_END_LOGIT = -5.0
 """Logit of an end before anything is learned: a probability of 0.7 %."""
 FIRST_BOUNDS = (-10.0, 0.5)
-"""Of log variances, before they are learned."""
+"""Initial bounds of log variances."""
 
 
 class EnsembleConfig(DynamicsConfig):
@@ -46,7 +46,7 @@ class EnsembleConfig(DynamicsConfig):
     members: int = Field(5, ge=1, description="M, networks in the ensemble")
     layer_dims: tuple[int, ...] = Field((200, 200, 200), description="hidden layers of each")
     distribution: Literal["deterministic", "gaussian"] = Field(
-        "deterministic", description="predictions: a mean, or drawn from a diagonal Gaussian"
+        "deterministic", description="predictions: a mean, or a sample of a diagonal Gaussian"
     )
     ends: bool = Field(True, description="predict terminals; false: nothing ends")
 
@@ -77,7 +77,7 @@ class Ensemble(Dynamics):
         self.inputs, self.targets = Moments(widths[0]), Moments(self.outputs)
 
     def _predicted(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Means (M, N, D + 1) and log variances, standardized; logits (M, N, 1) of ends; empty where there are none."""
+        """Return means (M, N, D + 1) and log variances, standardized; logits (M, N, 1) of ends, else empty."""
         x = torch.cat([states, actions], dim=-1)
         x = (x - self.inputs.mean) / self.inputs.std
         for layer in self.layers:
@@ -89,12 +89,12 @@ class Ensemble(Dynamics):
         return mean, self._bounded(log_var) if self.is_gaussian else log_var, end
 
     def _bounded(self, log_var: Tensor) -> Tensor:
-        """Softly between the learned bounds."""
+        """Bound log variances softly by the learned bounds."""
         log_var = self.max_log_var - F.softplus(self.max_log_var - log_var)
         return self.min_log_var + F.softplus(log_var - self.min_log_var)
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Sum over the members of the mean over their bootstraps."""
+        """Compute the sum over the members of the mean over their bootstraps."""
         states, wanted = self._sample(batch)
         wanted = (wanted - self.targets.mean) / self.targets.std
         size = (self.members, -1, -1)
@@ -118,14 +118,14 @@ class Ensemble(Dynamics):
         }
 
     def _sample(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """States (B, D), and what is to be predicted (B, D + 1): their change, then the reward."""
+        """Return states (B, D) and targets (B, D + 1): their change, then the reward."""
         states = self.state_of(batch["obs"])
         change = self.state_of(batch["next_obs"]) - states
         return states, torch.cat([change, batch["rewards"].unsqueeze(-1)], dim=-1)
 
     @torch.no_grad()
     def follow(self, batch: Batch) -> None:
-        """Running moments of inputs and targets."""
+        """Update the running moments of inputs and targets."""
         states, wanted = self._sample(batch)
         self.inputs.add(torch.cat([states, batch["actions"]], dim=-1))
         self.targets.add(wanted)
@@ -133,7 +133,7 @@ class Ensemble(Dynamics):
     def step(
         self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None
     ) -> Outcome:
-        """Each member's mean, or a draw from its Gaussian."""
+        """Return each member's mean, or a sample of its Gaussian."""
         predicted, log_var, end = self._predicted(states, actions)
         if self.is_gaussian:
             noise = torch.empty_like(predicted).normal_(generator=generator)

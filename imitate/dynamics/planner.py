@@ -3,7 +3,7 @@
     "algo": {"planner": {"type": "cem", "horizon": 25}}
 
 A type is a section derived from :class:`PlannerConfig`, and a class under ``@register("cem", CEMConfig)``. Those below
-are registered here; other packages' are entry points in the group ``imitate.planners``. A plan lies in the policy's
+are registered here; other packages' are entry points in the group ``imitate.planners``. A plan is part of the policy's
 state, from which the next search begins, one step later.
 """
 
@@ -52,13 +52,13 @@ class RandomShootingConfig(PlannerConfig):
 
 
 class ElitesConfig(PlannerConfig):
-    """What planners with elites share."""
+    """Common keys of planners with elites."""
 
     model_config = {**Section.model_config}
 
-    population: int = Field(400, ge=1, description="plans drawn in an iteration")
+    population: int = Field(400, ge=1, description="plans sampled in an iteration")
     elites: int = Field(40, ge=1, description="best of them, to which the Gaussian is fitted")
-    iterations: int = Field(5, ge=1, description="draws and fits in a search")
+    iterations: int = Field(5, ge=1, description="iterations of sampling and fitting in a search")
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
@@ -100,7 +100,7 @@ class Planner(ABC):
         self.ac_dim = ac_dim
 
     def initial_plan(self, batch_size: int, device: torch.device) -> Plan:
-        """The plan at an episode's start: nothing but the middle of the limits."""
+        """Return the plan at an episode's start: the middle of the limits."""
         shape = (batch_size, self.config.horizon, self.ac_dim)
         return {"mean": torch.full(shape, MIDDLE, device=device)}
 
@@ -113,7 +113,7 @@ class Planner(ABC):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Plan]:
-        """The actions (B, A) to take now, and the plan from which the next search begins.
+        """Return the actions (B, A) to take now, and the plan from which the next search begins.
 
         Args:
             score: of plans (B, P, H, A).
@@ -138,7 +138,7 @@ class RandomShooting(Planner):
     """Best of many uniform plans; nothing is kept from step to step."""
 
     def initial_plan(self, batch_size: int, device: torch.device) -> Plan:
-        """Zeros (B,), which say how many searches there are."""
+        """Return zeros (B,), one per search."""
         return {"searches": torch.zeros(batch_size, device=device)}
 
     def plan(
@@ -149,7 +149,7 @@ class RandomShooting(Planner):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Plan]:
-        """First action of the best plan."""
+        """Return the first action of the best plan."""
         searches = plan["searches"]
         shape = (len(searches), self.config.horizon, self.ac_dim)
         best = random_shooting(score, shape, self.config.population, generator, searches.device)
@@ -168,7 +168,7 @@ class CEM(Planner):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Plan]:
-        """First action of the mean."""
+        """Return the first action of the mean."""
         config = self.config
         mean = cem(
             score,
@@ -196,7 +196,7 @@ class MPPI(Planner):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Plan]:
-        """First action of one elite, drawn by the weights, with noise in rollouts."""
+        """Return the first action of one elite, sampled by the weights, with noise in rollouts."""
         config = self.config
         found = mppi(
             score,
@@ -217,5 +217,5 @@ class MPPI(Planner):
 
 
 def built(config: PlannerConfig, ac_dim: int) -> Planner:
-    """A new planner, as its section says."""
+    """Build the planner of a section of the configuration."""
     return PLANNERS.find(config.type)[0](config, ac_dim)

@@ -1,4 +1,4 @@
-"""What cameras of a robosuite scene see: colours, depth in metres, segmentation; and where they are.
+"""Cameras of a robosuite scene: their colours, depth in metres and segmentation, and their poses.
 
 Everything is right side up, row 0 at the top:
 
@@ -31,13 +31,13 @@ Size = int | tuple[int, int]
 
 @dataclass(frozen=True)
 class Camera:
-    """What is observed of one camera.
+    """Observations of one camera.
 
     Attributes:
         name: of the camera in the scene.
         height: in pixels.
         width: in pixels.
-        depth: whether depth is observed.
+        depth: true if depth is observed.
         segmentation: one of :data:`SEGMENTATIONS`, or None.
     """
 
@@ -49,7 +49,7 @@ class Camera:
 
     @property
     def keys(self) -> list[str]:
-        """Names of its observations."""
+        """Return the names of its observations."""
         wanted = (True, self.depth, self.segmentation is not None)
         return [
             self.name + suffix
@@ -64,15 +64,15 @@ def choose_cameras(
     size: Size | Mapping[str, Size] | None = None,
     obs_keys: Iterable[str] | None = None,
 ) -> tuple[Camera, ...]:
-    """The cameras to observe.
+    """Return the cameras to observe.
 
     Args:
         env_kwargs: of a demonstration file; ``camera_heights``, ``camera_widths``, ``camera_depths`` and
             ``camera_segmentations`` there, one for all or one for each of its ``camera_names``, hold where nothing
             else is asked for.
-        names: of the cameras; None takes those that ``obs_keys`` speak of.
+        names: of the cameras; None takes those that ``obs_keys`` name.
         size: of all images, or by camera.
-        obs_keys: observations that are wanted; their depth and segmentation come along.
+        obs_keys: required observations; their depth and segmentation are included.
     """
     keys = list(obs_keys or ())
     if names is None:
@@ -93,7 +93,7 @@ def choose_cameras(
 
 
 def sizes_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
-    """(height, width) by camera, from the shapes (H, W, C) of its observations; others are left out."""
+    """Return (height, width) by camera, from the shapes (H, W, C) of its observations; others are left out."""
     return {
         key[: -len(end)]: (int(shape[0]), int(shape[1]))
         for key, shape in shapes.items()
@@ -107,7 +107,7 @@ def _pair(size: Size) -> tuple[int, int]:
 
 
 def _recorded(env_kwargs: Mapping[str, Any]) -> dict[str, Camera]:
-    """The cameras of ``robosuite.make``'s arguments, by name."""
+    """Return the cameras of ``robosuite.make``'s arguments, by name."""
     names = env_kwargs.get("camera_names") or []
     names = [names] if isinstance(names, str) else list(names)
 
@@ -133,7 +133,7 @@ def _recorded(env_kwargs: Mapping[str, Any]) -> dict[str, Camera]:
 
 
 def _one(segmentation: Any) -> str | None:
-    """The first where there are several, as robosuite allows."""
+    """Return the first where there are several, as robosuite allows."""
     if isinstance(segmentation, list | tuple):
         segmentation = segmentation[0] if segmentation else None
     if segmentation is not None and segmentation not in SEGMENTATIONS:
@@ -144,7 +144,7 @@ def _one(segmentation: Any) -> str | None:
 
 
 def camera_kwargs(cameras: Sequence[Camera]) -> dict[str, Any]:
-    """The cameras in the form of ``robosuite.make``'s arguments, which ``env_args`` of a file hold."""
+    """Return the cameras in the form of ``robosuite.make``'s arguments, which ``env_args`` of a file hold."""
 
     def together(values: Sequence[Any]) -> Any:
         return values[0] if len(set(values)) == 1 else list(values)
@@ -171,7 +171,7 @@ def check_camera(env: Any, name: str) -> None:
 
 
 def observe(env: Any, camera: Camera) -> Obs:
-    """What a camera of a robosuite environment sees now, under the names of :attr:`Camera.keys`."""
+    """Render a camera of a robosuite environment: its observations under the names of :attr:`Camera.keys`."""
     check_camera(env, camera.name)
     env.sim._render_context_offscreen.gl_ctx.make_current()  # another scene may have been drawn since
     view = {"height": camera.height, "width": camera.width, "camera_name": camera.name}
@@ -192,7 +192,7 @@ _GEOM = 5  # mujoco.mjtObj.mjOBJ_GEOM
 
 
 def _geoms(env: Any, view: dict[str, Any]) -> Array:
-    """(H, W) numbers of the geoms that are seen, -1 for none.
+    """Return (H, W) numbers of the visible geoms, -1 for none.
 
     Sites, such as the line below a gripper, are invisible in an image, but would cover what lies behind them here.
     """
@@ -220,7 +220,7 @@ def _metres(env: Any, z_buffer: Array) -> Array:
 
 
 def _labels(env: Any, kind: str) -> tuple[Array, list[str]]:
-    """By number of a geom its label, the last one being that of no geom; and the names of labels 1, 2 ..."""
+    """Return the label of each geom by number, the last one for no geom; and the names of labels 1, 2 ..."""
     geoms = list(env.sim.model.geom_names)
     if kind == "element":
         names = [name or f"geom {number}" for number, name in enumerate(geoms)]
@@ -243,7 +243,7 @@ def _labels(env: Any, kind: str) -> tuple[Array, list[str]]:
 
 
 def free_renderer(env: Any) -> None:
-    """Free what the present scene of a robosuite environment is drawn with, before another one takes its place.
+    """Free the renderer of a robosuite environment's present scene, before another scene takes its place.
 
     A reset of robosuite drops the old scene, but Python collects it at some later time; the OpenGL objects that are
     freed then have the names of those of the new scene, and from then on its images are noise.
@@ -260,7 +260,7 @@ def free_renderer(env: Any) -> None:
 
 
 def camera_info(env: Any, camera: Camera) -> dict[str, Any]:
-    """Where a camera is and how it projects; plain lists, for JSON.
+    """Return the pose and projection of a camera as plain lists, for JSON.
 
     * ``intrinsics``: 3 x 3 in pixels; the corner of the image is (0, 0), the centre of its first pixel (0.5, 0.5).
     * ``extrinsics``: 4 x 4 pose of the camera (x right, y down, z forward) in ``frame``.
@@ -287,7 +287,7 @@ def camera_info(env: Any, camera: Camera) -> dict[str, Any]:
 
 
 def project(env: Any, camera: Camera, points: Array) -> Array:
-    """Where points (N, 3) of the world are in a camera's image: (N, 2) x and y in pixels, NaN behind the camera."""
+    """Project points (N, 3) of the world into a camera's image: (N, 2) x and y in pixels, NaN behind the camera."""
     check_camera(env, camera.name)
     pose = _pose(env, camera)
     seen = (points - pose[:3, 3]) @ pose[:3, :3]
@@ -306,7 +306,7 @@ def _intrinsics(env: Any, camera: Camera) -> Array:
 
 
 def _pose(env: Any, camera: Camera) -> Array:
-    """4 x 4 pose of a camera in the world: x right, y down, z forward."""
+    """Return the 4 x 4 pose of a camera in the world: x right, y down, z forward."""
     index = env.sim.model.camera_name2id(camera.name)
     pose = np.eye(4)
     pose[:3, :3] = env.sim.data.cam_xmat[index].reshape(3, 3) * [1.0, -1.0, -1.0]

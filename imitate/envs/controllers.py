@@ -14,13 +14,13 @@ DEFAULT_ROBOT = "Panda"
 
 
 def robot_names(env_kwargs: Mapping[str, Any]) -> list[str]:
-    """The robots, in the order of their actions."""
+    """Return the names of the robots, in the order of their actions."""
     robots = env_kwargs.get("robots", DEFAULT_ROBOT)
     return [robots] if isinstance(robots, str) else list(robots)
 
 
 def with_explicit_controllers(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The same environment, with robosuite's default controllers written out where none are named.
+    """Return env_args with robosuite's default controllers written out where none are named.
 
     Raises:
         EnvError: robosuite is not installed.
@@ -38,7 +38,7 @@ def with_explicit_controllers(env_args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arm_controllers(env_kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Settings of the arms' controllers, robot by robot; the dicts are those inside the description."""
+    """Return settings of the arms' controllers, robot by robot; the dicts are those inside the description."""
     configs = env_kwargs.get("controller_configs")
     return [
         part

@@ -1,4 +1,4 @@
-"""What every environment offers: gymnasium's step and reset, plus what demonstrations need."""
+"""Protocol of every environment: gymnasium's step and reset, and the states that demonstrations need."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Env(Protocol):
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Apply one action (action_dim,): observation, reward, terminated, truncated, info.
 
-        ``info["success"]`` says whether the task is solved in the new state.
+        ``info["success"]`` is true where the task is solved in the new state.
         """
 
     def get_state(self) -> dict[str, Any]:
-        """The simulator's state: ``states`` (S,) and, where there is one, ``model`` (XML) and ``ep_meta`` (JSON)."""
+        """Return the simulator's state: ``states`` (S,) and, if any, ``model`` (XML) and ``ep_meta`` (JSON)."""
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
         """Put the simulator into a state from ``get_state`` or from a demonstration file."""
@@ -44,10 +44,10 @@ class Env(Protocol):
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None
     ) -> Array:
-        """One frame, (height, width, 3) uint8."""
+        """Draw one frame, (height, width, 3) uint8."""
 
     def serialize(self) -> dict[str, Any]:
-        """What ``make_env`` needs to make this environment again: the ``env_args`` of a demonstration file."""
+        """Return the ``env_args`` with which ``make_env`` makes this environment again."""
 
     def close(self) -> None:
         """Free the simulator."""

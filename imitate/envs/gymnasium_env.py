@@ -39,7 +39,7 @@ class GymnasiumEnv:
         env_name: registered id, such as ``Pendulum-v1``; ``module:id`` imports the module first, if it is trusted.
         env_kwargs: arguments of ``gymnasium.make``.
         obs_keys: the observations to return; None returns all.
-        render: whether ``render`` will be called.
+        render: true if ``render`` will be called.
 
     Attributes:
         num_choices: the first so many numbers of an action are a choice; 0: it is continuous.
@@ -147,7 +147,7 @@ class GymnasiumEnv:
         return {**self._info, "success": self.is_success()["task"]}
 
     def is_success(self) -> dict[str, bool]:
-        """What the latest ``info`` says."""
+        """Return the success that the latest ``info`` reports."""
         for key in ("success", "is_success"):
             if key in self._info:
                 return {"task": bool(self._info[key])}
@@ -184,7 +184,7 @@ class GymnasiumEnv:
         )
 
     def goal_rewards(self, achieved: Array, desired: Array) -> Array:
-        """(B,) rewards of having achieved goals (B, G) where goals (B, G) were desired.
+        """Compute rewards (B,) of achieved goals (B, G) for desired goals (B, G).
 
         Raises:
             EnvError: this is no goal environment, or one whose rewards depend on more.
@@ -193,13 +193,13 @@ class GymnasiumEnv:
         goal = space.spaces.get("desired_goal") if isinstance(space, spaces.Dict) else None
         if not isinstance(goal, spaces.Box) or not self._env.has_wrapper_attr("compute_reward"):
             raise EnvError(
-                f"{self.name}: it has no goals: wanted are 'achieved_goal' and 'desired_goal' among its observations, "
+                f"{self.name}: it has no goals: it needs 'achieved_goal' and 'desired_goal' among its observations, "
                 "vectors, and compute_reward(achieved_goal, desired_goal, info)"
             )
         pairs = [g.reshape(-1, *goal.shape).astype(goal.dtype) for g in (achieved, desired)]
         try:
             return np.asarray(self._env.get_wrapper_attr("compute_reward")(*pairs, {}))
-        except Exception as error:  # whatever an environment may raise
+        except Exception as error:  # an environment may raise anything
             raise EnvError(
                 f"{self.name}: compute_reward fails for {len(achieved)} goals at once and an empty info "
                 f"({type(error).__name__}: {_first_line(error)})"
@@ -208,7 +208,7 @@ class GymnasiumEnv:
     # ------------------------------------------------------------------ states
 
     def get_state(self) -> dict[str, Any]:
-        """``states``: (time, qpos, qvel). MuJoCo environments only."""
+        """Return ``states``: (time, qpos, qvel). MuJoCo environments only."""
         _, data = self._simulator()
         return {"states": np.concatenate([[data.time], data.qpos, data.qvel])}
 
@@ -246,7 +246,7 @@ class GymnasiumEnv:
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None
     ) -> Array:
-        """One frame, brought to the wanted size by repeating or leaving out pixels."""
+        """Draw one frame, brought to the requested size by repeating or leaving out pixels."""
         if not self._can_render:
             raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
         try:
@@ -258,7 +258,7 @@ class GymnasiumEnv:
         return np.ascontiguousarray(frame[rows][:, columns], dtype=np.uint8)
 
     def serialize(self) -> dict[str, Any]:
-        """``env_args`` of a demonstration file."""
+        """Return the ``env_args`` of a demonstration file."""
         return {
             "env_name": self.name,
             "env_version": gymnasium.__version__,
@@ -272,7 +272,7 @@ class GymnasiumEnv:
 
 
 def _action_parts(name: str, space: Any) -> list[Any]:
-    """The Discrete and Box that an action consists of, the choice first."""
+    """Return the Discrete and Box that an action consists of, the choice first."""
     parts = [space]
     if isinstance(space, (spaces.Tuple, spaces.Dict)):
         inside = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
@@ -294,7 +294,7 @@ def _limits(part: Any) -> tuple[Array, Array]:
 
 
 def _in_space(space: Any, choice: Array, numbers: Array) -> Any:
-    """An action as the environment takes it, from scores of its choices and its numbers."""
+    """Return an action as the environment takes it, from scores of its choices and its numbers."""
     if isinstance(space, spaces.Dict):
         return {key: _in_space(part, choice, numbers) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

@@ -1,4 +1,4 @@
-"""From the description in a demonstration file to an environment."""
+"""Construction of an environment from the description in a demonstration file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ REAL_ROBOT = 4
 
 
 def can_be_made(env_meta: Mapping[str, Any]) -> bool:
-    """Whether the simulator of an environment is known here."""
+    """Return true if the simulator of an environment is known here."""
     return env_meta.get("type") in _TYPES
 
 
 def is_real(env_meta: Mapping[str, Any]) -> bool:
-    """Whether data are of a real robot, or name no environment at all."""
+    """Return true if data are of a real robot, or name no environment."""
     return env_meta.get("type") in (REAL_ROBOT, None)
 
 
@@ -38,7 +38,7 @@ def make_env(
         env_meta: ``env_name``, ``type`` (1 robosuite, 2 gymnasium), ``env_kwargs`` and, optionally, ``env_version``;
             of an older robosuite it is translated, which is logged.
         obs_keys: the observations to return; None returns all.
-        render: whether frames will be asked for.
+        render: true if ``render`` will be called.
         camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.
         camera_size: side of observed images in pixels, or (height, width), or one of these by camera.
 

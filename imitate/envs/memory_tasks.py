@@ -1,4 +1,4 @@
-"""Tasks that want a memory, as gymnasium environments: name them as ``imitate.envs.memory_tasks:Recall-v0``.
+"""Tasks that need a memory, as gymnasium environments: name them as ``imitate.envs.memory_tasks:Recall-v0``.
 
 | name | what is hidden |
 |---|---|
@@ -7,7 +7,7 @@
 | ``CartPoleNoVelocity-v1`` | of CartPole-v1 both velocities |
 | ``PendulumNoVelocity-v1`` | of Pendulum-v1 the angular velocity |
 
-Who forgets is right in half of the episodes of the first two, whatever else they do. As gymnasium wants it of a module
+A policy without a memory is right in half of the episodes of the first two. As gymnasium requires of a module
 in front of a name, importing this one registers them.
 """
 
@@ -46,7 +46,7 @@ class Recall(gymnasium.Env[Observation, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Draw a cue."""
+        """Sample a cue."""
         super().reset(seed=seed)
         self._cue, self._step = float(self.np_random.choice([-1.0, 1.0])), 0
         return self._observe(), {}
@@ -66,7 +66,7 @@ class Recall(gymnasium.Env[Observation, Any]):
 
 
 def only(env_id: str, seen: tuple[int, ...], **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """An environment of which only these numbers of its observation are seen."""
+    """Return an environment that shows only these numbers of its observation."""
     env = gymnasium.make(env_id, **kwargs)
     space = env.observation_space
     assert isinstance(space, spaces.Box)

@@ -67,7 +67,7 @@ class Change:
     """One difference between two descriptions.
 
     Attributes:
-        key: where, such as ``env_kwargs.lite_physics``.
+        key: its place, such as ``env_kwargs.lite_physics``.
         old: the value before, as JSON; 'absent' if there was none.
         new: the value after, likewise.
         reason: in a few words.
@@ -83,7 +83,7 @@ class Change:
 
 
 def installed_robosuite() -> str | None:
-    """Version of the robosuite that is installed, without importing it; None without one."""
+    """Return the version of the installed robosuite, without importing it; None without one."""
     try:
         return metadata.version("robosuite")
     except metadata.PackageNotFoundError:
@@ -93,14 +93,14 @@ def installed_robosuite() -> str | None:
 def migrate_env_args(
     env_args: Mapping[str, Any], installed: str | None = None
 ) -> tuple[dict[str, Any], list[Change]]:
-    """Translate a description for a robosuite of version 1.5 or later. What needs no translation stays as it is.
+    """Translate a description for a robosuite of version 1.5 or later. Other descriptions are unchanged.
 
     Args:
         env_args: of a demonstration file or a checkpoint; other simulators' and newer robosuites' come back unchanged.
         installed: the version to translate for; None: the one that is installed.
 
     Returns:
-        the new description, and what is different in it.
+        the new description, and the differences.
 
     Raises:
         EnvError: it cannot be translated.
@@ -132,9 +132,9 @@ def migrate_env_args(
 
 
 def version_note(env_args: Mapping[str, Any], installed: str | None = None) -> str | None:
-    """One line on what is wrong with running a description here, and the remedy; None if nothing is.
+    """Return a line on the mismatch of a description with the installed robosuite, and the remedy; None without one.
 
-    Versions that differ in their third number only are not told.
+    Versions that differ in their third number only are no mismatch.
     """
     target = installed or installed_robosuite()
     if env_args.get("type") != ROBOSUITE or target is None:
@@ -160,9 +160,9 @@ def version_note(env_args: Mapping[str, Any], installed: str | None = None) -> s
 
 
 def fitted(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The description for the robosuite that is installed; a mismatch is logged in one line.
+    """Return the description for the robosuite that is installed; a mismatch is logged in one line.
 
-    Whoever starts many processes does this before, so that the line appears once.
+    A command with many processes calls this before it starts them, so that the line appears once.
 
     Raises:
         EnvError: it cannot be translated.

@@ -1,6 +1,6 @@
 """Scenes (MJCF) that robosuite before 1.5 wrote, for the robosuite that is installed.
 
-What 1.5 named anew: grippers (``gripper0_`` became ``gripper0_right_``) and mounts (``mount0_`` became
+robosuite 1.5 renamed grippers (``gripper0_`` became ``gripper0_right_``) and mounts (``mount0_`` became
 ``fixed_mount0_``); its controllers look for a site ``robot0_right_center``; some meshes have moved, or have another
 ending.
 """
@@ -25,7 +25,7 @@ _PREFIXES = {
 _ASSETS = "robosuite/models/assets/"
 _ENDINGS = (".obj", ".stl", ".msh", ".png")
 _UNKNOWN_OPTIONS = ("collision", "apirate", "mpr_iterations", "mpr_tolerance")
-"""Of MuJoCo 2; MuJoCo 3 refuses them."""
+"""Options of MuJoCo 2 that MuJoCo 3 refuses."""
 
 
 def migrate_model_xml(xml: str, assets: Path | None = None) -> tuple[str, Counter[str]]:
@@ -36,7 +36,7 @@ def migrate_model_xml(xml: str, assets: Path | None = None) -> tuple[str, Counte
         assets: robosuite's folder ``models/assets``; None: that of the one installed.
 
     Returns:
-        the scene, and how often what was changed.
+        the scene, and the number of changes of each kind.
 
     Raises:
         EnvError: the scene cannot be read, or is not one of robosuite's.
@@ -82,7 +82,7 @@ def _rename(element: ElementTree.Element, changes: Counter[str]) -> None:
 
 
 def _relocate(element: ElementTree.Element, assets: Path, changes: Counter[str]) -> None:
-    """Where the file is now, relative to robosuite; the folders before that are found when the scene is loaded."""
+    """Set the present place of a file, relative to robosuite; its folder is found when the scene is loaded."""
     path = element.attrib["file"]
     before, found, inside = path.rpartition(_ASSETS)
     if not found:
@@ -100,7 +100,7 @@ def _relocate(element: ElementTree.Element, assets: Path, changes: Counter[str])
 
 
 def _add_centers(root: ElementTree.Element, changes: Counter[str]) -> None:
-    """Where controllers measure a robot's own motion: the body that carries the first joint's."""
+    """Add the site at which controllers measure a robot's own motion: at the parent of the first joint's body."""
     done = set()
     for carrier in root.iter("body"):
         for body in carrier.findall("body"):
@@ -115,7 +115,7 @@ def _add_centers(root: ElementTree.Element, changes: Counter[str]) -> None:
 
 
 def _allow_flat_meshes(root: ElementTree.Element, changes: Counter[str]) -> None:
-    """MuJoCo refuses meshes without volume unless their inertia is a shell's: allowed where inertia is not theirs."""
+    """Allow meshes without volume where they give no inertia; MuJoCo refuses them unless their inertia is a shell's."""
     weighing = {
         geom.get("mesh")
         for body in root.iter("body")

@@ -1,7 +1,7 @@
-"""Where the hands of robosuite's robots would go if a sequence of actions were executed.
+"""Predicted paths of the hands of robosuite's robots under a sequence of actions.
 
 For the controllers of hand poses (``OSC_POSE``, ``OSC_POSITION``). They pull a hand towards its goal as a spring and a
-damper would: ``acceleration = kp (goal - position) - kd velocity``. A goal that is relative to where the hand is moves
+damper would: ``acceleration = kp (goal - position) - kd velocity``. A goal that is relative to the hand moves
 on before the hand gets there, so the way is a fraction of the sum of the commands: about a quarter with robosuite's
 default gains at 20 Hz.
 """
@@ -20,7 +20,7 @@ PULSE_S = 0.002
 
 
 def planned_paths(env: Any, actions: Array) -> list[Array]:
-    """Positions of each hand: now, and after each action.
+    """Predict the positions of each hand: now, and after each action.
 
     Args:
         env: robosuite's environment.
@@ -33,7 +33,7 @@ def planned_paths(env: Any, actions: Array) -> list[Array]:
 
 
 def _arms(env: Any, actions: Array) -> Iterator[tuple[Any, Array]]:
-    """The controllers of hand poses, and the columns of the actions that each takes for a goal."""
+    """Return the controllers of hand poses, each with the columns of the actions that are its goal."""
     start = 0
     for robot in env.robots:
         composite = robot.composite_controller

@@ -1,4 +1,4 @@
-"""Off-screen OpenGL for MuJoCo, chosen when an image is first asked for and never before."""
+"""Off-screen OpenGL for MuJoCo, chosen when an image is first drawn and never before."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def _renders(backend: str) -> bool:
 
 @functools.cache
 def find_gl_backend() -> str | None:
-    """The value of MUJOCO_GL that draws on this machine, or None. Costs a second or two, once per process."""
+    """Return the value of MUJOCO_GL that draws on this machine, or None. Costs a second or two, once per process."""
     if not sys.platform.startswith("linux"):
         return "cgl" if sys.platform == "darwin" else "wgl"
     return next((backend for backend in CANDIDATES if _renders(backend)), None)
 
 
 def gl_fault() -> str | None:
-    """One line about a MUJOCO_GL that cannot work here; None: nothing is wrong with it.
+    """Return a line about a MUJOCO_GL that cannot work here; None: nothing is wrong with it.
 
     MuJoCo loads the library of MUJOCO_GL as soon as it is imported, also where nothing is drawn, and fails with errors
     that do not name the variable.
@@ -80,7 +80,7 @@ def gl_fault() -> str | None:
 
 @contextmanager
 def telling_gl_faults() -> Iterator[None]:
-    """Around whatever imports MuJoCo or draws with it: turn its failure into one line, where MUJOCO_GL is the reason.
+    """Turn failures of importing MuJoCo, or drawing with it, into one line, where MUJOCO_GL is the reason.
 
     Raises:
         EnvError: MUJOCO_GL cannot work here.

@@ -65,7 +65,7 @@ def import_robosuite() -> Any:
 
 
 class ArmPose(NamedTuple):
-    """In the world: (3,) positions in metres and (3, 3) rotations of a gripper and of its robot's base."""
+    """Positions (3,) in metres and rotations (3, 3), in the world, of a gripper and of its robot's base."""
 
     position: Array
     rotation: Array
@@ -82,7 +82,7 @@ class RobosuiteEnv:
             cameras, ``ignore_done`` and ``use_object_obs`` are decided here; the reward is sparse unless
             ``reward_shaping``.
         obs_keys: the observations to return; None returns all of them.
-        render: whether ``render`` will be called. Without it and without cameras no OpenGL is touched.
+        render: true if ``render`` will be called. Without it and without cameras no OpenGL is touched.
         camera_names: cameras to observe as ``<camera>_image``; None takes them from ``obs_keys``, where
             ``<camera>_depth`` and ``<camera>_segmentation`` may stand too: see :mod:`imitate.envs.cameras`.
         camera_size: side of observed images in pixels, or (height, width), or one of these by camera; None takes it
@@ -109,8 +109,8 @@ class RobosuiteEnv:
         self._version = str(robosuite.__version__)
         self._kwargs = self._make_kwargs(env_kwargs or {})
         self._env = self._make(robosuite)
-        # Whoever forgets to close an environment would turn the images of the others to noise, and at the end of the
-        # interpreter drawing libraries are gone before what they drew with.
+        # An environment that is not closed would turn the images of the others to noise, and at the end of the
+        # interpreter drawing libraries are unloaded before its renderer.
         self._freed = weakref.finalize(self, _free, self._env)
         for camera in self.cameras:
             views.check_camera(self._env, camera.name)
@@ -189,7 +189,7 @@ class RobosuiteEnv:
         return obs, reward, False, False, {"success": self.is_success()["task"]}
 
     def is_success(self) -> dict[str, bool]:
-        """``{"task": solved}``."""
+        """Return ``{"task": solved}``."""
         success = self._env._check_success()
         if isinstance(success, dict):
             return {key: bool(value) for key, value in success.items()}
@@ -198,7 +198,7 @@ class RobosuiteEnv:
     # ------------------------------------------------------------------ states
 
     def get_state(self) -> dict[str, Any]:
-        """``states`` (time, qpos, qvel), ``model`` (MJCF of this episode) and ``ep_meta`` (JSON string)."""
+        """Return ``states`` (time, qpos, qvel), ``model`` (MJCF of this episode) and ``ep_meta`` (JSON string)."""
         if self._model_xml is None:
             self._model_xml = _scene_xml(self._env)
         return {
@@ -228,7 +228,7 @@ class RobosuiteEnv:
         return self._observe()
 
     def arm_poses(self) -> list[ArmPose]:
-        """Where each arm's controller sees its gripper and its base, robot by robot."""
+        """Return the poses of each arm's gripper and base in its controller's view, robot by robot."""
         poses = []
         for robot in self._env.robots:
             robot.composite_controller.update_state()
@@ -251,7 +251,7 @@ class RobosuiteEnv:
         self._model_xml = scene
 
     def _settle_controllers(self) -> None:
-        """Tell the arm controllers the posture they start from: it is the rest posture of their null space."""
+        """Set the arm controllers' initial posture, which is the rest posture of their null space."""
         for robot in self._env.robots:
             joints = self._env.sim.data.qpos[robot._ref_joint_pos_indexes]
             for arm in robot.arms:
@@ -288,20 +288,20 @@ class RobosuiteEnv:
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None
     ) -> Array:
-        """One frame of a camera of the scene (default agentview)."""
+        """Draw one frame of a camera of the scene (default agentview)."""
         if not self._kwargs["has_offscreen_renderer"]:
             raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
         camera = views.Camera(camera_name or DEFAULT_CAMERA, height, width)
         return views.observe(self._env, camera)[camera.keys[0]]
 
     def camera_info(self) -> dict[str, Any]:
-        """Intrinsics and pose of each observed camera: see :func:`imitate.envs.cameras.camera_info`."""
+        """Return intrinsics and pose of each observed camera: see :func:`imitate.envs.cameras.camera_info`."""
         return {camera.name: views.camera_info(self._env, camera) for camera in self.cameras}
 
     def planned_paths(
         self, actions: Array, *, height: int, width: int, camera_name: str | None = None
     ) -> list[Array]:
-        """The way of each hand under actions (K, A) that are not executed, as a camera sees it.
+        """Predict each hand's path in a camera's image under actions (K, A) that are not executed.
 
         Returns:
             per hand (K + 1, 2) pixels x, y, the first one where it is now; NaN where it is behind the camera. Empty
@@ -319,7 +319,7 @@ class RobosuiteEnv:
         return self._env
 
     def serialize(self) -> dict[str, Any]:
-        """The environment in the form of robomimic's ``env_args``."""
+        """Return the environment in the form of robomimic's ``env_args``."""
         return {
             "env_name": self.name,
             "env_version": self._version,
@@ -339,13 +339,13 @@ def _free(env: Any) -> None:
 
 
 def _is_kept(key: str, env: Any) -> bool:
-    """Robot observations are kept one by one; the objects' come together as ``object``."""
+    """Return true for an observation of a robot, and for ``object``, which joins those of the objects."""
     prefixes = tuple(robot.robot_model.naming_prefix for robot in env.robots)
     return key.startswith(prefixes) and not key.endswith("proprio-state")
 
 
 def _scene_xml(env: Any) -> str:
-    """The scene in MJCF with all digits (MuJoCo's own writer keeps six), and bodies where the reset has put them."""
+    """Return the scene in MJCF with all digits (MuJoCo's own writer keeps six), and bodies as placed by the reset."""
     root = ElementTree.fromstring(env.model.get_xml())
     model = env.sim.model
     for body in root.iter("body"):

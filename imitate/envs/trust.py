@@ -40,7 +40,7 @@ def trust_env(env: str | Mapping[str, Any] | None) -> None:
 
 
 def check_trusted(env_meta: Mapping[str, Any]) -> None:
-    """Raise EnvError where env_args name a module that nobody trusts; passes trust on to processes started later."""
+    """Raise EnvError where env_args name a module that is not trusted; pass trust on to processes started later."""
     name = str(env_meta.get("env_name") or "")
     module = _module_of(name)
     if not module or module in _of_variable():
@@ -52,13 +52,13 @@ def check_trusted(env_meta: Mapping[str, Any]) -> None:
     if any(module == one or module.startswith(f"{one}.") for one in known) or _is_ours(module):
         return
     raise EnvError(
-        f"{name}: a file names the module '{module}', and importing it would run its code; if you trust it, say so "
-        f"with --trust {module}, with {VARIABLE}={module}, or by a line '{module}' in {trust_file()}"
+        f"{name}: a file names the module '{module}', and importing it would run its code; if you trust it, add "
+        f"--trust {module}, set {VARIABLE}={module}, or add a line '{module}' to {trust_file()}"
     )
 
 
 def trust_file() -> Path:
-    """The user's list of trusted modules, one per line; it need not exist."""
+    """Return the path of the user's list of trusted modules, one per line; it need not exist."""
     base = os.environ.get("XDG_CONFIG_HOME")
     folder = Path(base) if base else Path.home() / ".config"
     return folder / "imitate" / "trusted_modules.txt"
@@ -87,7 +87,7 @@ def _names(words: Iterable[str]) -> set[str]:
 
 
 def _is_ours(module: str) -> bool:
-    """Whether it is of this package or comes with an extra of it; a file of that name in the working folder is not."""
+    """Return true for a module of this package or of an extra of it, but not for a file in the working folder."""
     top = module.partition(".")[0]
     if top == __name__.partition(".")[0]:
         return True

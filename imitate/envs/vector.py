@@ -77,7 +77,7 @@ class AsGymnasium(gymnasium.Env[Any, Array]):
 
 
 class VectorEnv(AsyncVectorEnv):
-    """gymnasium's AsyncVectorEnv that says so when a worker process has died, or hangs."""
+    """gymnasium's AsyncVectorEnv that reports a worker process that has died, or hangs."""
 
     def __init__(
         self, env_fns: Sequence[Any], name: str, step_timeout_s: float | None = None, **kwargs: Any
@@ -121,7 +121,7 @@ class VectorEnv(AsyncVectorEnv):
         )
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End the processes; without asking them when one of them is gone."""
+        """End the processes; by a signal if one of them is gone."""
         if terminate or not all(process.is_alive() for process in self.processes):
             for process in self.processes:
                 process.kill()
@@ -146,7 +146,7 @@ def make_vector_env(
     context: str = "spawn",
     step_timeout_s: float | None = None,
 ) -> VectorEnv:
-    """``num_envs`` copies of an environment, each in its own process.
+    """Make ``num_envs`` copies of an environment, each in its own process.
 
     Observations are a dict of (num_envs, ...) arrays; ``info["success"]`` is (num_envs,) bool. Reset with
     ``seed=[...]`` for one seed per copy.

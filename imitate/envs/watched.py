@@ -1,4 +1,4 @@
-"""An environment that tells which of its calls is running."""
+"""Environment that reports which of its calls is running."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ AnyEnv = TypeVar("AnyEnv", bound=Env)
 
 
 def watched(make: Callable[[], AnyEnv], beat: Beat | None) -> AnyEnv:
-    """Make an environment whose calls are told; without `beat` it is left as it is.
+    """Make an environment whose calls are reported; without `beat` it is left as it is.
 
     Args:
-        make: makes it, which is told too.
+        make: makes it, which is reported too.
         beat: see :data:`imitate.processes.Beat`.
     """
     if beat is None:
@@ -28,7 +28,7 @@ def watched(make: Callable[[], AnyEnv], beat: Beat | None) -> AnyEnv:
 
 
 class _Watched:
-    """Passes everything on; the calls that simulate or draw are told."""
+    """Environment that passes everything on; the calls that simulate or draw are reported."""
 
     def __init__(self, env: Env, beat: Beat) -> None:
         self._watched, self._beat = env, beat
@@ -37,18 +37,18 @@ class _Watched:
         return getattr(self._watched, name)
 
     def reset(self, **kwargs: Any) -> Any:
-        return self._told("reset()", self._watched.reset, **kwargs)
+        return self._reported("reset()", self._watched.reset, **kwargs)
 
     def step(self, action: Any) -> Any:
-        return self._told("step()", self._watched.step, action)
+        return self._reported("step()", self._watched.step, action)
 
     def reset_to(self, state: dict[str, Any]) -> Any:
-        return self._told("reset_to()", self._watched.reset_to, state)
+        return self._reported("reset_to()", self._watched.reset_to, state)
 
     def render(self, **kwargs: Any) -> Any:
-        return self._told("render()", self._watched.render, **kwargs)
+        return self._reported("render()", self._watched.render, **kwargs)
 
-    def _told(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _reported(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._beat(name)
         try:
             return call(*args, **kwargs)

@@ -26,7 +26,7 @@ _SIZE_FIRST = frozenset({"full", "new_full", "normal"})
 
 
 class AllocationLimit(TorchFunctionMode):
-    """Within it, tensors made from sizes may not be larger than stored weights allow.
+    """Limit on tensors made from sizes, by the stored weights; a context manager.
 
     The configuration in a checkpoint says how large its networks are; a few bytes of it could ask for all memory. The
     error comes before the memory is taken.
@@ -47,7 +47,7 @@ class AllocationLimit(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Count, then call."""
+        """Check the size, then call."""
         given = dict(kwargs or {})
         size = _size(getattr(func, "__name__", ""), args, given)
         self._left -= max(size, LEAST) if size > 0 else 0
@@ -60,7 +60,7 @@ class AllocationLimit(TorchFunctionMode):
 
 
 def _size(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """Numbers of the tensor that a call of torch makes from a size; 0 for other calls."""
+    """Return the numbers of the tensor that a call of torch makes from a size; 0 for other calls."""
     if name in _SIZED:
         own = args[1:] if name.startswith("new_") else args
         size = kwargs.get("size", own[0] if len(own) == 1 else own)

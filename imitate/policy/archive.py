@@ -1,4 +1,4 @@
-"""The archive that a checkpoint is: its sizes and checksums, before anything in it is read.
+"""Archive of a checkpoint: its sizes and checksums, checked before anything in it is read.
 
 `torch.save` writes a zip archive whose entries are stored as they are, each with a CRC-32. torch reads it without
 verifying the checksums, so that a flipped bit becomes another weight; and it unpacks compressed entries to any size.
@@ -13,10 +13,10 @@ from imitate.errors import CheckpointError
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is what `torch.save` writes, a zip archive with an intact end."""
+    """Return true for a file as `torch.save` writes it: a zip archive with an intact end."""
     try:
         return zipfile.is_zipfile(path)
-    except Exception:  # some damage of the end, of which zipfile says more than asked
+    except Exception:  # some damage of the end raises in zipfile
         return False
 
 
@@ -41,11 +41,11 @@ def check_archive(path: Path) -> None:
 
 
 def damage(path: Path, words: str) -> CheckpointError:
-    """The error for a file that cannot be read as what it once was."""
+    """Return the error for a damaged file."""
     return CheckpointError(f"{path}: damaged ({words}); take another checkpoint of the run")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message with its kind, or its kind alone where it has none."""
+    """Return the first line of an error's message with its kind, or its kind alone where it has none."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

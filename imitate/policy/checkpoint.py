@@ -7,12 +7,12 @@ A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
     config           the resolved configuration, a JSON string
     env_metadata     env_args of the dataset (dict)
     environments     env_args of all environments of its training, with `key` and `lang` where there are several
-    language         what the policy may be told (instructions, embeddings); None without language
+    language         the policy's instructions and their embeddings; None without language
     shape_metadata   ac_dim, all_shapes {key: network shape}, raw_shapes {key: shape in the data}, action_dims,
                      action_low, action_high
     model            Algo.serialize()
     preprocess       Preprocess.to_dict()
-    train_state      epoch, step and whatever else the trainer needs to resume exactly
+    train_state      epoch, step and all else that the trainer needs to resume exactly
     provenance       dataset fingerprint, git commit
     versions         of imitate, torch, numpy, python
 """
@@ -43,7 +43,7 @@ from imitate.recognition import diagnosis, hdf5_words
 from imitate.version import __version__
 
 FORMAT_VERSION = 2
-"""Of checkpoints with steps of ``train.preprocess``; others are written as version 1, which earlier releases read."""
+"""Version of checkpoints with steps of ``train.preprocess``; others have version 1, for earlier releases."""
 _PARTS = ("algo_name", "config", "env_metadata", "shape_metadata", "model", "preprocess")
 
 
@@ -58,7 +58,7 @@ def checkpoint_dict(
     language: Mapping[str, Any] | None = None,
     model: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything that is saved of an algorithm; numpy arrays and scalars become lists and numbers.
+    """Return everything that is saved of an algorithm; numpy arrays and scalars become lists and numbers.
 
     ``model`` stands in for :meth:`Algo.serialize` where not all of that is known.
     """
@@ -90,7 +90,7 @@ def checkpoint_dict(
 
 
 def control_freq_of(ckpt: Mapping[str, Any]) -> float | None:
-    """Actions per second at which a policy is to act: the rate of its data; None where nothing says it."""
+    """Return the actions per second of a policy: the rate of its data; None where it is not recorded."""
     rate = ckpt["shape_metadata"].get("control_freq")
     if rate is None:
         kwargs = ckpt["env_metadata"].get("env_kwargs")
@@ -161,7 +161,7 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
 
 
 def _read_known(path: Path, map_location: str | torch.device) -> Any:
-    """What the file holds; of other toolkits' files that cannot be read, an error that names the toolkit."""
+    """Read the file; for an unreadable file of another toolkit, raise an error that names the toolkit."""
     try:
         return read(path, map_location)
     except (RuntimeError, CheckpointError) as error:
@@ -172,10 +172,10 @@ def _read_known(path: Path, map_location: str | torch.device) -> Any:
 
 
 def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict[str, Any]:
-    """The checkpoint, or where it is robomimic's what becomes of it.
+    """Return the checkpoint, converted where it is robomimic's.
 
     Raises:
-        CheckpointError: it is robomimic's, and something in it has no counterpart here.
+        CheckpointError: it is robomimic's, and a part of it has no counterpart here.
     """
     if not is_robomimic(ckpt):
         return dict(ckpt)
@@ -204,7 +204,7 @@ def algo_from_checkpoint(
     Args:
         ckpt: from :func:`load_checkpoint` or :func:`checkpoint_dict`.
         device: where it is to be.
-        load_optimizers: what training goes on with, too.
+        load_optimizers: also load the optimizers, to resume the training.
         source: the file, for messages.
 
     Raises:
@@ -226,12 +226,12 @@ def algo_from_checkpoint(
 
 
 def config_of(ckpt: Mapping[str, Any]) -> Config:
-    """The configuration of a checkpoint. Raises ConfigError where it is none."""
+    """Return the configuration of a checkpoint; raise ConfigError where it is none."""
     return load_config(json.loads(ckpt["config"]))
 
 
 def _built(ckpt: Mapping[str, Any], device: str | torch.device) -> Algo:
-    """The algorithm with fresh weights."""
+    """Build the algorithm with fresh weights."""
     shapes = {key: tuple(shape) for key, shape in ckpt["shape_metadata"]["all_shapes"].items()}
     config = config_of(ckpt)
     # Fresh weights are drawn only to be replaced; the caller's random numbers stay as they were.
@@ -286,7 +286,7 @@ def _writer(ckpt: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The same tree with numpy values as numbers and lists, tuples as lists."""
+    """Return the same tree with numpy values as numbers and lists, tuples as lists."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

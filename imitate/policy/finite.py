@@ -1,4 +1,4 @@
-"""Numbers that are not finite never pass a policy: neither as an observation nor as an action.
+"""Checks that refuse observations and actions of a policy that are not finite.
 
 A single NaN in an observation would stay in the state of a recurrent policy until the episode's end.
 """
@@ -30,7 +30,7 @@ def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
             return
         value = value.float().cpu().numpy()
     if value.dtype.kind not in "fiub":
-        raise UserError(f"observation '{key}' has dtype {value.dtype}; wanted numbers")
+        raise UserError(f"observation '{key}' has dtype {value.dtype}; expected numbers")
     # One product is several times as fast as looking at each value; NaN compares as false.
     if value.dtype.kind != "f" or np.vdot(value, value) < _ENOUGH:
         return
@@ -66,7 +66,7 @@ def _bad_rows(finite: NDArray[np.bool_]) -> tuple[bool, ...]:
 
 
 def _places(value: NDArray[Any], finite: NDArray[np.bool_]) -> str:
-    """How many values are not finite, and the first of them."""
+    """Describe how many values are not finite, and the first of them."""
     first = tuple(int(i) for i in np.argwhere(~finite)[0])
     where = ", ".join(map(str, first[1:]))
     row = f" of row {first[0]}" if len(value) > 1 else ""

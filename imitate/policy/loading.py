@@ -1,4 +1,4 @@
-"""From a checkpoint to a policy."""
+"""Loading of a policy from a checkpoint."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def policy_from_checkpoint(
 
     Raises:
         CheckpointError: see :func:`imitate.policy.checkpoint.load_checkpoint`.
-        UserError: bf16 is asked for where there is no CPU with it.
+        UserError: bf16 is requested on a device other than a CPU with it.
     """
     if (ckpt_path is None) == (ckpt_dict is None):
         raise CheckpointError("give either ckpt_path or ckpt_dict")
@@ -80,7 +80,7 @@ def policy_from_checkpoint(
 
 
 def _instructions(saved: Mapping[str, Any] | None, source: str | Path) -> Instructions | None:
-    """What the policy may be told."""
+    """Return the policy's table of instructions."""
     if not saved:
         return None
     try:
@@ -98,7 +98,7 @@ def _instructions(saved: Mapping[str, Any] | None, source: str | Path) -> Instru
 def _limits(
     shapes: Mapping[str, Any], algo: Algo, source: str | Path
 ) -> tuple[list[float] | None, list[float] | None]:
-    """Lowest and highest action, as many numbers as the robot takes."""
+    """Return the lowest and highest action, as many numbers as the robot takes."""
     low, high = shapes.get("action_low"), shapes.get("action_high")
     wanted = algo.preprocess.actions.sent_dim
     for name, limit in (("action_low", low), ("action_high", high)):

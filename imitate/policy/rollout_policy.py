@@ -1,4 +1,4 @@
-"""A trained policy that takes raw observations and gives raw actions."""
+"""Trained policy that takes raw observations and gives raw actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from imitate.policy.finite import refuse_action, refuse_not_finite
 
 
 class RolloutPolicy:
-    """Acts with an :class:`Algo` in an environment or on a robot.
+    """Policy that acts with an :class:`Algo` in an environment or on a robot.
 
     Each RolloutPolicy carries its own state, so several of them (several clients, several robots) may share one Algo.
 
@@ -32,15 +32,15 @@ class RolloutPolicy:
     Args:
         algo: put in evaluation mode.
         action_low, action_high: (A,) limits that actions are clipped to; None does not clip.
-        instructions: what a policy that is conditioned on language may be told.
+        instructions: table of a policy that is conditioned on language.
         control_freq: actions per second of the data that the policy learned from; None: not known. The caller keeps the
-            rate; this class only says it.
+            rate; this class only reports it.
 
     Attributes:
         obs_keys: keys that an observation must have; ``lang_emb`` is not among them where there are ``instructions``:
             it then comes from :meth:`start_episode`, or from an observation that has it.
         goal_keys: keys that a goal must have; empty for a policy without goals.
-        last_extras: what the algorithm said beside its last action, read only: tensors with a leading batch dimension,
+        last_extras: further outputs of the algorithm with its last action, read only: tensors with leading axis B,
             normalized, such as ``chunk`` (B, K, A); empty before the first action of an episode.
     """
 
@@ -71,7 +71,7 @@ class RolloutPolicy:
         algo.set_eval()
 
     def start_episode(self, lang: str | None = None, mask: ArrayLike | None = None) -> None:
-        """Forget the past.
+        """Reset the state for a new episode.
 
         Args:
             lang: the task in words, one of ``instructions.names``; may be left out where there is only one.
@@ -96,7 +96,7 @@ class RolloutPolicy:
         goal: Mapping[str, ArrayLike] | None = None,
         batched_ob: bool = False,
     ) -> NDArray[np.float64]:
-        """The action for an observation.
+        """Return the action for an observation.
 
         Args:
             ob: raw observation by key: low-dim float arrays (D,), images (H, W, C) uint8; extra keys are ignored.
@@ -136,7 +136,7 @@ class RolloutPolicy:
 
     @property
     def state(self) -> PolicyState | None:
-        """Memory of what was seen and planned, B rows; None at the beginning of an episode.
+        """Memory of past observations and of the plan, B rows; None at the beginning of an episode.
 
         It may be set to a state that a policy of the same networks had before. Tensors of a state are never changed in
         place, so that many episodes can take turns.
@@ -151,12 +151,12 @@ class RolloutPolicy:
 
     @property
     def history(self) -> int:
-        """Observations that a prediction sees: the newest one and those of the control steps before it."""
+        """Number of observations that a prediction sees: the newest one and those of the control steps before it."""
         return self.algo.frame_stack
 
     @torch.inference_mode()
     def predict_chunk(self, history: Sequence[Mapping[str, ArrayLike]]) -> NDArray[np.float64]:
-        """The actions that the policy plans from an observation on, whatever was planned before.
+        """Predict the actions from an observation on, without regard to an earlier plan.
 
         For callers that execute chunks themselves. The memory of calls of the policy is left as it is.
 
@@ -197,16 +197,16 @@ class RolloutPolicy:
 
     @property
     def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(A,) lowest and highest action; infinite where actions are not clipped."""
+        """Lowest and highest action (A,); infinite where actions are not clipped."""
         size = (self.algo.preprocess.actions.sent_dim,)
         return np.broadcast_to(self._low, size), np.broadcast_to(self._high, size)
 
     @torch.inference_mode()
     def observe(self, reward: ArrayLike) -> None:
-        """Tell the policy the reward of its last action, or (B,) rewards of a batch.
+        """Give the policy the reward of its last action, or (B,) rewards of a batch.
 
         Optional: policies that are conditioned on returns, such as those of ``dt``, count what they have received;
-        without it they go on to want what they wanted at first. All others do not care.
+        without it their target return stays as at first. All others ignore it.
         """
         if self._state is not None:
             received = np.broadcast_to(np.asarray(reward, dtype=np.float32), (self._batch_size,))
@@ -221,16 +221,16 @@ class RolloutPolicy:
                 refuse_not_finite(key, value if batched_ob else value[None])
 
     def cut_plan(self) -> None:
-        """Forget the actions that are planned and not yet taken, as when somebody else has acted meanwhile.
+        """Discard the planned actions that are not yet taken, as after an intervention.
 
-        What was seen stays known; the next action is the first of a new plan.
+        Past observations stay in memory; the next action is the first of a new plan.
         """
         if self._state is not None:
             self._state = self.algo.cut_plan(self._state)
 
     @torch.inference_mode()
     def planned_actions(self) -> NDArray[np.float64] | None:
-        """The actions that were planned when the last one was taken, that one first: (B, K, A), clipped to the limits.
+        """Return the plan at the last action, that action first: (B, K, A), clipped to the limits.
 
         Of a plan that was made some steps ago fewer are left: the last one is then repeated. None where the policy
         plans no more than one action.
@@ -240,7 +240,7 @@ class RolloutPolicy:
 
     @torch.inference_mode()
     def subgoal(self) -> dict[str, NDArray[np.float32]]:
-        """What the policy acted towards when it took its last action: {key: (B, ...)} in the units of the data.
+        """Return the subgoal of the last action: {key: (B, ...)} in the units of the data.
 
         Images are (C, H, W) in [0, 1]. Empty where the policy has no subgoals, or none that are observations.
         """
@@ -258,7 +258,7 @@ class RolloutPolicy:
 
     @torch.inference_mode()
     def keypoints(self, ob: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
-        """Where the spatial softmaxes of its image encoders look: per image (K, 2), x and y in pixels.
+        """Return the keypoints of the image encoders' spatial softmaxes: per image (K, 2), x and y in pixels.
 
         Args:
             ob: one raw observation, as for a call.
@@ -271,12 +271,12 @@ class RolloutPolicy:
         return {key: places[0].cpu().numpy() for key, places in encoder.keypoints(obs).items()}
 
     def _unnormalized(self, normalized: Tensor, obs: dict[str, Tensor]) -> NDArray[np.float64]:
-        """What networks predict at prepared observations, in the units of the data."""
+        """Convert predictions at prepared observations to the units of the data."""
         action = self.algo.preprocess.unnormalize_actions(normalized, obs).cpu().numpy()
         return action.astype(np.float64)
 
     def _clipped(self, action: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The action as the robot takes it."""
+        """Return the action as the robot takes it."""
         # Two ufuncs: np.clip costs several times as much on arrays this small.
         return np.minimum(np.maximum(action, self._low), self._high)
 
@@ -295,13 +295,13 @@ class RolloutPolicy:
             self._told = rows
 
     def _with_language(self, ob: Mapping[str, ArrayLike], batched: bool) -> Mapping[str, ArrayLike]:
-        """The observation with the vector of the instruction, where the policy reads one."""
+        """Return the observation with the vector of the instruction, where the policy reads one."""
         if self.instructions is None or LANGUAGE_KEY in ob:
             return ob
         if self._told is None:
             shown = "; ".join(f"'{name}'" for name in self.instructions.names[:10])
             raise UserError(
-                f"the policy was trained on several tasks: say which with start_episode(lang=...): {shown}"
+                f"the policy was trained on several tasks: name one with start_episode(lang=...): {shown}"
             )
         told = self._told
         first = next((ob[key] for key in self.obs_keys if key in ob), None)
@@ -312,7 +312,7 @@ class RolloutPolicy:
     def _newest(
         self, arrays: dict[str, NDArray[Any] | Tensor], batched: bool
     ) -> dict[str, NDArray[Any] | Tensor]:
-        """Observations without a dimension of time: where there is one, the newest frame."""
+        """Return observations without a time axis: the newest frame where there is one."""
         shapes = self.algo.preprocess.raw_shapes
         stacked = [key for key, value in arrays.items() if value.ndim != len(shapes[key]) + batched]
         if not stacked:
@@ -329,7 +329,7 @@ class RolloutPolicy:
                 longer = sorted(lengths - {1})
                 stacks = f"1 or {' or '.join(map(str, longer))} frames" if longer else "1 frame"
                 raise UserError(
-                    f"observation '{key}' has shape {shape}; wanted ({wanted}), or all of them stacked as "
+                    f"observation '{key}' has shape {shape}; expected ({wanted}), or all of them stacked as "
                     f"{stacks}; several environments: batched_ob=True"
                 )
         return {
@@ -340,7 +340,7 @@ class RolloutPolicy:
     def _prepare(
         self, raw: Mapping[str, ArrayLike], keys: tuple[str, ...], batched: bool
     ) -> dict[str, Tensor]:
-        """Raw arrays to network inputs with a batch dimension."""
+        """Convert raw arrays to network inputs with a batch dimension."""
         missing = [key for key in keys if key not in raw]
         if missing:
             raise UserError(
@@ -356,7 +356,7 @@ class RolloutPolicy:
 
 
 def _newest_of(value: NDArray[Any] | Tensor, batched: bool) -> NDArray[Any] | Tensor:
-    """The last frame of (T, ...), or of (B, T, ...)."""
+    """Return the last frame of (T, ...), or of (B, T, ...)."""
     return value[:, -1] if batched else value[-1]
 
 

@@ -1,4 +1,4 @@
-"""The types of what a checkpoint holds, checked before anything is done with it."""
+"""Types of a checkpoint's parts, checked before anything is done with it."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class _Checkpoint(_Part):
 
 
 def check_structure(ckpt: Mapping[str, Any]) -> None:
-    """Raise CheckpointError, one line, where a part of a checkpoint is of another type than :mod:`.checkpoint` says."""
+    """Raise CheckpointError, one line, where a part of a checkpoint has another type than in :mod:`.checkpoint`."""
     try:
         _Checkpoint.model_validate(dict(ckpt))
     except ValidationError as error:
@@ -150,7 +150,7 @@ def check_weights(model: Mapping[str, Any], preprocess: Mapping[str, Any]) -> No
 
 
 def stored_numbers(model: Mapping[str, Any]) -> int:
-    """Numbers in the tensors of a checkpoint's model, each storage counted once.
+    """Count the numbers in the tensors of a checkpoint's model, each storage once.
 
     Raises:
         CheckpointError: a tensor is larger than what is stored for it, as one that repeats a few numbers is.
@@ -169,7 +169,7 @@ def stored_numbers(model: Mapping[str, Any]) -> int:
 
 
 def _tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of nested dicts with their dotted names; a dict that is there several times counts once."""
+    """Yield the tensors of nested dicts with their dotted names; a dict that is there several times counts once."""
     waiting: list[tuple[str, Any]] = [("", tree)]
     seen = set()
     while waiting:

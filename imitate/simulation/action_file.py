@@ -32,7 +32,7 @@ class ActionFile:
     Attributes:
         file: open.
         env_args: of a robosuite file with its controllers written out; else those of the file.
-        mode: what 'actions' are.
+        mode: kind of 'actions': absolute or delta.
         arms: how many; their actions stand one arm after the other.
         limits: of relative commands.
         base_frame: commands are given along the axes of the robots' bases; else the world's.
@@ -55,7 +55,7 @@ class ActionFile:
 
         Args:
             file: open.
-            to: what the actions shall become; where no simulator says what they are, they are the opposite.
+            to: target kind of the actions; where no simulator defines their kind, they are the opposite.
             scale: metres and radians of a command of 1, where no controller says it.
 
         Raises:

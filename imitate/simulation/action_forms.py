@@ -40,7 +40,7 @@ class Blocks:
         if width % arms or width // arms < arm_width:
             raise DatasetError(
                 f"{where} has {width} columns: {arms} arm(s) with {rotation} have at least {arm_width} each; "
-                "only controllers of hand poses (OSC_POSE) can be converted; say --from-rotation if it is another"
+                "only controllers of hand poses (OSC_POSE) can be converted; add --from-rotation if it is another"
             )
         blocks = actions.reshape(len(actions), arms, -1)
         return cls(blocks[..., :3], blocks[..., 3:arm_width], blocks[..., arm_width:])
@@ -57,7 +57,7 @@ class Forms:
         about: the file.
         blocks: the actions as they are.
         rotation: how their rotations are written.
-        hands: poses of the hands; None: only what the actions are is known.
+        hands: poses of the hands; None: unknown, so that the actions keep their kind.
         bases: (T, arms, 3) where the robots' bases are.
         where: names the array in messages.
 

@@ -1,4 +1,4 @@
-"""Actions of a demonstration file in another form: relative or absolute, and with rotations written otherwise."""
+"""Actions of a demonstration file in another form: relative or absolute, and with another form of rotations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from imitate.simulation.playback import EXECUTED
 from imitate.simulation.replay_check import Replay, replay_some
 
 ACTION_ARRAYS = ("actions", EXECUTED, "policy_actions")
-"""What a file may hold besides the actions; converted with them."""
+"""Arrays of actions that a file may hold besides 'actions'; converted with them."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ActionOptions:
     """Settings of a conversion of actions.
 
     Attributes:
-        to: 'absolute' goals or 'delta' commands; None leaves what they are.
+        to: 'absolute' goals or 'delta' commands; None keeps their kind.
         rotation: how rotations are written.
         from_rotation: how they are written now.
         key: the array to write; with 'actions' the environment's controller follows.
@@ -93,7 +93,7 @@ class ActionsReport:
         return self.clipped / max(1, self.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return plain values, for JSON."""
         return {**asdict(self), "clipped_share": self.clipped_share}
 
 
@@ -146,7 +146,7 @@ def convert_actions(
 def _check_options(source: Path, options: ActionOptions) -> None:
     same_rotation = options.rotation == options.from_rotation
     if options.to is None and not options.action_dict and same_rotation:
-        raise DatasetError(f"{source}: nothing to do: say --to, --rotation or --action-dict")
+        raise DatasetError(f"{source}: nothing to do: add --to, --rotation or --action-dict")
     if options.key != "actions" and not options.key.startswith("action_dict/"):
         raise DatasetError(
             f"{source}: --key '{options.key}': write 'actions', or beside them 'action_dict/NAME'"

@@ -1,4 +1,4 @@
-"""Many demonstrations from many processes into one file.
+"""Collection of demonstrations by several processes into one file.
 
 The content depends on the plan alone: episode i has its own seed, failures are replaced inside the episode, and the
 file is written in the order of the episodes, however many workers there are.
@@ -24,7 +24,7 @@ from imitate.simulation.demonstrate import Demonstration, Plan, demonstrate, des
 VALID_FRACTION = 0.1
 DESCRIBE = "env_args"
 _HOPELESS = (
-    3  # so many episodes lost at the beginning, and none made: it is not the episodes' fault
+    3  # after so many lost episodes at the beginning, and none made, the fault is not the episodes'
 )
 
 
@@ -42,7 +42,7 @@ class CollectionReport:
         size_mb: of the file.
         quality: demos per level.
         problems: simulator failures that were survived, in words.
-        lost: episodes that are not in the file, because their process died or hung in each try: why.
+        lost: reason by episode that is not in the file: its process died or hung in each try.
     """
 
     path: str
@@ -79,7 +79,7 @@ def collect(
 ) -> CollectionReport:
     """Record ``num`` demonstrations.
 
-    Filter keys: ``train`` and ``valid`` (10 %, drawn with the plan's seed); with several levels of quality also one
+    Filter keys: ``train`` and ``valid`` (10 %, chosen by the plan's seed); with several levels of quality also one
     per level, and ``<level>_train``, ``<level>_valid``.
 
     Args:

@@ -1,7 +1,7 @@
 """Worker processes that each work on one demo at a time.
 
 Plain processes with a pipe each rather than an executor: when a simulator takes its process down or hangs, the parent
-knows which demo it was, and the others go on.
+knows which demo it was, and the others continue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DemoPool(Generic[Result]):
         step_timeout_s: a call of the environment that takes longer ends its process.
 
     Attributes:
-        problems: losses that were made good by a second try, in words.
+        problems: losses that a second try recovered, in words.
     """
 
     def __init__(

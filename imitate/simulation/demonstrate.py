@@ -51,8 +51,8 @@ class Plan:
         noise: scale of the action noise.
         horizon: steps after which an attempt has failed.
         hold_steps: steps after the first success.
-        keep_failures: record the first attempt whatever came of it.
-        label: what is recorded as ``actions``: ``executed`` (with noise; plays back) or ``expert`` (without).
+        keep_failures: record the first attempt even if it fails.
+        label: kind of the recorded ``actions``: ``executed`` (with noise; plays back) or ``expert`` (without).
         habits: a person's, of the level ``better``; None: none.
     """
 

@@ -34,7 +34,7 @@ class Drawing:
     Attributes:
         path: the demonstration file.
         cameras: to look through.
-        next_obs: also draw what each action led to.
+        next_obs: also draw the state after each action.
     """
 
     path: Path
@@ -53,7 +53,7 @@ class Drawn:
 
     Attributes:
         obs: (T, ...) per key, of the cameras and of the rest.
-        next_obs: the same after each action; None where it is not wanted.
+        next_obs: the same after each action; None where it is not requested.
         camera_info: see :func:`imitate.envs.cameras.camera_info`.
         differences: per recorded observation, the largest difference from what the simulator shows in the same state.
     """
@@ -148,7 +148,7 @@ class Artist:
     def _look(self, demo: str, states: Array) -> Iterator[Obs]:
         env, start = self._ready(), start_of(self._file, demo, states[0])
         scene = start.get("model"), start.get("ep_meta")
-        # A scene takes long to build. But a step after the last state wants a controller that knows no demo before.
+        # A scene takes long to build. But a step after the last state needs a fresh controller.
         if scene == self._scene and not self._drawing.next_obs:
             start = {"states": states[0]}
         self._scene = None

@@ -43,7 +43,7 @@ class PoseSource(Protocol):
 
 
 class ObservedPoses:
-    """Hands as the file's observations show them; commands are taken to be given along the world's axes."""
+    """Hands' poses from the file's observations; commands are taken to be given along the world's axes."""
 
     name = "poses"
 
@@ -82,7 +82,7 @@ class ObservedPoses:
 
 
 class SimulatedPoses:
-    """Hands as robosuite's controllers see them in the recorded states.
+    """Hands' poses in robosuite's controllers, set to the recorded states.
 
     Args:
         file: open.

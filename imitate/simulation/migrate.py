@@ -53,7 +53,7 @@ class MigrationReport:
     written: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
@@ -68,7 +68,7 @@ def migrate_file(
 
     Args:
         source: a demonstration file.
-        target: the copy; None: only say what would change, and check it.
+        target: the copy; None: only list the changes, and check them.
         check: how many demos to replay, spread over the file.
         on_demo: called with how many demos are done, and how many there are.
 
@@ -105,7 +105,7 @@ def migrate_file(
 
 
 def _scenes(file: DatasetFile, report: MigrationReport) -> dict[str, str]:
-    """The scenes that change, by demo."""
+    """Return the scenes that change, by demo."""
     scenes = {}
     counts: Counter[str] = Counter()
     for demo in file.demos():

@@ -79,7 +79,7 @@ def playback(
         step_timeout_s: a call of the simulator that takes longer, twice, ends the playback.
 
     Raises:
-        DatasetError: the file lacks what is to be played.
+        DatasetError: the file lacks the states, actions or images to play.
         EnvError: the environment cannot be made or drawn, or hangs.
     """
     if by is not None and by not in SOURCES:
@@ -122,7 +122,7 @@ def _has_images(file: DatasetFile, demos: list[str]) -> bool:
 
 @dataclass(frozen=True)
 class Played:
-    """A demo that was played: its frames (F, size, size, 3) in a file, and what a report says of its actions."""
+    """A demo that was played: its frames (F, size, size, 3) in a file, and the report's numbers on its actions."""
 
     frames: Path
     shape: tuple[int, ...]
@@ -180,7 +180,7 @@ class Player:
         """Play a demo.
 
         Raises:
-            UserError: it lacks what is to be played, or cannot be drawn.
+            UserError: it lacks the states or actions to play, or cannot be drawn.
         """
         report, count = PlaybackReport(video=""), 0
         path = self._folder / f"{demo}.rgb"
@@ -255,7 +255,7 @@ def _by_actions(file: DatasetFile, demo: str, env: Env, report: PlaybackReport) 
 
 
 def commands(file: DatasetFile, demo: str) -> Array:
-    """Return the actions (T, A) that the robot was sent."""
+    """Return the robot's commands (T, A)."""
     if EXECUTED in file.keys(demo):
         return _read(file, demo, EXECUTED, "record actions")
     actions = _read(file, demo, "actions", "record actions")

@@ -19,7 +19,9 @@ from imitate.simulation.demo_pool import DemoPool, Lost
 from imitate.simulation.drawing import Artist, Drawing, Drawn, installed_version
 from imitate.simulation.render_file import Layout, RenderedFile
 
-_HOPELESS = 3  # so many demos lost at the beginning, and none drawn: it is not the demos' fault
+_HOPELESS = (
+    3  # after so many lost demos at the beginning, and none drawn, the fault is not the demos'
+)
 
 
 @dataclass
@@ -31,11 +33,11 @@ class RenderReport:
         demos: in it.
         resumed: of them, those that an interrupted run had made.
         steps: drawn in this run.
-        images: drawn in this run: one per state and camera, whatever is observed there.
+        images: drawn in this run: one per state and camera, of any kind.
         seconds: wall time.
         size_mb: of the file.
         keys: observations of the cameras.
-        lost: demos that are not in the file: why.
+        lost: reason by demo that is not in the file.
         differences: per recorded observation, the largest difference from what the simulator shows in the same state.
         recorded_with: robosuite's version when the demos were recorded.
         drawn_with: robosuite's version now.
@@ -72,9 +74,9 @@ def render(
     on_demo: Callable[[str, int], None] = lambda demo, steps: None,
     step_timeout_s: float = STEP_TIMEOUT_S,
 ) -> RenderReport:
-    """Write a copy of a file with what cameras see in each recorded state.
+    """Write a copy of a file with images of cameras in each recorded state.
 
-    All else is copied as it is, except that ``next_obs`` is left out unless it is asked for: readers take the following
+    All else is copied as it is, except that ``next_obs`` is left out unless requested: readers take the following
     observation where a file has none. A demo without recorded observations gets those of the simulator. A demo that
     cannot be drawn is left out and reported.
 
@@ -84,12 +86,12 @@ def render(
         cameras: to look through.
         selection: the demos to draw; None: all.
         keep_obs: keep the recorded observations.
-        next_obs: also write what each action led to, which doubles the size. The last one is drawn after playing
-            the last action from the last state.
+        next_obs: also write the observation after each action, which doubles the size. The last one is drawn after
+            playing the last action from the last state.
         workers: processes.
         storage: of images; see :class:`imitate.data.DatasetWriter`.
         jpeg_quality: 1 to 100.
-        resume: go on where an interrupted run with the same settings stopped.
+        resume: continue an interrupted run with the same settings.
         overwrite: replace an existing file.
         on_start: called with the number of steps to draw.
         on_demo: called after each demo with its name and number of steps, also when it is lost.

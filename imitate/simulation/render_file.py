@@ -1,4 +1,4 @@
-"""The file that rendering makes: demos of another file with other observations, kept safe one by one."""
+"""Output file of rendering: demos of another file with other observations, saved one by one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RenderedFile:
     Args:
         path: the file to make.
         source: the file that is drawn from.
-        layout: how.
+        layout: settings.
         overwrite: replace an existing file at the end, and what is left of an interrupted run now.
         resume: take over the demos of an interrupted run.
 
@@ -100,7 +100,7 @@ class RenderedFile:
             self._abandon()
             raise
 
-    # ---- what an interrupted run left ------------------------------------------------------------
+    # ---- files of an interrupted run ------------------------------------------------------------
 
     def _check_free(self, overwrite: bool, resume: bool) -> None:
         if is_being_written(self._partial):

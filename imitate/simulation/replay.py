@@ -27,7 +27,7 @@ _SCENE = {"model": "model_file", "ep_meta": "ep_meta"}
 
 
 def replayed(source: Source, options: Options, report: Report) -> Iterator[Demo]:
-    """The demos of a source, with what the simulator shows in their states.
+    """Yield the demos of a source, with the simulator's observations in their states.
 
     ``obs[t]`` is of ``states[t]``; ``next_obs[t]`` of ``states[t + 1]``, at the last step of the state that its action
     leads to. A step that leads to success is terminal and has reward 1. The demos do not depend on ``options.workers``.

@@ -1,4 +1,4 @@
-"""Demonstrations played again: does an environment do with them what it did when they were recorded?"""
+"""Replay of demonstrations, to compare an environment with the one in which they were recorded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Replay:
             recorded state; None where the file has no such observations.
         hand_error_m: the largest distance between the hand in the recorded state and where the actions, played from
             the first state, have led it.
-        was_solved: as recorded; None where nothing says so.
+        was_solved: as recorded; None where the file does not record it.
         is_solved: at some step of the actions' replay.
     """
 

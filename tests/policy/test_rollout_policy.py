@@ -103,7 +103,7 @@ class TestInstructions:
 
     def test_it_must_be_said_and_known(self, policy):
         policy.start_episode()
-        with pytest.raises(UserError, match=r"say which with start_episode\(lang=...\): 'lift'"):
+        with pytest.raises(UserError, match=r"name one with start_episode\(lang=...\): 'lift'"):
             policy({"pos": np.ones(3)})
         with pytest.raises(UserError, match="'fold' is not known; known: 'lift'; 'push'"):
             policy.start_episode("fold")

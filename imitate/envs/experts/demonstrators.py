@@ -1,10 +1,10 @@
-"""Demonstrators of four levels: who stands between the expert's knowledge and the arm.
+"""Demonstrators of four levels, which act between the expert and the arm.
 
-``better`` is the expert, quick and exact. ``okay`` gets there too, by way points that lead nowhere, slowly and with
-pauses. ``worse`` is quick but careless: it snatches beside the object, lets it slip, tries again, and gives up in the
-end or when the clock does. ``noise`` moves at random and wants nothing.
+``better`` is the expert, quick and exact. ``okay`` also succeeds, but by detours, slowly and with
+pauses. ``worse`` is quick but careless: it grasps beside the object, lets it slip, tries again, and gives up in the
+end or at the time limit. ``noise`` moves at random, without a goal.
 
-Other than an expert, they remember: where they aim, what they have tried. So a policy that is cloned from them cannot
+Unlike an expert, they have a memory of their aim and their tries. So a policy that is cloned from them cannot
 see all that their choices depend on, as with demonstrations of people.
 """
 
@@ -25,7 +25,7 @@ class Demonstrator:
     """An expert as it is.
 
     Attributes:
-        gave_up: it will not go on; the episode may end.
+        gave_up: it makes no further try; the episode may end.
         still: it waits: its last action commands no motion, and none is added as noise.
     """
 
@@ -37,7 +37,7 @@ class Demonstrator:
         self.rng = rng
 
     def act(self, obs: Obs) -> Array:
-        """The wanted action (7,) for an observation."""
+        """Return the intended action (7,) for an observation."""
         return self.expert.act(obs)
 
 

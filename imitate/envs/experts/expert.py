@@ -1,4 +1,4 @@
-"""What the scripted experts share: reading observations, moving the gripper, varying their habits.
+"""Common parts of the scripted experts: reading observations, moving the gripper, varying their habits.
 
 An expert is a function of the current observation alone, up to habits fixed for an episode. There are no phase
 counters and no timed waits: each phase is recognized by where the gripper is and how far it is open. A policy
@@ -91,7 +91,7 @@ class Expert(ABC):
 
     @abstractmethod
     def act(self, obs: Obs) -> Array:
-        """The action (7,) for an observation."""
+        """Return the action (7,) for an observation."""
 
     def move(self, obs: Obs, displacement: Array, gripper: float, *, yaw: float = 0.0) -> Array:
         """Head for a point ``displacement`` (3,) metres away with the gripper pointing down.
@@ -100,7 +100,7 @@ class Expert(ABC):
             obs: the observation.
             displacement: from the gripper to the target, in the world's axes.
             gripper: ``OPEN`` or ``CLOSE``.
-            yaw: wanted turn about the vertical axis, rad; 0 is the posture of the initial state.
+            yaw: target turn about the vertical axis, rad; 0 is the posture of the initial state.
         """
         command = _POSITION_GAIN / METRES_PER_ACTION * np.asarray(displacement)
         command = self.limited(command, min(1.0, self.style.speed * self.pace))
@@ -109,7 +109,7 @@ class Expert(ABC):
         return np.concatenate([command, rotation, [gripper]])
 
     def limited(self, command: Array, limit: float) -> Array:
-        """The translation (3,) no faster than ``limit``, straight to its target."""
+        """Return the translation (3,) no faster than ``limit``, straight to its target."""
         return command * min(1.0, limit / max(float(np.linalg.norm(command)), 1e-9))
 
     def approach(self, obs: Obs, to_object: Array, *, yaw: float = 0.0) -> Array:
@@ -122,37 +122,37 @@ class Expert(ABC):
 
 
 def opening(obs: Obs) -> float:
-    """Distance between the fingers, in m: 0 closed, 0.08 open."""
+    """Return the distance between the fingers, in m: 0 closed, 0.08 open."""
     left, right = obs["robot0_gripper_qpos"]
     return float(left - right)
 
 
 def gripper_down(yaw: float) -> Array:
-    """Quaternion (x, y, z, w) of a gripper that points down, turned by ``yaw`` about the vertical axis."""
+    """Return the quaternion (x, y, z, w) of a gripper that points down, turned by ``yaw`` about the vertical axis."""
     return np.array([math.cos(yaw / 2), math.sin(yaw / 2), 0.0, 0.0])
 
 
 def yaw_of(quat: Array) -> float:
-    """Angle about the vertical axis of a quaternion (x, y, z, w), in (-pi, pi]."""
+    """Return the angle about the vertical axis of a quaternion (x, y, z, w), in (-pi, pi]."""
     x, y, z, w = quat
     return math.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
 
 
 def gripper_yaw(obs: Obs) -> float:
-    """How far a gripper that points down is turned about the vertical axis; the inverse of ``gripper_down``."""
+    """Return the yaw, in rad, of a gripper that points down; the inverse of ``gripper_down``."""
     x, y = obs["robot0_eef_quat"][:2]
     return 2.0 * math.atan2(y, x)
 
 
 def square_yaw(quat: Array, near: float = 0.0) -> float:
-    """The yaw at which the fingers meet flat sides of a box with this orientation, nearest to ``near``."""
+    """Return the yaw at which the fingers meet flat sides of a box with this orientation, nearest to ``near``."""
     quarter = math.pi / 2
     excess = (yaw_of(quat) - near + quarter / 2) % quarter - quarter / 2
     return near + excess
 
 
 def rotation_error(wanted: Array, actual: Array) -> Array:
-    """Rotation vector (3,) in the world's axes that turns ``actual`` into ``wanted``, both (x, y, z, w)."""
+    """Return the rotation vector (3,) in the world's axes that turns ``actual`` into ``wanted``, both (x, y, z, w)."""
     ax, ay, az, aw = -actual[0], -actual[1], -actual[2], actual[3]
     bx, by, bz, bw = wanted
     product = np.array(

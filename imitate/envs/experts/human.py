@@ -36,7 +36,7 @@ class Habits:
         pause_probability: per moving step, of stopping for a moment.
         pause_steps: length of such a stop.
         overshoot_probability: per arrival, of driving past the target.
-        overshoot_steps: how long the motion goes on past it.
+        overshoot_steps: how long the motion continues past it.
         look_steps: wait after an overshoot or a missed grasp, until it is noticed.
         miss_probability: per try, of closing the fingers above the object.
         margin_m: distance kept from the edges of a bin; a slow descent beside its wall would end on the wall.

@@ -22,7 +22,7 @@ _UP = np.array([0.0, 0.0, 1.0])
 
 
 class _View(NamedTuple):
-    """What the decisions are made from, in m."""
+    """Quantities on which the decisions depend, in m."""
 
     can: Array
     width: float

@@ -17,7 +17,7 @@ _UP = np.array([0.0, 0.0, 1.0])
 
 
 class _View(NamedTuple):
-    """What the decisions are made from, in m."""
+    """Quantities on which the decisions depend, in m."""
 
     width: float
     to_a: Array
@@ -51,7 +51,7 @@ class StackExpert(Expert):
         return self._carry(obs, view)
 
     def limited(self, command: Array, limit: float) -> Array:
-        """Sideways and vertical motion limited apart: on a long way sideways the height is kept all the same."""
+        """Limit sideways and vertical motion separately, so that the height is kept on a long way sideways."""
         sideways = min(1.0, limit / max(float(np.linalg.norm(command[:2])), 1e-9))
         return np.array([*(sideways * command[:2]), float(np.clip(command[2], -limit, limit))])
 

@@ -1,6 +1,6 @@
-"""From the configuration in a checkpoint of robomimic to ours: the same tree, with what its code did spelled out.
+"""Conversion of robomimic's configuration to ours: the same tree, with the behaviour of its code spelled out.
 
-Parts of its trees were never read, and so are not believed:
+robomimic never read some parts of its trees, which are therefore ignored:
 
 * the U-Net of diffusion_policy has the sizes of its weights (256, 512 and 1024 channels), whatever ``algo.unet`` says;
 * the trunk of ShallowConv ends in 32 channels, whatever ``output_channel`` says;
@@ -25,22 +25,22 @@ Tree = dict[str, Any]
 
 UNET = "policy.noise_pred_net."
 GROUPS_OF_UNET = 8
-"""Of the normalizations, which leave no trace in the weights."""
+"""Number of groups of each GroupNorm, of which the weights have no trace."""
 
 
 def ours_from_theirs(
     algo_name: str, tree: Tree, normalizes_obs: bool, tensors: Mapping[str, Tensor]
 ) -> Tree:
-    """Our tree for a policy that acts as theirs.
+    """Return our tree for a policy that acts as theirs.
 
     Args:
         algo_name: the algorithm.
         tree: theirs, of any release; it may be changed.
-        normalizes_obs: whether the checkpoint has statistics of observations.
+        normalizes_obs: true if the checkpoint has statistics of observations.
         tensors: the checkpoint's weights.
 
     Raises:
-        CheckpointError: something of it works otherwise here.
+        CheckpointError: a part of it works differently here.
     """
     tree["algo_name"] = algo_name
     train = tree.setdefault("train", {})
@@ -67,7 +67,7 @@ def ours_from_theirs(
 
 
 def _unet_sizes(tensors: Mapping[str, Tensor]) -> Tree:
-    """What ``algo.unet`` would have to say."""
+    """Return the section ``algo.unet`` that fits the weights."""
     levels = [
         convolution
         for level in range(len(tensors))
@@ -88,7 +88,7 @@ def _unet_sizes(tensors: Mapping[str, Tensor]) -> Tree:
 
 
 def _encoders(observation: Any) -> Iterator[Tree]:
-    """Every entry of every ``encoder``, at any depth."""
+    """Yield every entry of every ``encoder``, at any depth."""
     if not isinstance(observation, Mapping):
         return
     for name, value in observation.items():
@@ -116,7 +116,7 @@ def _spell_out_encoder(encoder: Tree, algo_name: str, algo: Tree) -> None:
 
 
 def _sections(algo: Tree) -> Iterator[Tree]:
-    """Each ``algo`` section: that of the algorithm, and those of its parts."""
+    """Yield each ``algo`` section: that of the algorithm, and those of its parts."""
     yield algo
     for value in algo.values():
         if isinstance(value, dict):

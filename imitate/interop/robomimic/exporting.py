@@ -1,4 +1,4 @@
-"""From a checkpoint of ours to one that a release of robomimic loads, and acts with as ours."""
+"""Conversion of our checkpoints to ones that a release of robomimic loads, with the same actions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OWN_ARGUMENTS = ("norm", "imagenet_normalization", "freeze", "lr_scale", "share
 def exported(
     algo: Algo, target: str, *, env_metadata: Mapping[str, Any], epoch: int = 0
 ) -> dict[str, Any]:
-    """A checkpoint for a release of robomimic, to be written by `torch.save`.
+    """Return a checkpoint for a release of robomimic, to be written by `torch.save`.
 
     Args:
         algo: the policy; set to evaluation mode.
@@ -81,7 +81,7 @@ def exported(
 
 
 def _model(algo: Algo, old: bool) -> dict[str, Any]:
-    """Up to 0.4 the tensors, since then a dict of them; an average that there is no place for takes their place."""
+    """Return the tensors, since 0.5 in a dict; an average without a place of its own replaces them."""
     averages = algo.global_config.algo_name == "diffusion_policy"
     nets = algo.nets if averages or algo.ema is None else algo.active_nets
     tensors = _tensors(algo, nets.state_dict())
@@ -96,7 +96,7 @@ def _model(algo: Algo, old: bool) -> dict[str, Any]:
 
 
 def _nested(tensors: Mapping[str, Tensor], parts: Mapping[str, Any], old: bool) -> dict[str, Any]:
-    """A dict for each part of a hierarchical policy, whose names begin with its name."""
+    """Return a dict for each part of a hierarchical policy, whose names begin with its name."""
     nested: dict[str, Any] = {}
     for part, inner in parts.items():
         prefix = f"{part}."
@@ -117,7 +117,7 @@ def _tensors(algo: Algo, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tree(algo: Algo, release: str, normalizes_obs: bool) -> dict[str, Any]:
-    """Our tree without the keys that the release does not know."""
+    """Return our tree without the keys that the release does not know."""
     name, ours = algo.global_config.algo_name, algo.global_config.to_dict()
     known: dict[str, Keys] = {
         **SHARED,
@@ -154,9 +154,9 @@ def _tree(algo: Algo, release: str, normalizes_obs: bool) -> dict[str, Any]:
 
 
 def _check_schedule(rate: dict[str, Any]) -> None:
-    """In place, a schedule that the release can build: it makes one even for a policy that only acts.
+    """Set a schedule that the release can build, in place: it makes one even for a policy that only acts.
 
-    A cosine wants ``step_every_batch``, which only some of its algorithms have a key for. The others keep the rate.
+    A cosine needs ``step_every_batch``, which only some of its algorithms have a key for. The others keep the rate.
     """
     if rate.get("scheduler_type") != "cosine":
         return
@@ -167,7 +167,7 @@ def _check_schedule(rate: dict[str, Any]) -> None:
 
 
 def _known(ours: Mapping[str, Any], known: Keys) -> dict[str, Any]:
-    """The part of a tree that there are keys for."""
+    """Return the part of a tree that there are keys for."""
     if isinstance(known, str):
         return {key: ours[key] for key in known.split() if key in ours}
     found = _known(ours, known.get("", ""))
@@ -178,7 +178,7 @@ def _known(ours: Mapping[str, Any], known: Keys) -> dict[str, Any]:
 
 
 def _data(entries: Any, release: str) -> Any:
-    """Where the data lie, for people: robomimic does not look there to act."""
+    """Return the paths of the data, for people: robomimic does not read them to act."""
     paths = [entry["path"] for entry in entries or ()]
     if release == "0.3" or len(paths) < 2:
         return paths[0] if paths else None

@@ -1,4 +1,4 @@
-"""From a checkpoint of robomimic to one of ours."""
+"""Conversion of robomimic's checkpoints to ours."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Imported:
 
 
 def from_robomimic(ckpt: Mapping[str, Any]) -> Imported:
-    """The same policy here: its networks, averages, normalization and, where they map, Adam's moments.
+    """Return the same policy here: its networks, averages, normalization and, where they map, Adam's moments.
 
-    What robomimic did not do is not done: actions are not clipped.
+    As in robomimic, actions are not clipped.
 
     Raises:
-        CheckpointError: something of it has no counterpart here; the message names it.
+        CheckpointError: a part of it has no counterpart here; the message names it.
     """
     algo, names = _algo_and_names(ckpt)
     saved: dict[str, Any] = {
@@ -78,13 +78,13 @@ def from_robomimic(ckpt: Mapping[str, Any]) -> Imported:
 
 
 def algo_from_robomimic(ckpt: Mapping[str, Any]) -> Algo:
-    """The algorithm of a checkpoint, with its weights and normalization.
+    """Return the algorithm of a checkpoint, with its weights and normalization.
 
     Args:
-        ckpt: what a file of robomimic holds.
+        ckpt: content of a file of robomimic.
 
     Raises:
-        CheckpointError: something of it has no counterpart here; the message names it.
+        CheckpointError: a part of it has no counterpart here; the message names it.
     """
     return _algo_and_names(ckpt)[0]
 
@@ -113,12 +113,12 @@ def _config(ckpt: Mapping[str, Any], normalizes_obs: bool) -> Config:
 
 
 def _tensors(ckpt: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """Those of the networks."""
+    """Return the tensors of the networks."""
     return flattened(ckpt["model"])
 
 
 def flattened(model: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
-    """The tensors in ``model``, which up to 0.4 are it, and since then in it; hierarchical policies have several."""
+    """Return the tensors of ``model``: itself up to 0.4, an entry since then; several in hierarchical policies."""
     if "nets" in model:
         return flattened(model["nets"], prefix)
     tensors: dict[str, Tensor] = {}
@@ -131,7 +131,7 @@ def flattened(model: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
 
 
 def _shape_metadata(ckpt: Mapping[str, Any]) -> Mapping[str, Any]:
-    """That of the first dataset, where there are several: they have one network."""
+    """Return the metadata of the first dataset, where there are several: they have one network."""
     shapes = ckpt["shape_metadata"]
     return shapes[0] if isinstance(shapes, list) else shapes  # type: ignore[no-any-return]
 
@@ -172,7 +172,7 @@ def _preprocess(ckpt: Mapping[str, Any], algo: Algo, obs_affine: Mapping[str, An
 
 
 def _load_weights(algo: Algo, ckpt: Mapping[str, Any]) -> list[Name]:
-    """Fill the networks; what each of their tensors is."""
+    """Fill the networks; return the names of their tensors."""
     theirs = _tensors(ckpt)
     ours = algo.nets.state_dict()
     names = names_of(ours, rules_of(algo.nets))

@@ -1,4 +1,4 @@
-"""What our policies do and robomimic's cannot: refused by name when one is exported."""
+"""Abilities of our policies that robomimic's lack: the export refuses them by name."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ UNET = {
 
 
 def check_exportable(algo: Algo, release: str) -> None:
-    """Refuse what a release of robomimic would do otherwise, or not at all.
+    """Refuse settings that a release of robomimic treats differently, or does not have.
 
     Raises:
-        CheckpointError: names all of it.
+        CheckpointError: the message names all of them.
     """
     problems = [*_of_algorithm(algo, release), *_of_observations(algo), *_of_actions(algo, release)]
     if algo.preprocess.obs_clip is not None:
@@ -89,7 +89,7 @@ def _of_diffusion(algo: Algo, section: Any) -> Iterator[str]:
     if algo.goal_shapes:
         yield "observation.modalities.goal: its diffusion_policy sees no goal"
     if section.ddim.enabled and section.ddim.prediction_type == "sample":
-        yield "algo.ddim.prediction_type 'sample': it samples otherwise"
+        yield "algo.ddim.prediction_type 'sample': it samples differently"
 
 
 def _of_observations(algo: Algo) -> Iterator[str]:

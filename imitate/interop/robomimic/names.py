@@ -1,7 +1,7 @@
 """Names of tensors: ours, and robomimic's for the same numbers, as rules for each part of a network.
 
-A rule reads a name of ours and says theirs. Where robomimic keeps a tensor under several names, the first is the one
-that counts and the others are copies, which its strict loading wants too.
+A rule maps a name of ours to theirs. Where robomimic keeps a tensor under several names, the first is the one
+that counts and the others are copies, which its strict loading needs too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Name:
         copies: further names of theirs for it.
         lead: axes of size 1 that theirs has before ours.
         member: index along the first axis of ours that is this tensor; None: all of it.
-        transposed: whether theirs is the transpose.
+        transposed: true if theirs is the transpose.
     """
 
     ours: str
@@ -64,7 +64,7 @@ class Rule:
     transposed: bool = False
 
     def under(self, ours: str, *theirs: str) -> Rule:
-        """The same rule for names that begin with ``ours``; theirs begin with each of ``theirs``."""
+        """Return the same rule for names that begin with ``ours``; theirs begin with each of ``theirs``."""
 
         def names(*groups: str) -> tuple[str, ...]:
             return tuple(prefix + name for prefix in theirs for name in self.names(*groups))
@@ -72,11 +72,11 @@ class Rule:
         return replace(self, pattern=re.escape(ours) + self.pattern, names=names)
 
     def also(self, other: Rule) -> Rule:
-        """A rule for the same names of ours, whose names of theirs are both rules'."""
+        """Return a rule for the same names of ours, with the names of theirs of both rules."""
         return replace(self, names=lambda *groups: (*self.names(*groups), *other.names(*groups)))
 
     def of(self, name: str) -> list[Name]:
-        """What the rule says of one name of ours; nothing where it does not match."""
+        """Return the names for one name of ours; none where the rule does not match."""
         match = re.fullmatch(self.pattern, name)
         if match is None:
             return []
@@ -93,17 +93,17 @@ class Rule:
 
 
 def same(pattern: str, template: str = "{}", **options: Any) -> Rule:
-    """A rule whose names of theirs are a template, filled with the groups of the match."""
+    """Return a rule whose names of theirs are a template, filled with the groups of the match."""
     return Rule(pattern, lambda *groups: (template.format(*groups),), **options)
 
 
 def under(rules: Iterable[Rule], ours: str, *theirs: str) -> list[Rule]:
-    """:meth:`Rule.under` for each rule."""
+    """Apply :meth:`Rule.under` to each rule."""
     return [rule.under(ours, *theirs) for rule in rules]
 
 
 def names_of(ours: Iterable[str], rules: Sequence[Rule]) -> list[Name]:
-    """All names that the rules give.
+    """Return all names that the rules give.
 
     Raises:
         CheckpointError: a tensor of ours has no counterpart in robomimic.
@@ -156,7 +156,7 @@ SCAN_WITHOUT_ACTIVATION = same(r"(\d+)\.(\w+)", "nets.conv{}.{}")
 
 
 def core_rules(core: nn.Module) -> list[Rule]:
-    """Of a core; robomimic keeps its parts under their names and again in the order in which they run."""
+    """Return the rules of a core; robomimic keeps its parts under their names and again in running order."""
     if isinstance(core, VisualCore):
         trunk = core.backbone
         backbone = SHALLOW
@@ -180,7 +180,7 @@ def core_rules(core: nn.Module) -> list[Rule]:
 
 
 def encoder_rules(encoder: GroupEncoder, *theirs: str) -> list[Rule]:
-    """Of the networks of observations and goals; ``theirs`` is where robomimic's group encoder stands."""
+    """Return the rules of the encoders of observations and goals; ``theirs`` names robomimic's group encoder."""
     rules: list[Rule] = []
     for group, part in (("obs", encoder.obs), ("goal", encoder.goal)):
         if isinstance(part, ObservationEncoder):

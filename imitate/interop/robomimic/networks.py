@@ -32,7 +32,7 @@ from imitate.models.unet import ConditionalUnet1D
 from imitate.models.vae import VAE
 
 THEIR_NAMES = {"entropy_weight": "log_entropy_weight", "cql_weight": "log_cql_weight"}
-"""Networks whose name is another there."""
+"""Names of networks that robomimic names differently."""
 
 
 def _actor(net: Actor) -> list[Rule]:
@@ -85,7 +85,7 @@ def _perturbation(net: Perturbation) -> list[Rule]:
 
 
 def _critics(net: CriticEnsemble) -> list[Rule]:
-    """``{member}`` stands for the number of each network; a value of states has none."""
+    """Return the rules of critics; ``{member}`` is the number of each network; a value of states has none."""
     each: dict[str, Any] = {"members": net.size}
     member = MEMBER if net.ac_dim else ""
     head = _plain(member) + f"nets.decoder.nets.{'log_probs' if net.num_atoms else 'value'}.{{}}"
@@ -109,7 +109,7 @@ def _critic_layer(member: str) -> Callable[[str, str], tuple[str, ...]]:
 
 
 def _plain(text: str) -> str:
-    """As a part of a template."""
+    """Escape a text as a part of a template."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -157,7 +157,7 @@ _RULES: dict[type[nn.Module], Callable[[Any], list[Rule]]] = {
 
 
 def rules_of(nets: nn.ModuleDict) -> list[Rule]:
-    """Rules for all networks of an algorithm.
+    """Return the rules for all networks of an algorithm.
 
     Raises:
         CheckpointError: robomimic has no network of that kind.
@@ -175,14 +175,14 @@ def rules_of(nets: nn.ModuleDict) -> list[Rule]:
 
 
 def part_name(name: str, parts: nn.ModuleDict) -> str:
-    """Where robomimic keeps a part of a hierarchical policy; that of iris has planner and value in one."""
+    """Return robomimic's name of a part of a hierarchical policy; that of iris has planner and value in one."""
     if "value" not in parts or name == "actor":
         return f"{name}."
     return {"planner": "planner.planner.", "value": "planner.value_net."}[name]
 
 
 def constants_of(nets: nn.ModuleDict) -> dict[str, Tensor]:
-    """Tensors that robomimic stores and that nothing is made of, by their name there.
+    """Return the tensors that robomimic stores and ours do not need, by their name there.
 
     These are the masks of attention, and the layer for standard deviations that are fixed.
     """

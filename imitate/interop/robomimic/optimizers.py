@@ -18,13 +18,13 @@ from imitate.interop.robomimic.weights import to_ours
 from imitate.models.optim import lr_scales
 
 THEIR_OPTIMIZERS = {"entropy_weight": "entropy", "cql_weight": "cql"}
-"""Optimizers that have not the name of their network."""
+"""Names of optimizers that differ from the name of their network."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def moments(algo: Algo, model: Mapping[str, Any], names: Sequence[Name]) -> dict[str, Any]:
-    """State of each optimizer, ``{name: {"state": {number: {...}}}}``; those that do not map are left out.
+    """Return the state of each optimizer, ``{name: {"state": {number: {...}}}}``; those that do not map are left out.
 
     Args:
         algo: built for the checkpoint.
@@ -45,7 +45,7 @@ def moments(algo: Algo, model: Mapping[str, Any], names: Sequence[Name]) -> dict
 def _states_by_name(
     optimizer: Any, names: Sequence[Name], theirs: Mapping[str, Tensor], algo: Algo, net: str
 ) -> dict[str, Any]:
-    """What each weight's optimizer remembers, by their name; empty where the numbers of weights differ."""
+    """Return the optimizer's state of each weight, by name; empty where the numbers of weights differ."""
     parameters = {f"{net}.{name}" for name, _ in algo.nets[net].named_parameters()}
     first = {alias: name for name in names for alias in (name.theirs, *name.copies)}
     learned: list[Name] = []

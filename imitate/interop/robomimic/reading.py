@@ -1,4 +1,4 @@
-"""Reads a file of robomimic without running anything that it contains."""
+"""Reading of a file of robomimic without running anything that it contains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from imitate.errors import CheckpointError
 
 PARTS = ("model", "config", "algo_name", "shape_metadata")
-"""What every release writes."""
+"""Entries that every release writes."""
 
 OUR_PARTS = ("format_version", "preprocess")
 
@@ -22,7 +22,7 @@ _KINDS = ("bool_", "int32", "int64", "uint8", "float32", "float64", "str_")
 
 
 def is_robomimic(ckpt: object) -> bool:
-    """Whether a loaded object is a checkpoint of robomimic: its parts, and none that only ours have."""
+    """Return true if a loaded object is a checkpoint of robomimic: its parts, and none that only ours have."""
     return (
         isinstance(ckpt, Mapping)
         and not any(part in ckpt for part in OUR_PARTS)
@@ -31,7 +31,7 @@ def is_robomimic(ckpt: object) -> bool:
 
 
 def read(path: str | Path, map_location: str | torch.device = "cpu") -> Any:
-    """What a file holds: tensors, numbers, strings, lists, dicts; numpy's numbers and arrays are let in too.
+    """Read a file: tensors, numbers, strings, lists, dicts; numpy's numbers and arrays are allowed too.
 
     Raises:
         CheckpointError: it holds other objects.
@@ -50,7 +50,7 @@ def read(path: str | Path, map_location: str | torch.device = "cpu") -> Any:
 
 
 def _harmless() -> list[Any]:
-    """Numpy's numbers and arrays, under the names of numpy 1 and 2."""
+    """Return the types of numpy's numbers and arrays, under the names of numpy 1 and 2."""
     scalar, rebuild = (value.__reduce__()[0] for value in (np.float64(0.0), np.zeros(0)))
     kinds = [type(np.dtype(getattr(np, name))) for name in _KINDS]
     named = [
@@ -62,7 +62,7 @@ def _harmless() -> list[Any]:
 
 
 def _refusal(path: str | Path, error: Exception) -> CheckpointError:
-    """With the name of the refused class, which torch's message has."""
+    """Return the error with the name of the refused class, which torch's message has."""
     _, found, rest = str(error).partition("GLOBAL ")
     what = rest.split()[0] if found else "an object of another class"
     return CheckpointError(

@@ -21,7 +21,7 @@ NAMES = (("offset", "scale"), ("mean", "std"))
 
 
 def affine_of(stats: Any, what: str) -> dict[str, Affine]:
-    """Offset and scale of each key; keys without normalization are left out.
+    """Return offset and scale of each key; keys without normalization are left out.
 
     Args:
         stats: ``{key: {...}}``, a list of such with one entry per dataset, or None.
@@ -45,14 +45,14 @@ def affine_of(stats: Any, what: str) -> dict[str, Affine]:
 
 
 def stats_of(offset: Tensor, scale: Tensor, names: tuple[str, str]) -> dict[str, Any]:
-    """One entry as robomimic stores it."""
+    """Return one entry as robomimic stores it."""
     return {
         name: [value.flatten().tolist()] for name, value in zip(names, (offset, scale), strict=True)
     }
 
 
 def obs_stats(preprocess: Preprocess, names: tuple[str, str]) -> dict[str, Any] | None:
-    """Normalization of observations, where there is one.
+    """Return the normalization of observations, where there is one.
 
     Raises:
         CheckpointError: images or scans are normalized, which robomimic cannot do when it acts.
@@ -75,7 +75,7 @@ def obs_stats(preprocess: Preprocess, names: tuple[str, str]) -> dict[str, Any] 
 
 
 def action_stats(preprocess: Preprocess) -> dict[str, Any]:
-    """Normalization of actions, of each key; the identity where there is none."""
+    """Return the normalization of actions, by key; the identity where there is none."""
     return {
         key: stats_of(entry["offset"], entry["scale"], ("offset", "scale"))
         for key, entry in preprocess.to_dict()["actions"].items()
@@ -83,7 +83,7 @@ def action_stats(preprocess: Preprocess) -> dict[str, Any]:
 
 
 def _image_stats(preprocess: Preprocess, key: str, names: tuple[str, str]) -> dict[str, Any]:
-    """The identity, in the shape of the raw array: robomimic wants an entry for every key."""
+    """Return the identity, in the shape of the raw array: robomimic needs an entry for every key."""
     shape = (1, *preprocess.raw_shapes[key])
     values = (torch.zeros(shape), torch.ones(shape))
     return {name: value.tolist() for name, value in zip(names, values, strict=True)}
@@ -98,7 +98,7 @@ def _pair(entry: Mapping[str, Any] | None, what: str) -> Affine | None:
                 return None
             return _numbers(entry[offset]), _numbers(entry[scale])
     raise CheckpointError(
-        f"{what}: has {', '.join(entry) or 'nothing'}; wanted offset and scale, or mean and std"
+        f"{what}: has {', '.join(entry) or 'nothing'}; expected offset and scale, or mean and std"
     )
 
 

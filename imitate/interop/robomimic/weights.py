@@ -1,4 +1,4 @@
-"""Moves tensors between robomimic's ``state_dict`` and ours."""
+"""Conversion of tensors between robomimic's ``state_dict`` and ours."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def to_ours(
     shapes: Mapping[str, torch.Size],
     constants: Collection[str] = (),
 ) -> dict[str, Tensor]:
-    """Our tensors, from theirs.
+    """Convert their tensors to ours.
 
     Args:
         theirs: their tensors.
-        names: which is which; all that ours are made of.
+        names: pairs of names; all tensors that ours are made of.
         shapes: of our tensors.
         constants: names of theirs that nothing is made of.
 
@@ -39,7 +39,7 @@ def to_ours(
     for name in names:
         if name.theirs not in theirs:
             raise CheckpointError(
-                f"the file lacks '{name.theirs}', which its configuration asks for"
+                f"the file lacks '{name.theirs}', which its configuration requires"
             )
         shape = shapes[name.ours]
         value = _as_ours(theirs[name.theirs], name)
@@ -57,7 +57,7 @@ def to_ours(
 
 
 def to_theirs(ours: Mapping[str, Tensor], names: Sequence[Name]) -> dict[str, Tensor]:
-    """Their tensors with all copies, from ours."""
+    """Convert our tensors to theirs, with all copies."""
     theirs: dict[str, Tensor] = {}
     for name in names:
         value = ours[name.ours].detach().cpu()
