@@ -190,7 +190,9 @@ def test_the_cache_is_bounded_and_keeps_what_was_read_last(demos, tmp_path, monk
     assert len(conversions()) == 1
     monkeypatch.setenv("IMITATE_CACHE_GB", "much")
     first.unlink(missing_ok=True)
-    with pytest.raises(UserError, match="IMITATE_CACHE_GB is 'much': expected a number of gigabytes"):
+    with pytest.raises(
+        UserError, match="IMITATE_CACHE_GB is 'much': expected a number of gigabytes"
+    ):
         as_demonstration_file(folders[0])
 
 
