@@ -1,6 +1,6 @@
 """Evaluations beside the training: worker processes play the episodes, a thread waits for them.
 
-At most one evaluation runs and one waits. A newer request takes the place of the one that waits; the trainer asks for
+At most one evaluation runs and one waits. A newer request takes the place of the one that waits; the trainer requests
 the last epoch at the end, so that one is never left out.
 """
 
@@ -19,7 +19,7 @@ from imitate.evaluation.eval_result import EvalResult
 
 @dataclass(frozen=True)
 class Request:
-    """One evaluation to do."""
+    """Request of an evaluation."""
 
     epoch: int
     step: int
@@ -28,7 +28,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One evaluation done (a result per environment), or why it failed."""
+    """Outcome of an evaluation: a result per environment, or the reason of its failure."""
 
     request: Request
     results: tuple[EvalResult, ...]
@@ -40,7 +40,7 @@ Evaluate = Callable[[Request], Sequence[EvalResult]]
 
 
 class BackgroundEvaluations:
-    """Runs requests one after the other in a thread.
+    """Queue of evaluations, run one after the other in a thread.
 
     Args:
         evaluate: does one evaluation; called in the thread.
@@ -63,7 +63,7 @@ class BackgroundEvaluations:
         return {r.epoch for r in (self._running, self._waiting) if r is not None}
 
     def request(self, request: Request) -> Request | None:
-        """Start an evaluation, or let it wait; the request that is left out for it, if any."""
+        """Start an evaluation, or let it wait; return the request that is left out for it, if any."""
         if self._running is None:
             self._start(request)
             return None
@@ -71,7 +71,7 @@ class BackgroundEvaluations:
         return left_out
 
     def collect(self, timeout_s: float = 0.0) -> Outcome | None:
-        """An evaluation that has ended, waiting for it at most so long; the next one then starts."""
+        """Return an evaluation that has ended, after a wait of at most ``timeout_s``; the next one then starts."""
         if self._running is None:
             return None
         try:
@@ -93,7 +93,7 @@ class BackgroundEvaluations:
 
 
 def attempt(evaluate: Evaluate, request: Request) -> Outcome:
-    """Do one evaluation; a failure is an outcome, because training goes on without it."""
+    """Do one evaluation; a failure is an outcome, because training continues without it."""
     start = time.perf_counter()
     results: tuple[EvalResult, ...] = ()
     error: str | None = None

@@ -19,13 +19,13 @@ from imitate.train.state import TrainState
 
 
 class BatchSource(Protocol):
-    """What a run learns from: the batches of a dataset, or steps of an environment.
+    """Source of a run's batches: a dataset, or steps of an environment.
 
     Attributes:
         unit: what a step of the run is, in the plural.
         steps_per_update: a checkpoint can be written after multiples of so many steps.
         advice: what to do when the loss goes bad.
-        index: (B,) sample numbers of the latest batch; None where they say nothing.
+        index: (B,) sample numbers of the latest batch; None where there are none.
         waited_s: seconds spent waiting for data or environments; the run sets it to 0 at an epoch's start.
     """
 
@@ -36,25 +36,25 @@ class BatchSource(Protocol):
     waited_s: float
 
     def pretraining(self, state: TrainState) -> Iterator[Batch]:
-        """Prepared batches to learn from before the first step."""
+        """Yield prepared batches to learn from before the first step."""
 
     def batches(self, state: TrainState) -> Iterator[Batch]:
-        """Prepared batches of one or several steps, which are counted in ``state.step``."""
+        """Yield prepared batches of one or several steps, which are counted in ``state.step``."""
 
     def learned(self, info: Info) -> None:
-        """Take note of what ``train_on_batch`` returned for the latest batch."""
+        """Take note of the result of ``train_on_batch`` for the latest batch."""
 
     def metrics(self) -> dict[str, float]:
-        """Further numbers to log with an epoch."""
+        """Return further numbers to log with an epoch."""
 
     def counts(self) -> dict[str, int]:
-        """Counters beside epochs and steps."""
+        """Return counters beside epochs and steps."""
 
     def describe(self, bad: BadLoss, epoch: int) -> str:
-        """Say where the loss went bad. Raises DatasetError where the data are the reason."""
+        """Describe where the loss went bad; raise DatasetError where the data are the reason."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Additions to a checkpoint's ``train_state``, for an exact resume."""
+        """Return additions to a checkpoint's ``train_state``, for an exact resume."""
 
     def load_state_dict(self, train_state: Mapping[str, Any]) -> None:
         """Resume from a checkpoint's ``train_state``."""
@@ -82,11 +82,11 @@ class DatasetBatches:
         self._loader: Iterator[Any] | None = None
 
     def pretraining(self, state: TrainState) -> Iterator[Batch]:
-        """None."""
+        """Return none."""
         yield from ()
 
     def batches(self, state: TrainState) -> Iterator[Batch]:
-        """One batch; once it is learned from, the step is counted."""
+        """Yield one batch; count the step after its update."""
         if self._loader is None:
             self._loader = self._new_loader(state)
         asked = time.perf_counter()
@@ -97,18 +97,18 @@ class DatasetBatches:
         state.step += 1
 
     def learned(self, info: Info) -> None:
-        """Nothing to note."""
+        """Ignore the result."""
 
     def metrics(self) -> dict[str, float]:
-        """None."""
+        """Return none."""
         return {}
 
     def counts(self) -> dict[str, int]:
-        """None."""
+        """Return none."""
         return {}
 
     def describe(self, bad: BadLoss, epoch: int) -> str:
-        """Say at which step and batch the loss went bad.
+        """Describe the step and batch at which the loss went bad.
 
         Raises:
             DatasetError: the batch holds values that are not finite.
@@ -122,16 +122,16 @@ class DatasetBatches:
             paths = ", ".join(entry.path for entry in config.train.data or ())
             raise DatasetError(
                 f"{paths}: {culprit}, which made the loss {bad.value} at step {bad.step}; "
-                "remove the demo or mend the file"
+                "remove the demo or repair the file"
             )
         return f"{words}; its batch: {describe_batch(data, bad.index)}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the number of steps says which batch is next."""
+        """Return nothing: the number of steps determines the next batch."""
         return {}
 
     def load_state_dict(self, train_state: Mapping[str, Any]) -> None:
-        """Begin anew at the step that is restored."""
+        """Restart the batches at the restored step."""
         self._loader = None
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""Which checkpoint files a run holds.
+"""Checkpoint files of a run.
 
-    last.pth                 where to resume
+    last.pth                 state to resume from
     epoch_<n>.pth            every n epochs, or the listed ones; `experiment.save.keep_last` keeps the newest
     best.pth, best_return.pth, best_valid.pth
-    rollout_epoch_<n>.pth    waits for its evaluation, then goes
+    rollout_epoch_<n>.pth    kept until its evaluation has ended
 
 A state is written once, as last.pth; the other names are hard links to it (copies where the file system has none).
 """
@@ -28,7 +28,7 @@ SAVING_SHARE = 0.05
 
 
 class Checkpoints:
-    """Writes, links and prunes the checkpoints of one run."""
+    """Checkpoints of one run, which it writes, links and prunes."""
 
     def __init__(self, folder: RunFolder, save: Any, make: Callable[[], Mapping[str, Any]]) -> None:
         self._folder = folder
@@ -40,19 +40,19 @@ class Checkpoints:
 
     @property
     def last(self) -> Path:
-        """The checkpoint to resume from."""
+        """Checkpoint to resume from."""
         return self._folder.last
 
     @property
     def saved_step(self) -> int | None:
-        """The step that last.pth holds; None before it is written."""
+        """Step that last.pth holds; None before it is written."""
         return self._saved_step if self._saved_step >= 0 else None
 
     def write_last(self, step: int) -> None:
         """Write last.pth, unless it holds this step already.
 
         Raises:
-            TrainingError: it could not be written; what was there is intact.
+            TrainingError: it could not be written; the previous file is intact.
         """
         if step == self._saved_step:
             return
@@ -63,7 +63,7 @@ class Checkpoints:
         self._saved_step = step
 
     def write_candidate(self, epoch: int, step: int) -> None:
-        """Put a copy of the present state where an evaluation finds it."""
+        """Write a copy of the present state for an evaluation."""
         if self._save.enabled:
             self.write_last(step)
             self.link(self.last, self.candidate(epoch))
@@ -77,11 +77,11 @@ class Checkpoints:
             raise TrainingError(self._could_not_save(error)) from error
 
     def saved_elsewhere(self, step: int) -> None:
-        """Tell that last.pth holds `step` (after a resume)."""
+        """Note that last.pth holds `step` (after a resume)."""
         self._saved_step = step
 
     def last_is_due(self) -> bool:
-        """Whether the end of an epoch should write last.pth."""
+        """Return true if the end of an epoch should write last.pth."""
         if not self._save.enabled:
             return False
         passed = time.monotonic() - self._saved_at
@@ -90,14 +90,14 @@ class Checkpoints:
         return passed >= self._cost_s / SAVING_SHARE
 
     def epoch_is_due(self, epoch: int) -> bool:
-        """Whether this epoch gets a file of its own."""
+        """Return true if this epoch gets a file of its own."""
         every = self._save.every_n_epochs
         return self._save.enabled and (
             (every is not None and epoch % every == 0) or epoch in self._save.epochs
         )
 
     def keep_epoch(self, epoch: int) -> None:
-        """Give the epoch just saved its file, and drop the oldest beyond `keep_last`."""
+        """Give the epoch just saved its file, and remove the oldest beyond `keep_last`."""
         self.link(self.last, self._folder.checkpoints / f"epoch_{epoch}.pth")
         if self._save.keep_last is None:
             return
@@ -108,15 +108,15 @@ class Checkpoints:
             (self._folder.checkpoints / f"epoch_{number}.pth").unlink(missing_ok=True)
 
     def candidate(self, epoch: int) -> Path:
-        """Name of the copy that an evaluation of this epoch reads."""
+        """Return the name of the copy that an evaluation of this epoch reads."""
         return self._folder.checkpoints / f"rollout_epoch_{epoch}.pth"
 
     def candidates(self) -> list[int]:
-        """Epochs whose evaluation has not ended."""
+        """Return the epochs whose evaluation has not ended."""
         return sorted(self._numbered("rollout_epoch_"))
 
     def keep_best(self, source: Path, kinds: set[str]) -> None:
-        """Make `source` the best of these kinds, as far as the configuration wants them."""
+        """Make `source` the best of these kinds, as far as the configuration keeps them."""
         wanted = {
             "valid": self._save.on_best_validation,
             "return": self._save.on_best_rollout_return,
@@ -128,7 +128,7 @@ class Checkpoints:
                 self.link(source, self._folder.checkpoints / name)
 
     def link(self, source: Path, target: Path) -> None:
-        """`target` becomes another name of `source`'s content, in one go.
+        """Make `target` another name of `source`'s content, atomically.
 
         Raises:
             TrainingError: the disk is full.

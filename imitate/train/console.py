@@ -1,4 +1,4 @@
-"""What a run says: lines and one progress bar on a stream, the lines also in the run folder's log."""
+"""Console of a run: lines and one progress bar on a stream, the lines also in the run folder's log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Console:
     """Lines for people, one per epoch. On a terminal a bar shows the whole run; elsewhere no silence is long.
 
     Attributes:
-        words: what the bar says beside its progress.
+        words: text of the bar beside its progress.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class Console:
 
     @property
     def interactive(self) -> bool:
-        """Whether a bar can be drawn."""
+        """True where a bar can be drawn."""
         return not self.quiet and self.stream.isatty()
 
     def say(self, text: str, *, always: bool = False) -> None:
-        """One line; `always` even when quiet."""
+        """Write one line; `always` even when quiet."""
         if self.log is not None:
             with self.log.open("a", encoding="utf-8") as handle:
                 handle.write(text + "\n")
@@ -53,7 +53,7 @@ class Console:
             self._bar.refresh()
 
     def pulse(self, words: Callable[[], str]) -> None:
-        """A line about something that goes on, where there is no bar and the last line is half a minute old."""
+        """Write a line about work in progress, where there is no bar and the last line is half a minute old."""
         if self.quiet or self.interactive:
             return
         if time.monotonic() - self._spoken >= HEARTBEAT_S:
@@ -89,7 +89,7 @@ class Console:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: 3.2 s, 4 min 05 s, 2 h 10 min."""
+    """Format seconds in words: 3.2 s, 4 min 05 s, 2 h 10 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -99,5 +99,5 @@ def duration(seconds: float) -> str:
 
 
 def rate(per_second: float) -> str:
-    """A number of things per second, with two digits at least: 0.21, 3.5, 1234."""
+    """Format a rate per second, with two digits at least: 0.21, 3.5, 1234."""
     return f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.2g}"

@@ -1,4 +1,4 @@
-"""The numbers of runs, read from their folders: one `Curve` per run."""
+"""Numbers of runs, read from their folders: one `Curve` per run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Curve:
-    """One run.
+    """Records of one run.
 
     Attributes:
         label: in the legend.
@@ -35,7 +35,7 @@ class Curve:
     folder: Path = Path()
 
     def place(self, record: Record, over: str) -> float:
-        """Where a record stands on the axis."""
+        """Return a record's place on the axis."""
         if over != "cpu":
             return float(record[over])
         known = {r["epoch"]: r["Timing/CPU_s"] for r in self.epochs if "Timing/CPU_s" in r}
@@ -47,12 +47,12 @@ class Curve:
 
     @property
     def is_online(self) -> bool:
-        """Whether the run learned in an environment, so that its steps are those of the environment."""
+        """True for online RL, whose steps are environment steps."""
         return any("Metrics/EnvironmentSteps" in record for record in self.epochs)
 
 
 def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
-    """Curves of run folders; a folder of runs stands for all of them.
+    """Read the curves of run folders; a folder of runs stands for all of them.
 
     Raises:
         UserError: there is no run, or it has no metrics yet.

@@ -1,4 +1,4 @@
-"""Which device a run uses."""
+"""Choice of a run's device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imitate.errors import ConfigError
 
 
 def choose_device(train: Any) -> tuple[torch.device, str]:
-    """The device that `train.device` and `train.cuda` mean on this machine, and a sentence about it.
+    """Return the device that `train.device` and `train.cuda` mean on this machine, and a sentence about it.
 
     Raises:
         ConfigError: `train.device` names one that this machine lacks.
@@ -32,9 +32,9 @@ def _named(name: str) -> torch.device:
         count = torch.cuda.device_count()
         if int(number or 0) >= count:
             raise ConfigError(
-                f"train.device: {name} was asked for, but torch sees {count} CUDA devices here; "
+                f"train.device: {name} was requested, but torch sees {count} CUDA devices here; "
                 "choose another or leave it null"
             )
     if kind == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("train.device: mps was asked for, but torch has none here; use cpu")
+        raise ConfigError("train.device: mps was requested, but torch has none here; use cpu")
     return torch.device(name)

@@ -1,4 +1,4 @@
-"""A configuration for a demonstration file, with the reason of each choice."""
+"""First configuration for a demonstration file, with the reason of each choice."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from imitate.errors import ConfigError, nearest
 DEFAULT_ALGORITHM = "flow_policy"
 EPOCH_STEPS = 100
 FEW_STEPS = 2000
-"""Below so many training steps, batches are small."""
+"""Number of training steps below which batches are small."""
 SMALLEST_CROPPED = 48
-"""Images with a shorter side are too small to lose their borders."""
+"""Shorter side, in pixels, below which images are too small to be cropped."""
 CROP = 0.9
 ACTION_DEMOS = 50
-"""The range of actions is read from so many demos."""
+"""Number of demos from which the range of actions is read."""
 OTHERS = ("robosuite/", "paper/")
-"""Configurations of one task each; the others are general."""
+"""Folders of configurations of one task each; the others are general."""
 ENV_KINDS = {1: "robosuite", 2: "gymnasium"}
 
 
@@ -260,7 +260,7 @@ def _rollouts(env_type: int | None) -> tuple[bool, str]:
         )
     if find_spec(kind) is None:
         return False, f"off: the package '{kind}' is not installed"
-    return True, f"on: {kind} measures the success rate while training goes on"
+    return True, f"on: {kind} measures the success rate during training"
 
 
 def _batch_size(tree: dict[str, Any], steps: int, with_images: bool) -> int:

@@ -1,4 +1,4 @@
-"""How long a training would take, from its first updates on a few demos."""
+"""Forecast of a training's duration, from its first updates on a few demos."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from imitate.train.setup import build, resolve
 
 DEMOS = 4
 MOST_BYTES = 1e9
-"""No trial where so many values of a few demos would have to be read."""
+"""Number of values of a few demos from which on there is no trial."""
 UPDATES = 5
 MOST_S = 8.0
 FIRST_S = 20.0
@@ -29,13 +29,13 @@ FIRST_S = 20.0
 
 
 def forecast(tree: dict[str, Any]) -> str:
-    """Build the algorithm, run the first updates on a few demos, and say how long the whole training takes.
+    """Build the algorithm, run the first updates on a few demos, and estimate the time of the whole training.
 
     Args:
         tree: a configuration with one data file; evaluation and validation are not counted.
 
     Raises:
-        UserError: what is configured cannot be built from the data.
+        UserError: the configuration cannot be built from the data.
     """
     config = resolve(load_config(tree), None, None)
     (source,) = training_sources(config)
@@ -57,7 +57,7 @@ def forecast(tree: dict[str, Any]) -> str:
 
 
 def _updates(config: Config, samples: int) -> int:
-    """Updates of the whole training."""
+    """Return the number of updates of the whole training."""
     size = config.train.batch_size
     a_pass = max(1, samples // size)
     an_epoch = config.experiment.epoch_every_n_steps or a_pass
@@ -66,7 +66,7 @@ def _updates(config: Config, samples: int) -> int:
 
 
 def _update_seconds(config: Config, device: torch.device) -> float:
-    """Seconds of an update; the first one, which warms up, counts only where it is the only one."""
+    """Measure the seconds of an update; the first one, which warms up, counts only where it is the only one."""
     setup = build(config, device)
     batches = ShuffledBatches(len(setup.train_set), config.train.batch_size, config.train.seed)
     loader = iter(make_loader(setup.train_set, batches, 0, device))

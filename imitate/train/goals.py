@@ -15,13 +15,13 @@ SETTING = "train.online.hindsight.enabled"
 
 
 def stored_keys(config: Config) -> tuple[str, ...]:
-    """Observations that a replay buffer keeps: the policy's and, for hindsight, the goals."""
+    """Return the observations that a replay buffer keeps: the policy's and, for hindsight, the goals."""
     goals = GOALS if config.train.online.hindsight.enabled else ()
     return tuple(sorted({*config.all_obs_keys, *goals}))
 
 
 def goals_alike(config: Config) -> dict[str, tuple[str, ...]]:
-    """By observation, those that its statistics are made of: desired goals may be what was achieved."""
+    """Return the keys behind each observation's statistics: desired goals share those of achieved goals."""
     return dict.fromkeys(GOALS, GOALS) if config.train.online.hindsight.enabled else {}
 
 
@@ -51,11 +51,11 @@ def check_hindsight(config: Config) -> None:
         )
     if needs.returns is not None:
         raise ConfigError(
-            f"{SETTING}: {name} wants returns of whole episodes, which have one goal: set it to false"
+            f"{SETTING}: {name} needs returns of whole episodes, which have one goal: set it to false"
         )
     modality = config.observation.modality_of("obs").get(DESIRED)
     if modality != "low_dim":
-        seen = "sees it not" if modality is None else f"has it under {modality}"
+        seen = "does not see it" if modality is None else f"has it under {modality}"
         raise ConfigError(
             f"{SETTING}: the policy is to see '{DESIRED}', a vector, but {seen}: name it in "
             "observation.modalities.obs.low_dim"
@@ -63,7 +63,7 @@ def check_hindsight(config: Config) -> None:
 
 
 def make_hindsight(config: Config, env: Env, shapes: Mapping[str, tuple[int, ...]]) -> Hindsight:
-    """Hindsight in an environment, whose copy here tells the rewards.
+    """Build hindsight in an environment, with a copy of it that computes rewards.
 
     Args:
         config: has been through :func:`check_hindsight`.

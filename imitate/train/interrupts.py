@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Interrupt:
-    """Which signal came, if any; `exit_code` is the shell's convention (130, 143)."""
+    """Received signal, if any; `exit_code` is the shell's convention (130, 143)."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -22,12 +22,12 @@ class Interrupt:
 
     @property
     def name(self) -> str:
-        """The signal's name."""
+        """Name of the signal."""
         return "" if self.signal is None else signal.Signals(self.signal).name
 
 
 def ending_signals() -> list[int]:
-    """Signals that end a training: SIGINT, SIGTERM, and SIGHUP unless nohup lets this process ignore it."""
+    """Return the signals that end a training: SIGINT, SIGTERM, and SIGHUP unless nohup lets this process ignore it."""
     hangup = getattr(signal, "SIGHUP", None)  # Windows has none
     if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN:
         return [signal.SIGINT, signal.SIGTERM]
@@ -36,11 +36,11 @@ def ending_signals() -> list[int]:
 
 @contextmanager
 def caught_signals() -> Iterator[Interrupt]:
-    """Within the body the first signal of :func:`ending_signals` sets the flag, the second raises KeyboardInterrupt.
+    """Set a flag at the first signal of :func:`ending_signals` in the body, raise KeyboardInterrupt at the second.
 
     SIGHUP never raises: a closed terminal sends it more than once.
 
-    Outside the main thread, where Python allows no handlers, the flag never rises.
+    Outside the main thread, where Python allows no handlers, the flag is never set.
     """
     interrupt = Interrupt()
 

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader
 def make_loader(
     dataset: Any, batches: Iterable[Any], workers: int, device: torch.device
 ) -> DataLoader[Any]:
-    """A standard DataLoader over an endless batch sampler, so that one iterator serves the whole run.
+    """Make a standard DataLoader over an endless batch sampler, so that one iterator serves the whole run.
 
-    Its own generator draws the workers' seeds: making a loader leaves torch's default generator alone.
+    Its own generator gives the workers' seeds: making a loader leaves torch's default generator alone.
     """
     return DataLoader(
         dataset,

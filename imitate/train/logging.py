@@ -1,4 +1,4 @@
-"""Where a run's numbers go: `metrics.jsonl`, TensorBoard, Weights & Biases."""
+"""Logging of a run's numbers to `metrics.jsonl`, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imitate.train.metrics import MetricsFile
 
 
 class RunLogger:
-    """Writes one record (tags such as `Train/Loss` to floats) to every place the configuration asks for."""
+    """Logger of records (tags such as `Train/Loss` to floats) to every place in the configuration."""
 
     def __init__(self, folder: RunFolder, config: Any, console: Console, epoch: int = 0) -> None:
         self.metrics = MetricsFile(folder.metrics)
@@ -61,7 +61,7 @@ class RunLogger:
 
 
 def import_wandb() -> Any:
-    """The wandb module.
+    """Import the wandb module.
 
     Raises:
         ConfigError: it is not installed.

@@ -1,4 +1,4 @@
-"""Notices a loss that turns non-finite or explodes, and names the batch.
+"""Guard that notices a loss that turns non-finite or explodes, and names the batch.
 
 Exploding means: for `PATIENCE` steps in a row the loss lies above `median + FACTOR * scale`, where the median is that
 of the last `WINDOW` losses and the scale the larger of the first steps' typical |loss| and the recent median |loss|.
@@ -28,7 +28,7 @@ BLOCK = 100
 
 @dataclass(frozen=True)
 class BadLoss:
-    """What the guard found."""
+    """Finding of the guard."""
 
     step: int
     value: float
@@ -37,7 +37,7 @@ class BadLoss:
 
 
 class LossGuard:
-    """Reads each loss on the CPU as it comes; on an accelerator a block at a time, so that no step waits."""
+    """Guard over the losses: each at once on the CPU, in blocks on an accelerator, so that no step waits."""
 
     def __init__(self, device: torch.device) -> None:
         self._block = 1 if device.type == "cpu" else BLOCK
@@ -54,7 +54,7 @@ class LossGuard:
         self._high = 0
 
     def add(self, step: int, info: Mapping[str, Any], index: Any) -> BadLoss | None:
-        """Take one step's info and its batch's sample indices; a finding as soon as there is one."""
+        """Take one step's info and its batch's sample indices; return a finding as soon as there is one."""
         losses = [value for key, value in info.items() if "loss" in key.lower()]
         if not losses:
             return None
@@ -63,7 +63,7 @@ class LossGuard:
         return self.check() if len(self._waiting) >= self._block else None
 
     def check(self) -> BadLoss | None:
-        """Read what waits (one transfer); to be called before every save."""
+        """Read the losses not yet read (one transfer); to be called before every save."""
         waiting, self._waiting = self._waiting, []
         numbers = self._read([x for _, losses, norms, _ in waiting for x in (*losses, *norms)])
         for step, losses, norms, index in waiting:
@@ -101,7 +101,7 @@ class LossGuard:
 
 
 def weights_are_finite(nets: torch.nn.Module) -> bool:
-    """Whether every weight is finite, with one transfer from the device."""
+    """Return true if every weight is finite, with one transfer from the device."""
     weights = [p.detach() for p in nets.parameters() if p.is_floating_point()]
     if not weights:
         return True
@@ -110,7 +110,7 @@ def weights_are_finite(nets: torch.nn.Module) -> bool:
 
 
 def describe_batch(dataset: Any, index: Any, limit: int = 8) -> str:
-    """The demos and steps of a batch, in a few words."""
+    """Describe the demos and steps of a batch, in a few words."""
     steps: dict[str, list[int]] = {}
     for sample in torch.as_tensor(index).flatten().tolist():
         demo, step = dataset.demo_of(int(sample))
@@ -124,7 +124,7 @@ def describe_batch(dataset: Any, index: Any, limit: int = 8) -> str:
 
 
 def bad_input(dataset: Any, index: Any) -> str | None:
-    """Where a batch's raw values are not finite: the demo, the step and the key; None where all are."""
+    """Return the demo, step and key where a batch's raw values are not finite; None where all are finite."""
     samples = [int(sample) for sample in torch.as_tensor(index).flatten().tolist()]
     for sample in samples:
         for key, value in _leaves(dataset[sample], ""):

@@ -1,4 +1,4 @@
-"""Numbers of a run: means on the device while it trains, one JSON line per epoch and per evaluation on disk."""
+"""Metrics of a run: means on the device while it trains, one JSON line per epoch and per evaluation on disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EpochMeans:
         """Add one step's scalars.
 
         Raises:
-            ConfigError: an algorithm's `train_on_batch` gave something else.
+            ConfigError: an algorithm's `train_on_batch` returned something else.
         """
         if not isinstance(info, Mapping):
             raise ConfigError(
@@ -51,24 +51,24 @@ class EpochMeans:
                 counts[key] = 1
 
     def means(self) -> dict[str, Tensor]:
-        """Mean of every key over the steps that had it."""
+        """Return the mean of every key over the steps that had it."""
         return {key: total / self.counts[key] for key, total in self.sums.items()}
 
     def state(self) -> dict[str, Any]:
-        """The sums so far, for a checkpoint in the middle of an epoch."""
+        """Return the sums so far, for a checkpoint in the middle of an epoch."""
         return {
             "sums": {key: total.detach().cpu().clone() for key, total in self.sums.items()},
             "counts": dict(self.counts),
         }
 
     def load_state(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Go on from `state()`."""
+        """Restore the sums from `state()`."""
         self.sums = {key: total.to(device, copy=True) for key, total in state["sums"].items()}
         self.counts = dict(state["counts"])
 
 
 class MetricsFile:
-    """`metrics.jsonl`: appended to, flushed after every line."""
+    """File `metrics.jsonl`: appended to, flushed after every line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,7 +80,7 @@ class MetricsFile:
             handle.write(line + "\n")
 
     def read(self) -> list[dict[str, Any]]:
-        """Every whole line; a line that a kill cut short is left out."""
+        """Read every whole line; a line that a kill cut short is left out."""
         if not self.path.is_file():
             return []
         records = []
@@ -94,7 +94,7 @@ class MetricsFile:
         return records
 
     def truncate(self, epoch: int) -> None:
-        """Drop what later epochs wrote, so that a resumed run writes no line twice."""
+        """Drop the lines of later epochs, so that a resumed run writes no line twice."""
         if self.path.is_file():
             kept = [to_json(record) + "\n" for record in self.read() if record["epoch"] <= epoch]
             write_text(self.path, "".join(kept))

@@ -1,4 +1,4 @@
-"""The observations of a configuration, held against those of its demonstrations before anything is built."""
+"""Observations of a configuration, compared with those of its demonstrations before anything is built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imitate.errors import ConfigError, nearest
 
 
 def with_observations(config: Config) -> Config:
-    """The configuration with keys of the files in the place of ``"auto"``.
+    """Return the configuration with keys of the files in the place of ``"auto"``.
 
     Args:
         config: with located data, or without data.
@@ -51,7 +51,7 @@ def with_observations(config: Config) -> Config:
 
 
 def _key_lists(section: Observations, path: str) -> Any:
-    """Pairs of dotted key and observations, for each group and modality of each part."""
+    """Yield pairs of dotted key and observations, for each group and modality of each part."""
     if not isinstance(section, ObservationConfig):
         for name, part in section.items():
             if isinstance(part, Observations):

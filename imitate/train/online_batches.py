@@ -1,4 +1,4 @@
-"""Batches of online RL: collect steps, store them, learn what they allow."""
+"""Batches of online RL: collect steps, store them, do as many updates as they allow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MEMORY = "memory_*.pt"
 
 
 def batch_source(setup: Setup, folder: RunFolder, console: Console, ranks: Ranks) -> BatchSource:
-    """The batches that a setup is for: of its dataset, or of its environment.
+    """Build the source of a setup's batches: its dataset, or its environment.
 
     Raises:
         ConfigError: see :class:`OnlineBatches`.
@@ -42,7 +42,7 @@ def batch_source(setup: Setup, folder: RunFolder, console: Console, ranks: Ranks
 class OnlineBatches:
     """Batches of collected steps. A step of the run is one of an environment; an epoch ends with a whole collection.
 
-    The replay buffer lies beside ``last.pth``, in a file that it names.
+    The replay buffer is saved beside ``last.pth``, in a file that it names.
 
     Raises:
         ConfigError: several processes train together, or a bad loss is to be rolled back.
@@ -75,7 +75,7 @@ class OnlineBatches:
         self._named_memories: list[str] = []  # by last.pth, and by the one before it
 
     def pretraining(self, state: TrainState) -> Iterator[Batch]:
-        """Batches of demonstrations alone, where ``train.online.pretrain_updates`` wants them."""
+        """Yield ``train.online.pretrain_updates`` batches of demonstrations alone."""
         wanted = 0 if state.step else self._setup.config.train.online.pretrain_updates
         return self.learner.demonstrations(wanted)
 
@@ -98,11 +98,11 @@ class OnlineBatches:
         yield from learner.batches_due(collector.updates_allowed())
 
     def learned(self, info: Info) -> None:
-        """Tell the learner."""
+        """Pass the result on to the learner."""
         self.learner.learned(info)
 
     def metrics(self) -> dict[str, float]:
-        """Episodes, updates, what the collector has to say."""
+        """Return numbers of episodes and updates, and those of the collector."""
         return {
             **self._metrics.numbers(),
             "Train/Updates": float(self.learner.updates),
@@ -110,11 +110,11 @@ class OnlineBatches:
         }
 
     def counts(self) -> dict[str, int]:
-        """Updates."""
+        """Return the number of updates."""
         return {"updates": self.learner.updates}
 
     def describe(self, bad: BadLoss, epoch: int) -> str:
-        """Say at which step the loss went bad."""
+        """Describe the step at which the loss went bad."""
         at = f"environment step {bad.step} (epoch {epoch})"
         return f"{at}: the loss is {bad.value:.4g}, {bad.reason}"
 
@@ -125,7 +125,7 @@ class OnlineBatches:
     # ---- checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Section ``online`` of a checkpoint's ``train_state``; the replay buffer is written into a file beside it."""
+        """Return section ``online`` of a ``train_state``; write the replay buffer into a file beside the checkpoint."""
         return {
             "online": {
                 "learner": self.learner.state_dict(),
@@ -150,14 +150,14 @@ class OnlineBatches:
             self._load_memory(path, saved["learner"])
 
     def _save_memory(self) -> str | None:
-        """Write the replay buffer; the name of the file, which the checkpoint then names."""
+        """Write the replay buffer; return the name of the file for the checkpoint."""
         memory = self.learner.memory
         if memory is None or not self._setup.config.train.online.save_buffer:
             return None
         folder = self._folder.checkpoints
         path = folder / f"memory_{self._metrics.steps}.pt"
         save_checkpoint(memory.state_dict(), path)
-        # The checkpoint before this one may still be the one to resume from. Times of files say nothing: clocks jump.
+        # The checkpoint before this one may still be the one to resume from. Times of files prove nothing: clocks jump.
         if path.name not in self._named_memories:
             self._named_memories = [*self._named_memories[-1:], path.name]
         for file in folder.glob(MEMORY):
@@ -178,12 +178,12 @@ class OnlineBatches:
             memory.cut_episodes()
         except UserError:
             raise
-        except Exception as error:  # torch raises what it likes over a damaged file
+        except Exception as error:  # torch raises many kinds of errors on a damaged file
             reason = "is gone" if isinstance(error, FileNotFoundError) else "is damaged"
             words = f"{type(error).__name__}: {error}".splitlines()[0]
             self.learner = make_learner(self._setup)
             self.learner.load_state_dict(learner)
             self._console.say(
-                f"warning: {path} {reason} ({words}): the run goes on with an empty replay buffer, which fills anew",
+                f"warning: {path} {reason} ({words}): the run continues with an empty replay buffer, which fills anew",
                 always=True,
             )

@@ -27,7 +27,7 @@ from imitate.train.online_setup import OnlineSetup
 
 
 def make_learner(setup: OnlineSetup) -> Learner:
-    """How the algorithm learns from steps."""
+    """Build the learner of the algorithm."""
     config, algo = setup.config, setup.algo
     train, online = config.train, config.train.online
     normalizer = None
@@ -75,7 +75,7 @@ def make_learner(setup: OnlineSetup) -> Learner:
 
 
 def expert_steps(setup: OnlineSetup) -> ReplayBuffer:
-    """The demonstrations that a policy's steps are compared with.
+    """Return the demonstrations that a policy's steps are compared with.
 
     Raises:
         ConfigError: there are none.
@@ -99,7 +99,7 @@ def expert_steps(setup: OnlineSetup) -> ReplayBuffer:
 
 
 def make_memory(setup: OnlineSetup) -> ReplayBuffer:
-    """The memory that the algorithm's section asks for.
+    """Build the replay buffer or rollout buffer of the algorithm.
 
     Raises:
         ConfigError: the algorithm does not learn from transitions.
@@ -144,7 +144,7 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
 
 
 def fixed_rewards(config: Config) -> RewardTransform:
-    """What ``train.reward`` means where there are no data to fit it to.
+    """Return the reward transform of ``train.reward`` where there are no data to fit it to.
 
     Raises:
         ConfigError: it is to be fitted.
@@ -162,7 +162,7 @@ def make_collector(setup: OnlineSetup) -> Collector:
     """Build the collector: in this process, or in ``num_workers`` worker processes.
 
     Raises:
-        ConfigError: environments and workers do not divide, or weights would be older than the algorithm can bear.
+        ConfigError: environments and workers do not divide, or weights would be older than the algorithm allows.
     """
     config, env, algo = setup.config, setup.env, setup.algo
     online = config.train.online
@@ -175,7 +175,7 @@ def make_collector(setup: OnlineSetup) -> Collector:
     rollouts = algo.experience == "rollout"
     if online.max_staleness is not None and (rollouts or not online.num_workers):
         raise ConfigError(
-            "train.online.max_staleness: wants num_workers of 1 or more and an algorithm that replays: set it to null"
+            "train.online.max_staleness: needs num_workers of 1 or more and an algorithm that replays: set it to null"
         )
     if online.num_workers > online.num_envs:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""From a configuration to everything that a training in an environment needs."""
+"""Setup of online RL: everything that a training in an environment needs, from its configuration."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from imitate.train.start import adopt_frozen, start_from
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an environment shows and takes.
+    """Observations and actions of an environment.
 
     Attributes:
         meta: its env_args.
         obs_shapes: shape of one step of each observation that the policy sees.
-        stored_shapes: of these, and of others that a memory keeps.
+        stored_shapes: of these, and of others that a replay buffer keeps.
         image_keys: those that are uint8.
         low, high: (A,) limits of actions.
         num_choices: the first so many numbers of an action are a choice, one-hot; 0: it is continuous.
@@ -55,7 +55,7 @@ class EnvSpec:
 
     @property
     def num_continuous(self) -> int:
-        """Numbers of an action beside its choice."""
+        """Number of values of an action beside its choice."""
         return self.action_dim - self.num_choices
 
 
@@ -68,7 +68,7 @@ class OnlineSetup(Setup):
 
 
 def online_env_meta(config: Config) -> dict[str, Any]:
-    """The env_args that ``train.online.env`` means.
+    """Return the env_args that ``train.online.env`` means.
 
     Raises:
         ConfigError: it is null and there are no demonstrations to take them from.
@@ -91,7 +91,7 @@ def online_env_meta(config: Config) -> dict[str, Any]:
 
 
 def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
-    """Make the environment once and see what it shows.
+    """Make the environment once and read its observations and actions.
 
     Raises:
         EnvError: an observation of the configuration is missing.
@@ -124,11 +124,11 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
     Args:
         config: resolved.
         device: where the algorithm lives.
-        resumed: weights will come from a checkpoint of the run.
+        resumed: true if weights will come from a checkpoint of the run.
     """
     if config.experiment.epoch_every_n_steps is None:
         raise ConfigError(
-            "experiment.epoch_every_n_steps: is null, but there is no pass over data: say how many environment steps"
+            "experiment.epoch_every_n_steps: is null, but there is no pass over data: set the environment steps of an epoch"
         )
     check_hindsight(config)
     _check_demonstrations(config)
@@ -174,12 +174,12 @@ def _check_demonstrations(config: Config) -> None:
     online = config.train.online
     if (online.demo_ratio > 0 or online.pretrain_updates > 0) and not config.train.data:
         raise ConfigError(
-            "train.online: demo_ratio and pretrain_updates want demonstrations: name them in train.data or by --dataset"
+            "train.online: demo_ratio and pretrain_updates need demonstrations: name them in train.data or by --dataset"
         )
 
 
 def _with_choices(config: Config, env: EnvSpec) -> Config:
-    """Write into the configuration whether actions are discrete, where the algorithm asks.
+    """Write into the configuration if actions are discrete, for algorithms with such a key.
 
     Raises:
         ConfigError: the algorithm is for other actions.
@@ -203,12 +203,12 @@ def _with_choices(config: Config, env: EnvSpec) -> Config:
 
 
 def meta_name(meta: dict[str, Any]) -> str:
-    """The environment's name."""
+    """Return the environment's name."""
     return str(meta.get("env_name", "?"))
 
 
 def _preprocess(config: Config, env: EnvSpec) -> Preprocess:
-    """Numbers between the environment's limits become -1 to 1, choices stay; observations are as they are, at first."""
+    """Build a Preprocess that scales actions to [-1, 1] by their limits; choices and observations stay as they are."""
     affine: dict[str, Any] = {}
     bounded = bool(np.isfinite(env.low).all() and np.isfinite(env.high).all())
     if bounded and env.num_continuous:

@@ -31,7 +31,7 @@ NOT_OF_THE_SETTING = (
     "train.data_on_device",
     "train.hdf5_cache_mode",
 )
-"""Keys that name a run, or say where it ran, not what it learned."""
+"""Keys of a run's name, place and machine, which do not change its training."""
 MISSING = object()
 
 
@@ -41,9 +41,9 @@ class Setting:
 
     Attributes:
         label: in legends and tables.
-        values: by dotted key, what tells it from the other settings.
+        values: by dotted key, those in which it differs from the other settings.
         curves: its runs, in the order of their seeds.
-        wanted: seeds that a sweep was asked for; as many as there are runs elsewhere.
+        wanted: number of seeds in the sweep; elsewhere the number of runs.
     """
 
     label: str
@@ -53,7 +53,7 @@ class Setting:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Training seeds, in order."""
+        """Return the training seeds, in order."""
         return tuple(_seed(curve) for curve in self.curves)
 
     @property
@@ -64,10 +64,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that a run ends with.
+    """Final number of a run.
 
     Attributes:
-        words: what it is.
+        words: its description.
         of: reads it from a run; None where the run has none.
         is_rate: it lies in [0, 1] and is shown in percent.
     """
@@ -108,7 +108,7 @@ MEASURES = {
 
 
 def settings_of(curves: Sequence[Curve], axes: Axes | None = None) -> list[Setting]:
-    """Runs of the same configuration together, in the order of the first of each.
+    """Group runs of the same configuration, in the order of the first of each.
 
     Two runs of the same seed are one setting twice: they stay apart if their experiment's name differs; otherwise the
     one that began later counts.
@@ -132,7 +132,7 @@ def settings_of(curves: Sequence[Curve], axes: Axes | None = None) -> list[Setti
 
 
 def estimate_of(setting: Setting, measure: Measure, statistic: Statistic) -> Estimate | None:
-    """A measure over the setting's seeds; None where no run has it, or too few have it for the statistic."""
+    """Compute a measure over the setting's seeds; None where too few runs have it for the statistic."""
     values = [value for curve in setting.curves if (value := measure.of(curve)) is not None]
     if len(values) < FEWEST_SEEDS[statistic]:
         return None
@@ -175,7 +175,7 @@ def band(
     statistic: Statistic = "mean",
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> Band:
-    """A tag of the metrics over seeds, epoch by epoch.
+    """Compute a tag of the metrics over seeds, epoch by epoch.
 
     A seed that was not evaluated at an epoch counts there with the line between its neighbouring evaluations. Epochs
     that a seed has not reached are left out, so that every point is of all seeds.
@@ -204,7 +204,7 @@ def band(
 
 
 def _track(curve: Curve, tag: str, over: str) -> Iterator[tuple[float, float, float]]:
-    """Epoch, place on the axis and value of each record with the tag."""
+    """Return epoch, place on the axis and value of each record with the tag."""
     records: Sequence[Record] = curve.rollouts if tag.startswith("Rollout/") else curve.epochs
     for record in records:
         value = _finite(record.get(tag))
@@ -227,7 +227,7 @@ def _seed(curve: Curve) -> int:
 
 
 def _compared(curve: Curve) -> dict[str, Any]:
-    """The configuration without what does not make a setting."""
+    """Return the configuration without the keys that do not make a setting."""
     tree: dict[str, Any] = json.loads(json.dumps(curve.config))
     for path in (SEED, *NOT_OF_THE_SETTING):
         *sections, key = path.split(".")
@@ -269,7 +269,7 @@ def _differing(flat: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _label(part: Sequence[Curve], values: Mapping[str, Any]) -> str:
-    """The experiment's name if all seeds have the same, else what tells the setting from others, else the folder's."""
+    """Return the experiment's name if all seeds have the same, else the differing values, else the folder's name."""
     names = {_name(curve) for curve in part}
     if len(names) == 1:
         return names.pop()
@@ -279,12 +279,12 @@ def _label(part: Sequence[Curve], values: Mapping[str, Any]) -> str:
 
 
 def words(value: Any) -> str:
-    """A value as in JSON, without the quotes of a text."""
+    """Format a value as in JSON, without the quotes of a text."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _told_apart(settings: Sequence[Setting]) -> list[Setting]:
-    """No label twice: one or two values that differ are added, or the run's folder."""
+    """Make labels unique: add one or two values that differ, or the run's folder."""
     labels = [setting.label for setting in settings]
     made = []
     for setting in settings:

@@ -15,7 +15,7 @@ from imitate.train.results_table import INTERVALS, NAMES
 __all__ = ["AXES", "Curve", "draw", "draw_settings", "read_curves"]
 
 AXES = {"epoch": "epoch", "step": "updates", "cpu": "CPU seconds of training"}
-"""What a curve is drawn over, and its label."""
+"""Horizontal axes of curves, and their labels."""
 PANELS = {
     "loss": (("Train/Loss", "-"), ("Valid/Loss", "--")),
     "success": (("Rollout/Success_Rate", "-"),),
@@ -23,7 +23,7 @@ PANELS = {
 }
 """Tags of the metrics and line styles of each panel."""
 NOTHING = {"loss": "no losses", "success": "no evaluations", "return": "no returns"}
-"""Words in a panel without a line."""
+"""Text in a panel without a line."""
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B2A000")
 """Okabe and Ito's, which people who see colours differently can tell apart (the yellow darkened)."""
 PANEL_INCHES = (3.4, 2.4)
@@ -41,7 +41,7 @@ PAPER: dict[Any, Any] = {
 
 
 def draw(curves: Sequence[Curve], path: Path, over: str = "step") -> Path:
-    """Losses on the left, success rates with their intervals on the right, a line per run."""
+    """Draw losses on the left, success rates with their intervals on the right, a line per run."""
     runs = [Setting(curve.label, {}, (curve,), 1) for curve in curves]
     return draw_settings(runs, [path], over)[0]
 
@@ -89,7 +89,7 @@ def draw_settings(
 
 
 def default_panels(settings: Sequence[Setting]) -> tuple[str, str]:
-    """Panels that say most about the runs."""
+    """Return the panels that show most of the runs."""
     online = any(curve.is_online for setting in settings for curve in setting.curves)
     return ("return", "success") if online else ("loss", "success")
 
@@ -179,7 +179,7 @@ def _color(number: int, settings: Sequence[Setting]) -> Any:
 
 
 def _legend_shape(settings: Sequence[Setting], width: float) -> tuple[int, int]:
-    """Columns and rows of a legend as wide as the picture (in inches)."""
+    """Return columns and rows of a legend as wide as the picture (in inches)."""
     longest = max(len(setting.title) for setting in settings)
     columns = max(1, min(len(settings), int(width * 13 / (longest + 6))))
     return columns, -(-len(settings) // columns)

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from imitate.errors import ConfigError
 
 PATIENCE = timedelta(hours=12)
-"""How long a rank waits for another, which may be evaluating."""
+"""Longest wait of a rank for another, which may be evaluating."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of one training.
+    """Place of this process among those of one training.
 
     Attributes:
         rank: number of this process; 0 is the one that writes.
@@ -38,7 +38,7 @@ class Ranks:
     local: int = 0
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """Each flag, true if it is true on any rank."""
+        """Return each flag, true if it is true on any rank."""
         if self.world == 1:
             return flags
         risen = torch.tensor(flags, dtype=torch.int32)
@@ -62,12 +62,12 @@ class Ranks:
                 dist.broadcast(tensor.data, src=0)
 
     def draw_apart(self, seed: int) -> None:
-        """Let torch draw other noise on this rank than on rank 0, which keeps its generator."""
+        """Seed torch differently on this rank than on rank 0, which keeps its generator."""
         if self.rank > 0:
             torch.manual_seed(seed + 1_000_003 * self.rank)
 
     def part_of(self, batch_size: int) -> slice:
-        """Which samples of each batch this rank learns from.
+        """Return the samples of each batch for this rank.
 
         Raises:
             ConfigError: the ranks cannot share a batch equally.

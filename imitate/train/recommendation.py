@@ -1,4 +1,4 @@
-"""Which checkpoints a run holds, from which epoch and why each was kept; the one to take, and how far to trust that."""
+"""Checkpoints of a run, the epoch and reason of each, the recommended one, and a caution on it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class KeptCheckpoint:
 
     Attributes:
         name: of the file.
-        epoch: whose weights it holds; None: not known.
-        reason: why it was kept.
+        epoch: epoch of its weights; None: not known.
+        reason: reason for which it was kept.
     """
 
     name: str
@@ -29,20 +29,20 @@ class KeptCheckpoint:
 
     @property
     def words(self) -> str:
-        """For example: best by success rate (epoch 50, 68 % of 50 episodes)."""
+        """Describe it: best by success rate (epoch 50, 68 % of 50 episodes)."""
         reason, _, number = self.reason.partition(": ")
         epoch = "epoch unknown" if self.epoch is None else f"epoch {self.epoch}"
         return f"{reason} ({', '.join(filter(None, (epoch, number)))})"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
 def kept_checkpoints(
     folder: RunFolder, history: History, last_epoch: int | None
 ) -> list[KeptCheckpoint]:
-    """The checkpoints of a run, those first that a run folder stands for.
+    """Return the checkpoints of a run, in the order in which a run folder stands for them.
 
     Args:
         folder: of the run.
@@ -63,12 +63,12 @@ def kept_checkpoints(
 
 
 def recommended(kept: list[KeptCheckpoint]) -> KeptCheckpoint | None:
-    """The checkpoint that a run folder stands for; None where it has none."""
+    """Return the checkpoint that a run folder stands for; None where it has none."""
     return next((checkpoint for checkpoint in kept if checkpoint.name in BEST_FIRST), None)
 
 
 def caution(kept: list[KeptCheckpoint]) -> str | None:
-    """A line on what was not measured, where policies were not compared by their success."""
+    """Return a line of caution where policies were not compared by their success."""
     chosen = recommended(kept)
     if chosen is None or chosen.name != "last.pth":
         return None
@@ -104,7 +104,7 @@ def _number(name: str) -> int | None:
 def recommendation(
     folder: RunFolder, history: History, last_epoch: int | None
 ) -> Mapping[str, Any]:
-    """What ``results.json`` says of checkpoints: ``recommended`` (null where there is none) and all ``checkpoints``."""
+    """Return the entries of ``results.json`` on checkpoints: ``recommended`` (or null) and all ``checkpoints``."""
     kept = kept_checkpoints(folder, history, last_epoch)
     chosen = recommended(kept)
     if chosen is None:

@@ -23,12 +23,12 @@ NAMES = {"mean": "mean", "iqm": "interquartile mean", "median": "median"}
 
 
 def caption(statistic: Statistic) -> str:
-    """A line that says what the numbers are."""
+    """Return a line that explains the numbers."""
     return f"{NAMES[statistic]} over training seeds (95 % interval: {INTERVALS[statistic]})"
 
 
 def as_json(settings: Sequence[Setting], statistic: Statistic) -> list[dict[str, Any]]:
-    """One dictionary per setting: label, values, seeds and each measure with the values of the seeds."""
+    """Return one dictionary per setting: label, values, seeds and each measure with the values of the seeds."""
     return [
         {
             "label": setting.label,
@@ -53,7 +53,7 @@ def as_json(settings: Sequence[Setting], statistic: Statistic) -> list[dict[str,
 
 
 def cells(settings: Sequence[Setting], statistic: Statistic) -> Cells:
-    """Header and rows for people: values, seeds, then each measure as ``86.0 % (79.1 - 93.4)``."""
+    """Return header and rows for people: values, seeds, then each measure as ``86.0 % (79.1 - 93.4)``."""
     return _cells(settings, statistic, _for_people)
 
 
@@ -74,7 +74,7 @@ def save_table(settings: Sequence[Setting], statistic: Statistic, path: Path) ->
 
 
 def csv_text(settings: Sequence[Setting], statistic: Statistic) -> str:
-    """Plain numbers (rates in [0, 1]); of each measure the statistic, the interval's ends, the deviation and n."""
+    """Return plain numbers (rates in [0, 1]): statistic, interval's ends, deviation and n of each measure."""
     measures, keys = _present(settings), list({key: 0 for s in settings for key in s.values})
     parts = ("", "_low", "_high", "_std", "_n")
     text = io.StringIO()
@@ -98,7 +98,7 @@ def csv_text(settings: Sequence[Setting], statistic: Statistic) -> str:
 
 
 def markdown_text(settings: Sequence[Setting], statistic: Statistic) -> str:
-    """A Markdown table and a line that says what its numbers are."""
+    """Return a Markdown table and a line that explains its numbers."""
     header, rows = cells(settings, statistic)
     lines = [header, ["---"] * len(header), *rows]
     table = "".join("| " + " | ".join(c.replace("|", r"\|") for c in row) + " |\n" for row in lines)
@@ -106,7 +106,7 @@ def markdown_text(settings: Sequence[Setting], statistic: Statistic) -> str:
 
 
 def latex_text(settings: Sequence[Setting], statistic: Statistic) -> str:
-    """A tabular for the package booktabs."""
+    """Return a tabular for the package booktabs."""
     header, rows = _cells(settings, statistic, _for_latex)
     left = 1 + len(_keys(settings))
     lines = [
@@ -145,13 +145,13 @@ def _cells(
 
 
 def _keys(settings: Sequence[Setting]) -> list[str]:
-    """Keys with a column of their own: none where the label says them."""
+    """Return the keys with a column of their own: none where the label has them."""
     keys = {key: None for setting in settings for key in setting.values}
     return list(keys) if len(keys) <= 3 and all("=" not in s.label for s in settings) else []
 
 
 def _present(settings: Sequence[Setting]) -> dict[str, Measure]:
-    """Measures that a run has; returns where a run learned in an environment."""
+    """Return the measures that a run has; returns only for online RL."""
     curves = [curve for setting in settings for curve in setting.curves]
     return {
         name: measure
@@ -185,7 +185,7 @@ def _texts(made: Estimate, measure: Measure) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text for LaTeX."""
+    """Escape a text for LaTeX."""
     for character in "&%$#_{}":
         text = text.replace(character, "\\" + character)
     return text

@@ -1,4 +1,4 @@
-"""Going on with a run that was cut short."""
+"""Resuming of a run that was cut short."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from imitate.errors import CheckpointError, ConfigError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.run_folder import RunFolder
 
-# What may differ from the run's own configuration. All else would make it another run. A new num_epochs also stretches
-# a learning-rate schedule that depends on it.
+# Keys that may differ from the run's configuration. All others would make it another run. A new num_epochs also
+# stretches a learning-rate schedule that depends on it.
 CHANGEABLE = (
     "train.num_epochs",
     "train.num_data_workers",
@@ -33,7 +33,7 @@ CHANGEABLE = (
 
 
 def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
-    """The run's configuration with permitted overrides.
+    """Return the run's configuration with permitted overrides.
 
     Raises:
         ConfigError: an override would make it another run.
@@ -49,7 +49,7 @@ def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
 
 
 def last_state(folder: RunFolder) -> dict[str, Any] | None:
-    """The newest checkpoint that can be read; None for a run that was cut before its first.
+    """Return the newest checkpoint that can be read; None for a run that was cut before its first.
 
     Raises:
         CheckpointError: there are checkpoints, but none can be read.
@@ -80,12 +80,12 @@ _NAMES = {
 def check_same_data(
     saved: Sequence[Any], present: Sequence[Any], say: Callable[[str], None]
 ) -> None:
-    """Refuse to go on with other demonstrations under the same name.
+    """Refuse to resume with other demonstrations under the same name.
 
     Args:
         saved: the datasets' provenance in the run's checkpoint.
         present: that of the files as they are.
-        say: told of which files only the actions are compared, because an earlier version began the run.
+        say: gets a line on files of which only the actions are compared, because an earlier version began the run.
 
     Raises:
         CheckpointError: a file has changed since the run began.

@@ -1,4 +1,4 @@
-"""Evaluations that belong to a training: when, with what, where the outcome goes."""
+"""Evaluations of a training: their times, settings and results."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ OnRecord = Callable[[Request, dict[str, float]], set[str]]
 
 
 class Rollouts:
-    """Evaluates checkpoints of a run, in the background or at once, and files the results.
+    """Evaluations of a run's checkpoints, in the background or at once.
 
     Args:
         experiment: the configuration's section.
-        on_record: takes a request and its numbers, logs them and keeps the checkpoint if it is a best one; says
-            which bests it is.
+        on_record: takes a request and its numbers, logs them and keeps the checkpoint if it is a best one; returns
+            the kinds of best that it is.
 
     Attributes:
         best_epoch: epoch with the best success rate so far.
@@ -67,7 +67,7 @@ class Rollouts:
 
     @property
     def shared_workers(self) -> int:
-        """Workers while training goes on beside them: one core is the training's."""
+        """Return the number of workers during training, which needs one core itself."""
         if not (self._settings.enabled and self._background):
             return 0
         if self._settings.num_workers is not None:
@@ -80,8 +80,8 @@ class Rollouts:
         """Open each environment once, in a process that plays episodes later, if there are such.
 
         Args:
-            trials: what to try.
-            stopped: says that the training is to end.
+            trials: environments to try.
+            stopped: true once the training is to end.
 
         Raises:
             EnvError: one cannot be made, fails, takes too long, or does not fit the data.
@@ -96,7 +96,7 @@ class Rollouts:
                 self._pool.try_env(trial, self._settings.step_timeout_s, stopped)
 
     def due(self, epoch: int) -> bool:
-        """Whether this epoch is evaluated."""
+        """Return true if this epoch is evaluated."""
         settings = self._settings
         return bool(settings.enabled and epoch > settings.warmstart and epoch % settings.rate == 0)
 
@@ -115,29 +115,29 @@ class Rollouts:
             )
 
     def pulse_words(self) -> str:
-        """How far the evaluation under way is."""
+        """Describe the progress of the evaluation under way."""
         total = self._settings.n * len(self._env_metas)
         return f"evaluating epoch {self._playing}: {self._played}/{total} episodes"
 
     def _count(self, episode: Episode) -> None:
-        """Called with each episode; in a thread of its own where evaluations are in the background."""
+        """Count an episode; called in a thread of its own where evaluations are in the background."""
         self._played += 1
         if not self._background:
             self._console.pulse(self.pulse_words)
 
     def collect(self, timeout_s: float = 0.0) -> None:
-        """File what has ended."""
+        """Record the evaluations that have ended."""
         outcome = self._queue.collect(timeout_s)
         if outcome is not None:
             self._file(outcome)
 
     @property
     def pending(self) -> set[int]:
-        """Epochs whose evaluation has not ended."""
+        """Return the epochs whose evaluation has not ended."""
         return self._queue.pending
 
     def training_is_over(self) -> None:
-        """Let evaluations have the training's core too."""
+        """Give the training's core to the evaluations too."""
         if self._pool is not None:
             self._pool.limit = self._workers
 
@@ -203,7 +203,7 @@ class Rollouts:
             self._drop_videos({epoch, self.best_epoch})
 
     def _tell_horizon(self, result: EvalResult) -> None:
-        """Once in a run: the horizon may be what fails."""
+        """Warn once in a run if the horizon may be the reason of failures."""
         note = result.horizon_note("--set experiment.rollout.horizon=")
         if note is not None and not self._horizon_told:
             self._horizon_told = True
@@ -217,7 +217,7 @@ class Rollouts:
 
 
 def rollout_numbers(results: Sequence[EvalResult]) -> dict[str, float]:
-    """Tags of an evaluation; with several environments the mean, and each under its name."""
+    """Return the tags of an evaluation; with several environments the mean, and each under its name."""
     numbers = {
         "Rollout/Success_Rate": fmean(result.success_rate for result in results),
         "Rollout/Success_Rate_At_End": fmean(result.success_rate_at_end for result in results),
@@ -242,7 +242,7 @@ def rollout_numbers(results: Sequence[EvalResult]) -> dict[str, float]:
 
 
 def describe(result: EvalResult) -> str:
-    """One line: Lift 48/50 succeed (96 %, 95 % interval 87 - 99 %), return 0.96, 41 steps, 12.3 s."""
+    """Describe a result: Lift 48/50 succeed (96 %, 95 % interval 87 - 99 %), return 0.96, 41 steps, 12.3 s."""
     low, high = result.interval
     gave_up = f"; given up after {len(result.episodes)} failures" if result.gave_up else ""
     return (

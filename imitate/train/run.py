@@ -35,10 +35,10 @@ ALONE = Ranks()
 
 
 class Run:
-    """One run in its folder: its epochs, checkpoints and evaluations.
+    """Run in its folder: its epochs, checkpoints and evaluations.
 
     Args:
-        source: gives the batches, and says what a step of the run is.
+        source: gives the batches, and defines a step of the run.
         ckpt: the checkpoint to resume; None begins.
         ranks: the processes that train together.
     """
@@ -91,7 +91,7 @@ class Run:
     # ---- the loop ---------------------------------------------------------------------------------
 
     def loop(self) -> str:
-        """Train to the end; the run's status.
+        """Train to the end; return the run's status.
 
         Raises:
             TrainingError: the loss went bad, or a checkpoint could not be written.
@@ -105,7 +105,7 @@ class Run:
         return self._status
 
     def _batches(self) -> Iterator[tuple[Batch, int]]:
-        """Prepared batches with their epochs; between two epochs, all that an epoch ends with."""
+        """Yield prepared batches with their epochs; end each epoch between two batches."""
         yield from self._pretraining()
         self._redo_lost_evaluation()
         if self.config.train.on_bad_loss == "rollback":
@@ -131,7 +131,7 @@ class Run:
         self._status = "finished"
 
     def _pretraining(self) -> Iterator[tuple[Batch, int]]:
-        """Batches before the first step, which are left out of the first epoch's means."""
+        """Yield batches before the first step, which are left out of the first epoch's means."""
         if self.state.step:
             return
         self.algo.set_train()
@@ -144,7 +144,7 @@ class Run:
         self._means = EpochMeans()
 
     def _batches_of_epoch(self) -> Iterator[tuple[Batch, int]]:
-        """Batches up to the end of the epoch, or to a signal, or to a bad loss."""
+        """Yield batches up to the end of the epoch, or to a signal, or to a bad loss."""
         state, source = self.state, self._source
         epoch = state.epoch + 1
         self.algo.set_train()
@@ -183,7 +183,7 @@ class Run:
             self.console.pulse(self.rollouts.pulse_words)
 
     def rollout_entry(self, epoch: int) -> dict[str, Any] | None:
-        """An evaluation of this run for results.json; None where the epoch has none."""
+        """Return an evaluation of this run for results.json; None where the epoch has none."""
         record = self.history.rollouts.get(epoch)
         if record is None:
             return None
@@ -205,12 +205,12 @@ class Run:
 
     @property
     def last_epoch(self) -> int | None:
-        """Epochs completed in last.pth; None before it is written."""
+        """Return the epochs completed in last.pth; None before it is written."""
         step = self.checkpoints.saved_step
         return None if step is None else step // self._steps_per_epoch
 
     def counts(self) -> dict[str, int]:
-        """How far the run is, for results.json."""
+        """Return the progress of the run, for results.json."""
         return {"epoch": self.state.epoch, "step": self.state.step, **self._source.counts()}
 
     def close(self) -> None:
@@ -231,11 +231,11 @@ class Run:
             self.state.cpu_s += time.process_time() - cpu
 
     def _failed(self) -> bool:
-        """True after a bad loss, until it has been dealt with."""
+        """Return true after a bad loss, until it is handled."""
         return self._bad is not None
 
     def _progressed(self) -> None:
-        """Show how far the run is, now and then in a line, once with a forecast."""
+        """Show the progress, now and then in a line, once with a forecast."""
         step = self.state.step
         self.console.advance(min(step, self._total_steps))
         self.console.pulse(self._pulse_words)
@@ -253,7 +253,7 @@ class Run:
         )
 
     def _how_it_goes(self) -> str:
-        """Updates so far, where these are not the steps; else the mean loss of the epoch so far."""
+        """Describe the updates so far, where these are not the steps; else the mean loss of the epoch so far."""
         counts = self._source.counts()
         if "updates" in counts:
             return f"{counts['updates']} updates, "
@@ -261,7 +261,7 @@ class Run:
         return "" if loss is None else f"loss {loss:.4g}, "
 
     def _agree(self) -> None:
-        """Tell the other ranks of a signal and of a bad loss, and hear of theirs."""
+        """Share a signal and a bad loss with the other ranks."""
         # Gradients that are not applied yet are in no checkpoint.
         whole = self.state.step % self._source.steps_per_update == 0
         stop, failed = self.ranks.any(
@@ -344,7 +344,7 @@ class Run:
             f"{duration(left)} left"
         )
 
-    # ---- checkpoints and ways back ----------------------------------------------------------------
+    # ---- checkpoints and rollbacks -----------------------------------------------------------------
 
     def _checkpoint(self) -> dict[str, Any]:
         return checkpoint_dict(
@@ -363,7 +363,7 @@ class Run:
         )
 
     def _restore(self, ckpt: Mapping[str, Any]) -> None:
-        """Everything but the random generators as it was when the checkpoint was written."""
+        """Restore everything but the random generators from a checkpoint."""
         saved = ckpt["train_state"]
         self.algo.preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(self.setup.device)
         self.algo.deserialize(ckpt["model"])
@@ -381,7 +381,7 @@ class Run:
             self.rollouts.best_epoch = self.history.best_success[-1]
 
     def _redo_lost_evaluation(self) -> None:
-        """Evaluate again what a kill interrupted: the newest only."""
+        """Repeat the newest evaluation that a kill interrupted."""
         lost = self.checkpoints.candidates()
         wanted = [
             epoch
@@ -417,5 +417,5 @@ class Run:
 
 
 def elsewhere(step: int) -> BadLoss:
-    """The loss went bad on another rank, which tells the rest."""
+    """Return a finding for a bad loss on another rank, which reports the rest."""
     return BadLoss(step, float("nan"), "on another rank", None)

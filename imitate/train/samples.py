@@ -11,19 +11,19 @@ from imitate.data import SequenceDataset
 from imitate.models.preprocessing.measuring import Sample
 
 MAX_WINDOWS = 20_000
-"""Statistics of changed values are taken from at most so many windows, evenly spread ..."""
+"""Largest number of windows, evenly spread, for the statistics of changed values."""
 MAX_FRAMES = 1000
-"""... with at most so many images of a key."""
+"""Largest number of images of a key in these windows."""
 _WINDOWS_AT_ONCE = 256
 
 
 def samples_of(train_set: SequenceDataset, algo: Algo, keys: Collection[str]) -> Iterator[Sample]:
-    """Windows with these observations, and with the actions that an algorithm learns from them.
+    """Return windows with these observations, and with the actions that an algorithm learns from them.
 
     Args:
         train_set: the data.
-        algo: says which observations actions are relative to: that at which a chunk begins, or each step's own.
-        keys: observations wanted.
+        algo: defines the observation that actions are relative to: that at a chunk's beginning, or each step's own.
+        keys: requested observations.
     """
     first, per_chunk = algo.frame_stack - 1, algo.execution is not None
     most = min(len(train_set), MAX_WINDOWS)

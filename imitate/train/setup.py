@@ -1,4 +1,4 @@
-"""From a configuration to everything a run trains with."""
+"""Setup of a run: everything that it trains with, from its configuration."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from imitate.train.training_data import (
 
 @dataclass(frozen=True)
 class Setup:
-    """The parts of a run, wired.
+    """Connected parts of a run.
 
     Attributes:
         config: resolved: absolute data paths, numbers where the user wrote null.
         env_metas: environments to evaluate in; the first is the one of the data. Where there are several, `key` names
-            each; `lang` is what the policy is told there.
-        language: the instructions that a policy with the observation `lang_emb` may be told; None without it.
+            each; `lang` is the instruction there.
+        language: the instructions of a policy with the observation `lang_emb`; None without it.
     """
 
     config: Config
@@ -65,13 +65,13 @@ class Setup:
 
     @functools.cached_property
     def training_data(self) -> TrainingData:
-        """What is trained on."""
+        """Data that are trained on."""
         sources = sources_of(self.config, self.train_set)
         return training_data(self.config, sources, self.shape_metadata["raw_shapes"], self.algo)
 
     @property
     def storage_words(self) -> tuple[str, ...]:
-        """Where images of the data lie, in lines for people."""
+        """Lines on the storage of images, for people."""
         return () if self.train_set is None else tuple(self.train_set.storage_words)
 
 
@@ -104,7 +104,7 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
 
 
 def _data_of(config: Config) -> tuple[DatasetConfig, ...]:
-    """The demonstration files; of a public one that is missing, the command that downloads it is told."""
+    """Locate the demonstration files; the error on a missing public file names the command that downloads it."""
     try:
         return located_data(config)
     except MissingFileError as error:
@@ -127,7 +127,7 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
     Args:
         config: resolved.
         device: where the algorithm lives.
-        resumed: weights will come from a checkpoint of the run.
+        resumed: true if weights will come from a checkpoint of the run.
     """
     train_set: Any
     train_set, valid_set = build_datasets(config)
@@ -219,7 +219,7 @@ def _normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
 
 
 def _control_freq(sources: Sequence[DataSource]) -> float | None:
-    """Actions per second of the data, by the first file that says it; files of different rates do not get this far."""
+    """Return the actions per second of the data, from the first file that records it; all such files agree."""
     for source in sources:
         with DatasetFile(source.path) as file:
             rate = file.control_freq
@@ -229,7 +229,7 @@ def _control_freq(sources: Sequence[DataSource]) -> float | None:
 
 
 def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
-    """Each file with what was taken of it: filter key, number of demos, weight; rewards; commit and packages."""
+    """Return each file with the part in use (filter key, number of demos, weight), rewards, commit and packages."""
     names: dict[int, list[str]] = {}
     for demo in train_set.store.demos:
         names.setdefault(demo.source, []).append(demo.name)
@@ -252,7 +252,7 @@ def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of the packages that numbers depend on, where installed."""
+    """Return the versions of the packages that numbers depend on, where installed."""
     versions = {}
     for name in ("imitate", "torch", "numpy", "h5py", "gymnasium", "robosuite", "mujoco"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -261,7 +261,7 @@ def package_versions() -> dict[str, str]:
 
 
 def _git_commit() -> str | None:
-    """Commit of the working directory, where it is a git checkout."""
+    """Return the commit of the working directory, where it is a git checkout."""
     try:
         answer = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
@@ -272,7 +272,7 @@ def _git_commit() -> str | None:
 
 
 def without_real_robots(setup: Setup) -> tuple[Setup, list[str]]:
-    """A setup that is evaluated only where that is possible, and a line for people where something was left out.
+    """Return the setup without evaluations that are impossible, and a line for people where some were left out.
 
     Raises:
         ConfigError: nothing can be evaluated in, but the configuration stops by success rate.

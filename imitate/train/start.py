@@ -1,4 +1,4 @@
-"""Where a training starts from, other than fresh weights: a checkpoint, ours or robomimic's."""
+"""Start of a training from a checkpoint, ours or robomimic's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from imitate.policy.checkpoint import load_checkpoint
 
 
 def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
-    """Weights of a checkpoint, and how it prepares observations and actions: networks go on with what they know.
+    """Load a checkpoint's weights and its preparation of observations and actions.
 
     Args:
         algo: fresh.
         path: the checkpoint.
-        with_optimizers: the moments of its optimizers too; learning rates and their schedules begin anew.
+        with_optimizers: also load the moments of its optimizers; learning rates and their schedules begin anew.
 
     Raises:
         CheckpointError: they do not fit.

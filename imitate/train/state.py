@@ -1,4 +1,4 @@
-"""Where a run stands: what a checkpoint keeps beside weights, and what the metrics file tells again."""
+"""State of a run: its counters, which a checkpoint keeps, and its history, read from the metrics file."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class TrainState:
     evaluation_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """Return plain numbers, for the checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> TrainState:
-        """From a checkpoint's train_state, which holds more."""
+        """Make the counters from a checkpoint's train_state, which holds more."""
         return cls(**{name: state[name] for name in cls.__dataclass_fields__ if name in state})
 
 
 @dataclass
 class History:
-    """Bests and early stopping, as a function of the records in `metrics.jsonl`, in their order.
+    """Best measurements and early stopping, as a function of the records in `metrics.jsonl`, in their order.
 
     A resumed run feeds the records again; so nothing of this needs to be in a checkpoint, and an evaluation that ended
     after the last save is not forgotten.
@@ -57,7 +57,7 @@ class History:
     _reached: bool = False
 
     def add(self, record: Mapping[str, Any]) -> set[str]:
-        """Take one record; which of "valid", "return", "success" it is the best of."""
+        """Take one record; return those of "valid", "return", "success" in which it is the best."""
         if record.get("kind") == "rollout":
             return self._add_rollout(record)
         self.last_epoch = dict(record)
@@ -67,7 +67,7 @@ class History:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why training should end now, if it should."""
+        """Return the reason to end training now, if there is one."""
         settings = self.early_stopping
         if not settings.enabled:
             return None
@@ -96,7 +96,7 @@ class History:
             self.best_return = (mean_return, epoch)
             best.add("return")
         rate_improved = self.best_success is None or rate > self.best_success[0]
-        # Among equals the later one, which has learned for longer.
+        # Among equals the later one, which was trained for longer.
         if self.best_success is None or (rate, mean_return) >= self.best_success[:2]:
             self.best_success = (rate, mean_return, epoch)
             best.add("success")
@@ -111,5 +111,5 @@ class History:
 
 
 def _number(value: float | None, worst: float = math.inf) -> float:
-    """A number of a record; `worst` where it is not finite, which the metrics file holds as null."""
+    """Return a number of a record; `worst` where it is not finite, which the metrics file holds as null."""
     return worst if value is None or not math.isfinite(value) else float(value)

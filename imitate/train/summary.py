@@ -1,4 +1,4 @@
-"""What a run leaves at its end: results.json, a learning-curve picture, a table, three lines of Python."""
+"""Summary of a run at its end: results.json, a picture of the learning curve, a table, three lines of Python."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from imitate.train.metrics import MetricsFile
 
 LOW_SUCCESS = 0.6
 SINGLE_STEP = ("BC", "BC_Gaussian", "BC_GMM", "BC_VAE")
-"""Algorithms without memory; most demonstrations of people ask for more."""
+"""Algorithms without memory; most demonstrations of people need one."""
 
 
 def write_results(folder: RunFolder, results: Mapping[str, Any]) -> None:
-    """Write results.json in one go."""
+    """Write results.json atomically."""
     write_text(folder.results, to_json(results, indent=2) + "\n")
 
 
 def best_checkpoint(folder: RunFolder) -> Path | None:
-    """The run's best checkpoint, else its last, else None."""
+    """Return the run's best checkpoint, else its last, else None."""
     for name in BEST_FIRST:
         if (folder.checkpoints / name).is_file():
             return folder.checkpoints / name
@@ -30,7 +30,7 @@ def best_checkpoint(folder: RunFolder) -> Path | None:
 
 
 def summary_lines(results: Mapping[str, Any]) -> list[str]:
-    """The table, and how to use the policy."""
+    """Return the lines of the table and of the policy's use."""
     rows = [
         ("run", results["run"]),
         ("status", results["status"]),
@@ -63,7 +63,7 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
 
 
 def deploy_lines(checkpoint: str) -> list[str]:
-    """Python that acts with a checkpoint."""
+    """Return lines of Python that act with a checkpoint."""
     return [
         "from imitate import policy_from_checkpoint",
         f"policy, _ = policy_from_checkpoint(ckpt_path={checkpoint!r}); policy.start_episode()",
@@ -72,7 +72,7 @@ def deploy_lines(checkpoint: str) -> list[str]:
 
 
 def _next_policy(results: Mapping[str, Any]) -> list[str]:
-    """Advice for a cloned policy that sees one step and seldom succeeds."""
+    """Return advice on a cloned policy that sees one step and seldom succeeds."""
     final, algo = results.get("final"), results["algo"]
     if algo not in SINGLE_STEP or not final or final["success_rate"] >= LOW_SUCCESS:
         return []
@@ -83,14 +83,14 @@ def _next_policy(results: Mapping[str, Any]) -> list[str]:
 
 
 def _why(chosen: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Rows on the epoch of the recommended checkpoint, and on what it was chosen by."""
+    """Return rows on the epoch of the recommended checkpoint, and on the criterion of its choice."""
     if chosen is None:
         return []
     return [("", str(text)) for text in (chosen["words"], chosen["note"]) if text]
 
 
 def _progress(results: Mapping[str, Any]) -> tuple[str, str]:
-    """Where there are ``updates``, steps are those of an environment."""
+    """Return rows on the progress; where there are ``updates``, steps are environment steps."""
     done = f"{results['epoch']}, {results['step']}"
     if results.get("updates") is None:
         return "epochs, updates", done
@@ -115,7 +115,7 @@ def _number(value: float | None) -> str:
 
 
 def draw_curves(folder: RunFolder) -> Path | None:
-    """Learning curves of `metrics.jsonl` as a picture; None where there is nothing to draw."""
+    """Draw learning curves of `metrics.jsonl` as a picture; return None where there is nothing to draw."""
     records = MetricsFile(folder.metrics).read()
     epochs = [record for record in records if record.get("kind") == "epoch"]
     rollouts = [record for record in records if record.get("kind") == "rollout"]

@@ -30,7 +30,7 @@ from imitate.train.setup import resolve
 
 POLL_S = 0.2
 TRAINER_ENDS_S = 30.0
-"""A training whose sweep was killed has so long to save and end."""
+"""Seconds in which a training saves and ends after its sweep was killed."""
 # Not `-m imitate`: it is to end with the sweep, which holds the other end of its stdin.
 _TRAINER = (
     "from imitate.processes import end_with_stdin; "
@@ -41,7 +41,7 @@ _TRAINER = (
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One combination of values.
+    """Run with one combination of values.
 
     Attributes:
         name: its values, also the name of its folder in the sweep's.
@@ -57,13 +57,13 @@ class SweepRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do."""
+        """True where nothing is left to do."""
         return self.status == "finished" or self.status.startswith("stopped early")
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """How a sweep ended.
+    """Result of a sweep.
 
     Attributes:
         folder: holds the runs, ``sweep.json``, ``results.json`` and ``settings.{json,csv,md,tex}``.
@@ -88,9 +88,9 @@ class SweepResult:
 
 
 class Sweep:
-    """The runs of one sweep in their folder, ``<output_dir>/<name>``.
+    """Runs of one sweep in their folder, ``<output_dir>/<name>``.
 
-    The same call with the same alternatives goes on where an earlier one ended: runs that are over are left alone,
+    The same call with the same alternatives resumes the sweep: runs that are over are left alone,
     others are resumed from their last checkpoint.
 
     Args:
@@ -131,7 +131,7 @@ class Sweep:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """Names of the runs."""
+        """Return the names of the runs."""
         return tuple(self._configs)
 
     def run(
@@ -140,7 +140,7 @@ class Sweep:
         on_change: Callable[[SweepRun], None] | None = None,
         statistic: Statistic = "mean",
     ) -> SweepResult:
-        """Run what is left, ``workers`` runs at a time; ``on_change`` hears of each that starts or ends.
+        """Run the unfinished runs, ``workers`` at a time; ``on_change`` gets each that starts or ends.
 
         Raises:
             ConfigError: ``statistic`` needs more seeds than there are.
@@ -168,7 +168,7 @@ class Sweep:
         """Refuse a statistic that needs more seeds than the sweep has.
 
         Raises:
-            ConfigError: says how many it needs.
+            ConfigError: the message names the number that it needs.
         """
         seeds = len(self.axes.get(SEED, ())) or 1
         if seeds < FEWEST_SEEDS[statistic]:
@@ -178,12 +178,12 @@ class Sweep:
             )
 
     def settings(self, runs: Iterable[SweepRun]) -> list[Setting]:
-        """The runs that are over, those that differ only in their seed together."""
+        """Group the runs that are over into settings that differ in more than the seed."""
         over = [folder.path for run in runs if run.is_over and (folder := self._newest(run.name))]
         return settings_of(read_curves(over), self.axes) if over else []
 
     def state(self, name: str) -> SweepRun:
-        """A run as its folder shows it."""
+        """Return the state of a run, read from its folder."""
         folder = self._newest(name)
         values = {path: _at(self._configs[name], path) for path in self.axes}
         if folder is None:
@@ -207,7 +207,7 @@ class Sweep:
             write_text(config, self._config(name).to_json() + "\n")
             arguments = ["--config", str(config)]
         else:
-            # What ended badly is tried again from its last checkpoint.
+            # A failed run is tried again from its last checkpoint.
             folder.results.unlink(missing_ok=True)
             arguments = ["--resume", str(folder.path)]
             self._await_trainer(folder)
@@ -248,7 +248,7 @@ class Sweep:
         return newest_run_folder(self.folder, name)
 
     def _claim(self) -> None:
-        """Write what the sweep is, or see that it is the same."""
+        """Write the sweep's description, or check that it is the same."""
         path = self.folder / "sweep.json"
         content = {"axes": self.axes, "runs": list(self._configs)}
         if path.is_file():
@@ -276,7 +276,7 @@ class Sweep:
 
 
 def table_rows(axes: Axes, runs: Iterable[SweepRun]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: values, success of the last and the best evaluation, losses, CPU seconds, status.
+    """Return header and rows: values, success of the last and the best evaluation, losses, CPU seconds, status.
 
     A column that no run has a number for is left out.
     """
@@ -319,7 +319,7 @@ def _at(config: Config, path: str) -> Any:
 
 
 def _raise_on_signals() -> dict[int, Any]:
-    """Let the signals that end a training end the sweep, in the main thread alone; the handlers that were there before.
+    """Let the signals that end a training end the sweep, in the main thread; return the previous handlers.
 
     Shells let background commands ignore SIGINT, and Python leaves it so.
     """
@@ -333,5 +333,5 @@ def _raise_on_signals() -> dict[int, Any]:
 
 
 def default_workers() -> int:
-    """Half of the cores: each run evaluates beside its training."""
+    """Return half of the cores: each run evaluates beside its training."""
     return max(1, (os.cpu_count() or 1) // 2)

@@ -1,4 +1,4 @@
-"""How long a training will take, from its first steps."""
+"""Forecast of a training's remaining time, from its first steps."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ADVICE = (
 
 
 class Forecast:
-    """Says once how long the whole training takes.
+    """Forecast of the whole training's duration, given once.
 
     Args:
         total: steps of the whole training.
         unit: what a step is, in the plural.
-        images_on_cpu: images are learned from without a GPU.
+        images_on_cpu: true if images are learned from without a GPU.
     """
 
     def __init__(self, total: int, unit: str, *, images_on_cpu: bool = False) -> None:
@@ -33,7 +33,7 @@ class Forecast:
         self._said = False
 
     def line(self, step: int) -> str | None:
-        """A line as soon as it is known and worth telling, once; None otherwise.
+        """Return a line as soon as it is known and useful, once; None otherwise.
 
         The first step is left out of the measurement, because libraries choose their kernels in it.
 
@@ -62,6 +62,6 @@ class Forecast:
 
 
 def images_on_cpu(setup: Setup) -> bool:
-    """Whether a training learns from images without a GPU."""
+    """Return true if a training learns from images without a GPU."""
     kinds = setup.config.observation.modalities_of_all().values()
     return setup.device.type == "cpu" and any(kind in ("rgb", "depth") for kind in kinds)

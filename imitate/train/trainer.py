@@ -43,7 +43,7 @@ from imitate.train.training_data import choice_warnings
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
         checkpoint: the best one, else the last.
@@ -83,8 +83,8 @@ def train(
             ``experiment.env_meta_update_dict``, and that before the data's own.
         resume: a run folder to resume; True takes the newest of this configuration's name.
         overrides: `"a.b=value"`; in a resumed run those of `imitate.train.resume.CHANGEABLE` only.
-        quiet: say nothing but errors.
-        stream: where progress goes; stderr by default.
+        quiet: print errors only.
+        stream: stream of the progress; stderr by default.
 
     Raises:
         UserError: something in the input is invalid.
@@ -155,12 +155,12 @@ def train(
 
 
 def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
-    """Each process of a machine has a GPU of its own."""
+    """Return the device of this rank: each process of a machine has a GPU of its own."""
     if device.type != "cuda" or ranks.world == 1:
         return device
     if ranks.local >= torch.cuda.device_count():
         raise ConfigError(
-            f"{ranks.local + 1} processes want a GPU each, but torch sees {torch.cuda.device_count()}: "
+            f"{ranks.local + 1} processes need a GPU each, but torch sees {torch.cuda.device_count()}: "
             "start fewer with --nproc_per_node, or set train.device to cpu"
         )
     return torch.device("cuda", ranks.local)
@@ -183,7 +183,7 @@ def _join(algo: Algo, ranks: Ranks) -> None:
 
 
 def _without_output(setup: Setup) -> Setup:
-    """The part of a rank that only computes."""
+    """Return the setup of a rank that only computes."""
     silent = {
         "experiment.rollout.enabled": False,
         "experiment.save.enabled": False,
@@ -200,7 +200,7 @@ def _folder_and_config(
     resume: str | Path | bool | None,
     overrides: Sequence[str],
 ) -> tuple[RunFolder | None, Config]:
-    """The run folder to go on with (None: a new run) and the resolved configuration."""
+    """Return the run folder to resume (None: a new run) and the resolved configuration."""
     if not resume:
         if config is None:
             raise ConfigError("a new run needs a configuration: --config FILE")
@@ -221,7 +221,7 @@ def _folder_and_config(
 
 
 def _threads(config: Config, device: torch.device, shared_workers: int) -> int | None:
-    """Torch threads: as configured, else what the evaluation workers leave of the cores."""
+    """Return the number of torch threads: as configured, else the cores without those of evaluation workers."""
     if config.train.num_threads is not None:
         return int(config.train.num_threads)
     if device.type != "cpu" or shared_workers == 0:
@@ -231,7 +231,7 @@ def _threads(config: Config, device: torch.device, shared_workers: int) -> int |
 
 @contextmanager
 def _full_disk_is_told(folder: RunFolder) -> Iterator[None]:
-    """Turn an OSError about space into a TrainingError that says what to do."""
+    """Turn an OSError about space into a TrainingError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -245,7 +245,7 @@ def _full_disk_is_told(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def _failure_is_written(run: Run) -> Iterator[None]:
-    """A run that had to stop leaves results.json and the picture too, as far as the disk allows."""
+    """Write results.json and the picture of a run that had to stop too, as far as the disk allows."""
     try:
         yield
     except (TrainingError, UserError) as error:
@@ -255,7 +255,7 @@ def _failure_is_written(run: Run) -> Iterator[None]:
 
 
 def _finish(run: Run, status: str) -> RunResult:
-    """Write results.json and the picture; the outcome."""
+    """Write results.json and the picture; return the result."""
     folder, failures = run.folder, run.rollouts.failures
     if run.ranks.rank > 0:
         return RunResult(folder.path, status, run.interrupt.exit_code, None, {}, ())
@@ -293,7 +293,7 @@ def _finish(run: Run, status: str) -> RunResult:
     draw_curves(folder)
     lines = summary_lines(results)
     if status == "interrupted":
-        lines.append(f"{run.interrupt.name}: to go on, imitate train --resume {folder.path}")
+        lines.append(f"{run.interrupt.name}: to resume, imitate train --resume {folder.path}")
         if run.interrupt.name == "SIGHUP":  # nobody sees the terminal; the log keeps it
             run.console.say(lines[-1])
     exit_code = run.interrupt.exit_code or (1 if failures else 0)

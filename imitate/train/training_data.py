@@ -1,4 +1,4 @@
-"""The data of a training in one line for people and in numbers for ``results.json``; warnings about what is in them."""
+"""Data of a training in one line for people and in numbers for ``results.json``; warnings about the demos."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LABELLED = "labelled"
 
 @dataclass(frozen=True)
 class FileShare:
-    """The part of a demonstration file that is trained on.
+    """Part of a demonstration file that is trained on.
 
     Attributes:
         path: the file.
@@ -45,7 +45,7 @@ class FileShare:
 
     @property
     def words(self) -> str:
-        """For example: own.hdf5: 25 of 30 demos (filter key 'train'), 368 steps, 2 failures among them."""
+        """Describe it: own.hdf5: 25 of 30 demos (filter key 'train'), 368 steps, 2 failures among them."""
         key = "no filter key" if self.filter_key is None else f"filter key '{self.filter_key}'"
         text = (
             f"{Path(self.path).name}: {self.demos} of {self.of} demos ({key}), {self.steps} steps"
@@ -65,7 +65,7 @@ class TrainingData:
     weights: int
 
     def to_dict(self) -> dict[str, Any]:
-        """For ``results.json``; demos are counted rather than named."""
+        """Return plain values for ``results.json``; demos are counted rather than named."""
         files = [
             {**asdict(f), "failures": len(f.failures), "held_out": len(f.held_out)}
             for f in self.files
@@ -74,7 +74,7 @@ class TrainingData:
 
     @property
     def words(self) -> str:
-        """One line."""
+        """Return one line."""
         files = [file.words for file in self.files[:SHOWN_FILES]]
         if len(self.files) > SHOWN_FILES:
             rest = self.files[SHOWN_FILES:]
@@ -90,7 +90,7 @@ def training_data(
     shapes: dict[str, list[int]],
     algo: Algo,
 ) -> TrainingData:
-    """Look at what a training takes of its files.
+    """Read the parts of the files that a training uses.
 
     Args:
         config: resolved.
@@ -107,17 +107,17 @@ def training_data(
 
 
 def sources_of(config: Config, train_set: Any) -> Sequence[DataSource]:
-    """Parts of files that a training reads: those of its dataset, else the demonstrations beside an environment."""
+    """Return the parts of files that a training reads: of its dataset, else the demonstrations of online RL."""
     if train_set is not None:
         return tuple(train_set.sources)
     return training_sources(config) if config.train.data else ()
 
 
 def choice_warnings(config: Config, data: TrainingData) -> list[str]:
-    """A line for failures and one for held-out demos of each file whose demos nobody chose.
+    """Return a line for failures and one for held-out demos of each file without an explicit filter key.
 
-    Algorithms that learn from rewards are to see failures, and a filter key that was named is a choice: then the line
-    of :class:`TrainingData` says it all.
+    Algorithms that learn from rewards need failures, and a filter key that was named is a choice: then the line
+    of :class:`TrainingData` suffices.
     """
     if config.train.hdf5_filter_key is not None:
         return []
@@ -143,7 +143,7 @@ def choice_warnings(config: Config, data: TrainingData) -> list[str]:
 
 
 def with_filter_key(entry: DatasetConfig, config: Config) -> DatasetConfig:
-    """The entry of a new run: where nothing says which demos to take, those of the mask ``train``, if the file has it.
+    """Return the entry of a new run: without a choice of demos, with the mask ``train``, if the file has it.
 
     The run's configuration then names the mask, so that a run that began before this rule resumes as it was.
     """
@@ -175,7 +175,7 @@ def _share(source: DataSource, validation: str) -> FileShare:
 
 
 def _failed(file: DatasetFile, demo: str) -> bool:
-    """By the recorder's own word; the labels of an expert are right in a failed episode too."""
+    """Return true for a failure by the attribute ``success``; an expert's labels are right in failed episodes too."""
     success = file.attrs(demo, ("success",)).get("success")
     return success is not None and not success and not file.has(demo, LABELLED)
 

@@ -17,7 +17,7 @@ from imitate.train.metrics import EpochMeans
 
 
 class Validation:
-    """The same batches at every call, so that epochs compare; leaves generators and schedules of training as they are.
+    """Validation on the same batches at every call; generators and schedules of training stay as they are.
 
     Args:
         config: the run's configuration.
@@ -32,13 +32,13 @@ class Validation:
     def run(
         self, algo: Algo, epoch: int, on_batch: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
-        """`Valid/...` numbers of the algorithm as it is now; ``on_batch`` is called after each batch."""
+        """Compute the `Valid/...` numbers of the algorithm as it is now; ``on_batch`` is called after each batch."""
         config = self._config
         batches = ShuffledBatches(len(self._valid_set), config.train.batch_size, config.train.seed)
         loader = iter(make_loader(self._valid_set, batches, 0, self._device))
         means = EpochMeans()
         with preserved_rng(), torch.no_grad():
-            # Random crops and sampled latents are drawn alike at every validation.
+            # Random crops and sampled latents are the same at every validation.
             torch.manual_seed(config.train.seed)
             algo.set_eval()
             for number in range(config.experiment.validation_epoch_every_n_steps):
@@ -57,7 +57,7 @@ class Validation:
 
 
 def action_error(algo: Algo, raw: dict[str, Any], frame_stack: int) -> float | None:
-    """Mean |policy's action - demonstrated action|, in the data's units, along the windows of one raw batch.
+    """Compute the mean |policy's action - demonstrated action|, in the data's units, along windows of one raw batch.
 
     The policy acts as when deployed (its memory starts at the window's start); None where its action is not the
     recorded one (converted at run time), or there is no policy.

@@ -38,7 +38,7 @@ def test_choice(machine, has, train, device, words):
 
 def test_a_device_that_is_not_there_is_refused(machine):
     machine(cuda=1)
-    with pytest.raises(ConfigError, match="cuda:1 was asked for, but torch sees 1 CUDA devices"):
+    with pytest.raises(ConfigError, match="cuda:1 was requested, but torch sees 1 CUDA devices"):
         choose_device(TrainConfig(device="cuda:1"))
-    with pytest.raises(ConfigError, match="mps was asked for"):
+    with pytest.raises(ConfigError, match="mps was requested"):
         choose_device(TrainConfig(device="mps"))

@@ -131,9 +131,9 @@ def test_where_success_ends_episodes_goals_do(end_at_success, given, ends):
     [
         (tree("ppo", algo={}), "ppo does not replay"),
         (tree(algo={**SMALL, "n_step": 3}), "set algo.n_step to 1"),
-        (tree(seen=("observation",)), "is to see 'desired_goal', a vector, but sees it not"),
+        (tree(seen=("observation",)), "is to see 'desired_goal', a vector, but does not see it"),
         (tree("sqil"), "does not learn from the environment's rewards"),
-        (tree("cal_ql", algo={}), "wants returns of whole episodes"),
+        (tree("cal_ql", algo={}), "needs returns of whole episodes"),
     ],
 )
 def test_what_cannot_look_back_is_refused_in_one_line(config, words):

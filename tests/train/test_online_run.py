@@ -330,10 +330,10 @@ def test_a_run_that_is_interrupted_before_the_first_step_loses_no_update(
     ("sections", "words"),
     [
         ({"train": {"online": {"env": None}}}, "train.online.env: is null"),
-        ({"train": {"online": {"demo_ratio": 0.5}}}, "want demonstrations"),
+        ({"train": {"online": {"demo_ratio": 0.5}}}, "need demonstrations"),
         ({"train": {"online": {"num_workers": 2}}}, "2 processes for 1 environments"),
-        ({"train": {"online": {"max_staleness": 2}}}, "wants num_workers of 1 or more"),
-        ({"experiment": {"epoch_every_n_steps": None}}, "how many environment steps"),
+        ({"train": {"online": {"max_staleness": 2}}}, "needs num_workers of 1 or more"),
+        ({"experiment": {"epoch_every_n_steps": None}}, "environment steps of an epoch"),
         ({"train": {"reward": {"normalization": "std"}}}, "cannot be: set it to null"),
         ({"observation": {"modalities": {"obs": {"low_dim": ["flaat"]}}}}, "flaat"),
     ],
