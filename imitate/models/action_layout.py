@@ -1,4 +1,4 @@
-"""What the numbers of an action are: as stored in the data, as networks learn them, as the robot takes them."""
+"""Layout of the numbers of an action: as stored in the data, as networks learn them, as the robot takes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Convert = Callable[[Tensor], Tensor]
 
 
 class _Robot(NamedTuple):
-    """How a robot takes rotations, three numbers."""
+    """Form in which a robot takes rotations, three numbers."""
 
     from_6d: _Convert
     to_6d: _Convert
@@ -40,7 +40,7 @@ class ActionKey(NamedTuple):
 
     Attributes:
         stored: numbers in the data.
-        rotation: None, or how the robot takes the rotation that this key is ('rot_axis_angle', 'rot_euler'); networks
+        rotation: None, or the robot's form of the rotation in this key ('rot_axis_angle', 'rot_euler'); networks
             learn it as rotation-6d, which has no jumps (Zhou et al., CVPR 2019, arXiv:1812.07035).
     """
 
@@ -78,7 +78,7 @@ class ActionLayout:
             if key.rotation is not None and key.stored not in (3, 6):
                 raise ConfigError(
                     f"train.action_config.{name}.format is 'rot_6d', but the data have {key.stored} numbers there; "
-                    f"wanted 6, or 3 that are '{key.rotation}'"
+                    f"expected 6, or 3 that are '{key.rotation}'"
                 )
         self._converts = any(key.rotation for key in self.keys.values())
 
@@ -86,7 +86,7 @@ class ActionLayout:
     def from_config(
         cls, stored_dims: Mapping[str, int], action_config: Mapping[str, Any]
     ) -> ActionLayout:
-        """As ``train.action_config`` says: ``format`` and ``convert_at_runtime`` of each key."""
+        """Build the layout of ``train.action_config``: ``format`` and ``convert_at_runtime`` of each key."""
         chosen = {}
         for key in stored_dims:
             section = action_config.get(key, {})
@@ -114,7 +114,7 @@ class ActionLayout:
     def sent_limits(
         self, low: Sequence[float], high: Sequence[float]
     ) -> tuple[list[float], list[float]]:
-        """Limits of the actions sent, from those of the stored ones; rotations are limited by their range, +- pi."""
+        """Compute the limits of the actions sent, from those of the stored ones; rotations by +- pi."""
         lows: list[float] = []
         highs: list[float] = []
         start = 0
@@ -130,7 +130,7 @@ class ActionLayout:
         return lows, highs
 
     def to_learned(self, stored: Tensor) -> Tensor:
-        """Stored actions ``(*B, D)`` as networks learn them."""
+        """Convert stored actions ``(*B, D)`` to the form that networks learn."""
         if not self._converts:
             return stored
         parts = torch.split(stored, [key.stored for key in self.keys.values()], dim=-1)
@@ -145,7 +145,7 @@ class ActionLayout:
         )
 
     def to_sent(self, learned: Tensor) -> Tensor:
-        """What networks predict, ``(*B, D)``, unnormalized, as the robot takes it."""
+        """Convert predictions ``(*B, D)``, unnormalized, to the form that the robot takes."""
         if not self._converts:
             return learned
         parts = torch.split(learned, [key.learned for key in self.keys.values()], dim=-1)

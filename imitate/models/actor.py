@@ -1,6 +1,6 @@
 """Networks of policies: an encoder of observation and goal, a backbone, an action head.
 
-The backbone decides which steps of a window a policy learns from, and what it remembers when it acts:
+The backbone determines the steps of a window that a policy learns from, and its memory in a rollout:
 
     Actor              an MLP over the newest observation, or over stacked frames; no memory
     RecurrentActor     an LSTM or GRU over the window, then an MLP at each step
@@ -33,7 +33,7 @@ Inputs = dict[str, Any]
 
 
 class GroupEncoder(nn.Module):
-    """Features of the observation, then those of the goal.
+    """Encoder of the observation and of the goal, whose features it joins.
 
     Args:
         obs: encoder of the group ``obs``.
@@ -51,7 +51,7 @@ class GroupEncoder(nn.Module):
         self.output_dim = obs.output_dim * frames + (goal.output_dim if goal else 0)
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Observations ``(B, ...)`` or windows ``(B, T, ...)`` to ``(B, D)`` or ``(B, T, D)``.
+        """Encode observations ``(B, ...)`` or windows ``(B, T, ...)``: ``(B, D)`` or ``(B, T, D)``.
 
         A goal ``(B, ...)`` is the same for all steps of a window.
         """
@@ -69,8 +69,8 @@ class GroupEncoder(nn.Module):
 class PolicyNetwork(nn.Module, ABC):
     """Base of the networks of policies: the part of a window that is learned, memory, decisions.
 
-    In training :meth:`select` picks observations and targets of a window. Acting, :meth:`observe` takes in an
-    observation at every step, and :meth:`decide` predicts actions from what it returned.
+    In training :meth:`select` picks observations and targets of a window. In a rollout, :meth:`observe` takes in an
+    observation at every step, and :meth:`decide` predicts actions from its result.
 
     Unless a subclass says otherwise, a network sees the first ``encoder.frames`` observations of a window, learns at
     the last of them, and has no memory.
@@ -79,7 +79,7 @@ class PolicyNetwork(nn.Module, ABC):
     encoder: GroupEncoder
 
     def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
-        """Observations of a window that are seen, and the steps whose targets are learned.
+        """Return the observations of a window that are seen, and the steps whose targets are learned.
 
         Args:
             obs: (B, T, ...).
@@ -90,15 +90,15 @@ class PolicyNetwork(nn.Module, ABC):
         return {key: value[:, steps] for key, value in obs.items()}, frames - 1
 
     def supervised(self, features: Tensor) -> Tensor:
-        """Features of the steps whose targets are learned, from those of all steps."""
+        """Return the features of the steps whose targets are learned, from those of all steps."""
         return features
 
     def initial_memory(self, batch_size: int) -> Memory:
-        """Memory of B policies that have seen nothing yet."""
+        """Return the memory of B policies at the start of an episode."""
         return {}
 
     def observe(self, obs: Obs, goal: Obs | None, memory: Memory) -> tuple[Inputs, Memory]:
-        """Inputs of :meth:`decide` at this step, and the memory after it.
+        """Return the inputs of :meth:`decide` at this step, and the memory after it.
 
         Args:
             obs: (B, ...), or (B, F, ...) where frames are stacked.
@@ -114,7 +114,7 @@ class PolicyNetwork(nn.Module, ABC):
         """Outputs of the head, (B, D) or (B, T, D): with the learned noise to explore, else as in evaluation."""
 
     def forget_plan(self, memory: Memory) -> Memory:
-        """The memory without observations that stand in for later ones."""
+        """Return the memory without observations that stand in for later ones."""
         return memory
 
 
@@ -283,7 +283,7 @@ class TransformerActor(PolicyNetwork):
         return features if self.all_steps or self.future else features[:, -1:]
 
     def initial_memory(self, batch_size: int) -> Memory:
-        """An empty cache, with rotary positions."""
+        """Return an empty cache, with rotary positions."""
         return {"cache": self.transformer.initial_cache(batch_size)} if self.has_cache else {}
 
     def observe(self, obs: Obs, goal: Obs | None, memory: Memory) -> tuple[Inputs, Memory]:

@@ -1,4 +1,4 @@
-"""Pieces that several transformers share: rotary positions, sinusoidal positions, masks."""
+"""Common parts of transformers: rotary positions, sinusoidal positions, masks."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from imitate.errors import ConfigError
 
 
 def head_dim(embed_dim: int, num_heads: int) -> int:
-    """Features of one attention head."""
+    """Return the number of features of one attention head."""
     if embed_dim % num_heads:
         raise ConfigError(
-            f"transformer: {num_heads} heads do not divide {embed_dim} features; wanted a divisor"
+            f"transformer: {num_heads} heads do not divide {embed_dim} features; expected a divisor"
         )
     return embed_dim // num_heads
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> Tensor:
-    """Sines and cosines in turn (Vaswani et al. 2017, arXiv:1706.03762): ``(num_positions, dim)``."""
+    """Compute sines and cosines in turn (Vaswani et al. 2017, arXiv:1706.03762): ``(num_positions, dim)``."""
     if dim % 2:
-        raise ConfigError(f"sinusoidal positions: {dim} features; wanted an even number")
+        raise ConfigError(f"sinusoidal positions: {dim} features; expected an even number")
     frequency = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim))
     angle = torch.arange(num_positions).unsqueeze(1) * frequency
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
 
 
 def rotary_table(num_positions: int, dim: int) -> Tensor:
-    """Cosines and sines for :func:`rotate`: ``(2, num_positions, dim / 2)``."""
+    """Compute cosines and sines for :func:`rotate`: ``(2, num_positions, dim / 2)``."""
     if dim % 2:
-        raise ConfigError(f"rotary positions: {dim} features per head; wanted an even number")
+        raise ConfigError(f"rotary positions: {dim} features per head; expected an even number")
     frequency = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim))
     angle = torch.arange(num_positions).unsqueeze(1) * frequency
     return torch.stack((angle.cos(), angle.sin()))
@@ -52,7 +52,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 def causal_mask(num_steps: int, window: int, device: torch.device | str = "cpu") -> Tensor:
-    """Mask (T, T), true where a step (row) sees another (column): itself and the ``window - 1`` before it."""
+    """Return a mask (T, T), true where a step (row) sees another (column): itself and the ``window - 1`` before it."""
     step = torch.arange(num_steps, device=device)
     distance = step.unsqueeze(1) - step
     return (distance >= 0) & (distance < window)

@@ -1,4 +1,4 @@
-"""Convolutions that know where in the image they are. (Liu et al., NeurIPS 2018, arXiv:1807.03247.)."""
+"""Convolutions with pixel coordinates. (Liu et al., NeurIPS 2018, arXiv:1807.03247.)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class CoordConv2d(nn.Conv2d):
-    """Convolution that sees where it is: two more input channels, y and x in [0, 1)."""
+    """Convolution with two more input channels, the coordinates y and x in [0, 1)."""
 
     def __init__(self, in_channels: int, out_channels: int, **kwargs: Any) -> None:
         super().__init__(in_channels + 2, out_channels, **kwargs)

@@ -27,7 +27,7 @@ from imitate.models.actor import GroupEncoder, Obs
 Module = TypeVar("Module", bound=nn.Module)
 
 PIECE_ROWS = 512
-"""On a CPU so many rows at a time go through all layers, and stay in its cache: 1.4 times as fast as 8,000 at once."""
+"""Rows that go through all layers at a time on a CPU, to stay in its cache: 1.4 times as fast as 8,000 at once."""
 
 
 class EnsembleLinear(nn.Module):
@@ -101,7 +101,7 @@ class CriticEnsemble(nn.Module):
         super().__init__()
         own = [encoders] if isinstance(encoders, GroupEncoder) else list(encoders)
         if len(own) not in (1, size):
-            raise ValueError(f"{len(own)} encoders for {size} critics: wanted 1 or {size}")
+            raise ValueError(f"{len(own)} encoders for {size} critics: expected 1 or {size}")
         self.encoders = nn.ModuleList(own)
         self.size, self.ac_dim, self.num_atoms, self.num_choices = (
             size,
@@ -166,7 +166,7 @@ class CriticEnsemble(nn.Module):
 
 
 def target_of(net: Module) -> Module:
-    """A copy that no gradient reaches, to be moved by :func:`polyak_update_`."""
+    """Return a copy without gradients, a target network for :func:`polyak_update_`."""
     return copy.deepcopy(net).requires_grad_(False)
 
 

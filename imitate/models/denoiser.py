@@ -50,7 +50,7 @@ class Denoiser(nn.Module):
     def for_steps(
         self, steps: Sequence[float], condition: Tensor
     ) -> Callable[[Tensor, float], Tensor]:
-        """:meth:`forward` at these steps and this condition, with what they have in common computed once."""
+        """:meth:`forward` at these steps and this condition, with their common parts computed once."""
         network = self.network
         if isinstance(network, ConditionalUnet1D):
             films = network.conditions(steps, condition)
@@ -64,5 +64,5 @@ class Denoiser(nn.Module):
 def gaussian_noise(
     shape: Sequence[int], like: Tensor, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Standard normal numbers on the device of ``like``."""
+    """Sample standard normal numbers on the device of ``like``."""
     return torch.empty(tuple(shape), device=like.device).normal_(generator=generator)

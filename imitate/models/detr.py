@@ -199,13 +199,13 @@ class Decoder(nn.Module):
 
 
 def sinusoidal_positions_2d(height: int, width: int, dim: int) -> Tensor:
-    """Positions of the cells of a feature map, rows first: ``(height * width, dim)``.
+    """Return the positions of the cells of a feature map, rows first: ``(height * width, dim)``.
 
     DETR's: half of the features for the row and half for the column, each counted from 1 and scaled so that
     the last is 2 pi; sines and cosines in turn.
     """
     if dim % 4:
-        raise ConfigError(f"positions of a feature map: {dim} features; wanted a multiple of 4")
+        raise ConfigError(f"positions of a feature map: {dim} features; expected a multiple of 4")
     frequency = 10000.0 ** (-2.0 * torch.arange(dim // 4) / (dim // 2))
 
     def axis(size: int) -> Tensor:

@@ -52,7 +52,7 @@ class Discriminator(nn.Module):
 
 
 def gradient_penalty(discriminator: Discriminator, first: Tensor, second: Tensor) -> Tensor:
-    """Mean of (|gradient| - 1)^2 at random places between inputs (B, D); first and second may differ in number.
+    """Compute the mean of (|gradient| - 1)^2 at random places between inputs (B, D), whose numbers may differ.
 
     Gulrajani et al., "Improved Training of Wasserstein GANs" (arXiv:1704.00028).
     """

@@ -51,7 +51,7 @@ class EMA:
         self.module = copy.deepcopy(source).requires_grad_(False).eval()
 
     def decay_at(self, update: int) -> float:
-        """Weight of the old average in update number ``update``, counted from 0."""
+        """Return the weight of the old average in update number ``update``, counted from 0."""
         warm = update - 1 - self.update_after_step
         if self.constant_decay is not None:
             return self.constant_decay if warm >= -1 else 0.0
@@ -78,11 +78,11 @@ class EMA:
         self.num_updates += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that an exact resume needs: tensors and one number."""
+        """Return everything that an exact resume needs: tensors and one number."""
         return {"num_updates": self.num_updates, "module": self.module.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave; the settings stay those of the constructor."""
+        """Restore the result of :meth:`state_dict`; the settings stay those of the constructor."""
         missing = {"num_updates", "module"} - set(state)
         if missing:
             raise CheckpointError(
@@ -93,6 +93,6 @@ class EMA:
 
 
 def averaging(config: Any) -> Any:
-    """The section ``ema`` of an algorithm's section; None where no average is kept."""
+    """Return the section ``ema`` of an algorithm's section; None where no average is kept."""
     section = config.get("ema", None)
     return section if section is not None and section.enabled else None

@@ -63,7 +63,7 @@ class MeasuredStats:
 
     @classmethod
     def of(cls, values: Tensor) -> MeasuredStats:
-        """Population statistics over the first axis, in float64."""
+        """Compute population statistics over the first axis, in float64."""
         x = values.double()
         low, high = np.quantile(x.numpy(), QUANTILES, axis=0)
         return cls(
@@ -80,10 +80,10 @@ QUANTILES = (0.01, 0.99)
 
 
 class PartlyMeasured(Mapping[str, Stats]):
-    """Statistics of which some are measured, each when it is first asked for.
+    """Statistics of which some are measured, each at its first use.
 
     Args:
-        known: statistics of all keys, as they were before something changed the values.
+        known: statistics of all keys, before a step changed the values.
         measure: gives those of a key whose values were changed; None for the other keys.
     """
 
@@ -102,13 +102,13 @@ class PartlyMeasured(Mapping[str, Stats]):
 
 
 def fit_obs(mode: str, stats: Stats, key: str = "") -> Affine:
-    """Offset and scale of an observation key for ``train.obs_normalization``."""
+    """Return offset and scale of an observation key for ``train.obs_normalization``."""
     rule = _rule(_OBS_RULES, mode, "train.obs_normalization")
     return rule(stats, f"train.obs_normalization of '{key}'")
 
 
 def fit_actions(mode: str, stats: Stats, key: str) -> Affine:
-    """Offset and scale of an action key for ``train.action_config.<key>.normalization``."""
+    """Return offset and scale of an action key for ``train.action_config.<key>.normalization``."""
     place = f"train.action_config.{key}.normalization"
     return _rule(_ACTION_RULES, mode, place)(stats, place)
 
@@ -142,7 +142,7 @@ def _quantile(stats: Stats, place: str) -> Affine:
     if stats.quantiles is None:
         raise ConfigError(
             f"{place}: 'quantile' is for vectors, and the quantiles of this one are not known; "
-            "wanted 'mean_std' or 'min_max'"
+            "expected 'mean_std' or 'min_max'"
         )
     low, high = stats.quantiles
     return normalization.min_max(_tensor(low), _tensor(high))

@@ -37,7 +37,7 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Log-density of ``(*B, A)`` actions, summed over A: ``(*B,)``.
+        """Compute the log-density of ``(*B, A)`` actions, summed over A: ``(*B,)``.
 
         Dimensions are weighted by ``weight`` (*B, A): 0 leaves out those that are padding.
         """
@@ -48,7 +48,7 @@ class ActionDistribution(ABC):
 
 
 class Deterministic(ActionDistribution):
-    """A point. Its log-density is 0 at the point and minus infinity elsewhere."""
+    """Point distribution. Its log-density is 0 at the point and minus infinity elsewhere."""
 
     def __init__(self, mean: Tensor) -> None:
         self._mean = mean
@@ -100,7 +100,7 @@ class Gaussian(ActionDistribution):
     def draw(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """N samples of each, ``(*B, N, A)``, through which gradients flow, and their log-densities ``(*B, N)``."""
+        """Sample N actions of each with gradients, ``(*B, N, A)``, and their log-densities ``(*B, N)``."""
         mean, stds = self._mean.unsqueeze(-2), self.stds.unsqueeze(-2)
         shape = (*self._mean.shape[:-1], num_samples, self._mean.shape[-1])
         noise = torch.randn(shape, generator=generator, device=mean.device, dtype=mean.dtype)
@@ -142,7 +142,7 @@ class GaussianMixture(ActionDistribution):
         return torch.logsumexp(per_mode + self.logits, dim=-1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draws modes, then normals for all modes, then selects, as torch's MixtureSameFamily."""
+        """Sample modes, then normals for all modes, then select, as torch's MixtureSameFamily."""
         mode = draw_class(self.logits, generator)
         return pick_class(draw_normal(self.means, self.stds, generator), mode)
 
@@ -179,7 +179,7 @@ class TanhDistribution(ActionDistribution):
     def draw(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """As :meth:`Gaussian.draw`, for a Gaussian base.
+        """Sample as :meth:`Gaussian.draw`, for a Gaussian base.
 
         The density is computed before the tanh, where it is exact: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)).
         """
@@ -195,13 +195,13 @@ class ActionHead(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, features: Tensor, *, low_noise: bool = False) -> ActionDistribution:
-        """The distribution; with ``low_noise`` its standard deviation is :data:`LOW_NOISE_STD`."""
+        """Return the distribution; with ``low_noise`` its standard deviation is :data:`LOW_NOISE_STD`."""
 
     @abstractmethod
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Actions ``(*B, A)``: with the learned noise to explore, else as in evaluation."""
+        """Return actions ``(*B, A)``: with the learned noise to explore, else as in evaluation."""
 
     def loss(
         self,
@@ -210,7 +210,7 @@ class ActionHead(nn.Module, ABC):
         mask: Tensor | None = None,
         weight: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Behavior cloning: negative log-likelihood of demonstrated actions, per step, with the learned noise.
+        """Compute the loss of behavior cloning: negative log-likelihood of demonstrated actions per step.
 
         Args:
             features: (*B, D).
@@ -279,7 +279,7 @@ class DeterministicHead(ActionHead):
         mask: Tensor | None = None,
         weight: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Weighted sum of the regression errors, each a mean over steps; arguments as in the base class."""
+        """Compute the weighted sum of the regression errors, each a mean over steps; arguments as in the base class."""
         predicted, counts = self(features).mean, step_weights(mask, weight)
         if actions.dim() > features.dim():
             predicted = predicted.reshape(actions.shape)
@@ -433,7 +433,7 @@ class GMMHead(ActionHead):
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """A sample: the mode is drawn in evaluation too."""
+        """Return a sample: the mode is sampled in evaluation too."""
         low_noise = self.low_noise_eval and not explore
         return self.forward(features, low_noise=low_noise).sample(generator)
 

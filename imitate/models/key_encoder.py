@@ -1,4 +1,4 @@
-"""The network of one observation, or of several of the same kind: randomizers, core, ReLU.
+"""Network of one observation, or of several of the same kind: randomizers, core, ReLU.
 
 A core is a module built as ``core(input_shape, **core_kwargs)`` with an attribute ``output_shape``; its ``forward``
 maps ``(B, *input_shape)`` to ``(B, *output_shape)``. Where its constructor has arguments of these names, they are given
@@ -94,7 +94,7 @@ class KeyEncoder(nn.Module):
         return list(x.reshape(len(flat), *batch, self.output_dim).unbind(0))
 
     def _core_inputs(self, x: Tensor, keys: int, language: Tensor | None) -> tuple[Tensor, ...]:
-        """Inputs of the core: the samples, and the instruction of each if it uses language."""
+        """Return the inputs of the core: the samples, and the instruction of each if it uses language."""
         if language is None or not self.uses_language:
             return (x,)
         language = language.reshape(-1, language.shape[-1]).repeat(keys, 1)
@@ -123,14 +123,14 @@ class KeyEncoder(nn.Module):
 def make_key_encoder(
     key: str, shape: Shape, section: str, config: Any, supplies: Mapping[str, Any]
 ) -> KeyEncoder | None:
-    """The network of a key, or None where there is nothing to do.
+    """Build the network of a key; return None where none is needed.
 
     Args:
         key: the observation, for messages.
         shape: of one step, as networks see it.
         section: name of the section, for messages.
         config: the section ``observation.encoder.<section>``.
-        supplies: arguments for cores that ask for them.
+        supplies: arguments for cores that have parameters of these names.
     """
     try:
         randomizers = _randomizers(shape, config)
@@ -153,7 +153,7 @@ def _core(shape: Shape, config: Any, supplies: Mapping[str, Any]) -> nn.Module |
 
 
 def _randomizers(shape: Shape, config: Any) -> list[Randomizer]:
-    """Randomizers of one name with its arguments, or of a list of names with a list of arguments."""
+    """Return the randomizers of one name with its arguments, or of a list of names with a list of arguments."""
     names = config.get("obs_randomizer_class", None) or ()
     kwargs = config.get("obs_randomizer_kwargs", None) or {}
     if isinstance(names, str):

@@ -1,4 +1,4 @@
-"""Instructions to vectors, once, before training: what fills ``train.language_embeddings``.
+"""Encoders of instructions as vectors, once, before training, for ``train.language_embeddings``.
 
 Training and acting need neither this module nor a text encoder.
 """
@@ -31,7 +31,7 @@ class TransformersText:
         name: of the model at Hugging Face, such as 'openai/clip-vit-large-patch14' (robomimic's, D = 768), or a folder.
 
     Raises:
-        ConfigError: the package is not installed, or the model cannot be had.
+        ConfigError: the package is not installed, or the model cannot be loaded.
     """
 
     def __init__(self, name: str) -> None:

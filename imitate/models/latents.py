@@ -56,7 +56,7 @@ class PriorParams(nn.Module):
             self.constants[name] = nn.Parameter(torch.randn(1, *shape) / math.sqrt(sizes[name]))
 
     def forward(self, condition: Tensor) -> Params:
-        """``(*B, D)`` to ``(*B, *shape)`` for each parameter; D is not looked at where it is not needed."""
+        """``(*B, D)`` to ``(*B, *shape)`` for each parameter; D is ignored where it is not needed."""
         batch = condition.shape[:-1]
         if self.net is not None:
             flat = self.net(condition)

@@ -14,12 +14,12 @@ _MODALITIES = ("low_dim", *_RAW_DIMS)
 
 
 def processed_shape(raw_shape: Sequence[int], modality: str, key: str = "") -> Shape:
-    """Shape of one step inside networks: images (H, W, C) to (C, H, W), scans (L, C) to (C, L)."""
+    """Return the shape of one step inside networks: images (H, W, C) to (C, H, W), scans (L, C) to (C, L)."""
     return _moved(raw_shape, modality, key, (-1, 0))
 
 
 def raw_shape_of(processed: Sequence[int], modality: str, key: str = "") -> Shape:
-    """The inverse of :func:`processed_shape`."""
+    """Return the raw shape: the inverse of :func:`processed_shape`."""
     return _moved(processed, modality, key, (0, -1))
 
 
@@ -31,7 +31,7 @@ def _moved(shape: Sequence[int], modality: str, key: str, axes: tuple[int, int])
     wanted = _RAW_DIMS.get(modality, len(shape))
     if len(shape) != wanted:
         raise ConfigError(
-            f"observation '{key}' has shape {tuple(shape)}, but modality '{modality}' wants "
+            f"observation '{key}' has shape {tuple(shape)}, but modality '{modality}' needs "
             f"{wanted} dimensions; list it under the modality that fits"
         )
     if modality == "low_dim":

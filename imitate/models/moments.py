@@ -1,4 +1,4 @@
-"""Running mean and standard deviation of what a network sees or predicts."""
+"""Running mean and standard deviation of a network's inputs or targets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Moments(nn.Module):
 
     @torch.no_grad()
     def add(self, rows: Tensor) -> None:
-        """Count rows (B, D) in."""
+        """Add rows (B, D)."""
         mean, count = rows.mean(0), len(rows)
         total, difference = self.count + count, mean - self.mean
         self.squares += (rows - mean).square().sum(0)

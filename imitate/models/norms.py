@@ -42,13 +42,13 @@ NORMS: dict[str, type[nn.Module]] = {
 
 
 def norm_class(norm: str | None, default: str, pretrained: bool) -> type[nn.Module]:
-    """The class of that name; its constructor takes the channels.
+    """Return the class of that name; its constructor takes the channels.
 
     Args:
         norm: name in :data:`NORMS`; None: ``default``, but 'frozen_batch' where that is 'group' and the weights were
             trained with BatchNorm, whose features another normalization would spoil.
-        default: what the algorithm wants.
-        pretrained: whether pretrained weights are loaded.
+        default: normalization of the algorithm.
+        pretrained: true if pretrained weights are loaded.
     """
     if norm is None:
         norm = "frozen_batch" if default == "group" and pretrained else default

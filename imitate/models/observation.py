@@ -18,7 +18,7 @@ LANGUAGE_KEY = "lang_emb"
 
 
 class ObservationEncoder(nn.Module):
-    """Concatenates the features of all keys, in alphabetical order of the keys.
+    """Encoder of an observation: the features of all keys, concatenated in alphabetical order of the keys.
 
     Keys whose modality has neither core nor randomizer go in as they are, flattened. The output of a
     core goes through a ReLU. The instruction's vector, ``lang_emb``, is left out where a core is conditioned on it.
@@ -69,7 +69,7 @@ class ObservationEncoder(nn.Module):
     def _networks(
         self, modalities: Mapping[str, str], encoder_config: Any
     ) -> list[tuple[list[str], str, Any]]:
-        """Keys that have one network together, the name of their section, the section."""
+        """Yield the keys that share a network, the name of their section, and the section."""
         networks: list[tuple[list[str], str, Any]] = []
         shared: dict[tuple[str, Shape], list[str]] = {}
         for key, shape in self.obs_shapes.items():
@@ -125,7 +125,7 @@ class ObservationEncoder(nn.Module):
 
     @torch.no_grad()
     def keypoints(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Keypoints of the networks with a spatial softmax: per key ``(*B, K, 2)``, x and y in pixels of the image.
+        """Return keypoints of the networks with a spatial softmax: per key ``(*B, K, 2)``, x and y in pixels.
 
         As in evaluation: without noise, of the centre crop.
         """

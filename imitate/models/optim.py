@@ -16,7 +16,7 @@ _FUSED_DEVICES = ("cpu", "cuda")
 def make_optimizer(
     weights: nn.Module | Iterable[nn.Parameter], config: Any, device: torch.device | str
 ) -> torch.optim.Optimizer:
-    """Adam or AdamW, fused into one kernel where torch has it.
+    """Build Adam or AdamW, fused into one kernel where torch has it.
 
     Args:
         weights: a network, whose parts with an attribute ``lr_scale`` learn at that multiple of the learning rate; or
@@ -54,7 +54,7 @@ def _match_layouts(optimizer: torch.optim.Optimizer) -> None:
 
 
 def lr_scales(net: nn.Module) -> dict[float, list[nn.Parameter]]:
-    """The weights of a network by the multiple of the learning rate at which they learn; 1 comes first.
+    """Group the weights of a network by the multiple of the learning rate at which they learn; 1 comes first.
 
     A part's multiple is the product of the attributes ``lr_scale`` of the modules that it lies in.
     """
@@ -73,7 +73,7 @@ def lr_scales(net: nn.Module) -> dict[float, list[nn.Parameter]]:
 def make_scheduler(
     optimizer: torch.optim.Optimizer, config: Any, steps_per_epoch: int, num_epochs: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """Schedule to be stepped after every update; its factor depends on the number of updates alone.
+    """Build a schedule to be stepped after every update; its factor depends on the number of updates alone.
 
     Args:
         optimizer: the learning rates of all its groups are scaled.
@@ -111,8 +111,8 @@ def backward(
 
     Args:
         loss: scalar.
-        parameters: the weights that get gradients, which are measured and clipped. What else the loss goes through,
-            such as the critic that rates an actor's actions, gets none.
+        parameters: the weights that get gradients, which are measured and clipped. Other networks of the loss,
+            such as the critic that rates an actor's actions, get none.
         max_grad_norm: scale gradients down to this L2 norm over all weights; None leaves them.
         share: makes the gradients those of all processes that train together, in place.
         part: number of this part of the batch, from 0, and of how many: their gradients are averaged.
@@ -125,7 +125,7 @@ def backward(
     trained = []
     for parameter in parameters:
         if number == 0:
-            # As zero_grad, which costs as much as a small network's step; of frozen weights too, or they would go on.
+            # As zero_grad, which costs as much as a small network's step; also for frozen weights, which would add up.
             parameter.grad = None
         if parameter.requires_grad:
             trained.append(parameter)

@@ -15,18 +15,18 @@ _BUILDERS = {
     *("self", "input_shape", "input_channel"),
     *("language_dim", "default_norm", "load_pretrained"),
 }
-"""Arguments that the builder of a network gives, never a configuration."""
+"""Arguments from the builder of a network, never from a configuration."""
 
 
 def chosen(table: Mapping[str, T], name: str, key: str) -> T:
-    """The entry of that name. Raises ConfigError with the nearest name for an unknown one."""
+    """Return the entry of that name. Raises ConfigError with the nearest name for an unknown one."""
     if name not in table:
         raise ConfigError(f"{key}: unknown '{name}'; {nearest(name, table)}")
     return table[name]
 
 
 def chosen_or_installed(table: Mapping[str, Any], name: str, key: str, group: str) -> Any:
-    """The entry of that name, else what another package offers as an entry point of that name.
+    """Return the entry of that name, else another package's entry point of that name.
 
     Raises:
         ConfigError: neither has it, or the entry point cannot be loaded.
@@ -45,17 +45,17 @@ def chosen_or_installed(table: Mapping[str, Any], name: str, key: str, group: st
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"{key}: '{name}' is offered by {installed[name].value}, which cannot be loaded ({error}); "
-            "mend or reinstall that package"
+            "repair or reinstall that package"
         ) from error
 
 
 def arguments(kind: Any) -> list[str]:
-    """Names of the constructor's arguments that a configuration may give."""
+    """Return the names of the constructor's arguments that a configuration may give."""
     return [name for name in inspect.signature(kind).parameters if name not in _BUILDERS]
 
 
 def supplied(kind: Any, **values: Any) -> dict[str, Any]:
-    """Values of the builder that the constructor has parameters for."""
+    """Return the builder's values for which the constructor has parameters."""
     wanted = inspect.signature(kind).parameters
     return {name: value for name, value in values.items() if name in wanted}
 
@@ -63,7 +63,7 @@ def supplied(kind: Any, **values: Any) -> dict[str, Any]:
 def relevant(
     table: Mapping[str, Any], kind: Any, options: Mapping[str, Any] | None, key: str
 ) -> dict[str, Any]:
-    """The options that ``kind`` takes.
+    """Return the options that ``kind`` takes.
 
     Options of the table's other classes are left out, so that switching the class does not need other
     options; one that no class has raises ConfigError.

@@ -107,7 +107,7 @@ class SpatialMeanPool(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """The mean of all pixels asks, the pixels and their mean answer. (CLIP: Radford et al. 2021, arXiv:2103.00020.).
+    """Attention pooling with the pixels' mean as query. (CLIP: Radford et al. 2021, arXiv:2103.00020.).
 
     One layer of multi-head attention; the places of the pixels are learned.
 
@@ -159,7 +159,7 @@ POOLS: dict[str, Any] = {
 def make_pool(
     pool_class: str | None, pool_kwargs: Mapping[str, Any] | None, shape: Shape
 ) -> tuple[nn.Module, Shape]:
-    """The pooling of that name for features (C, H, W), and the shape of its output."""
+    """Build the pooling of that name for features (C, H, W); return it with the shape of its output."""
     if pool_class is None:
         return nn.Identity(), shape
     kind = chosen(POOLS, pool_class, "pool_class")

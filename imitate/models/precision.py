@@ -14,7 +14,7 @@ from torch import nn
 
 
 def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """The dtype that ``train.precision`` means on this device: bf16 on 'auto' only where the hardware has it."""
+    """Return the dtype that ``train.precision`` means on this device: bf16 on 'auto' only where the hardware has it."""
     if precision == "fp32":
         return torch.float32
     if precision == "bf16" or has_fast_bf16(device):
@@ -23,7 +23,7 @@ def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Maker of contexts in which wide layers compute in bf16, where :func:`autocast_dtype` says so."""
+    """Return a maker of contexts in which wide layers compute in bf16, if :func:`autocast_dtype` is bf16."""
     enabled = autocast_dtype(precision, device) is not torch.float32
     return partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=enabled)
 
@@ -33,7 +33,7 @@ def has_fast_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     if device.type == "cpu":
-        # Older torch cannot tell; then fp32 is the safe answer.
+        # Older torch has no such test; then fp32 is the safe answer.
         capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
         return bool(capability.get("avx512_bf16") or capability.get("amx_bf16"))
     return False
@@ -43,7 +43,7 @@ def compile_networks(nets: Iterable[nn.Module], device: torch.device) -> None:
     """Compile networks in place; on CUDA with graphs, which pay for small networks."""
     if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
         warnings.warn(
-            "train.compile needs a C++ compiler on the CPU and none was found; going on without it",
+            "train.compile needs a C++ compiler on the CPU and none was found; continuing without it",
             stacklevel=2,
         )
         return

@@ -1,4 +1,4 @@
-"""The one object between raw values and networks."""
+"""Preparation of raw values for networks, in a single object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from imitate.models.preprocessing.step import Observations, PreprocessStep, Spac
 from imitate.models.preprocessing.table import NORMALIZE, make_steps
 
 VERSION = 2
-"""Of the format of :meth:`Preprocess.to_dict`; the first, which had no number, knew no steps but the standard ones."""
+"""Version of the format of :meth:`Preprocess.to_dict`; the first, without a number, had only the standard steps."""
 
 Raw = Mapping[str, "Tensor | np.ndarray[Any, Any]"]
 
@@ -115,7 +115,7 @@ class Preprocess(nn.Module):
         self._refresh()
 
     def _bound(self) -> list[Spec]:
-        """Bind each step to what comes out of the one before; what comes into each, and out of the last."""
+        """Bind each step to the result of the one before; return the input of each, and the result of the last."""
         spaces = {key: Space(self.raw_shapes[key], self.modalities[key]) for key in self.raw_shapes}
         specs = [Spec(spaces, {name: key.stored for name, key in self.actions.keys.items()})]
         for step in self.steps:
@@ -125,7 +125,7 @@ class Preprocess(nn.Module):
                 if not step.invertible and step.acts_on(key):
                     raise ConfigError(
                         f"train.preprocess: actions are relative to observation '{key}', but step "
-                        f"'{step.name or 'obs_clip'}' does not keep its values; wanted only steps that do"
+                        f"'{step.name or 'obs_clip'}' does not keep its values; expected only steps that do"
                     )
         return specs
 
@@ -138,7 +138,7 @@ class Preprocess(nn.Module):
         modalities: Mapping[str, str],
         action_dims: Mapping[str, int],
     ) -> Self:
-        """Without normalization."""
+        """Build a pipeline without normalization."""
         return cls(raw_shapes, modalities, action_dims)
 
     @classmethod
@@ -148,7 +148,7 @@ class Preprocess(nn.Module):
         modalities: Mapping[str, str],
         action_dims: Mapping[str, int],
     ) -> Self:
-        """Without normalization, from the shapes that networks see: images (C, H, W)."""
+        """Build a pipeline without normalization, from the shapes that networks see: images (C, H, W)."""
         raw = {key: raw_shape_of(shape, modalities[key], key) for key, shape in obs_shapes.items()}
         return cls(raw, modalities, action_dims)
 
@@ -165,7 +165,7 @@ class Preprocess(nn.Module):
         obs_clip: float | None = None,
         steps: Sequence[Mapping[str, Any]] = (),
     ) -> Self:
-        """Pipeline with shapes and names, for :meth:`fit`; arguments as in :meth:`from_statistics`."""
+        """Build a pipeline with shapes and names, for :meth:`fit`; arguments as in :meth:`from_statistics`."""
         layout = ActionLayout.from_config(action_dims, action_config or {})
         modes: dict[str, str | None] = {}
         for name, action_key in layout.keys.items():
@@ -194,7 +194,7 @@ class Preprocess(nn.Module):
         steps: Sequence[Mapping[str, Any]] = (),
         samples: Samples | None = None,
     ) -> Self:
-        """Pipeline fitted to data.
+        """Build a pipeline fitted to data.
 
         Args:
             raw_shapes: shape of one step of each observation key as stored.
@@ -209,7 +209,7 @@ class Preprocess(nn.Module):
             unit_range_keys: images that are not normalized further and stay in [0, 1].
             obs_clip: see the class.
             steps: see the class.
-            samples: windows of the data, for statistics of what ``steps`` have changed.
+            samples: windows of the data, for statistics of values that ``steps`` have changed.
         """
         pipeline = cls.unfitted(
             raw_shapes,
@@ -225,11 +225,11 @@ class Preprocess(nn.Module):
         return pipeline
 
     def fit(self, statistics: Statistics, samples: Samples | None = None) -> None:
-        """Fit each step to what comes into it.
+        """Fit each step to its input.
 
         Args:
             statistics: of the data.
-            samples: windows of the data, for the statistics of what earlier steps have changed.
+            samples: windows of the data, for statistics of values that earlier steps have changed.
         """
         for number, (step, spec) in enumerate(zip(self.steps, self._specs[:-1], strict=True)):
             step.fit(statistics_before(self.steps, number, spec.actions, statistics, samples))
@@ -240,11 +240,11 @@ class Preprocess(nn.Module):
     def prepare_obs(
         self, raw: Mapping[str, Tensor | np.ndarray[Any, Any]], keys: Iterable[str] | None = None
     ) -> dict[str, Tensor]:
-        """Network inputs from raw observations.
+        """Prepare raw observations as inputs of networks.
 
         Args:
             raw: (*B, ...) arrays or tensors with the same leading dimensions; other keys are ignored.
-            keys: the keys wanted, all of them by default.
+            keys: the requested keys, all of them by default.
 
         Returns:
             (*B, ...) float32 tensors on the module's device, which may share one storage.
@@ -273,13 +273,13 @@ class Preprocess(nn.Module):
             shape = self.raw_shapes[key]
             if key not in raw:
                 raise UserError(
-                    f"observation '{key}' is missing; wanted {', '.join(keys)}, "
+                    f"observation '{key}' is missing; expected {', '.join(keys)}, "
                     f"got {', '.join(raw) or 'nothing'}"
                 )
             got = raw[key].shape
             if got[len(got) - len(shape) :] != shape:
                 raise UserError(
-                    f"observation '{key}' has shape {tuple(got)}; wanted (..., "
+                    f"observation '{key}' has shape {tuple(got)}; expected (..., "
                     f"{', '.join(map(str, shape))}) with modality '{self.modalities[key]}'"
                 )
 
@@ -313,7 +313,7 @@ class Preprocess(nn.Module):
     def _packed(
         self, keys: Sequence[str]
     ) -> tuple[tuple[str, ...], list[Callable[[Tensor], Tensor]]]:
-        """The vectors among these that all their steps can prepare side by side, and functions of these steps."""
+        """Return the vectors among these that all steps can prepare side by side, and functions of these steps."""
         together: list[Callable[[Tensor], Tensor]] = []
         for step in self.steps[1:]:  # the layout of a vector is done by joining it to the others
             acted_on = [key for key in keys if step.acts_on(key)]
@@ -326,14 +326,14 @@ class Preprocess(nn.Module):
         return tuple(keys), together
 
     def unnormalize_obs(self, key: str, value: Tensor) -> Tensor:
-        """A prepared observation ``(*B, ...)`` in the units of the data; images stay (C, H, W) in [0, 1]."""
+        """Convert a prepared observation ``(*B, ...)`` to the units of the data; images stay (C, H, W) in [0, 1]."""
         for step in reversed(self.steps):
             if step.acts_on(key):
                 value = step.inverse_obs(key, value)
         return value
 
     def normalize_obs(self, key: str, value: Tensor) -> Tensor:
-        """The inverse of :meth:`unnormalize_obs`, within the limits of :meth:`prepare_obs`."""
+        """Invert :meth:`unnormalize_obs`, within the limits of :meth:`prepare_obs`."""
         value = value.clone()
         for step in self.steps[1:]:
             if step.acts_on(key):
@@ -341,19 +341,19 @@ class Preprocess(nn.Module):
         return value
 
     def set_obs_normalization(self, key: str, offset: Tensor, scale: Tensor) -> None:
-        """Another offset and scale of an observation, shaped like one step, or per channel of an image."""
+        """Set offset and scale of an observation, shaped like one step, or per channel of an image."""
         self.normalization.set_obs(key, offset, scale)
         self._refresh()
 
     # ---- actions ---------------------------------------------------------------------------------
 
     def normalize_actions(self, actions: Tensor, obs: Observations | None = None) -> Tensor:
-        """Actions ``(*B, D)`` as stored to what networks predict, ``(*B, A)`` float32 on the module's device.
+        """Convert stored actions ``(*B, D)`` to the networks' targets, ``(*B, A)`` float32 on the module's device.
 
         Args:
             actions: of one step, (B, D), or of several, (B, T, D).
             obs: prepared observations that have :attr:`reference_keys`, of the step at which the actions begin
-                (B, ...), or of each step (B, T, ...); not looked at where actions are not relative.
+                (B, ...), or of each step (B, T, ...); ignored where actions are not relative.
 
         Raises:
             UserError: actions are relative to an observation that is not given.
@@ -365,14 +365,14 @@ class Preprocess(nn.Module):
         return actions
 
     def unnormalize_actions(self, actions: Tensor, obs: Observations | None = None) -> Tensor:
-        """What networks predict, ``(*B, A)``, to what the robot takes; ``obs`` as in :meth:`normalize_actions`."""
+        """Convert predictions ``(*B, A)`` to the robot's actions; ``obs`` as in :meth:`normalize_actions`."""
         reference = self._reference(obs)
         for step in reversed(self._action_steps):
             actions = step.inverse_actions(actions, reference)
         return actions
 
     def rebase_actions(self, actions: Tensor, old: Observations, new: Observations) -> Tensor:
-        """What networks predict, relative to one observation, as the same actions relative to another."""
+        """Convert predictions relative to one observation to the same actions relative to another."""
         if not self.reference_keys:
             return actions
         # Rotations stay as they are learned; limits are for what is learned, not for what is executed.
@@ -389,7 +389,7 @@ class Preprocess(nn.Module):
         return actions
 
     def _reference(self, obs: Observations | None) -> Observations:
-        """Observations that actions are relative to, in the units of the data."""
+        """Return the observations that actions are relative to, in the units of the data."""
         if not self.reference_keys:
             return {}
         missing = [key for key in self.reference_keys if key not in (obs or {})]
@@ -397,7 +397,7 @@ class Preprocess(nn.Module):
             step = next(step for step in self.steps if step.references)
             raise UserError(
                 f"step '{step.name}': actions are relative to observation '{missing[0]}', but no observation was given "
-                "with them: wanted the prepared observation of the step at which they begin"
+                "with them: expected the prepared observation of the step at which they begin"
             )
         return {key: self.unnormalize_obs(key, obs[key]) for key in self.reference_keys}
 
@@ -405,27 +405,27 @@ class Preprocess(nn.Module):
 
     @property
     def action_dim(self) -> int:
-        """Numbers that networks predict."""
+        """Number of values that networks predict for an action."""
         return sum(self._specs[-1].actions.values())
 
     @property
     def offset(self) -> Tensor:
-        """Of all observations, one after the other."""
+        """Offset of all observations, one after the other."""
         return self.normalization.offset
 
     @property
     def scale(self) -> Tensor:
-        """Of all observations, one after the other."""
+        """Scale of all observations, one after the other."""
         return self.normalization.scale
 
     @property
     def action_offset(self) -> Tensor:
-        """Of the action."""
+        """Offset of the action."""
         return self.normalization.action_offset
 
     @property
     def action_scale(self) -> Tensor:
-        """Of the action."""
+        """Scale of the action."""
         return self.normalization.action_scale
 
     @property
@@ -440,13 +440,13 @@ class Preprocess(nn.Module):
 
     @property
     def chosen_steps(self) -> list[PreprocessStep]:
-        """The steps of ``train.preprocess``."""
+        """Steps of ``train.preprocess``."""
         return [step for step in self.steps if step.name]
 
     # ---- saving ----------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as tensors on the CPU, numbers, strings, lists and dicts."""
+        """Return everything, as tensors on the CPU, numbers, strings, lists and dicts."""
         obs = {
             key: {
                 "raw_shape": list(shape),
@@ -486,7 +486,7 @@ class Preprocess(nn.Module):
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`, on the CPU, also of earlier versions.
+        """Build the pipeline from the result of :meth:`to_dict`, on the CPU, also of earlier versions.
 
         Raises:
             CheckpointError: a later version wrote it.
@@ -525,7 +525,7 @@ class Preprocess(nn.Module):
     # ---- buffers ---------------------------------------------------------------------------------
 
     def _refresh(self) -> None:
-        """Look at the buffers anew; to be called whenever they change."""
+        """Update the plans from the buffers; to be called whenever they change."""
         self._plans: dict[tuple[str, ...] | None, _Plan] = {}
         normalization = self.normalization
         normalization.refresh()
@@ -555,7 +555,7 @@ def _affine_dict(offset: Tensor, scale: Tensor) -> dict[str, Tensor]:
 
 
 def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.device) -> Tensor:
-    """Vectors ``(*B, D)`` side by side, as a float32 tensor."""
+    """Join vectors ``(*B, D)`` side by side, as a float32 tensor."""
     if all(isinstance(value, np.ndarray) for value in values):
         arrays: Any = values
         joined = np.concatenate(arrays, axis=-1, dtype=np.float32, casting="same_kind")

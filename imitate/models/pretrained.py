@@ -28,7 +28,7 @@ _WAYS = (
 
 
 def pretrained_weights(source: bool | str, torchvision_name: str) -> tuple[Weights, str]:
-    """The weights, by torchvision's names, and where they are from in words.
+    """Return the weights, by torchvision's names, and their origin in words.
 
     Args:
         source: true for ImageNet's weights by torchvision, or a path.
@@ -70,7 +70,7 @@ def fill(trunk: nn.Module, weights: Weights, source: str) -> None:
             value.copy_(given)
         else:
             raise ConfigError(
-                f"{_KEY}: '{name}' in {source} is {tuple(given.shape)}, but {type(trunk).__name__} wants "
+                f"{_KEY}: '{name}' in {source} is {tuple(given.shape)}, but {type(trunk).__name__} needs "
                 f"{tuple(value.shape)}; take weights of that network"
             )
     unknown = [n for n in weights if n not in state and not _left_out(n)]
@@ -119,12 +119,12 @@ def _read(path: Path) -> Mapping[str, Any]:
     except (RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
         raise ConfigError(f"{_KEY}: {path} cannot be read ({_first_line(error)})") from error
     if not isinstance(content, Mapping):
-        raise ConfigError(f"{_KEY}: {path} holds a {type(content).__name__}; wanted a state_dict")
+        raise ConfigError(f"{_KEY}: {path} holds a {type(content).__name__}; expected a state_dict")
     return content
 
 
 def read_safetensors(path: Path) -> Weights:
-    """Tensors of a .safetensors file: the length of a JSON header, the header, the data.
+    """Read the tensors of a .safetensors file: the length of a JSON header, the header, the data.
 
     Raises:
         ValueError: the file is cut short, or has a number format that is none of weights.
@@ -148,14 +148,14 @@ def read_safetensors(path: Path) -> Weights:
 
 
 def _by_torchvisions_names(content: Mapping[str, Any], path: Path) -> Weights:
-    """Weights by torchvision's names, without a prefix such as R3M's ``r3m: module.convnet.``."""
+    """Return the weights by torchvision's names, without a prefix such as R3M's ``r3m: module.convnet.``."""
     for wrapper in ("state_dict", "model", "r3m"):
         if isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
     firsts = [name for name in content if name.endswith(_FIRST) and ".layer" not in f".{name}"]
     if len(firsts) != 1:
         raise ConfigError(
-            f"{_KEY}: {path} has {len(firsts)} weights named '{_FIRST}' at the start of a network, wanted one; "
+            f"{_KEY}: {path} has {len(firsts)} weights named '{_FIRST}' at the start of a network, expected one; "
             "its names must be torchvision's"
         )
     prefix = firsts[0].removesuffix(_FIRST)

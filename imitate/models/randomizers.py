@@ -26,7 +26,7 @@ CACHED_IMAGES = 16
 
 
 class Randomizer(nn.Module, ABC):
-    """Changes the input of a network in training; it may make several versions of each sample.
+    """Random change of a network's input in training; it may make several versions of each sample.
 
     Args:
         output_shape: of one sample.
@@ -52,7 +52,7 @@ class Randomizer(nn.Module, ABC):
 
         Args:
             x: the samples.
-            steps: so many neighbours in ``x`` are one window.
+            steps: number of neighbours in ``x`` that are one window.
         """
         return self.randomize(x, steps) if self.training else self.evaluate(x)
 
@@ -71,7 +71,7 @@ class Randomizer(nn.Module, ABC):
         return features.view(-1, self.num_versions, features.shape[-1]).mean(1)
 
     def draws(self, x: Tensor, steps: int) -> Tensor:
-        """A random number in [0, 1) for each version of each sample: ``(B n,)``."""
+        """Draw a random number in [0, 1) for each version of each sample: ``(B n,)``."""
         if not self.shared_over_time or steps == 1:
             return torch.rand(len(x) * self.num_versions, device=x.device)
         windows = torch.rand(len(x) // steps, 1, self.num_versions, device=x.device)
@@ -86,7 +86,7 @@ class CropRandomizer(Randomizer):
         crop_height: rows of a crop.
         crop_width: columns of a crop.
         num_crops: crops of each image in training.
-        pos_enc: two more channels tell where in the image a pixel was.
+        pos_enc: add two channels with the pixel's coordinates in the image.
         shared_over_time: all steps of a window are cropped at one place.
     """
 
@@ -193,7 +193,8 @@ def _factors(name: str, amount: float | tuple[float, float] | None) -> tuple[flo
     )
     if not 0 <= low <= high:
         raise ConfigError(
-            f"obs_randomizer_kwargs.{name} is {amount}; wanted a number, at least 0, or [least, most], both at least 0"
+            f"obs_randomizer_kwargs.{name} is {amount}; expected a number, at least 0, or [least, most], both at "
+            "least 0"
         )
     return (low, high)
 
@@ -204,13 +205,13 @@ def _turns(amount: float | tuple[float, float] | None) -> tuple[float, float] | 
     low, high = (-amount, amount) if isinstance(amount, int | float) else amount
     if not -0.5 <= low <= high <= 0.5:
         raise ConfigError(
-            f"obs_randomizer_kwargs.hue is {amount}; wanted a number from 0 to 0.5, or [least, most] from -0.5 to 0.5"
+            f"obs_randomizer_kwargs.hue is {amount}; expected a number from 0 to 0.5, or [least, most] from -0.5 to 0.5"
         )
     return (low, high)
 
 
 class GaussianNoiseRandomizer(Randomizer):
-    """Adds Gaussian noise in training.
+    """Gaussian noise, added in training.
 
     Args:
         input_shape: of one sample.
@@ -241,7 +242,7 @@ class GaussianNoiseRandomizer(Randomizer):
 
 
 def crops_at(x: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
-    """Crops of ``(B, C, H, W)`` with the given first rows and columns ``(B n,)``: ``(B n, C, height, width)``.
+    """Return crops of ``(B, C, H, W)`` with the given first rows and columns ``(B n,)``: ``(B n, C, height, width)``.
 
     n neighbouring places belong to the same image.
     """

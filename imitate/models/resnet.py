@@ -142,7 +142,7 @@ class ResNet(nn.Module):
         super().__init__()
         if lr_scale <= 0:
             raise ConfigError(
-                f"backbone_kwargs.lr_scale is {lr_scale}; wanted more than 0 (or freeze, for weights that stay)"
+                f"backbone_kwargs.lr_scale is {lr_scale}; expected more than 0 (or freeze, for weights that stay)"
             )
         if freeze and not pretrained and load_pretrained:
             warnings.warn(

@@ -48,7 +48,7 @@ class RNN(nn.Module):
         self.output_dim = hidden_dim * (2 if bidirectional else 1)
 
     def initial_state(self, batch_size: int) -> RNNState:
-        """Zeros, for B sequences that begin."""
+        """Return zeros, for B sequences that begin."""
         weight: Tensor = self.nets.all_weights[0][0]
         layers = self.num_layers * (2 if self.bidirectional else 1)
         zeros = weight.new_zeros(batch_size, layers, self.hidden_dim)
@@ -76,7 +76,7 @@ class RNN(nn.Module):
         return y, {k: s.transpose(0, 1) for k, s in zip(names, tensors, strict=True)}
 
     def state_after(self, x: Tensor, lengths: Tensor, state: RNNState) -> RNNState:
-        """The state after the first steps of windows, of which each has a number of its own.
+        """Return the state after the first steps of windows, each with its own number of steps.
 
         Args:
             x: (B, T, input_dim).

@@ -61,16 +61,16 @@ class ScanCore(nn.Module):
 def _convolutions(
     input_shape: Shape, conv_kwargs: Mapping[str, Any], activation: str | None
 ) -> tuple[nn.Sequential, Shape]:
-    """The layers, and the shape of their output."""
+    """Build the layers; return them with the shape of their output."""
     for name in conv_kwargs:
         if name not in _PER_LAYER:
             raise ConfigError(f"conv_kwargs: unknown key '{name}'; {nearest(name, _PER_LAYER)}")
     if activation not in ("relu", None):
-        raise ConfigError(f"conv_activation: unknown '{activation}'; wanted 'relu' or null")
+        raise ConfigError(f"conv_activation: unknown '{activation}'; expected 'relu' or null")
     options = {**_DEFAULTS, **conv_kwargs}
     if len({len(values) for values in options.values()}) != 1:
         lengths = ", ".join(f"{name} {len(values)}" for name, values in options.items())
-        raise ConfigError(f"conv_kwargs: all lists want one entry per layer, got {lengths}")
+        raise ConfigError(f"conv_kwargs: all lists need one entry per layer, got {lengths}")
     channels, length = input_shape
     layers: list[nn.Module] = []
     for values in zip(*options.values(), strict=True):

@@ -23,7 +23,7 @@ class SinusoidalEmbedding(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         if dim < 4 or dim % 2:
-            raise ConfigError(f"step embedding: got {dim} features; wanted an even number from 4")
+            raise ConfigError(f"step embedding: got {dim} features; expected an even number from 4")
         self.dim = dim
 
     def forward(self, step: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class SinusoidalEmbedding(nn.Module):
 
 
 def step_encoder(dim: int, output_dim: int) -> nn.Sequential:
-    """Embedding of the step and two layers over it: ``(*B)`` to ``(*B, output_dim)``."""
+    """Build the embedding of the step and two layers over it: ``(*B)`` to ``(*B, output_dim)``."""
     return nn.Sequential(
         SinusoidalEmbedding(dim),
         nn.Linear(dim, dim * 4),
@@ -46,6 +46,6 @@ def step_encoder(dim: int, output_dim: int) -> nn.Sequential:
 
 
 def steps_like(step: Tensor | float, sample: Tensor) -> Tensor:
-    """The step of each row of ``sample`` (B, ...) as a float tensor (B,), from one number or (B,)."""
+    """Return the step of each row of ``sample`` (B, ...) as a float tensor (B,), from one number or (B,)."""
     steps = torch.as_tensor(step, dtype=torch.float32, device=sample.device)
     return steps.expand(sample.shape[0])

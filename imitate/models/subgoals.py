@@ -1,4 +1,4 @@
-"""Networks that predict an observation ahead, a subgoal: the mean one, or one of those that are possible.
+"""Networks that predict an observation ahead, a subgoal: the mean one, or a sample.
 
 Names of the weights beside robomimic's, of its ``goal_network``:
 
@@ -29,7 +29,7 @@ from imitate.models.vae import VAE
 
 
 class SubgoalNetwork(nn.Module):
-    """The mean subgoal.
+    """Network of the mean subgoal.
 
     Args:
         encoder: of observation and goal.
@@ -90,14 +90,14 @@ class SubgoalVAE(nn.Module):
     def sample_prior(
         self, obs: Obs, goal: Obs | None, number: int, generator: torch.Generator | None = None
     ) -> Tensor:
-        """(B, N, Z) latents that are possible."""
+        """Sample (B, N, Z) latents of the prior."""
         condition = self.encoder(obs, goal).unsqueeze(1).expand(-1, number, -1)
         return self.vae.sample_prior(condition, generator)
 
     def sample(
         self, obs: Obs, goal: Obs | None, number: int, generator: torch.Generator | None = None
     ) -> Obs:
-        """{key: (B, N, *shape)} subgoals that are possible."""
+        """Sample subgoals {key: (B, N, *shape)}."""
         condition = self.encoder(obs, goal).unsqueeze(1).expand(-1, number, -1)
         return self._decoded(self.vae.sample_prior(condition, generator), condition)
 
@@ -106,12 +106,12 @@ class SubgoalVAE(nn.Module):
 
 
 def _sizes(shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Values of each key, by the name of its head."""
+    """Return the number of values of each key, by the name of its head."""
     return {_head(key): math.prod(shapes[key]) for key in sorted(shapes)}
 
 
 def _shaped(parts: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> Obs:
-    """Vectors (*B, D) by the name of their head to {key: (*B, *shape)}."""
+    """Convert vectors (*B, D) by the name of their head to {key: (*B, *shape)}."""
     return {
         key: (part := parts[_head(key)]).reshape(*part.shape[:-1], *shape)
         for key, shape in shapes.items()

@@ -21,7 +21,7 @@ class TokenCore(nn.Module):
     def __init__(self, input_shape: Shape, vocabulary: int = 4096, dim: int = 64) -> None:
         super().__init__()
         if len(input_shape) != 1:
-            raise ConfigError(f"TokenCore: tokens have shape {input_shape}; wanted a vector (L,)")
+            raise ConfigError(f"TokenCore: tokens have shape {input_shape}; expected a vector (L,)")
         self.vectors = nn.EmbeddingBag(vocabulary, dim, mode="mean", padding_idx=0)
         self.output_shape = (dim,)
 

@@ -15,7 +15,7 @@ from imitate.models.observation import ObservationEncoder
 class ObservationTokens(nn.Module):
     """Tokens of the last frames of an observation.
 
-    The vectors that go in as they are make one token together. Each key that has a network makes one token, or where
+    The vectors without a network make one token together. Each key that has a network makes one token, or where
     its features are a map ``(C, H, W)`` (no pooling, not flattened) one per cell. A token's position is learned per
     frame and key; cells have DETR's sines of their row and column besides.
 
@@ -63,7 +63,7 @@ class ObservationTokens(nn.Module):
         return self.encoder.features(obs)
 
     def state_of(self, features: Mapping[str, Tensor]) -> Tensor | None:
-        """The vectors that go in as they are, joined, ``(B, F, state_dim)``; None where there are none."""
+        """Join the vectors without a network,  ``(B, F, state_dim)``; None where there are none."""
         if not self.vectors:
             return None
         return torch.cat([features[key] for key in self.vectors], dim=-1)

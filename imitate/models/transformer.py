@@ -1,4 +1,4 @@
-"""A GPT over the steps of a window: each step sees itself and the steps before it.
+"""GPT over the steps of a window: each step sees itself and the steps before it.
 
 Radford et al. 2019 (GPT-2): LayerNorm before each sublayer. Names of the weights are those of robomimic's
 transformer, so that its checkpoints fit.
@@ -60,13 +60,13 @@ class CausalSelfAttention(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values: ``(B, T, E)`` to ``(B, heads, T, head_dim)`` each."""
+        """Compute queries, keys and values: ``(B, T, E)`` to ``(B, heads, T, head_dim)`` each."""
         qkv = self.nets["qkv"](x).unflatten(-1, (3, self.num_heads, self.head_dim))
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         return q, k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Result of the sublayer, ``(B, T, E)``; without a mask each step sees all before it."""
+        """Compute the result of the sublayer, ``(B, T, E)``; without a mask each step sees all before it."""
         dropout = self.attn_dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=mask is None)
         y = self.nets["output"](y.transpose(1, 2).flatten(2))
@@ -115,7 +115,7 @@ class SelfAttentionBlock(nn.Module):
         return self.finish(x, self.attention.attend(q, k, v, mask))
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Both residual sums, ``(B, T, E)``."""
+        """Compute both residual sums, ``(B, T, E)``."""
         x = x + attended
         return x + cast(Tensor, self.nets["mlp"](self.nets["ln2"](x)))
 
@@ -125,7 +125,7 @@ class GPTBackbone(nn.Module):
 
     **The window.** With rotary positions a step sees itself and the ``context_length - 1`` steps before it,
     in sequences of any length. :meth:`step` computes the same, one step at a time, from a cache. Over several
-    layers what reaches a step comes from further back than the window, through the steps between; so the
+    layers the input of a step comes from further back than the window, through the steps between; so the
     cache equals the masked pass over the whole sequence so far, and not a pass over the last window alone.
     Train on windows longer than ``context_length`` for steps of that kind.
 
@@ -191,7 +191,7 @@ class GPTBackbone(nn.Module):
         return cast(list[SelfAttentionBlock], list(cast(nn.Sequential, self.nets["transformer"])))
 
     def forward(self, x: Tensor, pad_mask: Tensor | None = None) -> Tensor:
-        """Over a whole sequence.
+        """Compute features over a whole sequence.
 
         Args:
             x: (B, T, E).
@@ -211,7 +211,7 @@ class GPTBackbone(nn.Module):
         return cast(Tensor, self.nets["output_ln"](x))
 
     def check_length(self, num_steps: int) -> None:
-        """Refuse a sequence that the positions do not reach."""
+        """Refuse a sequence longer than the positions."""
         if self.rotation is None and num_steps > self.context_length:
             raise ConfigError(
                 f"transformer: a window of {num_steps} steps, longer than context_length {self.context_length}; "
@@ -232,7 +232,7 @@ class GPTBackbone(nn.Module):
         return ((mask & pad_mask.bool().unsqueeze(1)) | own).unsqueeze(1)
 
     def initial_cache(self, batch_size: int) -> KVCache:
-        """The cache before the first step, on the device of the weights."""
+        """Return the cache before the first step, on the device of the weights."""
         if self.rotation is None or not self.causal:
             raise ConfigError(
                 "transformer: a cache needs rotary positions and causal attention; otherwise a step's features change "
@@ -356,7 +356,7 @@ class CausalTransformer(nn.Module):
         return cast(Tensor, self.backbone(self._normalized(embedded), pad_mask))
 
     def initial_cache(self, batch_size: int) -> KVCache:
-        """The cache before the first step."""
+        """Return the cache before the first step."""
         return self.backbone.initial_cache(batch_size)
 
     def step(self, x: Tensor, cache: KVCache) -> tuple[Tensor, KVCache]:

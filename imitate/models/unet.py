@@ -190,7 +190,7 @@ class ConditionalUnet1D(nn.Module):
         factor = 2 ** (self.num_levels - 1)
         if steps % factor:
             raise ConfigError(
-                f"U-Net: a chunk of {steps} steps cannot be halved {self.num_levels - 1} times; wanted a multiple of "
+                f"U-Net: a chunk of {steps} steps cannot be halved {self.num_levels - 1} times; expected a multiple of "
                 f"{factor} (nearest {max(factor, round(steps / factor) * factor)}), or fewer down_dims"
             )
 
@@ -267,16 +267,16 @@ def _levels(modules: nn.ModuleList) -> list[_Level]:
 
 def _check_sizes(down_dims: Sequence[int], kernel_size: int, n_groups: int) -> None:
     if not down_dims:
-        raise ConfigError("U-Net: down_dims is empty; wanted the channels of one level or more")
+        raise ConfigError("U-Net: down_dims is empty; expected the channels of one level or more")
     if kernel_size % 2 == 0:
-        raise ConfigError(f"U-Net: kernel_size is {kernel_size}; wanted an odd number")
+        raise ConfigError(f"U-Net: kernel_size is {kernel_size}; expected an odd number")
     wrong = [dim for dim in down_dims if dim % n_groups]
     if wrong:
         raise ConfigError(
             f"U-Net: n_groups is {n_groups}, which does not divide {wrong[0]} of down_dims {list(down_dims)}; "
-            f"wanted a divisor of each"
+            f"expected a divisor of each"
         )
     if down_dims[0] % 8:
         raise ConfigError(
-            f"U-Net: down_dims begins with {down_dims[0]}; wanted a multiple of 8, the groups of the last block"
+            f"U-Net: down_dims begins with {down_dims[0]}; expected a multiple of 8, the groups of the last block"
         )

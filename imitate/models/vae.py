@@ -45,7 +45,7 @@ class VAE(nn.Module):
         latent: posterior family and prior.
         encoder_layer_dims: hidden layers of the encoder.
         decoder_layer_dims: hidden layers of the decoder.
-        decoder_is_conditioned: the decoder sees s (robomimic's does whatever this key says).
+        decoder_is_conditioned: the decoder sees s (robomimic's does in any case).
         reconstruction_sum_across_elements: sum the squared error over action dimensions, rather than
             average it.
         output_dims: size of each vector that is reconstructed, where it is not an action; these are not squashed, and
@@ -85,7 +85,7 @@ class VAE(nn.Module):
         config: Any,
         output_dims: Mapping[str, int] | None = None,
     ) -> Self:
-        """As the section ``algo.vae`` describes it. Raises ConfigError for what does not go together."""
+        """Build the VAE of section ``algo.vae``; raise ConfigError for contradicting settings."""
         if not (config.decoder.is_conditioned or config.prior.is_conditioned):
             raise ConfigError(
                 "algo.vae: decoder.is_conditioned and prior.is_conditioned are both false, so that "
@@ -103,32 +103,32 @@ class VAE(nn.Module):
         )
 
     def encode(self, actions: Tensor, condition: Tensor) -> Params:
-        """Parameters of the posterior: ``mean`` and ``logvar`` (B, Z), or ``logit`` (B, L C)."""
+        """Compute the parameters of the posterior: ``mean`` and ``logvar`` (B, Z), or ``logit`` (B, L C)."""
         posterior: Params = self.encoder(torch.cat([actions, condition], dim=-1))
         return posterior
 
     def decode(self, z: Tensor, condition: Tensor) -> Tensor:
-        """Latents (B, Z) to actions (B, A), squashed by tanh."""
+        """Decode latents (B, Z) to actions (B, A), squashed by tanh."""
         return self.decode_parts(z, condition)["action"].tanh()
 
     def decode_parts(self, z: Tensor, condition: Tensor) -> Params:
-        """Latents (*B, Z) to the vectors (*B, D) of the decoder, by name."""
+        """Decode latents (*B, Z) to the vectors (*B, D) of the decoder, by name."""
         inputs = torch.cat([z, condition], dim=-1) if self.decoder_is_conditioned else z
         parts: Params = self.decoder(inputs)
         return parts
 
     def sample_prior(self, condition: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """(B, Z) latents for (B, D) conditions."""
+        """Sample (B, Z) latents for (B, D) conditions."""
         return self.latent.sample_prior(condition, generator)
 
     def act(self, condition: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Actions (B, A) from latents of the prior."""
+        """Return actions (B, A) from latents of the prior."""
         return self.decode(self.sample_prior(condition, generator), condition)
 
     def forward(
         self, actions: Tensor, condition: Tensor, generator: torch.Generator | None = None
     ) -> VAEOutput:
-        """Encode, sample, decode; the terms of the evidence lower bound, unreduced over the batch."""
+        """Encode, sample, decode; return the terms of the evidence lower bound, unreduced over the batch."""
         posterior = self.encode(actions, condition)
         z = self.latent.sample_posterior(posterior, generator)
         reconstruction = self.decode(z, condition)
@@ -142,14 +142,14 @@ class VAE(nn.Module):
         )
 
     def set_gumbel_temperature(self, temperature: float) -> None:
-        """Temperature of the Gumbel-softmax; other latents have none, and for them it is an error."""
+        """Set the temperature of the Gumbel-softmax; other latents have none, and for them it is an error."""
         if not isinstance(self.latent, CategoricalLatent):
             raise TypeError(f"{type(self.latent).__name__} has no temperature")
         self.latent.temperature = temperature
 
 
 def make_latent(condition_dim: int, config: Any) -> Latent:
-    """The latent that section ``algo.vae`` describes."""
+    """Build the latent of section ``algo.vae``."""
     prior, clip = config.prior, config.latent_clip
     if prior.use_gmm and prior.use_categorical:
         raise ConfigError("algo.vae.prior: use_gmm and use_categorical exclude each other")

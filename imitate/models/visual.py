@@ -164,7 +164,7 @@ class VisualCoreLanguageConditioned(VisualCore):
 def make_linear(
     shape: Shape, flatten: bool, feature_dimension: int | None
 ) -> tuple[nn.Module, Shape]:
-    """The linear map after pooling, and the shape of its output."""
+    """Build the linear map after pooling; return it with the shape of its output."""
     if feature_dimension is None:
         return nn.Identity(), (math.prod(shape),) if flatten else shape
     if not flatten:

@@ -22,16 +22,16 @@ class Quantized(NamedTuple):
     vectors: Tensor
     """(B, D), the sum of the chosen codes; gradients pass to the input as if it were the input."""
     codes: Tensor
-    """(B, L) which code of each layer."""
+    """(B, L) indices of the code of each layer."""
     commitment: Tensor
-    """(B,) mean squared distance of what each layer was given to its code, summed over layers."""
+    """(B,) mean squared distance of each layer's input to its code, summed over layers."""
 
 
 class ResidualVQ(nn.Module):
     """Codebooks in layers: each quantizes what the layers before it left over.
 
     All state lies in buffers, and randomness comes from torch's default generator, so that a resumed
-    training goes on exactly.
+    training continues exactly.
 
     Args:
         dim: D.
@@ -97,7 +97,7 @@ class ResidualVQ(nn.Module):
         return Quantized(x + (total - x).detach(), torch.stack(codes, -1), commitment)
 
     def lookup(self, codes: Tensor) -> Tensor:
-        """Sum of the codes: ``(*B, L)`` to ``(*B, D)``."""
+        """Return the sum of the codes: ``(*B, L)`` to ``(*B, D)``."""
         layers = torch.arange(self.num_layers, device=codes.device)
         return self.codebooks[layers, codes].sum(-2)
 
@@ -114,7 +114,7 @@ class ResidualVQ(nn.Module):
         counts.lerp_(members.sum(0), 1.0 - self.decay)
         sums.lerp_(members.T @ x, 1.0 - self.decay)
         dead = counts < self.revive_below
-        # Drawn each time, needed or not: nothing waits for the device.
+        # Sampled each time, needed or not: nothing waits for the device.
         error = (x - self.codebooks[layer][index]).square().sum(-1)
         donors = x[_draw(error, self.num_codes)]
         counts.copy_(torch.where(dead, 1.0, counts))
@@ -143,7 +143,7 @@ class ResidualVQ(nn.Module):
 
 
 def _draw(weights: Tensor, count: int) -> Tensor:
-    """Indices of (B,) drawn with probabilities in proportion to the weights, (count,); evenly if all are 0."""
+    """Sample indices (count,) of (B,) in proportion to the weights; uniformly if all are 0."""
     waits = weights.new_empty(count, len(weights)).exponential_()
     floor = torch.finfo(weights.dtype).tiny
     return (weights.clamp(min=floor) / waits.clamp(min=floor)).argmax(-1)
@@ -190,20 +190,20 @@ class ChunkAutoencoder(nn.Module):
             learn: let the codes follow; see :meth:`ResidualVQ.forward`.
 
         Returns:
-            the reconstruction (B, K, A), and what the quantizer gave.
+            the reconstruction (B, K, A), and the quantizer's result.
         """
         quantized: Quantized = self.quantizer(self.encoder(actions.flatten(-2)), learn)
         return self._decode(quantized.vectors), quantized
 
     @torch.no_grad()
     def encode(self, actions: Tensor) -> Tensor:
-        """Codes of chunks: ``(*B, K, A)`` to ``(*B, L)``."""
+        """Encode chunks as codes: ``(*B, K, A)`` to ``(*B, L)``."""
         latent = self.encoder(actions.flatten(-2))
         codes: Tensor = self.quantizer(latent.flatten(0, -2)).codes
         return codes.reshape(*latent.shape[:-1], -1)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Chunks of codes: ``(*B, L)`` to ``(*B, K, A)``."""
+        """Decode codes to chunks: ``(*B, L)`` to ``(*B, K, A)``."""
         return self._decode(self.quantizer.lookup(codes))
 
     def _decode(self, vectors: Tensor) -> Tensor:

@@ -128,7 +128,8 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
     """
     if config.experiment.epoch_every_n_steps is None:
         raise ConfigError(
-            "experiment.epoch_every_n_steps: is null, but there is no pass over data: set the environment steps of an epoch"
+            "experiment.epoch_every_n_steps: is null, but there is no pass over data: "
+            "set the environment steps of an epoch"
         )
     check_hindsight(config)
     _check_demonstrations(config)

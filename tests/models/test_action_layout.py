@@ -54,7 +54,7 @@ def test_a_format_alone_converts_nothing():
 
 
 def test_four_numbers_are_no_rotation():
-    with pytest.raises(ConfigError, match="the data have 4 numbers there; wanted 6, or 3"):
+    with pytest.raises(ConfigError, match="the data have 4 numbers there; expected 6, or 3"):
         ActionLayout.from_config({"rot": 4}, {"rot": AXIS_ANGLE})
 
 

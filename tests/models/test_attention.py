@@ -51,8 +51,8 @@ def test_causal_mask_by_hand():
     ("call", "words"),
     [
         (lambda: head_dim(10, 4), "4 heads do not divide 10"),
-        (lambda: rotary_table(3, 5), "5 features per head; wanted an even number"),
-        (lambda: sinusoidal_positions(3, 5), "5 features; wanted an even number"),
+        (lambda: rotary_table(3, 5), "5 features per head; expected an even number"),
+        (lambda: sinusoidal_positions(3, 5), "5 features; expected an even number"),
     ],
 )
 def test_impossible_sizes_are_refused(call, words):

@@ -148,5 +148,5 @@ def test_map_positions_by_hand():
 def test_impossible_sizes_are_refused():
     with pytest.raises(ConfigError, match="3 heads do not divide 16"):
         encoder(num_heads=3)
-    with pytest.raises(ConfigError, match="6 features; wanted a multiple of 4"):
+    with pytest.raises(ConfigError, match="6 features; expected a multiple of 4"):
         sinusoidal_positions_2d(2, 2, 6)

@@ -288,7 +288,7 @@ def test_converted_rotations_are_not_normalized():
 
 
 def test_statistics_of_another_size_are_refused():
-    with pytest.raises(UserError, match="'pos' has 2 values; wanted 3"):
+    with pytest.raises(UserError, match="'pos' has 2 values; expected 3"):
         Preprocess({"pos": (3,)}, {"pos": "low_dim"}, {}, {"pos": (torch.zeros(2), torch.ones(2))})
 
 

@@ -116,7 +116,7 @@ class Code:
     [
         (None, "there is no file"),
         (Code(), "could run code when loaded, and was refused"),
-        (torch.zeros(3), "holds a Tensor; wanted a state_dict"),
+        (torch.zeros(3), "holds a Tensor; expected a state_dict"),
         ({"a": torch.zeros(3)}, "has 0 weights named 'conv1.weight'"),
         ({"conv1.weight": torch.zeros(64, 3, 7, 7)}, "lacks 'bn1.weight', which ResNet18Conv has"),
         ({"conv1.weight": torch.zeros(64, 3, 3, 3)}, "is .64, 3, 3, 3., but ResNet18Conv wants"),

@@ -189,7 +189,7 @@ def test_layout_survives_copies_and_files():
 
 def test_chunk_that_cannot_be_halved():
     net = make()
-    with pytest.raises(ConfigError, match="10 steps cannot be halved 2 times; wanted a multiple"):
+    with pytest.raises(ConfigError, match="10 steps cannot be halved 2 times; expected a multiple"):
         net(torch.randn(1, 10, 3), 0, torch.randn(1, 5))
     net.check_horizon(12)
 
@@ -197,11 +197,11 @@ def test_chunk_that_cannot_be_halved():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"kernel_size": 4}, "kernel_size is 4; wanted an odd number"),
+        ({"kernel_size": 4}, "kernel_size is 4; expected an odd number"),
         ({"n_groups": 5}, "n_groups is 5, which does not divide 8"),
         ({"down_dims": ()}, "down_dims is empty"),
-        ({"down_dims": (4, 8)}, "begins with 4; wanted a multiple of 8"),
-        ({"diffusion_step_embed_dim": 15}, "got 15 features; wanted an even number"),
+        ({"down_dims": (4, 8)}, "begins with 4; expected a multiple of 8"),
+        ({"diffusion_step_embed_dim": 15}, "got 15 features; expected an even number"),
     ],
 )
 def test_impossible_sizes_are_refused(change, words):

@@ -293,7 +293,7 @@ class TestNotFinite:
         assert dict(policy.last_extras) == {}
 
     def test_words_are_no_numbers(self):
-        with pytest.raises(UserError, match="'vel' has dtype <U1; wanted numbers"):
+        with pytest.raises(UserError, match="'vel' has dtype <U1; expected numbers"):
             RolloutPolicy(make_algo())({"pos": np.zeros(3), "vel": np.array(["a", "b"])})
 
 
@@ -331,7 +331,7 @@ class TestImages:
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
     def test_floats_beyond_one_are_refused(self, policy, dtype):
-        with pytest.raises(UserError, match="'camera' has float.* to 255; wanted uint8 from 0 to"):
+        with pytest.raises(UserError, match="'camera' has float.* to 255; expected uint8 from 0 to"):
             policy(self.image(dtype))
         assert policy.state is None
 

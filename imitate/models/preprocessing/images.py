@@ -17,13 +17,13 @@ class Resize(PreprocessStep):
 
     Args:
         size: height and width in pixels.
-        antialias: average over all pixels that a smaller image's pixel covers, as image libraries do; False looks at
+        antialias: average over all pixels that a smaller image's pixel covers, as image libraries do; False uses
             the four nearest, as OpenCV does.
         observations: image keys; None: all of them.
     """
 
     invertible = False
-    keeps_statistics = True  # per channel, but for what interpolation smooths
+    keeps_statistics = True  # per channel, except for the smoothing by interpolation
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Resize(PreprocessStep):
     ) -> None:
         super().__init__()
         if len(size) != 2 or any(int(side) < 1 for side in size):
-            raise ConfigError(f"resize: size is {size}; wanted [height, width] in pixels")
+            raise ConfigError(f"resize: size is {size}; expected [height, width] in pixels")
         self.size = (int(size[0]), int(size[1]))
         self.antialias = bool(antialias)
         self._chosen = None if observations is None else tuple(observations)
@@ -46,11 +46,12 @@ class Resize(PreprocessStep):
             space = spec.space(key, self.name)
             if key not in images:
                 raise ConfigError(
-                    f"{self.name}: observation '{key}' is {space.modality}; wanted one of {', '.join(IMAGE_MODALITIES)}"
+                    f"{self.name}: observation '{key}' is {space.modality}; expected one of "
+                    f"{', '.join(IMAGE_MODALITIES)}"
                 )
         if not images:
             raise ConfigError(
-                f"{self.name}: no observation is an image; wanted one under rgb or depth"
+                f"{self.name}: no observation is an image; expected one under rgb or depth"
             )
         resized = images if self._chosen is None else self._chosen
         changed = {key: spec.obs[key].shape for key in resized}
@@ -63,7 +64,7 @@ class Resize(PreprocessStep):
         )
 
     def acts_on(self, key: str) -> bool:
-        """The chosen images that have another size."""
+        """Return true for the chosen images that have another size."""
         return key in self._resized
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
@@ -73,5 +74,5 @@ class Resize(PreprocessStep):
         return resized.view(*value.shape[:-2], *self.size)
 
     def inverse_obs(self, key: str, value: Tensor) -> Tensor:
-        """The image as it is: its units are the data's, its lost pixels do not come back."""
+        """Return the image as it is: its units are the data's, its lost pixels cannot be restored."""
         return value

@@ -1,4 +1,4 @@
-"""Statistics of values inside the pipeline, where steps before have changed those of the data."""
+"""Statistics of values inside the pipeline, after earlier steps have changed the data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sample(NamedTuple):
 
 
 Samples = Callable[[Collection[str]], Iterable[Sample]]
-"""Gives windows of the training data with these observations."""
+"""Function that returns windows of the training data with these observations."""
 
 
 def statistics_before(
@@ -40,14 +40,14 @@ def statistics_before(
     statistics: Statistics,
     samples: Samples | None,
 ) -> Statistics:
-    """Statistics of what comes into a step.
+    """Compute the statistics of a step's input.
 
     Args:
         steps: the pipeline.
         number: of the step.
         action_dims: numbers of each action key there.
         statistics: of the data.
-        samples: for keys that a step before has changed; None: there is no access to the data.
+        samples: for keys that an earlier step has changed; None: there is no access to the data.
     """
     measured = _Measured(steps[:number], action_dims, samples)
     return {
@@ -70,7 +70,7 @@ class _Measured:
         self._samples = samples
 
     def obs(self, key: str) -> MeasuredStats | None:
-        """Of an observation; None where its statistics are as before."""
+        """Compute the statistics of an observation; None where they are as before."""
         steps = [step for step in self._steps if step.acts_on(key)]
         if all(step.keeps_statistics for step in steps):
             return None
@@ -84,7 +84,7 @@ class _Measured:
         return MeasuredStats.of(torch.cat(values))
 
     def actions(self, key: str) -> MeasuredStats | None:
-        """Of an action key; None where its statistics are as before."""
+        """Compute the statistics of an action key; None where they are as before."""
         steps = [step for step in self._steps if step.changes_actions]
         if all(step.keeps_statistics for step in steps):
             return None
@@ -100,7 +100,7 @@ class _Measured:
     def _windows(self, key: str, obs_keys: Collection[str]) -> Iterable[Sample]:
         if self._samples is None:
             raise ConfigError(
-                f"train.preprocess: a step changes '{key}' before the normalization, which then wants samples of the "
+                f"train.preprocess: a step changes '{key}' before the normalization, which then needs samples of the "
                 "data to be fitted to; none were given"
             )
         return self._samples(obs_keys)

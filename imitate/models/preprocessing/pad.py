@@ -11,7 +11,7 @@ from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
 
 
 class Pad(PreprocessStep):
-    """Zeros behind an observation or the action, up to a length, as one network for several robots wants.
+    """Zeros behind an observation or the action, up to a length, for one network of several robots.
 
     Args:
         dim: length of the vector.
@@ -42,7 +42,7 @@ class Pad(PreprocessStep):
         space = spec.space(self._key, self.name)
         if space.modality != "low_dim" or len(space.shape) != 1:
             raise ConfigError(
-                f"{self.name}: observation '{self._key}' is {space.modality} of shape {space.shape}; wanted a vector"
+                f"{self.name}: observation '{self._key}' is {space.modality} of shape {space.shape}; expected a vector"
             )
         self._set_real(space.shape[0], f"observation '{self._key}'")
         return spec.with_obs({self._key: space._replace(shape=(self.dim,))})
@@ -50,13 +50,13 @@ class Pad(PreprocessStep):
     def _set_real(self, size: int, what: str) -> None:
         if size > self.dim:
             raise ConfigError(
-                f"{self.name}: dim is {self.dim}, but {what} has {size} numbers; wanted at least {size}"
+                f"{self.name}: dim is {self.dim}, but {what} has {size} numbers; expected at least {size}"
             )
         self._real = size
         self.mask[size:] = False
 
     def acts_on(self, key: str) -> bool:
-        """The chosen observation."""
+        """Return true for the chosen observation."""
         return key == self._key
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:

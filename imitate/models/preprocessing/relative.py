@@ -1,6 +1,6 @@
 """Actions relative to an observation.
 
-Policies that predict chunks learn goals of a controller better as differences from where the robot is when the chunk
+Policies that predict chunks learn goals of a controller better as differences from the robot's pose when the chunk
 begins (Chi et al., UMI, RSS 2024, arXiv:2402.10329): the whole chunk has one reference.
 """
 
@@ -49,13 +49,14 @@ class RelativeActions(PreprocessStep):
         space = spec.space(observation, self.name)
         if space.modality != "low_dim" or len(space.shape) != 1 or space.is_token:
             raise ConfigError(
-                f"{self.name}: observation '{observation}' is {space.modality} of shape {space.shape}; wanted a vector"
+                f"{self.name}: observation '{observation}' is {space.modality} of shape {space.shape}; "
+                "expected a vector"
             )
         names = list(spec.actions)
         action = self._action or names[0]
         if action not in names or (self._action is None and len(names) > 1):
             raise ConfigError(
-                f"{self.name}: action is '{self._action}'; wanted a key of train.action_keys "
+                f"{self.name}: action is '{self._action}'; expected a key of train.action_keys "
                 f"({', '.join(names)}); {nearest(action, names)}"
             )
         from_dims, dims = self._observation_dims, self._dims
@@ -71,7 +72,7 @@ class RelativeActions(PreprocessStep):
         )
         if len(dims) != len(from_dims):
             raise ConfigError(
-                f"{self.name}: {len(dims)} dims of the action and {len(from_dims)} observation_dims; wanted as many"
+                f"{self.name}: {len(dims)} dims of the action and {len(from_dims)} observation_dims; expected as many"
             )
         start = sum(spec.actions[name] for name in names[: names.index(action)])
         self._index = [start + dim for dim in dims]
@@ -87,7 +88,7 @@ class RelativeActions(PreprocessStep):
         return actions + self._shift(actions, reference)
 
     def _shift(self, actions: Tensor, reference: Observations) -> Tensor:
-        """The reference at the numbers of the action that are relative to it, 0 elsewhere."""
+        """Return the reference at the numbers of the action that are relative to it, 0 elsewhere."""
         value = reference[self.references[0]][..., self._from].to(actions)
         while value.dim() < actions.dim():
             value = value.unsqueeze(-2)
@@ -99,5 +100,5 @@ class RelativeActions(PreprocessStep):
 def _check_dims(place: str, dims: Sequence[int], size: int, what: str) -> None:
     if sorted(set(dims)) != sorted(dims) or any(dim not in range(size) for dim in dims):
         raise ConfigError(
-            f"{place} is {list(dims)}, but {what} has {size} numbers; wanted different ones from 0 to {size - 1}"
+            f"{place} is {list(dims)}, but {what} has {size} numbers; expected different ones from 0 to {size - 1}"
         )

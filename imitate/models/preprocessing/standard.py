@@ -1,4 +1,4 @@
-"""Steps of every pipeline: layout, rotations, normalization, and limits of what networks see."""
+"""Steps of every pipeline: layout, rotations, normalization, and limits of the networks' inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imitate.models.layout import IMAGE_MODALITIES, Shape, processed_shape
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
 
 _OVERSHOOT = 0.1
-"""Resized images may go so far beyond black and white."""
+"""Largest excess of resized images beyond black and white."""
 
 
 class Layout(PreprocessStep):
@@ -29,7 +29,7 @@ class Layout(PreprocessStep):
         super().__init__()
         self._modalities: dict[str, str] = {}
         self.beyond_unit_range: frozenset[str] = frozenset()
-        """Images that were recorded with other values than 0 to 1, so that theirs are not checked."""
+        """Images that were recorded with other values than 0 to 1, whose values are not checked."""
         self.register_buffer("place", torch.empty(0), persistent=False)
 
     def bind(self, spec: Spec) -> Spec:
@@ -47,7 +47,7 @@ class Layout(PreprocessStep):
         return True
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
-        """A copy in the networks' layout, which the steps that follow may change in place."""
+        """Return a copy in the networks' layout, which the steps that follow may change in place."""
         modality = self._modalities[key]
         if modality == "rgb" and value.dtype is not torch.uint8:
             self._check_pixels(key, value)
@@ -74,14 +74,14 @@ class Layout(PreprocessStep):
         if low < -_OVERSHOOT or high > highest + _OVERSHOOT:
             raise UserError(
                 f"image '{key}' has {str(value.dtype).removeprefix('torch.')} values from {low:.4g} to {high:.4g}; "
-                "wanted uint8 from 0 to 255, or floats from 0 to 1: give pixels as uint8, or divide floats by 255"
+                "expected uint8 from 0 to 255, or floats from 0 to 1: give pixels as uint8, or divide floats by 255"
             )
 
 
 class Rotations(PreprocessStep):
     """Rotations of actions to rotation-6d and back, see :class:`~imitate.models.action_layout.ActionLayout`.
 
-    Back means to the form that the robot takes, which need not be the stored one. What is converted is never
+    Back means to the form that the robot takes, which need not be the stored one. Converted numbers are never
     normalized, so that the statistics of the data stay valid for the rest.
     """
 
@@ -167,30 +167,30 @@ class Normalize(PreprocessStep):
                 self.set_actions(key, *fit_actions(mode, statistics["actions"][key], key))
 
     def refresh(self) -> None:
-        """Look at the buffers anew; to be called when they have changed."""
+        """Update the state from the buffers; to be called when they have changed."""
         self.normalizes_obs = not _is_identity(self.offset, self.scale)
         self.normalizes_actions = not _is_identity(self.action_offset, self.action_scale)
         self.changes_actions = self.normalizes_actions
 
     def set_obs(self, key: str, offset: Tensor, scale: Tensor) -> None:
-        """Another offset and scale of an observation, shaped like one step, or per channel of an image."""
+        """Set offset and scale of an observation, shaped like one step, or per channel of an image."""
         _write(key, self._ranges[key], (self.offset, offset), (self.scale, scale))
         self.refresh()
 
     def set_actions(self, key: str, offset: Tensor, scale: Tensor) -> None:
-        """Another offset and scale of an action key."""
+        """Set offset and scale of an action key."""
         _write(
             key, self._action_ranges[key], (self.action_offset, offset), (self.action_scale, scale)
         )
         self.refresh()
 
     def obs_affine(self, key: str) -> Affine:
-        """Offset and scale of an observation, as views of the buffers."""
+        """Return offset and scale of an observation, as views of the buffers."""
         part = slice(*self._ranges[key])
         return self.offset[part], self.scale[part]
 
     def action_affine(self, key: str) -> Affine:
-        """Offset and scale of an action key, as views of the buffers."""
+        """Return offset and scale of an action key, as views of the buffers."""
         part = slice(*self._action_ranges[key])
         return self.action_offset[part], self.action_scale[part]
 
@@ -223,7 +223,7 @@ class Normalize(PreprocessStep):
         return lambda x: (x - offset).div_(scale)
 
     def _shape(self, key: str) -> Shape:
-        """Shape of a key's offset such that it broadcasts over its values."""
+        """Return the shape of a key's offset such that it broadcasts over its values."""
         space = self._spaces[key]
         return (space.shape[0], 1, 1) if space.modality in IMAGE_MODALITIES else space.shape
 
@@ -234,12 +234,12 @@ class Normalize(PreprocessStep):
 
 
 class Clip(PreprocessStep):
-    """Values beyond +- ``limit`` become that.
+    """Clipping of values to +- ``limit``.
 
     Args:
         limit: greatest magnitude.
         observations: keys of vectors; None: all low_dim observations.
-        actions: True clips the actions that networks learn, too; what they predict is not clipped.
+        actions: True clips the actions that networks learn, too; their predictions are not clipped.
     """
 
     invertible = False
@@ -249,7 +249,7 @@ class Clip(PreprocessStep):
     ) -> None:
         super().__init__()
         if not limit > 0:
-            raise ConfigError(f"clip: limit is {limit}; wanted more than 0")
+            raise ConfigError(f"clip: limit is {limit}; expected more than 0")
         self.limit = float(limit)
         self.changes_actions = bool(actions)
         self._chosen = None if observations is None else tuple(observations)
@@ -261,13 +261,13 @@ class Clip(PreprocessStep):
             space = spec.space(key, self.name)
             if space.modality != "low_dim" or space.is_token:
                 kind = "tokens" if space.is_token else space.modality
-                raise ConfigError(f"{self.name}: observation '{key}' is {kind}; wanted low_dim")
+                raise ConfigError(f"{self.name}: observation '{key}' is {kind}; expected low_dim")
         every = [k for k, s in spec.obs.items() if s.modality == "low_dim" and not s.is_token]
         self._keys = frozenset(every if self._chosen is None else self._chosen)
         return spec
 
     def acts_on(self, key: str) -> bool:
-        """The chosen observations."""
+        """Return true for the chosen observations."""
         return key in self._keys
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
@@ -290,13 +290,13 @@ def _write(key: str, place: tuple[int, int], *pairs: tuple[Tensor, Any]) -> None
         flat = torch.as_tensor(value).flatten()
         if flat.numel() != stop - start:
             raise UserError(
-                f"normalization of '{key}' has {flat.numel()} values; wanted {stop - start}"
+                f"normalization of '{key}' has {flat.numel()} values; expected {stop - start}"
             )
         buffer[start:stop] = flat
 
 
 def _ranges(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Start and end of each key in the concatenation."""
+    """Return start and end of each key in the concatenation."""
     ranges, start = {}, 0
     for key, size in sizes.items():
         ranges[key] = (start, start + size)

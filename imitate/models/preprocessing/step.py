@@ -29,7 +29,7 @@ class Space(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """Everything that comes into a step, or goes out of it.
+    """Observations and actions at the input of a step, or at its output.
 
     Attributes:
         obs: space of each observation.
@@ -40,7 +40,7 @@ class Spec(NamedTuple):
     actions: dict[str, int]
 
     def space(self, key: str, step: str) -> Space:
-        """Space of an observation that the configuration of a step names."""
+        """Return the space of an observation that the configuration of a step names."""
         if key not in self.obs:
             raise ConfigError(
                 f"{step}: there is no observation '{key}'; {nearest(key, self.obs)} "
@@ -49,7 +49,7 @@ class Spec(NamedTuple):
         return self.obs[key]
 
     def with_obs(self, changed: Mapping[str, Space]) -> Spec:
-        """The same with other spaces of some observations."""
+        """Return the same with other spaces of some observations."""
         return Spec({**self.obs, **changed}, self.actions)
 
 
@@ -60,7 +60,7 @@ class PreprocessStep(nn.Module):
     and objects of them. Tensors that belong to it are registered as buffers, in the constructor or in :meth:`bind`;
     options and buffers are what a checkpoint keeps. A step that changes observations overrides :meth:`acts_on`,
     :meth:`forward_obs` and :meth:`inverse_obs`; one that changes actions sets :attr:`changes_actions` and overrides
-    :meth:`forward_actions` and :meth:`inverse_actions`; one that changes shapes says so in :meth:`bind`.
+    :meth:`forward_actions` and :meth:`inverse_actions`; one that changes shapes returns them in :meth:`bind`.
 
     Attributes:
         name: in the configuration, for messages and checkpoints.
@@ -81,30 +81,30 @@ class PreprocessStep(nn.Module):
     references: tuple[str, ...] = ()
 
     def bind(self, spec: Spec) -> Spec:
-        """Say what goes out for what comes in; called once, before any value.
+        """Return the spec of the output for that of the input; called once, before any value.
 
         Raises:
-            ConfigError: the step cannot take that; the message names step, key, value got and value wanted.
+            ConfigError: the step cannot take that; the message names step, key, value got and value expected.
         """
         return spec
 
     def acts_on(self, key: str) -> bool:
-        """True for the observations that the step changes."""
+        """Return true for the observations that the step changes."""
         return False
 
     def fit(self, statistics: Statistics) -> None:  # noqa: B027 - a hook, empty by default
         """Learn from statistics of the values that come in; called once, before training."""
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
-        """An observation ``(*B, ...)`` that the step acts on, which may be changed in place, as networks see it."""
+        """Convert an observation ``(*B, ...)`` that the step acts on; it may be changed in place."""
         return value
 
     def inverse_obs(self, key: str, value: Tensor) -> Tensor:
-        """The values of before :meth:`forward_obs`; the given ones are not changed in place."""
+        """Restore the values of before :meth:`forward_obs`; the given ones are not changed in place."""
         return value
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """Actions ``(*B, A)`` as networks learn them; not in place.
+        """Convert actions ``(*B, A)`` to the form that networks learn; not in place.
 
         Args:
             actions: of one step (B, A), or of several (B, T, A).
@@ -114,11 +114,11 @@ class PreprocessStep(nn.Module):
         return actions
 
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """The inverse of :meth:`forward_actions`."""
+        """Invert :meth:`forward_actions`."""
         return actions
 
     def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
-        """The step on several vectors at once, for speed: a function of ``(*B, D)``, their values side by side.
+        """Return the step on several vectors at once, for speed: a function of ``(*B, D)``, their values side by side.
 
         None where there is no such function; keys that the step acts on are then prepared one by one.
         """

@@ -1,4 +1,4 @@
-"""Preprocessing steps by name: those below, and what other packages offer by entry points in ``imitate.preprocess``."""
+"""Preprocessing steps by name: those below, and other packages' entry points in ``imitate.preprocess``."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ STEPS: dict[str, type[PreprocessStep]] = {
 
 
 def make_step(entry: Mapping[str, Any], place: str = "train.preprocess") -> PreprocessStep:
-    """The step that an entry of the configuration describes.
+    """Make the step that an entry of the configuration describes.
 
     Args:
         entry: the name under ``step``, and the options of that step.
         place: of the entry, for messages.
 
     Raises:
-        ConfigError: no step has this name, it does not know an option, or wants one that is not there.
+        ConfigError: no step has this name, it does not know an option, or lacks a required one.
     """
     options = {key: value for key, value in entry.items() if key != "step"}
     name = str(entry.get("step", ""))
@@ -52,7 +52,7 @@ def make_step(entry: Mapping[str, Any], place: str = "train.preprocess") -> Prep
         raise ConfigError(f"{place}: step '{name}' cannot be made: {error}") from error
     if not isinstance(step, PreprocessStep):
         raise ConfigError(
-            f"{place}: step '{name}' is a {type(step).__name__}; wanted a class derived from PreprocessStep"
+            f"{place}: step '{name}' is a {type(step).__name__}; expected a class derived from PreprocessStep"
         )
     step.name, step.options = name, options
     return step
@@ -61,7 +61,7 @@ def make_step(entry: Mapping[str, Any], place: str = "train.preprocess") -> Prep
 def make_steps(
     entries: Sequence[Mapping[str, Any]],
 ) -> tuple[list[PreprocessStep], list[PreprocessStep]]:
-    """The steps before the normalization, and those behind it.
+    """Make the steps before the normalization, and those behind it.
 
     The normalization's place is an entry ``{"step": "normalize"}``; without it, before the first step that belongs
     behind it, else at the end.
@@ -78,7 +78,7 @@ def make_steps(
         if entry.get("step") == NORMALIZE:
             if passed or len(entry) > 1:
                 raise ConfigError(
-                    f'{place}: wanted {{"step": "normalize"}} once, without other keys: it is the place of what '
+                    f'{place}: expected {{"step": "normalize"}} once, without other keys: it is the place of what '
                     "train.obs_normalization and train.action_config say"
                 )
             passed = True
@@ -87,7 +87,7 @@ def make_steps(
         passed = passed or (step.side == "after" and not marked)
         if step.side == ("before" if passed else "after"):
             raise ConfigError(
-                f"{place}: step '{step.name}' is {'behind' if passed else 'before'} the normalization; wanted it "
+                f"{place}: step '{step.name}' is {'behind' if passed else 'before'} the normalization; expected it "
                 f"{'before' if passed else 'behind'} the entry 'normalize'"
             )
         (after if passed else before).append(step)

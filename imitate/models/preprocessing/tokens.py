@@ -1,4 +1,4 @@
-"""Instructions in words as numbers of words."""
+"""Tokenizers of instructions."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ class Tokenize(PreprocessStep):
     def __init__(self, length: int = 16, observation: str = LANGUAGE_KEY) -> None:
         super().__init__()
         if int(length) < 1:
-            raise ConfigError(f"tokenize: length is {length}; wanted at least 1")
+            raise ConfigError(f"tokenize: length is {length}; expected at least 1")
         self.length = int(length)
         self._key = observation
         self._known: dict[bytes, list[int]] = {}
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text, each at least 1 and below :attr:`vocabulary`."""
+        """Return the tokens of a text, each at least 1 and below :attr:`vocabulary`."""
 
     def bind(self, spec: Spec) -> Spec:
         """See the base class."""
         space = spec.space(self._key, self.name)
         if space.modality != "low_dim" or len(space.shape) != 1 or space.is_token:
             raise ConfigError(
-                f"{self.name}: observation '{self._key}' is {space.modality} of shape {space.shape}; wanted the bytes "
-                "of a text, as train.language_bytes gives them"
+                f"{self.name}: observation '{self._key}' is {space.modality} of shape {space.shape}; expected "
+                "the bytes of a text, as train.language_bytes gives them"
             )
         return spec.with_obs({self._key: Space((self.length,), "low_dim", is_token=True)})
 
     def acts_on(self, key: str) -> bool:
-        """The text."""
+        """Return true for the text."""
         return key == self._key
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
-        """Bytes ``(*B, N)`` to tokens ``(*B, length)``."""
+        """Convert bytes ``(*B, N)`` to tokens ``(*B, length)``."""
         rows = value.reshape(-1, value.shape[-1]).to("cpu", torch.uint8)
         kinds, places = torch.unique(rows, dim=0, return_inverse=True)
         tokens = torch.tensor([self._row(bytes(row.tolist())) for row in kinds])
@@ -84,11 +84,11 @@ class HashTokens(Tokenize):
     ) -> None:
         super().__init__(length, observation)
         if int(vocabulary) < 2:
-            raise ConfigError(f"tokenize: vocabulary is {vocabulary}; wanted at least 2")
+            raise ConfigError(f"tokenize: vocabulary is {vocabulary}; expected at least 2")
         self.vocabulary = int(vocabulary)
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of the words, without regard to capitals and punctuation."""
+        """Return the tokens of the words, without regard to capitals and punctuation."""
         digests = (
             hashlib.sha256(word.encode()).digest() for word in re.findall(r"\w+", text.lower())
         )

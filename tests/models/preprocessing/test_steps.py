@@ -151,10 +151,10 @@ def test_a_later_version_is_refused():
             "preprocess.0.dims: step 'pad' has no such key; did you mean 'dim'",
         ),
         ([{"step": "resize"}], "step 'resize' cannot be made.*size"),
-        ([{"step": "resize", "size": [2]}], r"resize: size is \[2\]; wanted \[height, width\]"),
+        ([{"step": "resize", "size": [2]}], r"resize: size is \[2\]; expected \[height, width\]"),
         (
             [{"step": "resize", "size": [2, 2], "observations": ["pos"]}],
-            "'pos' is low_dim; wanted one of rgb",
+            "'pos' is low_dim; expected one of rgb",
         ),
         (
             [{"step": "pad", "dim": 2, "observation": "pos"}],
@@ -162,15 +162,15 @@ def test_a_later_version_is_refused():
         ),
         (
             [{"step": "pad", "dim": 9}, {"step": "normalize"}],
-            "wanted it behind the entry 'normalize'",
+            "expected it behind the entry 'normalize'",
         ),
-        ([{"step": "normalize"}, RELATIVE], "wanted it before the entry 'normalize'"),
-        ([{"step": "normalize"}, {"step": "normalize"}], "wanted .* once"),
+        ([{"step": "normalize"}, RELATIVE], "expected it before the entry 'normalize'"),
+        ([{"step": "normalize"}, {"step": "normalize"}], "expected .* once"),
         ([{**RELATIVE, "observation": "poz"}], "there is no observation 'poz'; did you mean 'pos'"),
-        ([{**RELATIVE, "action": "arms"}], "action is 'arms'; wanted a key of train.action_keys"),
+        ([{**RELATIVE, "action": "arms"}], "action is 'arms'; expected a key of train.action_keys"),
         ([{**RELATIVE, "dims": [0, 3]}], r"dims is \[0, 3\], but action 'arm' has 3 numbers"),
         ([RELATIVE, {"step": "clip", "limit": 1}], "'clip' does not keep its values"),
-        ([{"step": "clip", "limit": 0}], "clip: limit is 0; wanted more than 0"),
+        ([{"step": "clip", "limit": 0}], "clip: limit is 0; expected more than 0"),
         ([{"step": "tokenize", "observation": "camera"}], "'camera' is rgb of shape"),
     ],
 )
