@@ -331,7 +331,9 @@ class TestImages:
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
     def test_floats_beyond_one_are_refused(self, policy, dtype):
-        with pytest.raises(UserError, match="'camera' has float.* to 255; expected uint8 from 0 to"):
+        with pytest.raises(
+            UserError, match="'camera' has float.* to 255; expected uint8 from 0 to"
+        ):
             policy(self.image(dtype))
         assert policy.state is None
 
