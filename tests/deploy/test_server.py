@@ -87,9 +87,7 @@ def test_observations_that_do_not_fit_are_refused_before_they_are_sent(server, c
     with RemotePolicy(server.url) as policy:
         with pytest.raises(UserError, match=words):
             policy({**observation(), **change})
-        with pytest.raises(
-            UserError, match="'camera' is missing; expected state, camera, got state"
-        ):
+        with pytest.raises(UserError, match="'camera' is missing; wanted state, camera, got state"):
             policy({"state": np.zeros(2)})
         assert policy(observation())[0] == 0.0  # and nothing was lost
 

@@ -259,8 +259,8 @@ def test_a_wrong_shape_is_named(key, shape):
 @pytest.mark.parametrize(
     ("modality", "shape", "message"),
     [
-        ("rgb", (84, 84), "wants 3 dimensions"),
-        ("scan", (32,), "wants 2 dimensions"),
+        ("rgb", (84, 84), "needs 3 dimensions"),
+        ("scan", (32,), "needs 2 dimensions"),
         ("rbg", (84, 84, 3), "did you mean 'rgb'"),
     ],
 )

@@ -119,7 +119,7 @@ class Code:
         (torch.zeros(3), "holds a Tensor; expected a state_dict"),
         ({"a": torch.zeros(3)}, "has 0 weights named 'conv1.weight'"),
         ({"conv1.weight": torch.zeros(64, 3, 7, 7)}, "lacks 'bn1.weight', which ResNet18Conv has"),
-        ({"conv1.weight": torch.zeros(64, 3, 3, 3)}, "is .64, 3, 3, 3., but ResNet18Conv wants"),
+        ({"conv1.weight": torch.zeros(64, 3, 3, 3)}, "is .64, 3, 3, 3., but ResNet18Conv needs"),
         ("text", "is no weights, or holds .* and was refused"),
     ],
 )

@@ -184,7 +184,7 @@ def test_colours_shared_over_a_window():
         ((1, 8, 8), {}, "needs images of 3 channels, got shape"),
         ((3, 8, 8), {"hue": 0.6}, "hue is 0.6; expected a number from 0 to 0.5"),
         ((3, 8, 8), {"contrast": -0.1}, "contrast is -0.1; expected a number, at least 0"),
-        ((3, 8, 8), {"saturation": [0.5, 0.2]}, "saturation is .0.5, 0.2.; wanted"),
+        ((3, 8, 8), {"saturation": [0.5, 0.2]}, "saturation is .0.5, 0.2.; expected"),
     ],
 )
 def test_impossible_colours_are_refused(shape, options, message):
