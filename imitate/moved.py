@@ -1,7 +1,8 @@
-"""Former paths of modules: ``import imitate.train.dagger`` still gives the module that now lies elsewhere.
+"""Former paths of modules and classes: ``import imitate.train.dagger`` gives the module that now lies elsewhere.
 
 Code, notebooks and pickles of users name modules by their path. The finder below answers for each path in
-:data:`MOVED` with the module itself, so that classes and functions are the same objects under both names.
+:data:`MOVED` with the module itself, so that classes and functions are the same objects under both names. A module
+that lacks a class of earlier versions asks :func:`former_class`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 PACKAGES = {
     "imitate.collection": "imitate.simulation",
@@ -69,6 +71,35 @@ MOVED = {
     },
 }
 """Present path by former path, packages among them."""
+
+
+CLASSES = {
+    "imitate.algo.a2c.RecurrentA2C": "imitate.algo.a2c.A2C",
+    "imitate.algo.airl.AIRL": "imitate.algo.ppo.PPO",
+    "imitate.algo.bcq.BCQCriticConfig": "imitate.algo.rl_sections.BCQCriticConfig",
+    "imitate.algo.bcq.BCQOptimParams": "imitate.algo.rl_sections.BCQOptimParams",
+    "imitate.algo.bcq.DistributionalConfig": "imitate.algo.rl_sections.DistributionalConfig",
+    "imitate.algo.gail.GAIL": "imitate.algo.ppo.PPO",
+    "imitate.algo.gl.GLOptimParams": "imitate.algo.sections.GLOptimParams",
+    "imitate.algo.gl.MeanSubgoalConfig": "imitate.algo.sections.MeanSubgoalConfig",
+    "imitate.algo.ppo.RecurrentPPO": "imitate.algo.ppo.PPO",
+    "imitate.algo.sections.HorizonConfig": "imitate.algo.denoising.HorizonConfig",
+}
+"""Present path by former path of classes: the class of this name, or the one that does its work."""
+
+
+def former_class(module: str, name: str) -> Any:
+    """Return a class of earlier versions; the ``__getattr__`` of the module that had it.
+
+    Raises:
+        AttributeError: the module had no such class.
+    """
+    present = CLASSES.get(f"{module}.{name}")
+    if present is None:
+        raise AttributeError(f"module '{module}' has no attribute '{name}'")
+    warnings.warn(f"{module}.{name} is now {present}", DeprecationWarning, stacklevel=2)
+    home, _, new_name = present.rpartition(".")
+    return getattr(import_module(home), new_name)
 
 
 def present_path(path: str) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 
 import imitate.moved
 from imitate.interactive.supervision import supervised_episode
-from imitate.moved import MOVED, present_path
+from imitate.moved import CLASSES, MOVED, present_path
 
 DOCUMENTED = [
     "imitate.algo.bc_config.BCConfig",
@@ -65,6 +65,20 @@ def test_a_documented_path_gives_the_same_object(path):
 @pytest.mark.parametrize("former", sorted(MOVED))
 def test_every_former_path_names_a_module(former):
     assert imported(former).__name__ == MOVED[former]
+
+
+@pytest.mark.parametrize("former", sorted(CLASSES))
+def test_every_former_class_is_there_with_a_warning(former):
+    module, _, name = former.rpartition(".")
+    with pytest.warns(DeprecationWarning, match=f"{former} is now {CLASSES[former]}") as warned:
+        found = getattr(importlib.import_module(module), name)
+    assert found is imported(CLASSES[former])
+    assert warned[0].filename == __file__
+
+
+def test_other_names_are_missing_as_ever():
+    with pytest.raises(AttributeError, match=r"module 'imitate.algo.gail' has no attribute 'SAIL'"):
+        importlib.import_module("imitate.algo.gail").SAIL  # noqa: B018
 
 
 def test_a_module_keeps_its_own_name_and_place():

@@ -13,6 +13,8 @@ normalized per minibatch; values are clipped only with ``value_clip``.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,7 @@ from imitate.functional.policy_gradient import (
     clipped_value_error,
     divergence_of_ratios,
 )
+from imitate.moved import former_class
 
 
 @register("ppo", PPOConfig)
@@ -55,3 +58,6 @@ class PPO(OnPolicy[PPOConfig]):
         """True where the policy is further than ``target_kl`` from the one that collected the rollout."""
         target = self.config.target_kl
         return target is not None and float(info["KL"]) > 1.5 * target
+
+
+__getattr__ = partial(former_class, __name__)
