@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from imitate.algo.algo import Algo, Batch, ConfigT, Info, PolicyStep
 from imitate.algo.execution import ChunkExecution, Inputs
 from imitate.algo.policy_state import InnerState
+from imitate.errors import UserError
 from imitate.functional.losses import masked_mean
+from imitate.functional.realtime import Prefix
 
 
 class ChunkPolicy(Algo[ConfigT]):
@@ -39,6 +43,45 @@ class ChunkPolicy(Algo[ConfigT]):
     @abstractmethod
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
         """Chunks ``(B, prediction_horizon, A)``, normalized, for observations ``(B, [F,] ...)``."""
+
+    def predict_chunk(
+        self,
+        obs: Batch,
+        goal: Batch | None = None,
+        generator: torch.Generator | None = None,
+        prefix: Prefix | None = None,
+    ) -> Tensor:
+        """Chunks (B, K, A), normalized, from the newest observation on.
+
+        Args:
+            obs: prepared observations (B, [F,] ...).
+            goal: prepared goals, where the policy has goals.
+            generator: source of randomness; the default generator otherwise.
+            prefix: actions (B, n, A) and weights (n,), n at most K, to agree with; see
+                :mod:`imitate.functional.realtime`.
+
+        Raises:
+            UserError: there is a prefix, and the policy is neither a flow nor a diffusion.
+        """
+        if prefix is None:
+            return self._predict(obs, goal, generator)[:, self._first_action :]
+        # Actions before the present one, and beyond the prefix, are free.
+        after = self.prediction_horizon - self._first_action - len(prefix.weights)
+        padded = replace(
+            prefix,
+            actions=pad(prefix.actions, (0, 0, self._first_action, after)),
+            weights=pad(prefix.weights, (self._first_action, after)),
+        )
+        return self._predict_guided(obs, goal, generator, padded)[:, self._first_action :]
+
+    def _predict_guided(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None, prefix: Prefix
+    ) -> Tensor:
+        """:meth:`_predict` guided towards a prefix of ``prediction_horizon`` actions."""
+        raise UserError(
+            f"{self.global_config.algo_name} cannot be guided towards planned actions, as real-time chunking does; "
+            "flow_policy and diffusion_policy can"
+        )
 
     @cached_property
     def _first_action(self) -> int:
@@ -80,8 +123,7 @@ class ChunkPolicy(Algo[ConfigT]):
         generator: torch.Generator | None,
     ) -> PolicyStep[InnerState]:
         def predict(inputs: Inputs) -> Tensor:
-            chunk = self._predict(inputs["obs"], inputs["goal"], generator)
-            return chunk[:, self._first_action :]
+            return self.predict_chunk(inputs["obs"], inputs["goal"], generator)
 
         inputs = {"obs": obs, "goal": goal}
         action, chunk, extras = self.execution.step(state["chunk"], inputs, predict)

@@ -40,6 +40,7 @@ from imitate.functional.diffusion import (
     noise_schedule,
 )
 from imitate.functional.losses import masked_mean
+from imitate.functional.realtime import Prefix
 from imitate.models.denoiser import Denoiser, gaussian_noise
 
 
@@ -159,10 +160,25 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
         return loss, {"Loss": loss, "L2_Loss": loss}
 
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
+        return self._sampled(obs, goal, generator, None)
+
+    def _predict_guided(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None, prefix: Prefix
+    ) -> Tensor:
+        return self._sampled(obs, goal, generator, prefix)
+
+    def _sampled(
+        self,
+        obs: Batch,
+        goal: Batch | None,
+        generator: torch.Generator | None,
+        prefix: Prefix | None,
+    ) -> Tensor:
         policy = self.policy
         condition = policy.condition(obs, goal)
         shape = (len(condition), self.prediction_horizon, self.ac_dim)
         noise = gaussian_noise(shape, condition, generator)
 
         network = policy.for_steps(self.sampler.timesteps, condition)
-        return self.sampler.sample(network, noise, generator)
+        guided = network if prefix is None else prefix.network(network, self.sampler)
+        return self.sampler.sample(guided, noise, generator)

@@ -27,6 +27,7 @@ from imitate.algo.weights import step_weight
 from imitate.config import Section
 from imitate.functional.flow import Integrator, TimeDensity, draw_times, integrate, straight_path
 from imitate.functional.losses import masked_mean
+from imitate.functional.realtime import Prefix
 from imitate.models.denoiser import Denoiser, gaussian_noise
 
 TIME_SCALE = 100.0
@@ -82,6 +83,20 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
         return loss, {"Loss": loss}
 
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
+        return self._integrated(obs, goal, generator, None)
+
+    def _predict_guided(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None, prefix: Prefix
+    ) -> Tensor:
+        return self._integrated(obs, goal, generator, prefix)
+
+    def _integrated(
+        self,
+        obs: Batch,
+        goal: Batch | None,
+        generator: torch.Generator | None,
+        prefix: Prefix | None,
+    ) -> Tensor:
         policy, config = self.policy, self.config.flow
         condition = policy.condition(obs, goal)
         shape = (len(condition), self.prediction_horizon, self.ac_dim)
@@ -89,9 +104,13 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
 
         length = 1.0 / config.num_inference_steps
         times = [k * length for k in range(config.num_inference_steps + 1)]
-        velocity = policy.for_steps([TIME_SCALE * time for time in times], condition)
+        network = policy.for_steps([TIME_SCALE * time for time in times], condition)
+
+        def velocity(x: Tensor, time: float) -> Tensor:
+            return network(x, TIME_SCALE * time)
+
         return integrate(
-            lambda x, time: velocity(x, TIME_SCALE * time),
+            velocity if prefix is None else prefix.velocity(velocity),
             noise,
             config.num_inference_steps,
             config.integrator,

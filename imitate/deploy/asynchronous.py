@@ -10,13 +10,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.chunks import ChunkCounts, ChunkPlayer, DelayEstimate, Join, Ticket
 
+Jacobian = Literal["identity", "vjp"]
 Vector = NDArray[np.float64]
 
 
@@ -32,12 +33,21 @@ class ChunkSource(Protocol):
     def start_episode(self, lang: str | None = None) -> None:
         """Forget the last episode."""
 
-    def predict_chunk(self, history: Sequence[Mapping[str, Any]]) -> Vector:
+    def predict_chunk(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        planned: Vector | None = None,
+        delay: int = 0,
+        jacobian: Jacobian = "identity",
+    ) -> Vector:
         """Actions (K, A) from the newest observation's control step on.
 
         Args:
             history: raw observations of successive control steps, the newest last; fewer than :attr:`history` where
                 the episode has just begun.
+            planned: (n, A) actions to agree with, of which ``delay`` are executed meanwhile; None: no guidance.
+            delay: see ``planned``.
+            jacobian: of the guidance.
         """
 
 
@@ -51,6 +61,8 @@ class AsynchronousPolicy:
             late for the plan begins earlier.
         join: how a chunk follows the one before: ``replace``, ``blend`` or ``fade``.
         join_steps: control steps of the join.
+        guidance: real-time chunking: predict chunks that agree with what is planned, by the identity or the true
+            vector-Jacobian product; for flow and diffusion policies, with the join ``replace``. None: no guidance.
     """
 
     def __init__(
@@ -61,7 +73,9 @@ class AsynchronousPolicy:
         execute: int = 1,
         join: Join = "blend",
         join_steps: int = 4,
+        guidance: Jacobian | None = None,
     ) -> None:
+        self._guidance = guidance
         self._source, self._execute = source, execute
         self._player = ChunkPlayer(join, join_steps)
         self.delay = DelayEstimate(1.0 / rate_hz)
@@ -70,7 +84,7 @@ class AsynchronousPolicy:
         self._history: deque[Mapping[str, Any]] = deque(maxlen=max(source.history, 1))
         self._since_request = 0
         self._changed = threading.Condition()
-        self._job: tuple[Ticket, list[Mapping[str, Any]], int] | None = None
+        self._job: tuple[Ticket, dict[str, Any], int] | None = None
         self._busy = self._closed = False
         self._epoch = 0
         self.finished = 0
@@ -132,8 +146,20 @@ class AsynchronousPolicy:
         self._since_request = 0
         ticket = self._player.request()
         with self._changed:
-            self._job = (ticket, list(self._history), self._epoch)
+            self._job = (ticket, self._question(), self._epoch)
             self._changed.notify_all()
+
+    def _question(self) -> dict[str, Any]:
+        """The arguments of the next prediction."""
+        planned = None if self._guidance is None else self._player.remaining()
+        if planned is None:
+            return {"history": list(self._history)}
+        return {
+            "history": list(self._history),
+            "planned": planned,
+            "delay": self.delay.steps,
+            "jacobian": self._guidance,
+        }
 
     def _take(self) -> None:
         """Take the chunk that has come, if any."""
@@ -156,12 +182,12 @@ class AsynchronousPolicy:
                     self._changed.wait()
                 if self._closed or self._job is None:
                     return
-                (ticket, history, epoch), self._job = self._job, None
+                (ticket, question, epoch), self._job = self._job, None
                 self._busy = True
             began = time.monotonic()
             outcome: Vector | BaseException
             try:
-                outcome = np.asarray(self._source.predict_chunk(history), dtype=np.float64)
+                outcome = np.asarray(self._source.predict_chunk(**question), dtype=np.float64)
             except BaseException as error:
                 outcome = error
             with self._changed:

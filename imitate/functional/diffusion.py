@@ -135,6 +135,20 @@ def predicted_noise(
     )
 
 
+def output_of_data(
+    prediction: Prediction,
+    data: Tensor,
+    noisy: Tensor,
+    alpha: Tensor | float,
+    sigma: Tensor | float,
+) -> Tensor:
+    """The network's output that stands for clean data: the inverse of :func:`predicted_data`."""
+    if prediction == "sample":
+        return data
+    noise = (noisy - alpha * data) / sigma
+    return noise if prediction == "epsilon" else alpha * noise - sigma * data
+
+
 @dataclass(frozen=True)
 class ReverseStep:
     """One step towards the data, all coefficients plain numbers: nothing waits for a device.

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError, nearest
+from imitate.functional.diffusion import Sampler, output_of_data, predicted_data
 
 Schedule = Literal["exponential", "linear", "ones", "zeros"]
 Jacobian = Literal["identity", "vjp"]
@@ -118,21 +120,21 @@ def guided_velocity(
     return identity if jacobian == "identity" else vjp
 
 
-def guided_sample(
-    denoised: Callable[[Tensor, Tensor], Tensor],
+def guided_data(
+    denoised: Callable[[Tensor, int], Tensor],
     prefix: Tensor,
     weights: Tensor,
     strength: float = 1.0,
     jacobian: Jacobian = "identity",
-) -> Callable[[Tensor, Tensor], Tensor]:
+) -> Callable[[Tensor, int], Tensor]:
     """The same for diffusion: the estimate of the clean chunk, moved towards ``prefix``.
 
-    A diffusion sampler works with the estimate x0(x, k) of the clean chunk at noise level k. Guidance replaces it by
+    A diffusion sampler works with the estimate x0(x, k) of the clean chunk at timestep k. Guidance replaces it by
     x0 + strength * J^T [W (prefix - x0)], J = d x0 / d x, or the identity: with identity and strength 1 the guided part
     is W prefix + (1 - W) x0, the usual inpainting made soft.
 
     Args:
-        denoised: from a noisy chunk (B, H, A) and its step to the estimate x0 (B, H, A).
+        denoised: from a noisy chunk (B, H, A) and its timestep to the estimate x0 (B, H, A).
         prefix: (B, H, A) as for :func:`guided_velocity`.
         weights: (H,) or (B, H).
         strength: at most 1 for ``identity``.
@@ -142,11 +144,11 @@ def guided_sample(
     if jacobian not in valid:
         raise ConfigError(f"jacobian: unknown '{jacobian}'; {nearest(jacobian, valid)}")
 
-    def identity(x: Tensor, step: Tensor) -> Tensor:
+    def identity(x: Tensor, step: int) -> Tensor:
         clean = denoised(x, step)
         return clean + strength * weights[..., None] * (prefix - clean)
 
-    def vjp(x: Tensor, step: Tensor) -> Tensor:
+    def vjp(x: Tensor, step: int) -> Tensor:
         with torch.inference_mode(False), torch.enable_grad():
             point = x.clone().requires_grad_()
             clean = denoised(point, step)
@@ -155,3 +157,45 @@ def guided_sample(
         return clean.detach() + strength * correction
 
     return identity if jacobian == "identity" else vjp
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What a new chunk is guided towards.
+
+    Attributes:
+        actions: (B, H, A) normalized; see :func:`guided_velocity`.
+        weights: (H,) of :func:`prefix_weights`.
+        jacobian: ``identity`` or ``vjp``.
+        beta: greatest strength of a flow's guidance.
+    """
+
+    actions: Tensor
+    weights: Tensor
+    jacobian: Jacobian = "identity"
+    beta: float = 5.0
+
+    def velocity(
+        self, velocity: Callable[[Tensor, float], Tensor]
+    ) -> Callable[[Tensor, float], Tensor]:
+        """The guided velocity of a flow."""
+        return guided_velocity(velocity, self.actions, self.weights, self.beta, self.jacobian)
+
+    def network(
+        self, network: Callable[[Tensor, int], Tensor], sampler: Sampler
+    ) -> Callable[[Tensor, int], Tensor]:
+        """The network of a diffusion sampler whose outputs stand for the guided estimate of the clean chunk."""
+        steps = {step.timestep: step for step in sampler.steps}
+
+        def denoised(noisy: Tensor, timestep: int) -> Tensor:
+            step = steps[timestep]
+            output = network(noisy, timestep)
+            return predicted_data(sampler.prediction, output, noisy, step.alpha, step.sigma)
+
+        guided = guided_data(denoised, self.actions, self.weights, jacobian=self.jacobian)
+
+        def output(noisy: Tensor, timestep: int) -> Tensor:
+            step, data = steps[timestep], guided(noisy, timestep)
+            return output_of_data(sampler.prediction, data, noisy, step.alpha, step.sigma)
+
+        return output

@@ -15,6 +15,7 @@ from imitate.algo.algo import Algo
 from imitate.algo.policy_state import PolicyState, remembered, rows_of
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import UserError
+from imitate.functional.realtime import Jacobian, Prefix, prefix_weights
 from imitate.models.observation import ObservationEncoder
 from imitate.policy.finite import refuse_action, refuse_not_finite
 
@@ -154,8 +155,14 @@ class RolloutPolicy:
         """Number of observations that a prediction sees: the newest one and those of the control steps before it."""
         return self.algo.frame_stack
 
-    @torch.inference_mode()
-    def predict_chunk(self, history: Sequence[Mapping[str, ArrayLike]]) -> NDArray[np.float64]:
+    @torch.no_grad()  # not inference mode: guidance may need gradients
+    def predict_chunk(
+        self,
+        history: Sequence[Mapping[str, ArrayLike]],
+        planned: ArrayLike | None = None,
+        delay: int = 0,
+        jacobian: Jacobian = "identity",
+    ) -> NDArray[np.float64]:
         """Predict the actions from an observation on, without regard to an earlier plan.
 
         For callers that execute chunks themselves. The memory of calls of the policy is left as it is.
@@ -163,13 +170,18 @@ class RolloutPolicy:
         Args:
             history: raw observations of successive control steps, the newest last: :attr:`history` of them, or fewer at
                 an episode's beginning.
+            planned: (n, A) actions that are executed from the newest observation on until the prediction is there, and
+                would be afterwards. A flow or diffusion policy then predicts a chunk that agrees with them: real-time
+                chunking, see :mod:`imitate.functional.realtime`.
+            delay: how many of them will be executed before the prediction is there.
+            jacobian: of the guidance, ``identity`` or ``vjp``.
 
         Returns:
             (K, A) in the units of the data, within the limits; K is 1 for a policy that plans a single action.
 
         Raises:
             UserError: the policy has goals, or its memory is more than stacked frames, so that a history does not
-                stand for it; or an observation does not fit.
+                stand for it; an observation does not fit; or ``planned`` is given and the policy cannot be guided.
         """
         algo = self.algo
         if self.goal_keys:
@@ -187,13 +199,40 @@ class RolloutPolicy:
             )
         for ob in history[-self.history :]:
             obs = self._prepare(self._with_language(ob, False), self._all_keys, False)
-            before, state = state, {**state, **remembered(obs, state, algo.frame_stack)[1]}
-        step = algo.act(obs, before)
-        planned = step.extras.get("chunk", step.action[:, None])
-        chunk = self._unnormalized(planned, obs)
+            seen, kept = remembered(obs, state, algo.frame_stack)
+            before, state = state, {**state, **kept}
+        if planned is not None:
+            normalized = self._guided(algo, obs, seen, np.asarray(planned), delay, jacobian)
+        else:
+            step = algo.act(obs, before)
+            normalized = step.extras.get("chunk", step.action[:, None])
+        chunk = self._unnormalized(normalized, obs)
         refuse_action(chunk)
         clipped: NDArray[np.float64] = self._clipped(chunk)[0]
         return clipped
+
+    @staticmethod
+    def _guided(
+        algo: Algo,
+        obs: dict[str, Tensor],
+        seen: dict[str, Tensor],
+        planned: NDArray[np.float64],
+        delay: int,
+        jacobian: Jacobian,
+    ) -> Tensor:
+        """A normalized chunk (1, K, A) that agrees with planned actions (n, A)."""
+        predict = getattr(algo, "predict_chunk", None)
+        if predict is None or algo.execution is None:
+            raise UserError(
+                f"{algo.global_config.algo_name} predicts no chunks that could be guided"
+            )
+        size = algo.execution.size
+        wanted = torch.as_tensor(planned[:size], dtype=torch.float32, device=algo.device)[None]
+        actions = algo.preprocess.normalize_actions(wanted, obs)
+        end = actions.shape[1]
+        weights = prefix_weights(min(delay, end), end, end, device=algo.device)
+        chunk: Tensor = predict(seen, prefix=Prefix(actions, weights, jacobian))
+        return chunk
 
     @property
     def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -6,10 +6,17 @@ import pytest
 import torch
 
 from imitate.errors import ConfigError
+from imitate.functional.diffusion import (
+    make_sampler,
+    noise_schedule,
+    output_of_data,
+    predicted_data,
+)
 from imitate.functional.flow import integrate
 from imitate.functional.realtime import (
+    Prefix,
     guidance_weight,
-    guided_sample,
+    guided_data,
     guided_velocity,
     prefix_weights,
 )
@@ -116,20 +123,47 @@ def test_a_guided_flow_ends_near_the_old_plan_and_an_unguided_one_does_not(jacob
 
 def test_guided_diffusion_is_soft_inpainting():
     clean = torch.zeros(1, 2, 1)
-    guided = guided_sample(lambda x, step: clean, torch.ones(1, 2, 1), torch.tensor([1.0, 0.25]))
-    torch.testing.assert_close(guided(clean, torch.tensor(3)), torch.tensor([[[1.0], [0.25]]]))
+    guided = guided_data(lambda x, step: clean, torch.ones(1, 2, 1), torch.tensor([1.0, 0.25]))
+    torch.testing.assert_close(guided(clean, 3), torch.tensor([[[1.0], [0.25]]]))
 
 
 def test_true_guided_diffusion_by_hand():
     # x0(x) = x / 2 at x = 2: 1; W (prefix - x0) = 3 - 1 = 2, J = 1/2: 1 + 1 = 2.
     x = torch.full((1, 1, 1), 2.0)
-    guided = guided_sample(
+    guided = guided_data(
         lambda x, step: x / 2, torch.full((1, 1, 1), 3.0), torch.ones(1), jacobian="vjp"
     )
-    assert guided(x, torch.tensor(3)).item() == pytest.approx(2.0)
+    assert guided(x, 3).item() == pytest.approx(2.0)
 
 
 def test_unknown_jacobians_are_refused():
-    for build in (guided_velocity, guided_sample):
+    for build in (guided_velocity, guided_data):
         with pytest.raises(ConfigError, match="unknown 'true'"):
             build(quadratic, torch.ones(1, 1, 1), torch.ones(1), jacobian="true")
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "sample", "v_prediction"])
+def test_the_output_of_data_is_the_inverse_of_predicted_data(prediction):
+    generator = torch.Generator().manual_seed(0)
+    output, noisy = torch.randn(2, 3, 4, 2, generator=generator)
+    data = predicted_data(prediction, output, noisy, 0.6, 0.8)
+    torch.testing.assert_close(output_of_data(prediction, data, noisy, 0.6, 0.8), output)
+
+
+@pytest.mark.parametrize("name", ["ddim", "ddpm"])
+@pytest.mark.parametrize("prediction", ["epsilon", "sample", "v_prediction"])
+def test_a_guided_sampler_keeps_the_prefix_and_leaves_the_rest(name, prediction):
+    """A network that knows the data to be 0.5: the frozen part becomes the prefix, the free part stays 0.5."""
+    sampler = make_sampler(name, noise_schedule("squaredcos_cap_v2", 20), 20, prediction=prediction)
+    steps = {step.timestep: step for step in sampler.steps}
+
+    def network(noisy, timestep):
+        step, data = steps[timestep], torch.full_like(noisy, 0.5)
+        return output_of_data(prediction, data, noisy, step.alpha, step.sigma)
+
+    weights = torch.tensor([1.0, 1.0, 0.0, 0.0])
+    prefix = Prefix(torch.full((1, 4, 2), -0.25), weights)
+    noise = torch.randn(1, 4, 2, generator=torch.Generator().manual_seed(0))
+    chunk = sampler.sample(prefix.network(network, sampler), noise)
+    torch.testing.assert_close(chunk[:, :2], torch.full((1, 2, 2), -0.25), atol=1e-3, rtol=0)
+    torch.testing.assert_close(chunk[:, 2:], torch.full((1, 2, 2), 0.5), atol=1e-3, rtol=0)
