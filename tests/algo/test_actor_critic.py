@@ -95,7 +95,7 @@ def test_next_actions_are_normalized_like_actions(demo_file):
     algo = make("rebrac")
     data = dataset(algo, demo_file())
     raw = data[np.arange(12)]
-    algo.preprocess.normalize_actions = lambda actions: actions * 2
+    algo.preprocess.normalize_actions = lambda actions, obs=None: actions * 2
     batch = algo.process_batch_for_training(raw)
     torch.testing.assert_close(batch["next_actions"], raw["next_actions"] * 2)
 

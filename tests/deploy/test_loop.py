@@ -48,8 +48,8 @@ def test_steps_keep_their_rate():
     robot = FakeRobot()
     loop(robot).run(20)
     gaps = np.diff(robot.times("send"))
-    assert gaps.mean() == pytest.approx(1 / RATE, rel=0.2)
-    assert gaps.min() > 0.5 / RATE
+    assert np.median(gaps) == pytest.approx(1 / RATE, rel=0.2)
+    assert gaps.mean() > 0.99 / RATE  # never faster, also after a late step
 
 
 # (1) Nothing is sent after a stop.

@@ -57,7 +57,7 @@ def test_an_episode_that_hangs_once_is_played_again_and_that_is_told(tmp_path, p
 def test_nothing_can_be_played_where_making_hangs_even_with_one_worker(tmp_path, importable_env):
     path = hanging(tmp_path, "make")
     before = set(multiprocessing.active_children())
-    words = "none of 4 tries .* making the environment did not return within 1.5 s"
+    words = "all 4 attempts to play an episode failed; .* making the environment did not return within 1.5 s"
     with pytest.raises(EvaluationError, match=words):
         evaluate(path, episodes=9, workers=1, step_timeout_s=0.3)
     assert set(multiprocessing.active_children()) <= before
