@@ -165,7 +165,7 @@ def _pair(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"([1-9][0-9]*)(?:x([1-9][0-9]*))?", text.strip())
     if found is None:
         raise UserError(
-            f"--size is '{text}': wanted pixels, such as 84, or HEIGHTxWIDTH, such as 120x160"
+            f"--size is '{text}': expected pixels, such as 84, or HEIGHTxWIDTH, such as 120x160"
         )
     return int(found[1]), int(found[2] or found[1])
 

@@ -123,7 +123,7 @@ class GymnasiumEnv:
     def _reward(self, reward: Any) -> float:
         if np.size(reward) != 1:
             raise EnvError(
-                f"{self.name}: the reward has shape {np.shape(reward)}; wanted one number per step: weigh the "
+                f"{self.name}: the reward has shape {np.shape(reward)}; expected one number per step: weigh the "
                 "rewards in a wrapper, reward @ weights, and give the parts in info, which is logged"
             )
         return float(np.asarray(reward).item())

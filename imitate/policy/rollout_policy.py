@@ -190,7 +190,7 @@ class RolloutPolicy:
                 "policy at every control step"
             )
         if not history:
-            raise UserError("an empty history: wanted at least one observation")
+            raise UserError("an empty history: expected at least one observation")
         state = algo.initial_state(1)
         if set(state["policy"]) - {"chunk"}:
             raise UserError(

@@ -108,7 +108,7 @@ def _rewards_of(env: Env) -> GoalRewards:
     many = np.asarray(rewards(achieved, desired))
     if many.shape != (4,):
         raise EnvError(
-            f"{env.name}: compute_reward gives an array of shape {many.shape} for 4 goals, wanted (4,): let it take "
+            f"{env.name}: compute_reward gives an array of shape {many.shape} for 4 goals, expected (4,): let it take "
             "arrays (B, G)"
         )
     one = np.array([float(rewards(achieved[i : i + 1], desired[i : i + 1])[0]) for i in range(4)])

@@ -200,7 +200,7 @@ def test_several_rewards_are_refused_with_what_is_wanted():
     gymnasium.register("Several-v0", Several, disable_env_checker=True)
     env = GymnasiumEnv("Several-v0", {})
     env.reset(seed=0)
-    with pytest.raises(EnvError, match=r"Several-v0: the reward has shape \(2,\); wanted one"):
+    with pytest.raises(EnvError, match=r"Several-v0: the reward has shape \(2,\); expected one"):
         env.step(np.zeros(env.action_dim))
 
 

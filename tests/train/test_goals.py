@@ -155,7 +155,7 @@ def test_goals_that_are_images_are_refused():
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("one", r"an array of shape \(\) for 4 goals, wanted \(4,\)"),
+        ("one", r"an array of shape \(\) for 4 goals, expected \(4,\)"),
         ("first", "for 4 goals, but .* for one after another"),
         ("effort", "steps gave the rewards .*, compute_reward says"),
     ],

@@ -36,7 +36,7 @@ class ShuffledBatches:
     ) -> None:
         if num_samples < 1 or batch_size < 1:
             raise ValueError(
-                f"wanted at least one sample and one per batch, got {num_samples} and {batch_size}"
+                f"expected at least one sample and one per batch, got {num_samples} and {batch_size}"
             )
         self.num_samples = num_samples
         self.batch_size = batch_size
@@ -47,7 +47,7 @@ class ShuffledBatches:
         if weights is not None:
             self._cumulative = np.cumsum(np.asarray(weights, dtype=np.float64))
             if self._cumulative.shape != (num_samples,) or not self._cumulative[-1] > 0:
-                raise ValueError(f"wanted {num_samples} weights with a positive sum")
+                raise ValueError(f"expected {num_samples} weights with a positive sum")
         # A pass that one batch exceeds is that one batch, also with drop_last.
         whole = max(1, num_samples // batch_size)
         self.batches_per_pass = whole if drop_last else -(-num_samples // batch_size)

@@ -62,7 +62,7 @@ def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
     arrays = {key: _array(value, f"{where}: '{key}'") for key, value in given.items()}
     if arrays["actions"].ndim != 2 or len(arrays["actions"]) == 0:
         raise DatasetError(
-            f"{where}: 'actions' has shape {arrays['actions'].shape}; wanted (T, A) with T at least 1"
+            f"{where}: 'actions' has shape {arrays['actions'].shape}; expected (T, A) with T at least 1"
         )
     length = len(arrays["actions"])
     for key, value in arrays.items():
@@ -74,7 +74,7 @@ def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
             raise DatasetError(f"{where}: '{key}' holds NaN or inf: correct or discard the episode")
     for key in ("rewards", "terminals", "timeouts"):
         if arrays[key].size != length:
-            raise DatasetError(f"{where}: '{key}' has shape {arrays[key].shape}: wanted (T,)")
+            raise DatasetError(f"{where}: '{key}' has shape {arrays[key].shape}: expected (T,)")
         arrays[key] = arrays[key].reshape(length)
     arrays["rewards"] = arrays["rewards"].astype(np.float32)
     for key in ("terminals", "timeouts"):

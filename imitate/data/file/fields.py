@@ -115,8 +115,8 @@ def _scalars(file: DemoFile, demo: str, key: str, start: int, stop: int) -> NDAr
         values = file.read(demo, source, start, stop)
         if values.size != stop - start:
             raise DatasetError(
-                f"{file.path}: demo '{demo}': '{source}' has shape {file.shape(demo, source)}: wanted (T,), one number "
-                "per step"
+                f"{file.path}: demo '{demo}': '{source}' has shape {file.shape(demo, source)}: expected (T,), one "
+                "number per step"
             )
         return values.reshape(stop - start)
     values = np.zeros(stop - start, dtype=np.float32)

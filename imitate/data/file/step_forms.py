@@ -106,10 +106,10 @@ def check_first(
     """
     if key == "actions" and (len(shape) != 1 or shape[0] == 0):
         raise DatasetError(
-            f"{where} has shape {shape}: wanted (A,), one number per action dimension"
+            f"{where} has shape {shape}: expected (A,), one number per action dimension"
         )
     if key in SCALARS and int(np.prod(shape)) != 1:
-        raise DatasetError(f"{where} has shape {shape}: wanted one number")
+        raise DatasetError(f"{where} has shape {shape}: expected one number")
     group, _, name = key.partition("/")
     if not strict or group not in ("obs", "next_obs"):
         return
@@ -121,7 +121,7 @@ def check_first(
 
 def _check_scalar(value: NDArray[Any], where: str) -> None:
     if value.size != 1:
-        raise DatasetError(f"{where} has shape {value.shape}: wanted one number")
+        raise DatasetError(f"{where} has shape {value.shape}: expected one number")
 
 
 def _check_image(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
@@ -129,12 +129,12 @@ def _check_image(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> No
         return
     if shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
         raise DatasetError(
-            f"{where} has shape {shape}, which looks like an image with channels first: wanted (H, W, C), as "
+            f"{where} has shape {shape}, which looks like an image with channels first: expected (H, W, C), as "
             "np.moveaxis(image, 0, -1) gives; or open the writer with strict=False"
         )
     if shape[2] in _CHANNELS and dtype.kind == "f":
         raise DatasetError(
-            f"{where} is an image of {dtype}: wanted uint8 from 0 to 255, as (255 * image).round().astype(np.uint8) "
+            f"{where} is an image of {dtype}: expected uint8 from 0 to 255, as (255 * image).round().astype(np.uint8) "
             "gives for values from 0 to 1; for other things than pixels open the writer with strict=False"
         )
 

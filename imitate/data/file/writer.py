@@ -80,7 +80,7 @@ class DatasetWriter:
                 f"image_storage is {image_storage!r}; {nearest(str(image_storage), STORAGES)}"
             )
         if not 1 <= jpeg_quality <= 100:
-            raise ConfigError(f"jpeg_quality is {jpeg_quality}: wanted 1 to 100")
+            raise ConfigError(f"jpeg_quality is {jpeg_quality}: expected 1 to 100")
         rate_hz = None if control_freq is None else _checked_rate(control_freq)
         goes_on = append and _taken_up(self.path, self.partial, rate_hz)
         if not goes_on:
@@ -293,7 +293,7 @@ class DatasetWriter:
             )
         if not isinstance(obs, Mapping):
             raise DatasetError(
-                f"{self.path}: obs is a {type(obs).__name__}: wanted a dict of arrays by name, such as "
+                f"{self.path}: obs is a {type(obs).__name__}: expected a dict of arrays by name, such as "
                 '{"joint_pos": ...}'
             )
         values: dict[str, Any] = {f"obs/{key}": value for key, value in obs.items()}
@@ -346,7 +346,7 @@ class DatasetWriter:
         _check_spelling(more, self.path)
         if success is not None and success not in (True, False):
             raise DatasetError(
-                f"{self.path}: success is {success!r}: wanted True, False, or None where it is unknown"
+                f"{self.path}: success is {success!r}: expected True, False, or None where it is unknown"
             )
         running, self._running = self._running, None
         if not running:
@@ -500,7 +500,7 @@ def _checked_rate(control_freq: float) -> float:
         rate_hz = 0.0
     if not 0 < rate_hz < math.inf:
         raise ConfigError(
-            f"control_freq is {control_freq!r}: wanted the number of actions per second, such as 10"
+            f"control_freq is {control_freq!r}: expected the number of actions per second, such as 10"
         )
     return rate_hz
 

@@ -102,7 +102,7 @@ def test_compressed_images_read_back_equal(tmp_path):
         ({"actions": np.ones(3)}, ["'actions'", "(3,)", "(T, A)"]),
         ({"actions": np.ones((0, 2))}, ["'actions'", "at least 1"]),
         ({"rewards": [1.0, 2.0]}, ["'rewards'", "3 steps"]),
-        ({"rewards": np.ones((3, 2))}, ["'rewards'", "wanted (T,)"]),
+        ({"rewards": np.ones((3, 2))}, ["'rewards'", "expected (T,)"]),
         ({"obs": {"x": np.ones((4, 1))}}, ["'obs/x'", "3 steps"]),
         ({"obs": {"x": [[1.0], [np.nan], [1.0]]}}, ["'obs/x'", "NaN"]),
         ({"actions": [[0.0], [np.inf], [0.0]]}, ["'actions'", "inf"]),
@@ -383,7 +383,7 @@ def test_what_a_killed_writer_left_is_gone_on_with_at_its_rate_only(tmp_path):
 
 @pytest.mark.parametrize("rate", [0, -1, np.nan, np.inf, "fast"])
 def test_a_rate_is_a_positive_number(tmp_path, rate):
-    with pytest.raises(ConfigError, match="control_freq is .*wanted the number of actions"):
+    with pytest.raises(ConfigError, match="control_freq is .*expected the number of actions"):
         DatasetWriter(tmp_path / "a.hdf5", META, control_freq=rate)
     assert not list(tmp_path.iterdir())
 
@@ -413,7 +413,7 @@ def test_success_is_true_or_false(tmp_path, success):
 
 def test_observations_without_names_are_refused(tmp_path):
     with running(tmp_path / "a.hdf5") as writer:
-        with pytest.raises(DatasetError, match="obs is a ndarray: wanted a dict"):
+        with pytest.raises(DatasetError, match="obs is a ndarray: expected a dict"):
             writer.append(obs=np.zeros(3), action=[0.1, 0.2])
         writer.finish_episode()
 
