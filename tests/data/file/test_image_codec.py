@@ -128,7 +128,7 @@ def test_less_quality_is_smaller():
     ("arguments", "words"),
     [
         ({"image_storage": "jpg"}, "image_storage is 'jpg'; did you mean 'jpeg'"),
-        ({"jpeg_quality": 0}, "jpeg_quality is 0: wanted 1 to 100"),
+        ({"jpeg_quality": 0}, "jpeg_quality is 0: expected 1 to 100"),
     ],
 )
 def test_wrong_arguments_leave_nothing(tmp_path, arguments, words):

@@ -406,7 +406,7 @@ def test_an_episode_that_runs_at_the_end_is_told_of(tmp_path, caplog):
 @pytest.mark.parametrize("success", ["no", 2, 0.5])
 def test_success_is_true_or_false(tmp_path, success):
     with running(tmp_path / "a.hdf5") as writer:
-        with pytest.raises(DatasetError, match="success is .*wanted True, False"):
+        with pytest.raises(DatasetError, match="success is .*expected True, False"):
             writer.finish_episode(success=success)
         writer.finish_episode(success=np.bool_(True))
 
