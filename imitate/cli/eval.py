@@ -16,9 +16,19 @@ from imitate.errors import ConfigError, printable
 if TYPE_CHECKING:
     from imitate.evaluation.episodes import Episode
     from imitate.evaluation.eval_result import EvalResult
+    from imitate.evaluation.late import Lateness
     from imitate.functional.statistics import PairedComparison
 
 FAILED = 1
+
+
+class Inference(str, Enum):
+    """What happens while a prediction is computed."""
+
+    sync = "sync"
+    asynchronous = "async"
+    rtc = "rtc"
+    rtc_vjp = "rtc-vjp"
 
 
 class Mode(str, Enum):
@@ -115,6 +125,22 @@ def command(
             "as long). Its process is replaced; the second time the episode has failed.",
         ),
     ] = 60.0,
+    latency_ms: Annotated[
+        float | None,
+        typer.Option(
+            "--latency-ms",
+            min=0.0,
+            help="A prediction takes so long, and the world goes on meanwhile, as on a robot.",
+        ),
+    ] = None,
+    inference: Annotated[
+        Inference,
+        typer.Option(
+            "--inference",
+            help="With --latency-ms. sync: the robot waits; async: chunks are joined; rtc, rtc-vjp: real-time "
+            "chunking.",
+        ),
+    ] = Inference.sync,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Measure the success rate of a checkpoint, or compare two on the same seeds.
@@ -165,6 +191,7 @@ def command(
                     overlay=overlay,
                     on_episode=_Successes(progress).add,
                     step_timeout_s=step_timeout_s,
+                    late=_lateness(latency_ms, inference),
                 )
         except EvaluationError as error:
             typer.echo(printable(f"error: {path}: {error}"), err=True)
@@ -186,6 +213,17 @@ def command(
         typer.echo(f"note: {note}", err=True)
     if any(result.not_played for result in results):
         raise typer.Exit(FAILED)
+
+
+def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None:
+    """What ``--latency-ms`` and ``--inference`` say."""
+    from imitate.evaluation.late import Lateness
+
+    if latency_ms is None:
+        if inference is not Inference.sync:
+            raise ConfigError(f"--inference {inference.value} is for --latency-ms: say how late")
+        return None
+    return Lateness(latency_ms, inference.value)
 
 
 def _checkpoints(agents: Sequence[Path], *, quiet: bool) -> list[Path]:

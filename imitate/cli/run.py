@@ -75,7 +75,12 @@ def command(
         bool, typer.Option("--async", help="Predict the next chunk while the present one runs.")
     ] = False,
     join: Annotated[
-        str, typer.Option("--join", help="With --async: replace, blend or fade.")
+        str,
+        typer.Option(
+            "--join",
+            help="With --async: replace, blend or fade; rtc or rtc-vjp: real-time chunking of flow and diffusion "
+            "policies.",
+        ),
     ] = "blend",
     take_over: Annotated[
         str | None,
@@ -257,6 +262,14 @@ def _in_background(
         raise UserError(
             "--async is for checkpoints; a server's policy is called at every control step"
         )
+    guidance = {"rtc": "identity", "rtc-vjp": "vjp"}.get(join)
+    chosen: Any = join if guidance is None else "replace"
     return stack.enter_context(
-        AsynchronousPolicy(policy, rate_hz, execute=execute, join=join)  # type: ignore[arg-type]
+        AsynchronousPolicy(
+            policy,
+            rate_hz,
+            execute=execute,
+            join=chosen,
+            guidance=guidance,  # type: ignore[arg-type]
+        )
     )

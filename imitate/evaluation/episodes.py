@@ -15,6 +15,7 @@ from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
 from imitate.envs.watched import watched
 from imitate.errors import EnvError, NotFiniteError, UserError
+from imitate.evaluation.late import Lateness, LatePolicy
 from imitate.evaluation.overlay import Overlay
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
@@ -32,6 +33,7 @@ class EpisodePlan:
         video_skip: a frame every so many environment steps.
         overlay: draw what the policy plans and looks at onto the frames.
         step_timeout_s: one call of the environment that takes longer ends its process; None: no limit.
+        late: predictions take time, during which the world goes on; None: they take none.
     """
 
     horizon: int
@@ -44,6 +46,7 @@ class EpisodePlan:
     frame_size: int = 256
     overlay: bool = False
     step_timeout_s: float | None = None
+    late: Lateness | None = None
 
 
 @dataclass(frozen=True)
@@ -171,11 +174,12 @@ class EpisodeRunner:
         check_fit(policy, env, obs)
         goal = goal_of(policy, env)
         policy.start_episode(env_meta.get("lang"))
+        late = None if plan.late is None else LatePolicy(policy, plan.late, env_meta)
         success, at_end, total, length = False, False, 0.0, 0
         with recorder:
             over = False
             while length < plan.horizon and not over:
-                action = policy(obs, goal)
+                action = policy(obs, goal) if late is None else late(obs)
                 recorder.add(env, length, obs)
                 obs, reward, terminated, truncated, _ = env.step(action)
                 policy.observe(reward)

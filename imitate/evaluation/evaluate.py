@@ -29,6 +29,7 @@ from imitate.evaluation.episodes import (
     timed,
 )
 from imitate.evaluation.eval_result import EvalResult
+from imitate.evaluation.late import Lateness
 from imitate.evaluation.mosaic import write_mosaic
 from imitate.evaluation.vector_episodes import VectorJob, run_vector_episodes
 from imitate.policy.checkpoint import config_of, load_checkpoint
@@ -65,6 +66,7 @@ def evaluate(
     pool: EpisodePool | None = None,
     on_episode: OnEpisode | None = None,
     step_timeout_s: float | None = None,
+    late: Lateness | None = None,
 ) -> EvalResult:
     """Measure a policy over `episodes` episodes; episode i starts from `seed + i`.
 
@@ -85,6 +87,7 @@ def evaluate(
         step_timeout_s: a call of the environment (step, reset, render) that takes longer, or making one that takes
             five times as long, ends its process: the episode is tried once more and then counts as failed. None: 60 in
             worker processes; no limit in this process, where nothing can end a simulator that hangs.
+        late: predictions take time, during which the world goes on; see :mod:`imitate.evaluation.late`.
 
     Raises:
         UserError: the checkpoint, the environment or their match is wrong.
@@ -92,7 +95,7 @@ def evaluate(
     """
     start = time.perf_counter()
     subject = _subject(agent, env_meta, device, step_timeout_s)
-    mode = _chosen(mode, subject)
+    mode = _chosen(mode, subject) if late is None else "processes"
     with ExitStack() as stack:
         in_processes = step_timeout_s is not None or (mode == "processes" and workers > 1)
         if pool is None and subject.policy is None and in_processes:
@@ -110,6 +113,7 @@ def evaluate(
             video_skip=video_skip,
             overlay=overlay,
             step_timeout_s=STEP_TIMEOUT_S if step_timeout_s is None else step_timeout_s,
+            late=late,
         )
         rest = (pool, on_episode, give_up_after)
         if mode == "vector":

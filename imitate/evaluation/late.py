@@ -1,0 +1,123 @@
+"""Evaluation with the delay of real inference: a prediction takes some control steps, and the world goes on meanwhile.
+
+The delay is counted in control steps, so that an evaluation is the same on every machine. While the policy has no
+action the robot holds its pose. Four ways of inference:
+
+    sync     the robot executes its chunk, then waits for the next one
+    async    the next chunk is predicted while the present one is executed; both are blended where they overlap
+    rtc      as async, and the new chunk is guided towards the old one (real-time chunking, identity guidance)
+    rtc-vjp  the same with the true vector-Jacobian product
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.chunks import ChunkPlayer, Ticket
+from imitate.errors import UserError
+from imitate.policy.rollout_policy import RolloutPolicy
+
+Vector = NDArray[np.float64]
+Inference = Literal["sync", "async", "rtc", "rtc-vjp"]
+_ROBOSUITE = 1
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Delay of predictions.
+
+    Attributes:
+        latency_ms: time of a prediction, at least 0.
+        inference: what happens meanwhile, see the module.
+    """
+
+    latency_ms: float
+    inference: Inference = "sync"
+
+
+class LatePolicy:
+    """One episode of a policy whose predictions are late.
+
+    Args:
+        policy: begins an episode; of chunks, or of single actions (then every action is late).
+        late: the delay.
+        env_meta: of the environment, for its control rate and its action of rest.
+
+    Raises:
+        UserError: the control rate is not known, or the chunk is too short for the delay.
+    """
+
+    def __init__(self, policy: RolloutPolicy, late: Lateness, env_meta: Mapping[str, Any]) -> None:
+        rate = policy.control_freq or (env_meta.get("env_kwargs") or {}).get("control_freq")
+        if rate is None:
+            raise UserError(
+                "--latency-ms: the control rate is known neither to the checkpoint nor to the environment"
+            )
+        self._policy, self._late = policy, late
+        self._delay = math.ceil(late.latency_ms * float(rate) / 1000.0 - 1e-9)
+        execution = policy.algo.execution
+        self._execute = 1 if execution is None else execution.execute
+        size = 1 if execution is None else execution.size
+        if late.inference != "sync" and self._delay + 1 > size:
+            raise UserError(
+                f"a delay of {self._delay} control steps is longer than the chunk of {size} actions, so nothing of it "
+                "would be left: take --inference sync, or a policy of longer chunks"
+            )
+        self._player = ChunkPlayer("blend" if late.inference == "async" else "replace")
+        self._history: deque[Mapping[str, Any]] = deque(maxlen=policy.history)
+        self._coming: tuple[int, Ticket, Vector] | None = None
+        self._step = self._since = 0
+        low, high = policy.limits
+        self._rest = np.clip(np.zeros(len(low)), low, high)
+        self._keeps_gripper = env_meta.get("type") == _ROBOSUITE
+
+    def __call__(self, ob: Mapping[str, Any]) -> Vector:
+        """The action (A,) that the robot takes in this control step."""
+        self._history.append(ob)
+        self._receive()
+        if self._coming is None and self._is_due():
+            self._predict()
+            self._receive()
+        self._step += 1
+        action = self._player.next()
+        if action is None:
+            return self._rest.copy()
+        self._since += 1
+        if self._keeps_gripper:
+            self._rest[-1] = action[-1]
+        return action
+
+    def _is_due(self) -> bool:
+        if self._late.inference == "sync" or self._player.planned == 0:
+            return self._player.planned == 0
+        return self._since >= self._execute or self._player.planned <= self._delay
+
+    def _predict(self) -> None:
+        """Begin a prediction: what it sees is of now, what it gives comes later."""
+        self._since = 0
+        history = list(self._history)
+        planned = self._player.remaining()
+        ticket = self._player.request()
+        if planned is not None and self._late.inference.startswith("rtc"):
+            jacobian: Literal["identity", "vjp"] = (
+                "vjp" if self._late.inference == "rtc-vjp" else "identity"
+            )
+            chunk = self._policy.predict_chunk(history, planned, self._delay, jacobian)
+        else:
+            chunk = self._policy.predict_chunk(history)
+        if self._late.inference == "sync":
+            chunk = chunk[: self._execute]
+        self._coming = (self._step + self._delay, ticket, chunk)
+
+    def _receive(self) -> None:
+        if self._coming is not None and self._step >= self._coming[0]:
+            _, ticket, chunk = self._coming
+            self._coming = None
+            self._player.accept(chunk, ticket)

@@ -1,0 +1,101 @@
+"""Late predictions, control step by control step."""
+
+import types
+
+import numpy as np
+import pytest
+
+from imitate.errors import UserError
+from imitate.evaluation.late import Lateness, LatePolicy
+from tests.deploy.test_served import observations, policy_of
+
+META = {"type": 2, "env_kwargs": {"control_freq": 20}}
+
+
+class Clock:
+    """Plans (step, ...) from the step that it saw."""
+
+    history = 1
+    control_freq = 20.0
+    limits = (np.array([-100.0]), np.array([100.0]))
+
+    def __init__(self, size=8, execute=4):
+        execution = types.SimpleNamespace(size=size, execute=execute)
+        self.algo = types.SimpleNamespace(execution=execution)
+        self.size, self.asked = size, []
+
+    def predict_chunk(self, history, planned=None, delay=0, jacobian=None):
+        self.asked.append((int(history[-1]["step"]), planned, delay, jacobian))
+        return (float(history[-1]["step"]) + np.arange(self.size))[:, None]
+
+
+def acted(policy, steps):
+    return [policy({"step": np.array(step)}).item() for step in range(1, steps + 1)]
+
+
+def test_without_delay_synchronous_inference_is_receding_horizon():
+    policy = Clock()
+    late = LatePolicy(policy, Lateness(0.0), META)
+    assert acted(late, 9) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert [step for step, *_ in policy.asked] == [1, 5, 9]
+
+
+def test_a_synchronous_robot_rests_while_it_waits():
+    # 100 ms at 20 Hz are two steps: rest, rest, four actions of what was seen at step 1, rest, rest ...
+    late = LatePolicy(Clock(), Lateness(100.0), META)
+    assert acted(late, 12) == [0, 0, 1, 2, 3, 4, 0, 0, 7, 8, 9, 10]
+
+
+def test_an_asynchronous_robot_rests_only_at_the_beginning():
+    policy = Clock()
+    late = LatePolicy(policy, Lateness(100.0, "rtc"), META)
+    actions = acted(late, 16)
+    assert actions[:2] == [0, 0]
+    assert 0 not in actions[2:]
+    # The world has gone on for two steps when the first chunk begins, and never again.
+    assert actions[2:] == [1, 2, 3, 4, 5, 6, *actions[8:]]
+    assert actions[8:] == sorted(actions[8:])
+
+
+def test_guidance_knows_what_is_planned_and_how_much_of_it_will_be_executed():
+    policy = Clock()
+    acted(LatePolicy(policy, Lateness(100.0, "rtc-vjp"), META), 8)
+    (_, first, *_), (step, planned, delay, jacobian) = policy.asked[:2]
+    assert first is None
+    assert (delay, jacobian) == (2, "vjp")
+    assert planned[:2, 0].tolist() == [5, 6]
+    assert step == 7
+
+
+def test_a_part_of_a_step_counts_as_a_step():
+    assert acted(LatePolicy(Clock(), Lateness(51.0), META), 3) == [0, 0, 1]
+    assert acted(LatePolicy(Clock(), Lateness(50.0), META), 3) == [0, 1, 2]
+
+
+def test_a_delay_beyond_the_chunk_is_refused():
+    with pytest.raises(UserError, match="delay of 8 control steps is longer than the chunk of 8"):
+        LatePolicy(Clock(), Lateness(400.0, "async"), META)
+    LatePolicy(Clock(), Lateness(400.0, "sync"), META)
+
+
+def test_the_rate_has_to_be_known():
+    policy = Clock()
+    policy.control_freq = None
+    LatePolicy(policy, Lateness(10.0), META)
+    with pytest.raises(UserError, match="control rate is known neither"):
+        LatePolicy(policy, Lateness(10.0), {"type": 2})
+
+
+def test_a_robosuite_gripper_keeps_its_command_while_the_robot_rests():
+    late = LatePolicy(Clock(), Lateness(100.0), {**META, "type": 1})
+    assert acted(late, 8)[6:] == [4, 4]
+
+
+@pytest.mark.parametrize("inference", ["sync", "async", "rtc", "rtc-vjp"])
+def test_a_flow_policy_acts_late(inference):
+    policy = policy_of("flow_policy/flow_policy")
+    late = LatePolicy(policy, Lateness(100.0, inference), META)
+    actions = np.array([late(ob) for ob in observations(policy, 20)])
+    assert actions.shape == (20, 7)
+    assert np.isfinite(actions).all()
+    assert (actions[:2] == 0).all()
