@@ -248,7 +248,8 @@ class PolicyServer:
         if handshake.request.path == "/healthz":
             handshake.answer(200, "OK\n")
             return None
-        if not self._knows_token(handshake.request.headers.get("Authorization", "")):
+        words = handshake.request.headers.get_all("Authorization")
+        if not self._knows_token(words[0] if len(words) == 1 else ""):
             self.statistics.count("refused")
             handshake.answer(401, "wrong or missing token\n")
             return None

@@ -232,7 +232,7 @@ class Preprocess(nn.Module):
             samples: windows of the data, for statistics of values that earlier steps have changed.
         """
         for number, (step, spec) in enumerate(zip(self.steps, self._specs[:-1], strict=True)):
-            step.fit(statistics_before(self.steps, number, spec.actions, statistics, samples))
+            step.fit(statistics_before(self.steps, number, spec, statistics, samples))
         self._refresh()
 
     # ---- observations ----------------------------------------------------------------------------

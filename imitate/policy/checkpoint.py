@@ -43,7 +43,7 @@ from imitate.recognition import diagnosis, hdf5_words
 from imitate.version import __version__
 
 FORMAT_VERSION = 2
-"""Version of checkpoints with steps of ``train.preprocess``; others have version 1, for earlier releases."""
+"""Version of checkpoints with steps of ``train.preprocess``; others have version 1."""
 _PARTS = ("algo_name", "config", "env_metadata", "shape_metadata", "model", "preprocess")
 
 

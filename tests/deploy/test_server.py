@@ -232,6 +232,15 @@ def test_health_is_asked_without_a_session(server):
         assert b"200 OK" in raw.recv(1000)
 
 
+def test_two_tokens_are_none(server_of):
+    server = server_of(Counter(), token=TOKEN)
+    with socket.create_connection((server.host, server.port)) as raw:
+        header = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n"
+        raw.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + 2 * header + b"\r\n")
+        raw.settimeout(5)
+        assert b" 401 " in raw.recv(1000)
+
+
 def test_a_taken_port_is_one_line(server):
     with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{server.port}"):
         PolicyServer(Counter(), port=server.port)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from imitate.errors import ConfigError
 from imitate.models.fitting import MeasuredStats, PartlyMeasured, Statistics
-from imitate.models.preprocessing.step import PreprocessStep
+from imitate.models.layout import IMAGE_MODALITIES
+from imitate.models.preprocessing.step import PreprocessStep, Spec
 
 
 class Sample(NamedTuple):
@@ -36,7 +37,7 @@ Samples = Callable[[Collection[str]], Iterable[Sample]]
 def statistics_before(
     steps: Sequence[PreprocessStep],
     number: int,
-    action_dims: dict[str, int],
+    spec: Spec,
     statistics: Statistics,
     samples: Samples | None,
 ) -> Statistics:
@@ -45,11 +46,11 @@ def statistics_before(
     Args:
         steps: the pipeline.
         number: of the step.
-        action_dims: numbers of each action key there.
+        spec: everything that comes into it.
         statistics: of the data.
         samples: for keys that an earlier step has changed; None: there is no access to the data.
     """
-    measured = _Measured(steps[:number], action_dims, samples)
+    measured = _Measured(steps[:number], spec, samples)
     return {
         "obs": PartlyMeasured(statistics.get("obs", {}), measured.obs),
         "actions": PartlyMeasured(statistics.get("actions", {}), measured.actions),
@@ -62,11 +63,11 @@ class _Measured:
     def __init__(
         self,
         steps: Sequence[PreprocessStep],
-        action_dims: dict[str, int],
+        spec: Spec,
         samples: Samples | None,
     ) -> None:
         self._steps = steps
-        self._action_dims = action_dims
+        self._spec = spec
         self._samples = samples
 
     def obs(self, key: str) -> MeasuredStats | None:
@@ -75,12 +76,15 @@ class _Measured:
         if all(step.keeps_statistics for step in steps):
             return None
         values = []
+        modality = self._spec.obs[key].modality
         for sample in self._windows(key, (key,)):
             value = sample.obs[key].flatten(0, 1)
             for step in steps:
                 value = step.forward_obs(key, value)
-            # Of images each pixel is a sample of its channels.
-            values.append(value.movedim(1, -1).flatten(0, -2) if value.dim() == 4 else value)
+            if modality in IMAGE_MODALITIES:  # each pixel is a sample of its channels
+                value = value.movedim(1, -1).flatten(0, -2)
+            # Statistics of scans are in the layout of the file.
+            values.append(value.mT if modality == "scan" else value)
         return MeasuredStats.of(torch.cat(values))
 
     def actions(self, key: str) -> MeasuredStats | None:
@@ -93,8 +97,8 @@ class _Measured:
             actions = sample.actions.float()
             for step in steps:
                 actions = step.forward_actions(actions, sample.reference)
-            parts = torch.split(actions, list(self._action_dims.values()), -1)
-            values.append(parts[list(self._action_dims).index(key)][sample.real])
+            parts = torch.split(actions, list(self._spec.actions.values()), -1)
+            values.append(parts[list(self._spec.actions).index(key)][sample.real])
         return MeasuredStats.of(torch.cat(values))
 
     def _windows(self, key: str, obs_keys: Collection[str]) -> Iterable[Sample]:

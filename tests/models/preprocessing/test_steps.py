@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imitate.errors import ConfigError, UserError
+from imitate.models.fitting import MeasuredStats
 from imitate.models.preprocess import Preprocess
+from imitate.models.preprocessing.measuring import Sample
+from imitate.models.preprocessing.step import PreprocessStep
+from imitate.models.preprocessing.table import STEPS
 from imitate.models.token_core import TokenCore
 
 SHAPES = {"pos": (3,), "grip": (2,), "camera": (4, 6, 3), "text": (8,)}
@@ -177,3 +181,29 @@ def test_a_later_version_is_refused():
 def test_errors_name_step_key_and_values(steps, message):
     with pytest.raises(ConfigError, match=message):
         pipeline(*steps)
+
+
+def test_scans_that_a_step_has_changed_are_normalized_in_their_own_layout(monkeypatch):
+    class Double(PreprocessStep):
+        def acts_on(self, key):
+            return key == "lidar"
+
+        def forward_obs(self, key, value):
+            return 2 * value
+
+    monkeypatch.setitem(STEPS, "double", Double)
+    scans = torch.tensor([[[0.0, 10.0], [1.0, 20.0], [2.0, 30.0]]]).repeat(4, 1, 1)  # (L, C)
+    scans[::2] += 4.0
+    sample = Sample({"lidar": scans[:, None]}, torch.zeros(4, 1, 1), {}, torch.ones(4, 1).bool())
+    prepare = Preprocess.from_statistics(
+        {"lidar": (3, 2)},
+        {"lidar": "scan"},
+        {"arm": 1},
+        {"obs": {"lidar": MeasuredStats.of(scans)}},
+        "mean_std",
+        steps=[{"step": "double"}],
+        samples=lambda keys: [sample],
+    )
+    # Each number of the doubled scans is its mean +- 4.
+    wanted = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None, None].expand(4, 2, 3)
+    torch.testing.assert_close(prepare.prepare_obs({"lidar": scans})["lidar"], wanted)
