@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 _POISSON = torch.tensor([1.0 / math.factorial(k) for k in range(10)], dtype=torch.float64)
-_POISSON = _POISSON.cumsum(0) / math.e
-"""Poisson(1): probabilities of at most 0, 1, ... 9."""
+_POISSON = (_POISSON.cumsum(0) / math.e).float()
+"""Poisson(1): probabilities of at most 0, 1, ... 9. Not in float64, which MPS lacks."""
 
 
 def draw_class(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -69,7 +69,7 @@ def bootstrap_counts(index: Tensor, members: int) -> Tensor:
     bits = index * -0x61C8864680B583EB + member * -0x4B47D0C5A1A6B4B3
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         bits = (bits ^ (bits >> shift)) * factor
-    uniform = ((bits ^ (bits >> 31)) & 0xFFFFFF).to(torch.float64) / 2.0**24
+    uniform = ((bits ^ (bits >> 31)) & 0xFFFFFF).to(torch.float32) / 2.0**24
     return torch.searchsorted(_POISSON.to(index.device), uniform, right=True)
 
 

@@ -1,6 +1,8 @@
 """Bootstraps that are functions of the samples' numbers."""
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from imitate.functional.sampling import bootstrap_counts
 
@@ -24,3 +26,18 @@ def test_a_sample_is_in_the_same_bootstraps_wherever_it_stands():
     assert torch.equal(counts[:, 0], counts[:, 3])
     assert torch.equal(bootstrap_counts(index.flip(0), 4), counts.flip(1))
     assert torch.equal(bootstrap_counts(index, 2), counts[:2])
+
+
+class NoDoubles(TorchDispatchMode):
+    """Stand-in for a device without float64, as MPS is."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        assert not isinstance(found, Tensor) or found.dtype != torch.float64
+        return found
+
+
+def test_bootstraps_need_no_float64():
+    index = torch.arange(10)
+    with NoDoubles():
+        assert bootstrap_counts(index, 2).shape == (2, 10)
