@@ -289,8 +289,7 @@ class ActorCritic(Algo[RLConfigT]):
             return self.memory.select(batch, self.recurrent("critic"))
         frames, now = self.frame_stack, self.frame_stack - 1
         steps = slice(0, frames) if frames > 1 else 0
-        if "discounts" not in batch:
-            batch = self._one_step(batch, now)
+        batch = with_transitions(batch, self, now)
         weight = batch.get("weight")
         selected = {
             "obs": {key: value[:, steps] for key, value in batch["obs"].items()},
@@ -311,31 +310,6 @@ class ActorCritic(Algo[RLConfigT]):
         if "next_actions" in batch:
             selected["next_actions"] = batch["next_actions"]
         return selected
-
-    def _one_step(self, batch: Batch, now: int) -> Batch:
-        """Transitions of one step, from batches of windows with rewards and ends."""
-        wanted = self.config.data_needs(self.global_config).transitions
-        ends = batch.get("terminals", batch.get("dones"))
-        lacks = "next_obs" not in batch or "rewards" not in batch
-        if (
-            wanted is None
-            or ends is None
-            or lacks
-            or wanted.n_step > 1
-            or wanted.next_actions
-            or wanted.infinite_horizon
-        ):
-            raise DatasetError(
-                f"{self.global_config.algo_name} learns from transitions, which the batches lack: make the dataset "
-                "by build_datasets(config), or with "
-                "SequenceDataset(..., transitions=config.algo.data_needs(config).transitions)"
-            )
-        return {
-            **batch,
-            "next_obs": {key: value[:, : now + 1] for key, value in batch["next_obs"].items()},
-            "n_step_rewards": batch["rewards"][:, now],
-            "discounts": wanted.discount * (1.0 - ends[:, now]),
-        }
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """The sum of all losses."""
@@ -458,3 +432,40 @@ def _mean_actions(actor: Actor, obs: Batch, goal: Batch | None) -> Tensor:
     features, _ = actor(obs, goal)
     distribution: ActionDistribution = actor.head(features)
     return distribution.mean
+
+
+def with_transitions(batch: Batch, algo: Algo, now: int) -> Batch:
+    """A prepared batch of transitions; one that lacks them gets those of one step, from its rewards and ends.
+
+    Args:
+        batch: windows (B, T, ...).
+        algo: names in its section the transitions that it needs.
+        now: number of the window's step.
+
+    Raises:
+        DatasetError: it lacks rewards or ends, or other transitions are needed.
+    """
+    if "discounts" in batch:
+        return batch
+    wanted = algo.config.data_needs(algo.global_config).transitions
+    ends = batch.get("terminals", batch.get("dones"))
+    lacks = "next_obs" not in batch or "rewards" not in batch
+    if (
+        wanted is None
+        or ends is None
+        or lacks
+        or wanted.n_step > 1
+        or wanted.next_actions
+        or wanted.infinite_horizon
+    ):
+        raise DatasetError(
+            f"{algo.global_config.algo_name} learns from transitions, which the batches lack: make the dataset "
+            "by build_datasets(config), or with "
+            "SequenceDataset(..., transitions=config.algo.data_needs(config).transitions)"
+        )
+    return {
+        **batch,
+        "next_obs": {key: value[:, : now + 1] for key, value in batch["next_obs"].items()},
+        "n_step_rewards": batch["rewards"][:, now],
+        "discounts": wanted.discount * (1.0 - ends[:, now]),
+    }

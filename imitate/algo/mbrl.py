@@ -23,6 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from imitate.algo.actor_critic import with_transitions
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.factory import register
 from imitate.algo.policy_state import InnerState, PolicyState
@@ -93,6 +94,7 @@ class MBRL(Algo[MBRLConfig]):
 
     def _select_batch(self, batch: Batch) -> Batch:
         """The transition at the window's step."""
+        batch = with_transitions(batch, self, 0)
         weight = batch.get("weight")
         return {
             "obs": {key: value[:, 0] for key, value in batch["obs"].items()},

@@ -5,7 +5,7 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.dynamics.dynamics import Dynamics, Outcome
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, DatasetError
 from imitate.policy.rollout_policy import RolloutPolicy
 
 PLANNER = {"horizon": 3, "population": 200, "elites": 20, "iterations": 5}
@@ -167,3 +167,20 @@ def test_what_cannot_be_trained_is_refused(change, words):
     config = make().global_config
     with pytest.raises(ConfigError, match=words):
         config.with_overrides(change)
+
+
+def test_windows_with_rewards_and_ends_are_transitions():
+    algo = make(discount=0.5)
+    window = {
+        "obs": {"s": torch.zeros(2, 1, 1)},
+        "next_obs": {"s": torch.ones(2, 1, 1)},
+        "actions": torch.zeros(2, 1, 1),
+        "rewards": torch.tensor([[3.0], [4.0]]),
+        "dones": torch.tensor([[0.0], [1.0]]),
+        "index": torch.arange(2),
+    }
+    batch = algo.process_batch_for_training(window)
+    assert batch["rewards"].tolist() == [3.0, 4.0]
+    assert batch["discounts"].tolist() == [0.5, 0.0]
+    with pytest.raises(DatasetError, match="mbrl learns from transitions, which the batches lack"):
+        algo.process_batch_for_training({k: v for k, v in window.items() if k != "rewards"})
