@@ -157,14 +157,15 @@ class ActorCritic(Algo[RLConfigT]):
     ) -> CriticEnsemble:
         """Critics of actions; with ``of_states`` a single value of states; with choices a value of each.
 
-        With a memory, the critics of actions own the recurrent encoder, so that their optimizer and targets are its.
+        With a memory, the critics of actions own the recurrent encoder, so that their optimizer and targets are its; a
+        value of states reads its features without gradient, as the actor does.
         """
         size = 1 if of_states else config.ensemble.n
         encoders = 1 if config.ensemble.shared_encoder else size
-        memory = self.memory
+        memory, features = self.memory, ACTOR if of_states else CRITICS
         critic = CriticEnsemble(
             [
-                self._create_encoder() if memory is None else memory.reader(CRITICS)
+                self._create_encoder() if memory is None else memory.reader(features)
                 for _ in range(encoders)
             ],
             0 if of_states else self.ac_dim - num_choices,

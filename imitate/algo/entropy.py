@@ -1,10 +1,11 @@
-"""Sections and the learned temperature of soft actor-critics, whose values count the policy's entropy."""
+"""Parts of soft actor-critics, whose values count the policy's entropy: sections, the entropy's weight, samples."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, cast
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -21,6 +22,8 @@ from imitate.algo.rl_sections import (
 from imitate.algo.sections import LayerDims
 from imitate.config import BaseConfig, Section
 from imitate.dynamics.dynamics import DYNAMICS, DynamicsConfig
+from imitate.models.actor import Actor
+from imitate.models.heads import TanhDistribution
 
 
 class SoftOptimParams(Section):
@@ -114,7 +117,7 @@ class SACConfig(SoftActorCriticConfig):
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
-        problems = [*super().conflicts(config), *self.rnn.problems(config)]
+        problems = super().conflicts(config)
         if self.dynamics is not None:
             problems += [*self.dynamics.problems(config), *self.imagination.problems(config)]
         return problems
@@ -126,3 +129,39 @@ class Temperature(nn.Module):
     def __init__(self, initial: Tensor) -> None:
         super().__init__()
         self.log = nn.Parameter(initial.log())
+
+
+class EntropyWeight:
+    """Slot: weight of the entropy, alpha, as a constant or learned by the network ``temperature``.
+
+    Args:
+        config: section ``algo.temperature``.
+        target: entropy above which alpha falls, and below which it rises; () or (K,) for K entropies.
+
+    Attributes:
+        net: the network, for ``algo.nets``; None: alpha is a constant.
+    """
+
+    def __init__(self, config: TemperatureConfig, target: Tensor) -> None:
+        self._target = target
+        self._constant = torch.full_like(target, config.initial)
+        self.net = Temperature(self._constant) if config.tuned else None
+
+    @property
+    def value(self) -> Tensor:
+        """Alpha, of the target's shape, without gradient."""
+        return self._constant if self.net is None else self.net.log.detach().exp()
+
+    def loss(self, entropy: Tensor) -> Tensor:
+        """Loss of :attr:`net`, from the policy's mean entropy, of the target's shape and without gradient."""
+        assert self.net is not None, "a constant weight learns nothing"
+        return (self.net.log * (entropy - self._target)).sum()
+
+
+def sampled_actions(
+    actor: Actor, obs: dict[str, Tensor], goal: dict[str, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """One action (B, A) of a tanh-Gaussian policy in each state, with gradient, and its log-density (B,)."""
+    features, _ = actor(obs, goal)
+    actions, log_prob = cast(TanhDistribution, actor.head(features)).draw(1)
+    return actions[:, 0], log_prob[:, 0]

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from imitate.algo.actor_critic import ActorCritic, Update
 from imitate.algo.algo import Batch, Info
 from imitate.algo.factory import register
+from imitate.algo.recurrence import ReplayedMemoryConfig
 from imitate.algo.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
@@ -69,6 +70,7 @@ class IQLConfig(ActorCriticConfig):
     actor: StochasticActorConfig = Field(StochasticActorConfig())
     critic: CriticConfig = Field(CriticConfig())
     adv: AdvantageConfig = Field(AdvantageConfig())
+    rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
 
 
 @register("iql", IQLConfig)
@@ -94,7 +96,8 @@ class IQL(ActorCritic[IQLConfig]):
     @torch.no_grad()
     def _target_q(self, batch: Batch) -> Tensor:
         """Q' of the data's actions (B,)."""
-        values = self._critic("critic_target")(batch["obs"], batch["actions"], batch["goal_obs"])
+        obs = batch.get("target_obs", batch["obs"])  # with a memory, that of the targets
+        values = self._critic("critic_target")(obs, batch["actions"], batch["goal_obs"])
         return self._ensemble_value(values)
 
     def _value_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Info]:

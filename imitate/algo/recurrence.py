@@ -9,13 +9,15 @@ buffer.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from imitate.algo.policy_state import InnerState
-from imitate.config import BaseConfig, Section
+from imitate.config import BaseConfig, DataNeeds, Section, Sequences
+from imitate.config.data_needs import Returns
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.rnn import RNN, RNNState
 
@@ -53,25 +55,55 @@ class MemoryConfig(Section):
 
 
 class ReplayedMemoryConfig(MemoryConfig):
-    """A memory that learns from replayed sequences."""
+    """A memory that learns from sequences of a replay buffer, or from windows of demonstrations."""
 
     burn_in: int = Field(
         8,
         ge=0,
         description="steps before a sequence that bring the state up to date, without being learned from; it is "
-        "stored as it was when the step was taken, with older weights",
+        "stored as it was when the step was taken, with older weights. Offline: the first steps of a window that "
+        "begins within a demonstration",
     )
+
+    def data_needs(self, needs: DataNeeds, config: BaseConfig) -> DataNeeds:
+        """Data of an algorithm with this memory, from those without: sequences, or windows with numbered steps."""
+        if not self.enabled:
+            return needs
+        if config.train.online.enabled:
+            return replace(needs, sequences=Sequences(config.train.seq_length, self.burn_in))
+        # Returns come with the numbers of steps, which say where a demonstration begins.
+        return replace(needs, returns=Returns(discount=1.0), observed_steps=None)
 
     def problems(self, config: BaseConfig) -> list[str]:
         """As in the base class."""
-        online, problems = config.train.online, super().problems(config)
+        problems = super().problems(config)
         if not self.enabled:
             return []
-        if not online.enabled:
+        online = config.train.online.enabled
+        return problems + (
+            self._online_problems(config) if online else self._offline_problems(config)
+        )
+
+    def _offline_problems(self, config: BaseConfig) -> list[str]:
+        problems, length = [], config.train.seq_length
+        if length > 1 and self.burn_in + 1 >= length:
             problems.append(
-                f"algo.rnn.enabled is true, but {config.algo_name} learns its memory online only: set "
-                "train.online.enabled to true, or take bc with algo.rnn for demonstrations alone"
+                f"algo.rnn.burn_in is {self.burn_in}, which leaves none of the {length} steps of train.seq_length to "
+                f"learn from: set it to at most {length - 2}, or raise train.seq_length"
             )
+        if config.algo["n_step"] > 1:
+            problems.append(
+                f"algo.n_step is {config.algo['n_step']}, but a memory learns single steps of demonstrations: set it "
+                "to 1"
+            )
+        if config.algo["infinite_horizon"]:
+            problems.append(
+                "algo.infinite_horizon is true, which a memory cannot learn from demonstrations: set it to false"
+            )
+        return problems
+
+    def _online_problems(self, config: BaseConfig) -> list[str]:
+        online, problems = config.train.online, []
         if online.prioritized.enabled:
             problems.append(
                 "train.online.prioritized.enabled is true, but sequences are drawn uniformly: set it to false"

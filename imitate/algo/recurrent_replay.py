@@ -17,6 +17,9 @@ Prepared batches, of B sequences of up to L steps that are learned from, within 
     actions, rewards, discounts      (B, L, ...) as in :mod:`imitate.algo.actor_critic`
     ahead       (B, L) number of steps to the observation from which a step's value is bootstrapped
     mask        (B, L) false: beyond the end of the episode
+    weight      (B, L) of the steps in the losses, or None
+
+Offline the sequences are windows of ``train.seq_length`` steps of demonstrations, whose memory begins empty.
 """
 
 from __future__ import annotations
@@ -79,6 +82,7 @@ class ReplayedMemory(Memory):
 
     def __init__(self, config: ReplayedMemoryConfig, n_step: int, discount: float) -> None:
         super().__init__(config)
+        self._burn_in = config.burn_in
         self._n_step, self._discount = n_step, discount
 
     def encoder(self, encoder: GroupEncoder) -> RecurrentEncoder:
@@ -91,7 +95,7 @@ class ReplayedMemory(Memory):
         return GroupEncoder(ObservationEncoder(shapes, {features: "low_dim"}, EncodersConfig()))
 
     def select(self, batch: Batch, encoder: RecurrentEncoder) -> Batch:
-        """Prepared sequences from a replay buffer's; from windows of a dataset, which begin with an empty memory."""
+        """Prepared sequences, from those of a replay buffer or from windows of a dataset."""
         if "ahead" not in batch:
             batch = self._sequences_of(batch, encoder)
         burn_in = next(iter(batch["obs"].values())).shape[1]
@@ -103,11 +107,16 @@ class ReplayedMemory(Memory):
             "memory": from_stored(batch),
             "goal_obs": batch.get("goal_obs"),
             "rewards": batch["n_step_rewards"],
+            "weight": batch.get("weight"),
             **{name: batch[name] for name in names},
         }
 
     def _sequences_of(self, batch: Batch, encoder: RecurrentEncoder) -> Batch:
-        """Windows of T observations as sequences of T - 1 steps."""
+        """Windows of T observations as sequences of T - 1 steps, which begin with an empty memory.
+
+        A step is learned from if its successor is in the window or it is a terminal, unless the window begins within a
+        demonstration and the step is one of the first ``burn_in``. Without ``step`` all windows count as beginnings.
+        """
         ends = batch.get("terminals", batch.get("dones"))
         if ends is None or "rewards" not in batch or self._n_step > 1:
             raise DatasetError(
@@ -115,7 +124,12 @@ class ReplayedMemory(Memory):
                 "the dataset with these, or set train.online.enabled to true"
             )
         rewards, ends = batch["rewards"][:, :-1], ends[:, :-1]
-        known = batch.get("pad_mask")
+        real = batch.get("pad_mask", torch.ones_like(batch["rewards"])) > 0
+        mask = real[:, :-1] & (real[:, 1:] | (ends > 0))
+        if "step" in batch:
+            place = torch.arange(rewards.shape[1], device=rewards.device)
+            mask &= (batch["step"][:, :1] == 0) | (place >= self._burn_in)
+        weight = batch.get("weight")
         state = encoder.rnn.initial_state(len(rewards))
         return {
             "obs": batch["obs"],
@@ -124,7 +138,8 @@ class ReplayedMemory(Memory):
             "n_step_rewards": rewards,
             "discounts": self._discount * (1.0 - ends),
             "ahead": torch.ones_like(rewards, dtype=torch.long),
-            "mask": (torch.ones_like(ends) if known is None else known[:, 1:]) > 0,
+            "mask": mask,
+            "weight": None if weight is None else weight[:, :-1],
             "burn_in": torch.zeros(len(rewards), dtype=torch.long, device=rewards.device),
             **to_stored(state),
         }
@@ -138,6 +153,10 @@ class ReplayedMemory(Memory):
             batch: from :meth:`select`.
             online: the critics' encoder, which gets gradients through :data:`CRITICS` of ``obs``.
             target: the target critics' encoder.
+
+        Returns:
+            a batch as in :mod:`imitate.algo.actor_critic`, with ``target_obs``: the target critics' features at the
+            steps.
         """
         features = online.over(batch)
         with torch.no_grad():
@@ -151,8 +170,9 @@ class ReplayedMemory(Memory):
                 CRITICS: of_targets[sequence, after],
                 ACTOR: features.detach()[sequence, after],
             },
+            "target_obs": {CRITICS: of_targets[sequence, step]},
             "goal_obs": None,
-            "weight": None,
+            "weight": None if batch["weight"] is None else batch["weight"][sequence, step],
             **{name: batch[name][sequence, step] for name in ("actions", "rewards", "discounts")},
         }
 

@@ -6,17 +6,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from imitate.algo.recurrence import ReplayedMemoryConfig
 from imitate.algo.sections import GMMConfig, LayerDims, VAEConfig
 from imitate.auxiliary.auxiliary import AuxiliariesConfig
-from imitate.config import (
-    AlgoSection,
-    BaseConfig,
-    DataNeeds,
-    OptimizerConfig,
-    Section,
-    Sequences,
-    Transitions,
-)
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Section, Transitions
 
 
 class StagedOptimizerConfig(OptimizerConfig):
@@ -149,23 +142,27 @@ class ActorCriticConfig(AlgoSection):
     )
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Transitions; with ``rnn`` enabled, in replayed sequences.
+        """Transitions; images of the frames up to the sample's step, the next ones come with the transition.
 
-        Images are those of the frames up to the sample's step, the next ones come with the transition.
+        With a memory (key ``rnn``) sequences of them.
         """
-        rnn = self.get("rnn", None)
-        memory = rnn is not None and rnn.enabled
-        return DataNeeds(
+        needs = DataNeeds(
             transitions=Transitions(
                 discount=self.discount,
                 n_step=self.n_step,
                 next_actions=self.needs_next_actions,
                 infinite_horizon=self.infinite_horizon,
             ),
-            sequences=Sequences(config.train.seq_length, rnn.burn_in) if memory else None,
             observed_steps=config.train.frame_stack,
             environment_rewards=not self.reward_free,
         )
+        rnn = self._memory()
+        return needs if rnn is None else rnn.data_needs(needs, config)
+
+    def _memory(self) -> ReplayedMemoryConfig | None:
+        """The key ``rnn``, where the section has it."""
+        memory: ReplayedMemoryConfig | None = self.get("rnn", None)
+        return memory
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
@@ -183,6 +180,9 @@ class ActorCriticConfig(AlgoSection):
             problems.append(
                 f"train.precision is 'bf16', too coarse for the values of {config.algo_name}: set it to 'fp32'"
             )
+        rnn = self._memory()
+        if rnn is not None:
+            problems += rnn.problems(config)
         return problems + self._auxiliary_conflicts(config)
 
     def _auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
@@ -192,7 +192,7 @@ class ActorCriticConfig(AlgoSection):
             problems.append(
                 f"algo.n_step is {self.n_step}, but rewards of algo.auxiliary are of one step: set it to 1"
             )
-        rnn = self.get("rnn", None)
+        rnn = self._memory()
         if self.auxiliary and rnn is not None and rnn.enabled:
             problems.append(
                 "algo.auxiliary sees observations, but with algo.rnn.enabled batches hold recurrent features: set one "

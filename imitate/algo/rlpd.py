@@ -8,7 +8,7 @@ Q', the discount g and a tanh-Gaussian policy pi:
     target = r + g (min over Z random critics of Q'_e(s', a') - alpha log pi(a' | s')), a' ~ pi(s')   -> RLPD._target
     critic: mean over the batch, sum over e, of (Q_e(s, a) - target)^2; 10, layer normalization   -> RLPD._critic_loss
     actor:  alpha log pi(a | s) - mean over all e of Q_e(s, a), a ~ pi(s)   -> RLPD._actor_loss
-    alpha:  rises where the entropy is below its target, falls where it is above   -> RLPD._temperature_loss
+    alpha:  rises where the entropy is below its target, falls where it is above   -> EntropyWeight.loss
     20 updates of the critics per step, after the last of which the actor and alpha follow   -> RLPD._update
 
 Departures: the actor takes its turn at the first of each ``actor.update_freq`` updates rather than at the last; a
@@ -17,8 +17,6 @@ layer is normalized after its ReLU, not before; as in ``sac``, errors are summed
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -26,16 +24,16 @@ from torch import Tensor, nn
 from imitate.algo.actor_critic import ActorCritic, Update
 from imitate.algo.algo import Batch, Info
 from imitate.algo.entropy import (
+    EntropyWeight,
     SoftActorConfig,
     SoftActorCriticConfig,
     SoftCriticConfig,
-    Temperature,
+    sampled_actions,
 )
 from imitate.algo.factory import register
 from imitate.algo.rl_sections import EnsembleConfig
 from imitate.config import BaseConfig
 from imitate.functional.losses import masked_mean
-from imitate.models.heads import TanhDistribution
 
 
 class RLPDActorConfig(SoftActorConfig):
@@ -106,38 +104,25 @@ class RLPD(ActorCritic[RLPDConfig]):
         )
         self._add_targets()
         wanted = config.temperature.target_entropy
-        self._target_entropy = -float(self.ac_dim) if wanted is None else wanted
-        self._first_alpha = torch.tensor(config.temperature.initial, device=self.device)
-        if config.temperature.tuned:
-            self.nets["temperature"] = Temperature(self._first_alpha)
+        target = torch.tensor(-float(self.ac_dim) if wanted is None else wanted, device=self.device)
+        self.entropy = EntropyWeight(config.temperature, target)
+        if self.entropy.net is not None:
+            self.nets["temperature"] = self.entropy.net
 
     def _max_grad_norm(self, name: str) -> float | None:
         return None if name == "temperature" else super()._max_grad_norm(name)
-
-    def _drawn(self, obs: Batch, goal: Batch | None) -> tuple[Tensor, Tensor]:
-        """One action (B, A) of the policy in each state, with gradient, and its log-density (B,)."""
-        features, _ = self.actor(obs, goal)
-        actions, log_prob = cast(TanhDistribution, self.actor.head(features)).draw(1)
-        return actions[:, 0], log_prob[:, 0]
-
-    @property
-    def _alpha(self) -> Tensor:
-        """The weight of the entropy, a constant for the other losses."""
-        if "temperature" not in self.nets:
-            return self._first_alpha
-        return cast(Temperature, self.nets["temperature"]).log.detach().exp()
 
     # ---- losses --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
         """TD target for the critics, (B,), without gradient: by the least of a random few."""
-        actions, log_prob = self._drawn(batch["next_obs"], batch["goal_obs"])
+        actions, log_prob = sampled_actions(self.actor, batch["next_obs"], batch["goal_obs"])
         values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
         asked = torch.randperm(len(values), device=values.device)[: self.config.critic.subset]
         following = values[asked].amin(0)
         if self.config.entropy_backup:
-            following = following - self._alpha * log_prob
+            following = following - self.entropy.value * log_prob
         target: Tensor = batch["rewards"] + batch["discounts"] * following
         return target
 
@@ -148,16 +133,11 @@ class RLPD(ActorCritic[RLPDConfig]):
         return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        actions, log_prob = self._drawn(batch["obs"], batch["goal_obs"])
+        actions, log_prob = sampled_actions(self.actor, batch["obs"], batch["goal_obs"])
         values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"]).mean(0)
-        loss = masked_mean(self._alpha * log_prob - values, batch["weight"])
+        loss = masked_mean(self.entropy.value * log_prob - values, batch["weight"])
         entropy = -masked_mean(log_prob.detach(), batch["weight"])
-        return loss, {"Actor_Loss": loss, "Entropy": entropy, "Temperature": self._alpha}
-
-    def _temperature_loss(self, info: Info) -> Tensor:
-        """Loss of network ``temperature``, from the entropy that the actor's loss logged."""
-        log = cast(Temperature, self.nets["temperature"]).log
-        return log * (info["Entropy"] - self._target_entropy)
+        return loss, {"Actor_Loss": loss, "Entropy": entropy, "Temperature": self.entropy.value}
 
     # ---- update --------------------------------------------------------------------------------------------------
 
@@ -169,5 +149,5 @@ class RLPD(ActorCritic[RLPDConfig]):
         if not update.turn("critic_updates", self.config.actor.update_freq, first=True):
             return
         update.step("actor", self._actor_loss(batch))
-        if "temperature" in self.nets and update.learns("actor"):
-            self._gradient_step("temperature", self._temperature_loss(update.info))
+        if self.entropy.net is not None and update.learns("actor"):
+            self._gradient_step("temperature", self.entropy.loss(update.info["Entropy"]))

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from imitate.algo.actor_critic import ActorCritic, Update
 from imitate.algo.algo import Batch, Info
-from imitate.algo.entropy import SACConfig, SoftActorConfig, Temperature
+from imitate.algo.entropy import EntropyWeight, SACConfig, SoftActorConfig
 from imitate.algo.factory import register
 from imitate.algo.rl_sections import ActorConfig
 from imitate.errors import ConfigError
@@ -71,10 +71,9 @@ class SAC(ActorCritic[SACConfig]):
             }
         )
         self._add_targets()
-        self._target_entropy = self._wanted_entropy().to(self.device)
-        self._first_alpha = torch.full_like(self._target_entropy, config.temperature.initial)
-        if config.temperature.tuned:
-            self.nets["temperature"] = Temperature(self._first_alpha)
+        self.entropy = EntropyWeight(config.temperature, self._wanted_entropy().to(self.device))
+        if self.entropy.net is not None:
+            self.nets["temperature"] = self.entropy.net
 
     @property
     def _num_choices(self) -> int:
@@ -148,13 +147,15 @@ class SAC(ActorCritic[SACConfig]):
     def _of_numbers(self, policy: TanhDistribution, values: Values) -> SoftValue:
         """By one action of the policy in each state."""
         numbers, log_prob = (drawn[:, 0] for drawn in policy.draw(1))
-        return SoftValue(values(numbers) - self._alpha * log_prob, -log_prob.detach().unsqueeze(-1))
+        return SoftValue(
+            values(numbers) - self.entropy.value * log_prob, -log_prob.detach().unsqueeze(-1)
+        )
 
     def _of_choices(self, policy: Categorical, values: Values) -> SoftValue:
         """Summed over the choices."""
         with torch.no_grad():
             believed = values(None)
-        soft = believed - self._alpha * policy.logits
+        soft = believed - self.entropy.value * policy.logits
         entropy = policy.entropy().detach().unsqueeze(-1)
         return SoftValue((policy.probabilities * soft).sum(-1), entropy)
 
@@ -162,20 +163,13 @@ class SAC(ActorCritic[SACConfig]):
         """Summed over the choices, with one sample of the numbers of each."""
         numbers, log_prob = policy.numbers.draw(1)
         log_prob = log_prob.squeeze(-1)
-        of_numbers, of_choice = self._alpha
+        of_numbers, of_choice = self.entropy.value
         probabilities, logits = policy.choice.probabilities, policy.choice.logits
         soft = values(numbers.squeeze(-2)) - of_numbers * log_prob - of_choice * logits
         with torch.no_grad():
             entropy = -(probabilities * log_prob).sum(-1)
             entropies = torch.stack([entropy, policy.choice.entropy()], dim=-1)
         return SoftValue((probabilities * soft).sum(-1), entropies)
-
-    @property
-    def _alpha(self) -> Tensor:
-        """Weights of the entropies, constants for the other losses."""
-        if "temperature" not in self.nets:
-            return self._first_alpha
-        return cast(Temperature, self.nets["temperature"]).log.detach().exp()
 
     # ---- losses --------------------------------------------------------------------------------------------------
 
@@ -205,7 +199,7 @@ class SAC(ActorCritic[SACConfig]):
         loss = -masked_mean(soft.value, batch["weight"])
         names = ["Entropy", "Choice_Entropy"][: soft.entropies.shape[-1]]
         means = [masked_mean(each, batch["weight"]) for each in soft.entropies.unbind(-1)]
-        alphas = self._alpha.reshape(-1).unbind()
+        alphas = self.entropy.value.reshape(-1).unbind()
         info: Info = {"Actor_Loss": loss, **dict(zip(names, means, strict=True))}
         for name, alpha in zip(names, alphas, strict=True):
             info[name.replace("Entropy", "Temperature")] = alpha
@@ -213,10 +207,9 @@ class SAC(ActorCritic[SACConfig]):
 
     def _temperature_loss(self, info: Info) -> Tensor:
         """Loss of network ``temperature``, from the entropies that the actor's loss logged."""
-        log = cast(Temperature, self.nets["temperature"]).log
-        names = ["Entropy", "Choice_Entropy"][: log.numel()]
-        entropies = torch.stack([info[name] for name in names]).reshape(log.shape)
-        return (log * (entropies - self._target_entropy)).sum()
+        shape = self.entropy.value.shape
+        names = ["Entropy", "Choice_Entropy"][: shape.numel()]
+        return self.entropy.loss(torch.stack([info[name] for name in names]).reshape(shape))
 
     # ---- update --------------------------------------------------------------------------------------------------
 
@@ -224,7 +217,7 @@ class SAC(ActorCritic[SACConfig]):
         """Critics, actor, temperature, targets."""
         update.step("critic", self._critic_loss(batch))
         update.step("actor", self._actor_loss(batch))
-        if "temperature" in self.nets and update.learns("actor"):
+        if self.entropy.net is not None and update.learns("actor"):
             self._gradient_step("temperature", self._temperature_loss(update.info))
         if update.learns("critic"):
             self._follow()

@@ -12,12 +12,16 @@ from imitate.algo.factory import register
 from imitate.algo.recurrence import ReplayedMemoryConfig, from_stored
 from imitate.algo.td3 import TD3, TD3Config
 from imitate.config import algorithms
+from imitate.config.data_needs import Sequences
 from imitate.config.readiness import check_trainable
+from imitate.data import DatasetWriter
+from imitate.data.batches.build import build_datasets
 from imitate.errors import ConfigError
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.sequences import SequenceReplay
 
+OFFLINE = {"train": {"online": {"enabled": False}}, "burn_in": 1}
 KINDS = {"numbers": (0, None), "choices": (2, None), "mixed": (2, 1)}
 
 
@@ -45,19 +49,32 @@ class Walk:
         pass
 
 
-def make(kind="numbers", rnn_type="GRU", num_layers=1, burn_in=3, rnn=None, train=None, **section):
+def make(
+    kind="numbers",
+    rnn_type="GRU",
+    num_layers=1,
+    burn_in=3,
+    rnn=None,
+    train=None,
+    algo_name="sac",
+    **section,
+):
     choices, numbers = KINDS[kind]
-    online = {"enabled": True, **(train or {}).pop("online", {})}
+    train = dict(train or {})
+    online = {"enabled": True, **train.pop("online", {})}
     config = load_config(
         {
-            "algo_name": "sac",
+            "algo_name": algo_name,
             "experiment": {"epoch_every_n_steps": 10},
-            "train": {"batch_size": 4, "seq_length": 4, "online": online, **(train or {})},
+            "train": {"batch_size": 4, "seq_length": 4, "online": online, **train},
             "algo": {
                 "actor": {"layer_dims": [8]},
                 "critic": {"layer_dims": [8]},
-                "num_choices": choices,
-                "num_continuous": numbers,
+                **(
+                    {"num_choices": choices, "num_continuous": numbers}
+                    if algo_name == "sac"
+                    else {}
+                ),
                 "rnn": {
                     "enabled": True,
                     "hidden_dim": 8,
@@ -73,7 +90,7 @@ def make(kind="numbers", rnn_type="GRU", num_layers=1, burn_in=3, rnn=None, trai
     )
     check_trainable(config)
     torch.manual_seed(0)
-    return algo_factory("sac", config, {"s": (3,)}, (choices + (numbers or 0)) or 2)
+    return algo_factory(algo_name, config, {"s": (3,)}, (choices + (numbers or 0)) or 2)
 
 
 def replayed(algo, steps=40, envs=2, capacity=200):
@@ -252,7 +269,9 @@ def test_acting_carries_the_state_and_stores_it():
             {"train": {"online": {"prioritized": {"enabled": True}}}},
             "sequences are drawn uniformly",
         ),
-        ({"train": {"online": {"enabled": False}}}, "learns its memory online only"),
+        ({"train": {"online": {"enabled": False}}}, "burn_in is 3, which leaves none of the 4"),
+        ({**OFFLINE, "n_step": 2}, "n_step is 2, but a memory learns single steps"),
+        ({**OFFLINE, "infinite_horizon": True}, "infinite_horizon is true"),
         ({"train": {"online": {"demo_ratio": 0.5}}}, "have no stored states"),
     ],
 )
@@ -288,7 +307,9 @@ def test_an_algorithm_without_a_memory_gets_one_by_its_section():
         "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
     }
     torch.manual_seed(0)
-    algo = algo_factory("recurrent_td3", load_config(tree), {"s": (3,)}, 2)
+    config = load_config(tree)
+    assert config.algo.data_needs(config).sequences == Sequences(length=4, burn_in=3)
+    algo = algo_factory("recurrent_td3", config, {"s": (3,)}, 2)
     memory = replayed(algo)
     before = {name: p.detach().clone() for name, p in algo.nets.named_parameters()}
     algo.set_train()
@@ -298,3 +319,124 @@ def test_an_algorithm_without_a_memory_gets_one_by_its_section():
     assert not any(torch.equal(before[name], p) for name, p in algo.nets.named_parameters())
     first = algo.act({"s": torch.ones(1, 3)}, algo.initial_state(1))
     assert not torch.equal(first.action, algo.act({"s": torch.ones(1, 3)}, first.state).action)
+
+
+# ---- windows of demonstrations ----
+
+
+def window(**more):
+    """Two windows of 4 steps: the first begins a demonstration that ends at its third step, the second one goes on."""
+    return {
+        "obs": {"s": torch.randn(2, 4, 3)},
+        "actions": torch.zeros(2, 4, 2),
+        "rewards": torch.tensor([[0.0, 1, 2, 2], [10, 11, 12, 13]]),
+        "terminals": torch.tensor([[0.0, 0, 1, 1], [0, 0, 0, 0]]),
+        "pad_mask": torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]]) > 0,
+        "step": torch.tensor([[0, 1, 2, 2], [7, 8, 9, 10]]),
+        **more,
+    }
+
+
+def test_steps_of_windows_are_learned_with_their_terminal_and_after_burn_in():
+    seen = transitions(make(**OFFLINE), window())
+    # All of the first, whose third step is a terminal; of the second the first is burnt in, the last has no successor.
+    assert seen["rewards"].tolist() == [0, 1, 2, 11, 12]
+    assert seen["discounts"].tolist() == pytest.approx([0.99, 0.99, 0, 0.99, 0.99])
+
+
+def test_a_demonstration_that_the_clock_cuts_ends_one_step_earlier():
+    seen = transitions(make(**OFFLINE), window(terminals=torch.zeros(2, 4)))
+    assert seen["rewards"].tolist() == [0, 1, 11, 12]
+
+
+def test_weights_of_windows_are_those_of_their_steps():
+    weight = torch.arange(8.0).reshape(2, 4)
+    seen = transitions(make(**OFFLINE), window(weight=weight))
+    assert seen["weight"].tolist() == [0, 1, 2, 5, 6]
+    assert transitions(make(**OFFLINE), window())["weight"] is None
+
+
+@torch.no_grad()
+def test_the_targets_features_of_a_step_are_those_of_their_own_network():
+    algo = make(**OFFLINE)
+    for weight in algo.recurrent("critic_target").parameters():
+        weight.mul_(2.0)
+    raw = window()
+    seen = transitions(algo, raw)
+    expected, _ = algo.recurrent("critic_target")(raw["obs"], None)
+    found = seen["target_obs"]["known_to_critics"]
+    torch.testing.assert_close(found, torch.cat([expected[0, :3], expected[1, 1:3]]))
+
+
+def test_windows_are_asked_for_offline_and_sequences_online():
+    for enabled in (True, False):
+        config = make(train={"online": {"enabled": enabled}}, burn_in=1).global_config
+        needs = config.algo.data_needs(config)
+        assert (needs.sequences is not None) == enabled
+        assert (needs.returns is None) == enabled
+        assert (needs.observed_steps is None) != enabled
+
+
+def cued_demos(path, count=60):
+    """A cue of -1 or 1 in the first of three steps; random actions, and in the last a reward of cue times action."""
+    rng = np.random.default_rng(0)
+    with DatasetWriter(path, {"env_name": "cue", "type": 4, "env_kwargs": {}}) as writer:
+        for number in range(count):
+            cue = 1.0 if number % 2 else -1.0
+            writer.start_episode()
+            for step in range(3):
+                action = rng.uniform(-1, 1, 1).astype(np.float32)
+                obs = {"s": np.array([cue if step == 0 else 0.0, step == 2], dtype=np.float32)}
+                reward = cue * float(action[0]) if step == 2 else 0.0
+                writer.append(obs=obs, action=action, reward=reward, terminal=step == 2)
+            writer.finish_episode(success=True)
+    return path
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_iql_with_a_memory_answers_what_it_saw_two_steps_ago(tmp_path, remembers):
+    config = load_config(
+        {
+            "algo_name": "iql",
+            "experiment": {"epoch_every_n_steps": 10},
+            "train": {
+                "data": str(cued_demos(tmp_path / "cue.hdf5")),
+                "batch_size": 64,
+                "seq_length": 4,
+            },
+            "algo": {
+                "rnn": {"enabled": remembers, "hidden_dim": 16, "burn_in": 1},
+                "actor": {"layer_dims": [32]},
+                "critic": {"layer_dims": [32]},
+                "adv": {"beta": 0.2},
+                "optim_params": {
+                    name: {"learning_rate": {"initial": 0.01}} for name in ("critic", "vf", "actor")
+                },
+            },
+            "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+        }
+    )
+    check_trainable(config)
+    data, _ = build_datasets(config)
+    algo = algo_factory("iql", config, {"s": (2,)}, 1)
+    algo.set_train()
+    for batch in range(150):
+        index = np.random.default_rng(batch).integers(len(data), size=64)
+        algo.train_on_batch(algo.process_batch_for_training(data[index]), 1)
+    algo.set_eval()
+    state = algo.initial_state(2)
+    for shown in ([[1.0, 0], [-1, 0]], [[0.0, 0], [0, 0]], [[0.0, 1], [0, 1]]):
+        answer, state, _ = algo.act({"s": torch.tensor(shown)}, state)
+    assert (answer[0].item() > 0.3 and answer[1].item() < -0.3) == remembers
+
+
+def test_iql_rates_actions_by_the_targets_memory_and_next_states_by_the_online_one():
+    algo = make("numbers", algo_name="iql", **OFFLINE)
+    batch = algo.process_batch_for_training(window())
+    before = algo.train_on_batch(batch, 1, validate=True)
+    with torch.no_grad():
+        for weight in algo.recurrent("critic_target").parameters():
+            weight.mul_(2.0)
+    after = algo.train_on_batch(batch, 1, validate=True)
+    assert before["Vf_Loss"] != after["Vf_Loss"]
+    assert before["Critic_Loss"] == after["Critic_Loss"]
