@@ -2,7 +2,8 @@
 
 Bellemare, Dabney & Munos, "A Distributional Perspective on Reinforcement Learning", ICML 2017 (arXiv:1707.06887).
 Dabney, Rowland, Bellemare & Munos, "Distributional Reinforcement Learning with Quantile Regression", AAAI 2018
-(arXiv:1710.10044).
+(arXiv:1710.10044). Kuznetsov, Shvechikov, Grishin & Vetrov, "Controlling Overestimation Bias with Truncated Mixture of
+Continuous Distributional Quantile Critics", ICML 2020 (arXiv:2005.04269).
 """
 
 from __future__ import annotations
@@ -77,3 +78,18 @@ def quantile_regression_loss(quantiles: Tensor, samples: Tensor, *, huber: bool 
         size = torch.where(size < 1.0, 0.5 * error.square(), size - 0.5)
     below = (error < 0).to(quantiles.dtype)
     return ((places.unsqueeze(-1) - below).abs() * size).mean(-1).sum(-1)
+
+
+def lowest_atoms(atoms: Tensor, num_dropped: int) -> Tensor:
+    """Pool the atoms of several critics and leave the highest out (arXiv:2005.04269).
+
+    Args:
+        atoms: (E, B, M) of E critics.
+        num_dropped: per critic, in [0, M).
+
+    Returns:
+        (B, E (M - num_dropped)), ascending.
+    """
+    size, batch, num = atoms.shape
+    pooled = atoms.transpose(0, 1).reshape(batch, size * num).sort(-1).values
+    return pooled[:, : size * (num - num_dropped)]

@@ -1,0 +1,147 @@
+"""Truncated quantile critics (TQC): soft values from a pool of quantiles of the return, without the highest of them.
+
+Kuznetsov, Shvechikov, Grishin, Vetrov, "Controlling Overestimation Bias with Truncated Mixture of Continuous
+Distributional Quantile Critics", ICML 2020 (arXiv:2005.04269), on Haarnoja et al., "Soft Actor-Critic Algorithms and
+Applications" (arXiv:1812.05905). Each of E critics Z_e gives M quantiles (atoms) of the return. With targets Z', the
+discount g and a tanh-Gaussian policy pi:
+
+    a' ~ pi(s'); z_1 <= ... <= z_EM: atoms of all Z'_e(s', a'), without the last E d   -> lowest_atoms
+    y_i = r + g (z_i - alpha log pi(a' | s')), r alone after a terminal                -> TQC._target
+    critic: sum over e of mean_m mean_i |t_m - [y_i < Z_em]| huber(y_i - Z_em),
+            t_m = (m - 1/2) / M                                                        -> TQC._critic_loss
+    actor:  alpha log pi(a | s) - mean of all atoms of Z_e(s, a), a ~ pi(s)            -> TQC._actor_loss
+    alpha:  rises where the entropy is below its target, falls where it is above       -> EntropyWeight.loss
+
+``critic.num_dropped`` d is the paper's dial between over- and underestimation: 2 for most of its tasks, 5 for Hopper, 0
+for HalfCheetah. Departure: hidden layers are 256 by 256 as in ``sac``; the paper's critics have three of 512. With
+``algo.rnn`` a recurrent encoder stands before all networks (:mod:`imitate.algo.recurrent_replay`).
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.actor_critic import ActorCritic, Update
+from imitate.algo.algo import Batch, Info
+from imitate.algo.entropy import (
+    EntropyWeight,
+    SoftActorCriticConfig,
+    SoftCriticConfig,
+    sampled_actions,
+)
+from imitate.algo.factory import register
+from imitate.algo.recurrence import ReplayedMemoryConfig
+from imitate.algo.rl_sections import EnsembleConfig
+from imitate.config import BaseConfig
+from imitate.functional.distributional import lowest_atoms, quantile_regression_loss
+from imitate.functional.losses import masked_mean
+
+
+class TQCCriticConfig(SoftCriticConfig):
+    """Critics that give quantiles of the return."""
+
+    ensemble: EnsembleConfig = Field(EnsembleConfig(n=5))
+    use_huber: bool = Field(True, description="Huber rather than absolute error of quantiles")
+    num_quantiles: int = Field(25, ge=2, description="quantiles (atoms) of each critic")
+    num_dropped: int = Field(
+        2,
+        ge=0,
+        description="highest atoms that targets leave out, per critic, of all critics together; more where values "
+        "are too high",
+    )
+
+
+class TQCConfig(SoftActorCriticConfig):
+    """Section ``algo`` of algorithm ``tqc``."""
+
+    critic: TQCCriticConfig = Field(TQCCriticConfig())
+    rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """Combinations that cannot be trained."""
+        problems, critic = super().conflicts(config), self.critic
+        if critic.num_dropped >= critic.num_quantiles:
+            problems.append(
+                f"algo.critic.num_dropped is {critic.num_dropped}, which leaves none of the {critic.num_quantiles} "
+                "atoms of algo.critic.num_quantiles: lower it"
+            )
+        if critic.ensemble.weight != 1.0:
+            problems.append(
+                f"algo.critic.ensemble.weight is {critic.ensemble.weight:g}, but targets of tqc are the lowest atoms "
+                "of all critics: set it to 1"
+            )
+        if critic.value_bounds is not None:
+            problems.append(
+                f"algo.critic.value_bounds is {list(critic.value_bounds)}, but atoms of tqc are unbounded: set it to "
+                "null"
+            )
+        return problems
+
+
+@register("tqc", TQCConfig)
+class TQC(ActorCritic[TQCConfig]):
+    """A tanh-Gaussian actor and critics of quantiles."""
+
+    def _create_networks(self) -> None:
+        config = self.config
+        num_atoms = config.critic.num_quantiles
+        self.nets = nn.ModuleDict(
+            {
+                "actor": self._create_actor(config.actor),
+                "critic": self._create_critic(config.critic, num_atoms=num_atoms),
+            }
+        )
+        self._add_targets()
+        wanted = config.temperature.target_entropy
+        target = torch.tensor(-float(self.ac_dim) if wanted is None else wanted, device=self.device)
+        self.entropy = EntropyWeight(config.temperature, target)
+        if self.entropy.net is not None:
+            self.nets["temperature"] = self.entropy.net
+
+    def _max_grad_norm(self, name: str) -> float | None:
+        return None if name == "temperature" else super()._max_grad_norm(name)
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _target(self, batch: Batch) -> Tensor:
+        """TD targets of the atoms, (B, E (M - d)), without gradient."""
+        next_obs, goal = batch["next_obs"], batch["goal_obs"]
+        actions, log_prob = sampled_actions(self.actor, next_obs, goal)
+        atoms = self._critic("critic_target")(next_obs, actions, goal)
+        kept = lowest_atoms(atoms, self.config.critic.num_dropped)
+        soft = kept - (self.entropy.value * log_prob).unsqueeze(-1)
+        target: Tensor = batch["rewards"].unsqueeze(-1) + batch["discounts"].unsqueeze(-1) * soft
+        return target
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        config, target = self.config.critic, self._target(batch)
+        atoms = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
+        samples = target.expand(len(atoms), *target.shape)
+        errors = quantile_regression_loss(atoms, samples, huber=config.use_huber)
+        loss = masked_mean(errors.sum(0) / config.num_quantiles, batch["weight"])
+        if self.keeps_errors:
+            self.sample_errors = (atoms.detach().mean(-1) - target.mean(-1)).abs().mean(0)
+        return loss, {"Critic_Loss": loss, "Q": atoms.mean(), "Q_Targets": target.mean()}
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        obs, goal, weight = batch["obs"], batch["goal_obs"], batch["weight"]
+        actions, log_prob = sampled_actions(self.actor, obs, goal)
+        values = self._critic("critic")(obs, actions, goal).mean((0, -1))
+        alpha = self.entropy.value
+        loss = masked_mean(alpha * log_prob - values, weight)
+        entropy = -masked_mean(log_prob.detach(), weight)
+        return loss, {"Actor_Loss": loss, "Entropy": entropy, "Temperature": alpha}
+
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Critics, actor, temperature, targets."""
+        update.step("critic", self._critic_loss(batch))
+        update.step("actor", self._actor_loss(batch))
+        if self.entropy.net is not None and update.learns("actor"):
+            self._gradient_step("temperature", self.entropy.loss(update.info["Entropy"]))
+        if update.learns("critic"):
+            self._follow()
