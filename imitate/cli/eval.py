@@ -23,7 +23,7 @@ FAILED = 1
 
 
 class Inference(str, Enum):
-    """What happens while a prediction is computed."""
+    """Execution of chunks while a prediction is computed."""
 
     sync = "sync"
     asynchronous = "async"
@@ -216,7 +216,7 @@ def command(
 
 
 def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None:
-    """What ``--latency-ms`` and ``--inference`` say."""
+    """Return the settings of ``--latency-ms`` and ``--inference``."""
     from imitate.evaluation.late import Lateness
 
     if latency_ms is None:

@@ -106,7 +106,7 @@ def safety_of(name: str) -> Safety:
 
 
 def _made(name: str, maker: Callable[..., Made], options: Mapping[str, Any]) -> Made:
-    """What a class makes of options, which it may not know."""
+    """Make an object of a class; raise UserError for options that it does not know."""
     try:
         return maker(**options)
     except TypeError as error:

@@ -161,7 +161,7 @@ def guided_data(
 
 @dataclass(frozen=True)
 class Prefix:
-    """What a new chunk is guided towards.
+    """Actions towards which a new chunk is guided.
 
     Attributes:
         actions: (B, H, A) normalized; see :func:`guided_velocity`.
