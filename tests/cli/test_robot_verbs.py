@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from imitate import RolloutPolicy, algo_factory, load_config
+from imitate.cli.robots import safety_of
+from imitate.deploy.loop import Safety
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -200,3 +202,8 @@ def test_what_cannot_be_done_is_one_line(words, told, checkpoint, tmp_path):
     assert told in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_identical_images_are_no_fault_of_a_simulator():
+    assert safety_of("sim") == Safety(frozen=0)
+    assert safety_of("my_robots:Arm") == Safety()
