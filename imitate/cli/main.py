@@ -128,6 +128,15 @@ VERBS = {
             "imitate record lift.hdf5 --robot sim --env Lift --teleop expert:Lift --episodes 20",
         ),
     ),
+    "replay": Verb(
+        "replay",
+        "command",
+        "Send the actions of a demonstration to a robot.",
+        (
+            "imitate replay demos.hdf5 --robot my_robots:Arm --demo demo_3 --slow 0.1",
+            "imitate replay lift.hdf5 --robot sim --json",
+        ),
+    ),
     "run": Verb(
         "run",
         "command",

@@ -14,6 +14,7 @@ COMMANDS = frozenset(
         "dagger",
         "check-env",
         "record",
+        "replay",
         "run",
         "dataset playback",
         "dataset render",

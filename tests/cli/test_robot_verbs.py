@@ -146,6 +146,38 @@ def test_the_persons_verdict_counts_and_what_is_discarded_is_not_recorded(checkp
         assert len(file["data"]) == 2
 
 
+def test_replay_sends_what_was_recorded(tmp_path):
+    words = ("--robot", "sim", "--env", "Pendulum-v1")
+    device = ("--teleop", "tests.deploy.fake_robot:Pushing", "--teleop-arg", "action=[0.5]")
+    imitate(
+        "record",
+        "d.hdf5",
+        *words,
+        *device,
+        "--rate-hz",
+        50,
+        "--steps",
+        6,
+        "--episodes",
+        1,
+        cwd=tmp_path,
+    )
+    done = imitate("replay", "d.hdf5", "--robot", "sim", "--json", cwd=tmp_path)
+    told = json.loads(done.stdout)
+    assert told["demo"] == "demo_0"
+    assert told["report"]["steps"] == 6
+    missing = imitate(
+        "replay", "d.hdf5", "--robot", "sim", "--demo", "demo_9", cwd=tmp_path, check=False
+    )
+    assert missing.returncode == 2
+    assert "no demo 'demo_9'" in missing.stderr
+    other = imitate(
+        "replay", "d.hdf5", "--robot", "sim", "--rate-hz", 20, cwd=tmp_path, check=False
+    )
+    assert other.returncode == 2
+    assert "the rate is 20 Hz" in other.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

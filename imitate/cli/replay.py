@@ -1,0 +1,121 @@
+"""``imitate replay``: recorded actions move a robot."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from imitate.errors import UserError
+
+STOPPED = 1
+
+
+class RecordedActions:
+    """Gives the actions of a demonstration one after the other, whatever the robot sees.
+
+    Args:
+        actions: (T, A).
+        rate_hz: at which they were recorded; None: not known.
+    """
+
+    def __init__(self, actions: NDArray[Any], rate_hz: float | None) -> None:
+        self._actions, self._next = np.asarray(actions, dtype=np.float64), 0
+        self.control_freq = rate_hz
+
+    def start_episode(self, lang: str | None = None) -> None:
+        """Begin with the first action."""
+        self._next = 0
+
+    def __call__(self, ob: Mapping[str, Any]) -> NDArray[np.float64] | None:
+        """The next action; None after the last."""
+        if self._next >= len(self._actions):
+            return None
+        self._next += 1
+        action: NDArray[np.float64] = self._actions[self._next - 1]
+        return action
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="HDF5 file of demonstrations.")],
+    robot: Annotated[
+        str,
+        typer.Option(
+            "--robot",
+            help="sim (the environment of the file, or of --env, in real time), the name of an installed robot, "
+            "module:Class, or file.py:Class.",
+        ),
+    ],
+    robot_arg: Annotated[
+        list[str] | None,
+        typer.Option("--robot-arg", metavar="KEY=VALUE", help="Option of the robot's class."),
+    ] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", help="Environment of --robot sim, such as Lift.")
+    ] = None,
+    demo: Annotated[
+        str | None, typer.Option("--demo", help="Name of the demo; the first if left out.")
+    ] = None,
+    rate_hz: Annotated[
+        float | None,
+        typer.Option("--rate-hz", min=0.01, help="Control rate; that of the file if left out."),
+    ] = None,
+    any_rate: Annotated[
+        bool, typer.Option("--any-rate", help="Allow another rate than the file's.")
+    ] = False,
+    limits: Annotated[
+        Path | None, typer.Option("--limits", help="JSON file of limits, as for imitate run.")
+    ] = None,
+    slow: Annotated[
+        float,
+        typer.Option("--slow", min=0.01, max=1.0, help="Factor on step, speed, acceleration."),
+    ] = 1.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Send the actions of a demonstration to a robot, within its limits.
+
+    A robot that does not repeat what it did when it was recorded has other
+    actions, another rate or other limits than the file: find out before a
+    policy learns from it. Put the scene as it was at the demo's beginning.
+
+    Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
+    """
+    from imitate.cli.robots import robot_of
+    from imitate.data import DatasetFile
+    from imitate.deploy.loop import ControlLoop
+    from imitate.deploy.robot import RobotError
+
+    with DatasetFile(file) as data:
+        demos = data.demos()
+        name = demos[0] if demo is None else demo
+        if name not in demos:
+            raise UserError(f"{file}: there is no demo '{name}'; it has {demos[0]} to {demos[-1]}")
+        actions = data.read(name, "actions")
+        recorded = data.control_freq
+        own = data.env_meta
+    rate = rate_hz or recorded
+    if rate is None:
+        raise UserError(f"{file}: does not say its control rate: give --rate-hz")
+    policy = RecordedActions(actions, recorded)
+    with contextlib.ExitStack() as stack:
+        simulated = own if own.get("type") in (1, 2) else None
+        body = robot_of(robot, robot_arg or [], env=env, own=simulated, rate_hz=rate, limits=limits)
+        stack.callback(body.close)
+        loop = ControlLoop(body, policy, float(rate), any_rate=any_rate, dry_run=dry_run, slow=slow)
+        try:
+            report = loop.run(len(actions))
+        except RobotError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(STOPPED) from None
+        solved = body.success()
+    if json_:
+        typer.echo(json.dumps({"demo": name, "success": solved, "report": report.to_dict()}))
+    else:
+        typer.echo(f"{name}: {report}" + ("" if solved is None else f"; success: {solved}"))
