@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
 from imitate.config.from_data import rollout_horizon
 from imitate.evaluation.episodes import Episode
+from imitate.evaluation.late import Lateness
 from imitate.functional.statistics import wilson_interval
 
 LONG_DEMO = 0.6
@@ -21,6 +22,7 @@ class EvalResult:
     Attributes:
         planned: episodes requested; fewer were played if the evaluation was given up as hopeless.
         longest_demo: steps of the longest demonstration that the policy learned from; None: not known.
+        late: delay of the predictions; None: there was none.
     """
 
     env_name: str
@@ -35,6 +37,7 @@ class EvalResult:
     video: str | None = None
     warnings: tuple[str, ...] = ()
     longest_demo: int | None = None
+    late: Lateness | None = None
 
     @property
     def successes(self) -> int:
@@ -140,6 +143,7 @@ class EvalResult:
             "seed": self.seed,
             "mode": self.mode,
             "workers": self.workers,
+            **({} if self.late is None else asdict(self.late)),
             "wall_s": self.wall_s,
             "video": self.video,
             "gave_up": self.gave_up,

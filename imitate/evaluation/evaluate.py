@@ -16,7 +16,7 @@ import torch
 from imitate.config.experiment import DEFAULT_HORIZON
 from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
-from imitate.errors import EnvError, EvaluationError
+from imitate.errors import EnvError, EvaluationError, UserError
 from imitate.evaluation.environments import label
 from imitate.evaluation.episode_pool import EpisodePool
 from imitate.evaluation.episodes import (
@@ -93,6 +93,10 @@ def evaluate(
         UserError: the checkpoint, the environment or their match is wrong.
         EvaluationError: no episode could be played.
     """
+    if late is not None and mode == "vector":
+        raise UserError(
+            "--mode vector predicts for many environments at once, without delay: leave it out with --latency-ms"
+        )
     start = time.perf_counter()
     subject = _subject(agent, env_meta, device, step_timeout_s)
     mode = _chosen(mode, subject) if late is None else "processes"
@@ -137,6 +141,7 @@ def evaluate(
         wall_s=timed(start),
         video=None if written is None else str(written),
         longest_demo=subject.longest_demo,
+        late=late,
         warnings=tuple(_warnings(played, wants_video=video is not None, mode=mode)),
     )
 

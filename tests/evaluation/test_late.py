@@ -1,11 +1,15 @@
 """Late predictions, control step by control step."""
 
 import types
+from functools import partial
 
 import numpy as np
 import pytest
 
 from imitate.errors import UserError
+from imitate.evaluation.episodes import EpisodePlan, failed_episode
+from imitate.evaluation.eval_result import EvalResult
+from imitate.evaluation.evaluate import evaluate
 from imitate.evaluation.late import Lateness, LatePolicy
 from tests.deploy.test_served import observations, policy_of
 
@@ -99,3 +103,13 @@ def test_a_flow_policy_acts_late(inference):
     assert actions.shape == (20, 7)
     assert np.isfinite(actions).all()
     assert (actions[:2] == 0).all()
+
+
+def test_a_result_names_the_delay_and_lockstep_is_refused():
+    failed = failed_episode(EpisodePlan(horizon=10, seed=0), 0, "broken")
+    made = partial(EvalResult, "env", None, (failed,), 1, 10, 0, "processes", 1, 0.0)
+    late = made(late=Lateness(100.0, "rtc")).to_dict()
+    assert (late["latency_ms"], late["inference"]) == (100.0, "rtc")
+    assert "latency_ms" not in made().to_dict()
+    with pytest.raises(UserError, match="without delay"):
+        evaluate("no.pth", episodes=1, mode="vector", late=Lateness(100.0))
