@@ -252,7 +252,7 @@ class Algo(ABC, Generic[ConfigT]):
         raise NotImplementedError
 
     def _validation_info(self, batch: Batch) -> Info:
-        """What else to measure on held-out data, such as the error of the actions that the policy would take."""
+        """Further measurements on held-out data, such as the error of the actions that the policy would take."""
         return {}
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:

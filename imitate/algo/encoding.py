@@ -21,7 +21,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Encoding:
-    """What an algorithm observes, and the networks that encode it.
+    """Observations of an algorithm, and the networks that encode them.
 
     Attributes:
         config: section ``observation``, or a part of it.

@@ -1,4 +1,4 @@
-"""What hierarchical policies share: a planner names a subgoal every few steps, an actor that sees it acts towards it.
+"""Base of hierarchical policies: a planner names a subgoal every few steps, an actor that sees it acts towards it.
 
 Each part is an algorithm of its own, with its networks, optimizers, schedules and average of weights; this one holds
 them together. A subclass says in :meth:`Hierarchy._create_parts` which parts there are beside the actor, in
@@ -53,7 +53,7 @@ class LatentSubgoalConfig(Section):
 
 
 class HierarchyConfig(AlgoSection):
-    """What the sections of hierarchical policies share."""
+    """Base of the sections of hierarchical policies."""
 
     tree_defaults: ClassVar[Mapping[str, Any]] = {"train": {"seq_length": 10}, "observation": {}}
 
@@ -112,7 +112,7 @@ class HierarchyConfig(AlgoSection):
 PLANNER_OBSERVATIONS = ObservationConfig.model_validate(
     {"modalities": {"subgoal": {"low_dim": list(ROBOT_STATE)}}}
 )
-"""What a planner sees and predicts, if nothing else is said."""
+"""Default observations and subgoals of a planner."""
 
 
 class SubgoalPlanner(Protocol):
@@ -167,7 +167,7 @@ class Hierarchy(Algo[HierarchyT]):
 
     @property
     def actor(self) -> Algo:
-        """What acts towards a subgoal."""
+        """The part that acts towards a subgoal."""
         return self.parts["actor"]
 
     @property
@@ -177,7 +177,7 @@ class Hierarchy(Algo[HierarchyT]):
 
     @property
     def active_nets(self) -> nn.ModuleDict:
-        """Those of the parts."""
+        """The learners of all parts."""
         return nn.ModuleDict({name: part.active_nets for name, part in self.parts.items()})
 
     @cached_property
@@ -244,7 +244,7 @@ class Hierarchy(Algo[HierarchyT]):
         return super().process_batch_for_training(self.planner.with_subgoals(batch))
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """What each part selects; for the actor also ``subgoals``, among them its goal."""
+        """Each part's selection of a batch; the actor's also has ``subgoals``, among them its goal."""
         selected = {}
         for name, part in self.parts.items():
             own: Batch = {
@@ -298,7 +298,7 @@ class Hierarchy(Algo[HierarchyT]):
         return {key: value[rows, step] for key, value in every.items()}
 
     def _goals_in_data(self, planned: Batch, subgoals: Batch) -> Batch:
-        """What the actor sees of the data's subgoals."""
+        """The actor's observations of the data's subgoals."""
         return subgoals
 
     def on_epoch_end(self, epoch: int) -> None:
@@ -414,7 +414,7 @@ class Hierarchy(Algo[HierarchyT]):
 
 
 def _joined(infos: Mapping[str, Info]) -> Info:
-    """What the parts say, under their names; ``Loss`` is the sum of theirs."""
+    """The parts' logged values under their names; ``Loss`` is the sum of their losses."""
     info = {
         f"{name.title()}/{key}": value for name, own in infos.items() for key, value in own.items()
     }

@@ -156,7 +156,7 @@ def _signature_problem(algo_class: Any, contract: Any, name: str) -> list[str]:
 
 
 def _takes(method: Any, by_place: Any, by_name: Any = ()) -> bool:
-    """Whether a method can be called with so many arguments, beside self."""
+    """Return True if a method can be called with so many arguments beside self."""
     try:
         inspect.signature(method).bind(None, *by_place, **dict.fromkeys(by_name))
     except TypeError:

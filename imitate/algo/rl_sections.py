@@ -57,7 +57,7 @@ class CriticConfig(Section):
 
 
 class ActorNetCommonConfig(Section):
-    """What Gaussian and mixture actors share."""
+    """Settings that Gaussian and mixture actors share."""
 
     std_activation: Literal["softplus", "exp"] = Field("softplus", description="raw to std")
     low_noise_eval: bool = Field(True, description="act without the learned noise in evaluation")
@@ -123,7 +123,7 @@ class StochasticActorConfig(ActorConfig):
 
 
 class ActorCriticConfig(AlgoSection):
-    """What each algorithm that learns values from transitions has; base of its section."""
+    """Base of the section of each algorithm that learns values from transitions."""
 
     needs_next_actions: ClassVar[bool] = False
     reward_free: ClassVar[bool] = False

@@ -68,13 +68,13 @@ class ChunkConfig(Section):
         return ChunkExecution(self.size, self.execute, self.temporal_ensemble, self.latency)
 
     def problems(self, path: str) -> list[str]:
-        """What cannot be executed; ``path`` is the dotted key of this section."""
+        """Problems of the execution; ``path`` is the dotted key of this section."""
         return execution_problems(
             self.size, self.execute, self.temporal_ensemble, self.latency, path
         )
 
     def prediction_problems(self, path: str, seq_length: int) -> list[str]:
-        """What an algorithm that predicts chunks, and nothing else, cannot train or execute."""
+        """Problems of an algorithm that predicts nothing but chunks."""
         problems = self.problems(path)
         if not self.enabled:
             problems.append(
@@ -90,7 +90,7 @@ class ChunkConfig(Section):
 def execution_problems(
     size: int, execute: int, temporal_ensemble: float | None, latency: int, path: str
 ) -> list[str]:
-    """What cannot be executed of a chunk of ``size`` actions; ``path`` names the section."""
+    """Problems of executing a chunk of ``size`` actions; ``path`` names the section."""
     if execute + latency > size:
         return [
             f"{path}: {execute} steps of execution after {latency} of latency need more actions than the {size} "
@@ -173,7 +173,7 @@ class VAEPriorConfig(Section):
     categorical_min_temp: float = Field(0.3, gt=0, description="floor of the temperature")
 
     def temperature(self, epoch: int) -> float:
-        """Of discrete latents in this epoch, counted from 1."""
+        """Temperature of discrete latents in an epoch, counted from 1."""
         fallen = self.categorical_init_temp - epoch * self.categorical_temp_anneal_step
         return max(fallen, self.categorical_min_temp)
 

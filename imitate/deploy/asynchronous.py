@@ -95,7 +95,7 @@ class AsynchronousPolicy:
 
     @property
     def counts(self) -> ChunkCounts:
-        """What became of the chunks."""
+        """Number of chunks by their fate."""
         return self._player.counts
 
     def start_episode(self, lang: str | None = None) -> None:

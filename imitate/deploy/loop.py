@@ -66,7 +66,7 @@ class Safety:
 
 @dataclass
 class Report:
-    """What happened in an episode.
+    """Record of an episode.
 
     Attributes:
         steps: control steps in which an action was sent.

@@ -50,7 +50,7 @@ class RobotError(RuntimeError):
 
 @dataclass(frozen=True)
 class Observation:
-    """What a robot saw.
+    """Observation of a robot.
 
     Attributes:
         values: float arrays (D,), images (H, W, 3) uint8 red first; keys and units as in the demonstrations.
@@ -110,7 +110,7 @@ class Robot(ABC):
         return None
 
     def success(self) -> bool | None:
-        """Whether the task is solved, where the robot can tell; None: a person says it."""
+        """Return True if the task is solved, where the robot can tell; None: a person says it."""
         return None
 
     def connect(self) -> None:  # noqa: B027 - a hook, empty by default
@@ -122,7 +122,7 @@ class Robot(ABC):
 
 @dataclass(frozen=True)
 class Guidance:
-    """What a person does at a teleoperation device in one control step.
+    """Input of a person at a teleoperation device in one control step.
 
     Attributes:
         action: (A,) the person's action; None: the person lets the policy act.
@@ -185,7 +185,7 @@ def names_of(group: str) -> dict[str, str]:
 
 
 def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
-    """What the entry point, or the ``module:Class``, makes of the options."""
+    """Make an object of the class that an entry point or ``module:Class`` names."""
     installed = names_of(group)
     place = installed.get(name, name)
     if name not in installed and ":" not in name:

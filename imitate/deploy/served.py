@@ -70,7 +70,7 @@ class ServedPolicy:
 
 
 def schema_of(policy: RolloutPolicy) -> Schema:
-    """What a policy wants and gives."""
+    """Make the schema of a policy's observations and actions."""
     prepare = policy.algo.preprocess
     execution = policy.algo.execution
 

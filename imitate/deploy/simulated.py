@@ -145,7 +145,7 @@ class SimulatedRobot(Robot):
         return self._hold.copy()
 
     def success(self) -> bool:
-        """Whether the task has been solved since :meth:`reset`."""
+        """Return True if the task has been solved since :meth:`reset`."""
         return self._solved
 
     def ask(self, question: Callable[[Env], Value]) -> Value:
