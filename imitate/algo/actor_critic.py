@@ -231,7 +231,7 @@ class ActorCritic(Algo[RLConfigT]):
             self.nets[source.network] = source.net
 
     def _rewarded(self, batch: Batch, update: Update) -> Batch:
-        """The batch with the rewards of :attr:`reward_source` and of auxiliaries, after their own steps."""
+        """The batch with the rewards of :attr:`reward_source`, after its own step."""
         source = self.reward_source
         if source is not None:
             if source.needs_log_prob:
@@ -241,8 +241,15 @@ class ActorCritic(Algo[RLConfigT]):
                 update.step(source.network, loss)
             batch = {**batch, "rewards": source.rewards(batch)}
             update.info["Reward"] = batch["rewards"].mean()
+        return batch
+
+    def _with_bonuses(self, batch: Batch, real: Batch, update: Update) -> Batch:
+        """The batch with the rewards of auxiliaries added, after their own steps.
+
+        They learn from its ``real`` transitions alone, so that states that were only imagined stay novel.
+        """
         for name, auxiliary in self.auxiliaries.items():
-            value, info = auxiliary.loss(batch)
+            value, info = auxiliary.loss(real)
             named = {f"{name}/{key}": number for key, number in info.items()}
             update.step(name, (auxiliary.config.loss * value, named))
             bonus = auxiliary.reward(batch) if auxiliary.config.reward > 0 else None
@@ -315,8 +322,8 @@ class ActorCritic(Algo[RLConfigT]):
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """The sum of all losses."""
         update = Update(self, epoch=1, learn=False)
-        batch = self._with_model(self._transitions(batch), update)
-        self._update(self._rewarded(batch, update), update)
+        real = self._rewarded(self._transitions(batch), update)
+        self._update(self._with_bonuses(self._with_model(real, update), real, update), update)
         return update.loss, update.info
 
     @abstractmethod
@@ -330,13 +337,13 @@ class ActorCritic(Algo[RLConfigT]):
         """
         update = Update(self, epoch, learn=not validate)
         with torch.set_grad_enabled(not validate):
-            batch = self._with_model(self._transitions(batch), update)
-            batch = self._rewarded(batch, update)
+            real = self._rewarded(self._transitions(batch), update)
+            batch = self._with_bonuses(self._with_model(real, update), real, update)
             self._update(batch, update)
             if validate:
                 update.info |= self._validation_info(batch)
             else:
-                self._follow_auxiliaries(batch)
+                self._follow_auxiliaries(real)
         info = {**update.info, "Loss": update.loss}
         return {name: value.detach() for name, value in info.items()}
 

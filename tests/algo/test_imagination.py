@@ -144,6 +144,23 @@ def test_losses_see_imagined_transitions_once_the_model_has_learned():
     assert sizes[-1] == 8 and algo.nets["dynamics"].inputs.count == 4 * 8
 
 
+def test_imagined_states_stay_novel():
+    """A bonus is given for imagined transitions, but the network that tells novelty learns from real ones alone."""
+    algo = make(auxiliary={"novelty": {"type": "rnd"}}, imagination={"start_updates": 0})
+    novelty = algo.auxiliaries["auxiliary/novelty"]
+    learned, rewarded = [], []
+    novelty.loss = seen_by(learned, novelty.loss)
+    novelty.reward = seen_by(rewarded, novelty.reward)
+    algo.train_on_batch(algo.process_batch_for_training(raw()), 1)
+    assert (learned, rewarded) == ([8], [16])
+    assert novelty.inputs.count == 8
+
+
+def seen_by(sizes, function):
+    """The function, which then counts the transitions that it is given."""
+    return lambda batch: sizes.append(len(batch["actions"])) or function(batch)
+
+
 def test_the_model_knows_the_samples_by_their_numbers():
     algo = make()
     numbers = [[3, 1, 4, 1, 5, 9, 2, 6], [0] * 8]
