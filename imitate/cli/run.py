@@ -52,7 +52,10 @@ def command(
     ] = False,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 1,
     steps: Annotated[
-        int, typer.Option("--steps", min=1, help="Control steps of an episode.")
+        int,
+        typer.Option(
+            "--steps", min=1, help="Longest episode; it ends where the robot tells success."
+        ),
     ] = 400,
     lang: Annotated[
         str | None, typer.Option("--lang", help="Instruction for a policy of several tasks.")
@@ -192,7 +195,7 @@ def _episode(
     try:
         if number:
             loop.robot.reset()
-        report = loop.run(steps, lang)
+        report = loop.run(steps, lang, until_success=True)
         event = report.ended_by
     except RobotError as error:
         failure = str(error)

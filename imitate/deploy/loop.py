@@ -197,6 +197,7 @@ class ControlLoop:
         steps: int | None,
         lang: str | None = None,
         ends: frozenset[str] = frozenset({"success", "failure", "discard", "redo", "end", "quit"}),
+        until_success: bool = False,
     ) -> Report:
         """Control the robot for an episode; it is at rest when this returns or raises.
 
@@ -204,6 +205,7 @@ class ControlLoop:
             steps: control steps; None: until an event of the teleoperator ends it.
             lang: instruction for a policy of several tasks.
             ends: events of the teleoperator that end the episode.
+            until_success: end it when the robot says that the task is solved, too.
 
         Raises:
             RobotError: going on was not safe; the message says why.
@@ -215,7 +217,7 @@ class ControlLoop:
                 report.limits = self.filter.counts
                 limit_s = max(self.safety.watchdog_s, 3 * self.period_s)
                 with Watchdog(self.robot, limit_s, self.safety.stop_attempts) as watchdog:
-                    _Episode(self, watchdog, report).run(steps, ends)
+                    _Episode(self, watchdog, report).run(steps, ends, until_success)
             finally:
                 stop_robot(self.robot, self.safety.stop_attempts)
                 stopped = True
@@ -253,7 +255,7 @@ class _Episode:
         self._cameras = _Cameras(self._safety.frozen)
         self._person_acted = False
 
-    def run(self, steps: int | None, ends: frozenset[str]) -> None:
+    def run(self, steps: int | None, ends: frozenset[str], until_success: bool) -> None:
         deadline = time.monotonic()
         done = 0
         while steps is None or done < steps:
@@ -264,6 +266,9 @@ class _Episode:
             ended = sorted(events & ends)
             if ended:
                 self._report.ended_by = ended[0]
+                return
+            if until_success and self._robot.success():
+                self._report.ended_by = "success"
                 return
             now = time.monotonic()
             self._count_late(now > deadline)

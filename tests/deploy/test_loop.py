@@ -433,6 +433,14 @@ def test_events_end_an_episode():
     assert report.ended_by == "success"
 
 
+def test_a_robot_that_tells_success_may_end_an_episode():
+    robot = FakeRobot()
+    robot.success = lambda: len(robot.sent) >= 4
+    report = loop(robot).run(10, until_success=True)
+    assert (report.steps, report.ended_by) == (4, "success")
+    assert loop(FakeRobot()).run(3, until_success=True).ended_by == "steps"
+
+
 def test_without_a_policy_the_person_moves_the_robot():
     robot = FakeRobot()
     script = {step: Guidance(np.array([0.3, 0.0])) for step in (1, 2, 4)}
