@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,7 +45,10 @@ def command(
         typer.Option("--threads", min=0, help="CPU threads of a prediction; 0: as torch chooses."),
     ] = 1,
     json_: Annotated[
-        bool, typer.Option("--json", help="Print address and schema as one line of JSON.")
+        bool,
+        typer.Option(
+            "--json", help="Print address and schema as one line of JSON; no limit is null."
+        ),
     ] = False,
 ) -> None:
     """Serve a policy over WebSocket.
@@ -65,7 +67,7 @@ def command(
 
     from imitate.deploy.served import ServedPolicy
     from imitate.policy.loading import policy_from_checkpoint
-    from imitate.run_folder import find_checkpoint
+    from imitate.run_folder import find_checkpoint, to_json
 
     if threads:
         torch.set_num_threads(threads)
@@ -87,7 +89,7 @@ def command(
     signal.signal(signal.SIGTERM, end)
     schema = served.schema
     if json_:
-        typer.echo(json.dumps({"url": server.url, "hash": schema.hash, "schema": schema.to_dict()}))
+        typer.echo(to_json({"url": server.url, "hash": schema.hash, "schema": schema.to_dict()}))
     else:
         rate = "unknown" if schema.rate_hz is None else f"{schema.rate_hz:g} Hz"
         typer.echo(f"serving {path} ({schema.algorithm}) at {server.url}; Ctrl-C ends it")

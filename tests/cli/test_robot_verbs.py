@@ -21,6 +21,10 @@ ROOT = Path(__file__).parents[2]
 PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
 
 
+def refused(constant):
+    raise ValueError(f"{constant} is no JSON")
+
+
 def imitate(*words, cwd, check=True, **rest):
     done = subprocess.run(
         [sys.executable, "-m", "imitate", *map(str, words)],
@@ -58,6 +62,10 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture
 def served(checkpoint):
+    yield from serving(checkpoint)
+
+
+def serving(checkpoint):
     """``imitate serve`` in a process of its own: process, what it printed as JSON."""
     process = subprocess.Popen(
         [sys.executable, "-m", "imitate", "serve", str(checkpoint), "--port", "0", "--json"],
@@ -67,7 +75,7 @@ def served(checkpoint):
         text=True,
     )
     try:
-        yield process, json.loads(process.stdout.readline())
+        yield process, json.loads(process.stdout.readline(), parse_constant=refused)
     finally:
         process.kill()
         process.communicate()
@@ -97,6 +105,16 @@ def test_run_through_a_server(served, tmp_path):
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
     assert "answers to 1 clients" in process.stderr.read()
+
+
+def test_no_limit_is_null_in_json(checkpoint, tmp_path):
+    ckpt = torch.load(checkpoint, weights_only=True)
+    for name in ("action_low", "action_high"):
+        ckpt["shape_metadata"].pop(name)
+    path = tmp_path / "unlimited.pth"
+    save_checkpoint(ckpt, path)
+    for _, told in serving(path):
+        assert told["schema"]["action_low"] == told["schema"]["action_high"] == [None]
 
 
 def test_record_by_a_device_then_go_on(tmp_path):
