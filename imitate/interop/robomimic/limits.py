@@ -55,6 +55,9 @@ def _of_algorithm(algo: Algo, release: str) -> Iterator[str]:
     chunk = section.get("chunk", None)
     if chunk is not None and chunk.enabled:
         yield "algo.chunk.enabled: it predicts one action at a time"
+    rnn = section.get("rnn", None)
+    if name != "bc" and rnn is not None and rnn.enabled:
+        yield f"algo.rnn.enabled: its {name} has no memory"
     transformer = section.get("transformer", None)
     stacks = name == "diffusion_policy"
     if name == "bc" and transformer.enabled:

@@ -131,6 +131,10 @@ CAMERA_SHAPE = {"camera": (3, 40, 40)}
     [
         (lambda: policy({"chunk": {"enabled": True}}, {"seq_length": 16}), "algo.chunk.enabled"),
         (lambda: policy({}, {"frame_stack": 2}), "train.frame_stack 2"),
+        (
+            lambda: policy({"rnn": {"enabled": True}}, {"seq_length": 16}, name="iql"),
+            "algo.rnn.enabled: its iql has no memory",
+        ),
         (clipped, r"train\.obs_clip"),
         (
             lambda: policy({}, name="flow_policy", train={"frame_stack": 2, "seq_length": 16}),
