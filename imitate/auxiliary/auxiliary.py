@@ -60,7 +60,8 @@ class Auxiliary(nn.Module, ABC):
         """The mean loss, and scalars to log.
 
         Args:
-            batch: prepared transitions: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``actions`` (B, A).
+            batch: prepared transitions: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``actions`` (B, A); none that a
+                model imagined, which :meth:`reward` sees too.
         """
 
     def reward(self, batch: Batch) -> Tensor | None:
