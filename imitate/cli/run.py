@@ -102,7 +102,7 @@ def command(
     ] = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", min=0.01, help="Longest time of a server's answer.")
-    ] = 1.0,
+    ] = 0.3,
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
 ) -> None:
