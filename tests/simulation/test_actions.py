@@ -215,7 +215,7 @@ def test_what_was_executed_is_converted_too(real, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "nothing to do: say --to"),
+        ({}, "nothing to do: add --to"),
         ({"to": "absolute"}, "robot0_eef_pos.*--pose-keys"),
         ({"to": "absolute", "pose_keys": (("hand_pos", "hand"),)}, "hand"),
         ({"to": "absolute", "pose_keys": (("hand_quat", "hand_pos"),)}, "a position has 3"),
