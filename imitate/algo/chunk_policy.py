@@ -75,7 +75,11 @@ class ChunkPolicy(Algo[ConfigT]):
         return self._predict_guided(obs, goal, generator, padded)[:, self._first_action :]
 
     def _predict_guided(
-        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None, prefix: Prefix
+        self,
+        obs: Batch,
+        goal: Batch | None,
+        generator: torch.Generator | None,
+        prefix: Prefix | None,
     ) -> Tensor:
         """:meth:`_predict` guided towards a prefix of ``prediction_horizon`` actions."""
         raise UserError(

@@ -160,14 +160,9 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
         return loss, {"Loss": loss, "L2_Loss": loss}
 
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
-        return self._sampled(obs, goal, generator, None)
+        return self._predict_guided(obs, goal, generator, None)
 
     def _predict_guided(
-        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None, prefix: Prefix
-    ) -> Tensor:
-        return self._sampled(obs, goal, generator, prefix)
-
-    def _sampled(
         self,
         obs: Batch,
         goal: Batch | None,

@@ -83,14 +83,9 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
         return loss, {"Loss": loss}
 
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
-        return self._integrated(obs, goal, generator, None)
+        return self._predict_guided(obs, goal, generator, None)
 
     def _predict_guided(
-        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None, prefix: Prefix
-    ) -> Tensor:
-        return self._integrated(obs, goal, generator, prefix)
-
-    def _integrated(
         self,
         obs: Batch,
         goal: Batch | None,

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.cli.robots import RobotArgs, RobotEnv
 from imitate.errors import UserError
 
 STOPPED = 1
@@ -34,17 +35,12 @@ def command(
             "file.py:Class.",
         ),
     ],
-    robot_arg: Annotated[
-        list[str] | None,
-        typer.Option("--robot-arg", metavar="KEY=VALUE", help="Option of the robot's class."),
-    ] = None,
+    robot_arg: RobotArgs = None,
     teleop_arg: Annotated[
         list[str] | None,
         typer.Option("--teleop-arg", metavar="KEY=VALUE", help="Option of the device."),
     ] = None,
-    env: Annotated[
-        str | None, typer.Option("--env", help="Environment of --robot sim, such as Lift.")
-    ] = None,
+    env: RobotEnv = None,
     rate_hz: Annotated[
         float | None,
         typer.Option("--rate-hz", min=0.01, help="Control rate; the robot's own if left out."),

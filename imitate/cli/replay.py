@@ -12,6 +12,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from imitate.cli.robots import RobotArgs, RobotEnv, Slow
 from imitate.errors import UserError
 
 STOPPED = 1
@@ -52,13 +53,8 @@ def command(
             "module:Class, or file.py:Class.",
         ),
     ],
-    robot_arg: Annotated[
-        list[str] | None,
-        typer.Option("--robot-arg", metavar="KEY=VALUE", help="Option of the robot's class."),
-    ] = None,
-    env: Annotated[
-        str | None, typer.Option("--env", help="Environment of --robot sim, such as Lift.")
-    ] = None,
+    robot_arg: RobotArgs = None,
+    env: RobotEnv = None,
     demo: Annotated[
         str | None, typer.Option("--demo", help="Name of the demo; the first if left out.")
     ] = None,
@@ -72,10 +68,7 @@ def command(
     limits: Annotated[
         Path | None, typer.Option("--limits", help="JSON file of limits, as for imitate run.")
     ] = None,
-    slow: Annotated[
-        float,
-        typer.Option("--slow", min=0.01, max=1.0, help="Factor on step, speed, acceleration."),
-    ] = 1.0,
+    slow: Slow = 1.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
 
 from imitate.errors import UserError, nearest
 
@@ -17,6 +19,17 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 SIMULATED = "sim"
+
+RobotArgs = Annotated[
+    list[str] | None,
+    typer.Option("--robot-arg", metavar="KEY=VALUE", help="Option of the robot's class."),
+]
+RobotEnv = Annotated[
+    str | None, typer.Option("--env", help="Environment of --robot sim, such as Lift.")
+]
+Slow = Annotated[
+    float, typer.Option("--slow", min=0.01, max=1.0, help="Factor on step, speed, acceleration.")
+]
 
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from imitate.cli.robots import RobotArgs, RobotEnv, Slow
 from imitate.errors import UserError
 from imitate.extras import missing
 
@@ -36,13 +37,8 @@ def command(
             "module:Class, or file.py:Class.",
         ),
     ],
-    robot_arg: Annotated[
-        list[str] | None,
-        typer.Option("--robot-arg", metavar="KEY=VALUE", help="Option of the robot's class."),
-    ] = None,
-    env: Annotated[
-        str | None, typer.Option("--env", help="Environment of --robot sim, such as Lift.")
-    ] = None,
+    robot_arg: RobotArgs = None,
+    env: RobotEnv = None,
     rate_hz: Annotated[
         float | None,
         typer.Option("--rate-hz", min=0.01, help="Control rate; that of the demonstrations."),
@@ -67,10 +63,7 @@ def command(
             help="JSON file: low, high, margin, step, speed, acceleration, from_measured, answer.",
         ),
     ] = None,
-    slow: Annotated[
-        float,
-        typer.Option("--slow", min=0.01, max=1.0, help="Factor on step, speed, acceleration."),
-    ] = 1.0,
+    slow: Slow = 1.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Observe and predict, but send nothing.")
     ] = False,
