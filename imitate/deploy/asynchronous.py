@@ -38,7 +38,7 @@ class ChunkSource(Protocol):
         history: Sequence[Mapping[str, Any]],
         planned: Vector | None = None,
         delay: int = 0,
-        jacobian: Jacobian = "identity",
+        guidance: Jacobian = "identity",
     ) -> Vector:
         """Actions (K, A) from the newest observation's control step on.
 
@@ -47,7 +47,7 @@ class ChunkSource(Protocol):
                 the episode has just begun.
             planned: (n, A) actions to agree with, of which ``delay`` are executed meanwhile; None: no guidance.
             delay: see ``planned``.
-            jacobian: of the guidance.
+            guidance: its Jacobian, ``identity`` or ``vjp``.
         """
 
 
@@ -158,7 +158,7 @@ class AsynchronousPolicy:
             "history": list(self._history),
             "planned": planned,
             "delay": self.delay.steps,
-            "jacobian": self._guidance,
+            "guidance": self._guidance,
         }
 
     def _take(self) -> None:

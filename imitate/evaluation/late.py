@@ -106,10 +106,10 @@ class LatePolicy:
         planned = self._player.remaining()
         ticket = self._player.request()
         if planned is not None and self._late.inference.startswith("rtc"):
-            jacobian: Literal["identity", "vjp"] = (
+            guidance: Literal["identity", "vjp"] = (
                 "vjp" if self._late.inference == "rtc-vjp" else "identity"
             )
-            chunk = self._policy.predict_chunk(history, planned, self._delay, jacobian)
+            chunk = self._policy.predict_chunk(history, planned, self._delay, guidance)
         else:
             chunk = self._policy.predict_chunk(history)
         if self._late.inference == "sync":

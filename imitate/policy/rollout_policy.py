@@ -161,7 +161,7 @@ class RolloutPolicy:
         history: Sequence[Mapping[str, ArrayLike]],
         planned: ArrayLike | None = None,
         delay: int = 0,
-        jacobian: Jacobian = "identity",
+        guidance: Jacobian = "identity",
     ) -> NDArray[np.float64]:
         """Predict the actions from an observation on, without regard to an earlier plan.
 
@@ -174,7 +174,7 @@ class RolloutPolicy:
                 would be afterwards. A flow or diffusion policy then predicts a chunk that agrees with them: real-time
                 chunking, see :mod:`imitate.functional.realtime`.
             delay: how many of them will be executed before the prediction is there.
-            jacobian: of the guidance, ``identity`` or ``vjp``.
+            guidance: its Jacobian, ``identity`` or ``vjp``.
 
         Returns:
             (K, A) in the units of the data, within the limits; K is 1 for a policy that plans a single action.
@@ -202,7 +202,7 @@ class RolloutPolicy:
             seen, kept = remembered(obs, state, algo.frame_stack)
             before, state = state, {**state, **kept}
         if planned is not None:
-            normalized = self._guided(algo, obs, seen, np.asarray(planned), delay, jacobian)
+            normalized = self._guided(algo, obs, seen, np.asarray(planned), delay, guidance)
         else:
             step = algo.act(obs, before)
             normalized = step.extras.get("chunk", step.action[:, None])
@@ -218,7 +218,7 @@ class RolloutPolicy:
         seen: dict[str, Tensor],
         planned: NDArray[np.float64],
         delay: int,
-        jacobian: Jacobian,
+        guidance: Jacobian,
     ) -> Tensor:
         """A normalized chunk (1, K, A) that agrees with planned actions (n, A)."""
         predict = getattr(algo, "predict_chunk", None)
@@ -231,7 +231,7 @@ class RolloutPolicy:
         actions = algo.preprocess.normalize_actions(wanted, obs)
         end = actions.shape[1]
         weights = prefix_weights(min(delay, end), end, end, device=algo.device)
-        chunk: Tensor = predict(seen, prefix=Prefix(actions, weights, jacobian))
+        chunk: Tensor = predict(seen, prefix=Prefix(actions, weights, guidance))
         return chunk
 
     @property

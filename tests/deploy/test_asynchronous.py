@@ -182,8 +182,8 @@ def test_a_predicted_chunk_is_what_the_policy_plans(name):
 
 
 @pytest.mark.parametrize("name", ["flow_policy/flow_policy", "diffusion_policy/diffusion_policy"])
-@pytest.mark.parametrize("jacobian", ["identity", "vjp"])
-def test_a_guided_chunk_begins_as_planned(name, jacobian):
+@pytest.mark.parametrize("guidance", ["identity", "vjp"])
+def test_a_guided_chunk_begins_as_planned(name, guidance):
     import torch
 
     policy = policy_of(name)
@@ -192,10 +192,10 @@ def test_a_guided_chunk_begins_as_planned(name, jacobian):
     torch.manual_seed(3)
     free = policy.predict_chunk(history)
     torch.manual_seed(3)
-    guided = policy.predict_chunk(history, planned, delay=2, jacobian=jacobian)
+    guided = policy.predict_chunk(history, planned, delay=2, guidance=guidance)
     assert guided.shape == free.shape
     before, after = np.abs(free[:2] - 0.4).mean(), np.abs(guided[:2] - 0.4).mean()
-    assert after < (0.35 if jacobian == "identity" else 0.9) * before
+    assert after < (0.35 if guidance == "identity" else 0.9) * before
     assert np.isfinite(guided).all()
 
 
@@ -216,8 +216,8 @@ def test_guidance_asks_for_what_is_planned():
     asked = []
 
     class Guided(Clock):
-        def predict_chunk(self, history, planned=None, delay=0, jacobian="identity"):
-            asked.append((planned, delay, jacobian))
+        def predict_chunk(self, history, planned=None, delay=0, guidance="identity"):
+            asked.append((planned, delay, guidance))
             return super().predict_chunk(history)
 
     source = Guided()
@@ -228,9 +228,9 @@ def test_guidance_asks_for_what_is_planned():
         acted(policy, [1, 2, 3, 4])
         let_go(policy, source)
     assert asked[0][0] is None
-    planned, _, jacobian = asked[1]
+    planned, _, guidance = asked[1]
     assert planned[:, 0].tolist() == [3, 4, 5, 6, 7]  # at step 4, before action 3 was executed
-    assert jacobian == "vjp"
+    assert guidance == "vjp"
 
 
 def test_a_policy_with_another_memory_is_called_at_every_step():

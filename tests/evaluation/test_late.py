@@ -28,8 +28,8 @@ class Clock:
         self.algo = types.SimpleNamespace(execution=execution)
         self.size, self.asked = size, []
 
-    def predict_chunk(self, history, planned=None, delay=0, jacobian=None):
-        self.asked.append((int(history[-1]["step"]), planned, delay, jacobian))
+    def predict_chunk(self, history, planned=None, delay=0, guidance=None):
+        self.asked.append((int(history[-1]["step"]), planned, delay, guidance))
         return (float(history[-1]["step"]) + np.arange(self.size))[:, None]
 
 
@@ -64,9 +64,9 @@ def test_an_asynchronous_robot_rests_only_at_the_beginning():
 def test_guidance_knows_what_is_planned_and_how_much_of_it_will_be_executed():
     policy = Clock()
     acted(LatePolicy(policy, Lateness(100.0, "rtc-vjp"), META), 8)
-    (_, first, *_), (step, planned, delay, jacobian) = policy.asked[:2]
+    (_, first, *_), (step, planned, delay, guidance) = policy.asked[:2]
     assert first is None
-    assert (delay, jacobian) == (2, "vjp")
+    assert (delay, guidance) == (2, "vjp")
     assert planned[:2, 0].tolist() == [5, 6]
     assert step == 7
 
