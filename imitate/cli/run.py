@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from imitate.cli.policies import PolicySource, rate_of
 from imitate.cli.robots import RobotArgs, RobotEnv, Slow
-from imitate.errors import UserError
-from imitate.extras import missing
 
 if TYPE_CHECKING:
     from imitate.deploy.loop import ControlLoop, Report
@@ -112,16 +111,18 @@ def command(
     from imitate.deploy.loop import ControlLoop
 
     with contextlib.ExitStack() as stack:
-        actor, own, execute = _policy(policy, token_file, timeout_s, device, stack)
-        rate = _rate(actor, rate_hz)
-        body = robot_of(robot, robot_arg or [], env=env, own=own, rate_hz=rate, limits=limits)
+        source = PolicySource(token_file, timeout_s, device, join if asynchronous else None)
+        found = source.open(policy, stack)
+        rate = rate_of(found.actor, rate_hz)
+        body = robot_of(
+            robot, robot_arg or [], env=env, own=found.env_args, rate_hz=rate, limits=limits
+        )
         stack.callback(body.close)
         hand = None
         if take_over is not None:
             hand = teleoperator_of(take_over, take_over_arg or [], body)
             stack.callback(hand.close)
-        if asynchronous:
-            actor = _in_background(actor, rate, execute, join, stack)
+        actor = source.acting(found, rate, stack)
         recorder = None
         if record is not None:
             recorder = stack.enter_context(_recorder(record, rate, body, robot))
@@ -202,70 +203,8 @@ def _episode(
     return _Result(number, success, report, failure)
 
 
-def _rate(actor: Any, given: float | None) -> float:
-    rate: float | None = given or getattr(actor, "control_freq", None)
-    if rate is None:
-        raise UserError("the policy does not know the rate of its demonstrations: give --rate-hz")
-    return rate
-
-
 def _recorder(path: Path, rate_hz: float, robot: Robot, name: str) -> Recorder:
     from imitate.deploy.recording import Recorder
 
     meta = getattr(robot, "env_meta", None)
     return Recorder(path, rate_hz, env_meta=meta, name=name, with_policy=True)
-
-
-def _policy(
-    text: str,
-    token_file: Path | None,
-    timeout_s: float,
-    device: str | None,
-    stack: contextlib.ExitStack,
-) -> tuple[Any, dict[str, Any], int]:
-    """The policy, the env_args of its checkpoint, and the actions that it executes of a chunk."""
-    if text.startswith(("ws://", "wss://")):
-        try:
-            from imitate.deploy.client import RemoteError, RemotePolicy
-        except ImportError as error:
-            raise UserError(f"imitate run: {missing('deploy', error)}") from error
-        from imitate.cli.serve import read_token
-
-        try:
-            remote = RemotePolicy(text, token=read_token(token_file), timeout_s=timeout_s)
-        except RemoteError as error:
-            raise UserError(str(error)) from error
-        return stack.enter_context(remote), {}, 1
-    from imitate.policy.loading import policy_from_checkpoint
-    from imitate.run_folder import find_checkpoint
-
-    found, ckpt = policy_from_checkpoint(device=device, ckpt_path=find_checkpoint(Path(text)))
-    execution = found.algo.execution
-    meta = dict(ckpt.get("env_metadata") or {})
-    return (
-        found,
-        meta if meta.get("type") in (1, 2) else {},
-        1 if execution is None else execution.execute,
-    )
-
-
-def _in_background(
-    policy: Any, rate_hz: float, execute: int, join: str, stack: contextlib.ExitStack
-) -> Any:
-    from imitate.deploy.asynchronous import AsynchronousPolicy
-
-    if not hasattr(policy, "predict_chunk"):
-        raise UserError(
-            "--async is for checkpoints; a server's policy is called at every control step"
-        )
-    guidance = {"rtc": "identity", "rtc-vjp": "vjp"}.get(join)
-    chosen: Any = join if guidance is None else "replace"
-    return stack.enter_context(
-        AsynchronousPolicy(
-            policy,
-            rate_hz,
-            execute=execute,
-            join=chosen,
-            guidance=guidance,  # type: ignore[arg-type]
-        )
-    )

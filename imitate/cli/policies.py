@@ -1,0 +1,134 @@
+"""Policies of the command line: checkpoints, run folders and addresses of servers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imitate.errors import UserError
+from imitate.extras import missing
+
+_GUIDANCE = {"rtc": "identity", "rtc-vjp": "vjp"}
+
+
+@dataclass(frozen=True)
+class FoundPolicy:
+    """A policy as a command line names it.
+
+    Attributes:
+        actor: called at each control step, see :class:`imitate.deploy.loop.Actor`.
+        env_args: of the checkpoint, where they name a simulated environment; else empty.
+        execute: actions that it executes of a chunk.
+        checkpoint: content of the checkpoint; None of a server.
+        path: file of the checkpoint; None of a server.
+    """
+
+    actor: Any
+    env_args: Mapping[str, Any]
+    execute: int = 1
+    checkpoint: Mapping[str, Any] | None = None
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class PolicySource:
+    """Opens policies as the options of a command say.
+
+    Attributes:
+        token_file: file with the token of a server.
+        timeout_s: longest time of a server's answer.
+        device: of the networks of a checkpoint.
+        join: how chunks that are predicted in the background are joined; None: nothing is predicted in the background.
+    """
+
+    token_file: Path | None = None
+    timeout_s: float = 0.3
+    device: str | None = None
+    join: str | None = None
+
+    def open(self, text: str, stack: contextlib.ExitStack) -> FoundPolicy:
+        """Load a checkpoint, or connect to a server.
+
+        Args:
+            text: checkpoint, run folder, or ``ws://`` address.
+            stack: closes the connection.
+
+        Raises:
+            UserError: there is no such policy, or it cannot be read or reached.
+        """
+        if text.startswith(("ws://", "wss://")):
+            return self._served(text, stack)
+        from imitate.policy.loading import policy_from_checkpoint
+        from imitate.run_folder import find_checkpoint
+
+        path = find_checkpoint(Path(text))
+        found, ckpt = policy_from_checkpoint(device=self.device, ckpt_path=path)
+        execution = found.algo.execution
+        meta = dict(ckpt.get("env_metadata") or {})
+        return FoundPolicy(
+            found,
+            meta if meta.get("type") in (1, 2) else {},
+            1 if execution is None else execution.execute,
+            ckpt,
+            path,
+        )
+
+    def _served(self, url: str, stack: contextlib.ExitStack) -> FoundPolicy:
+        try:
+            from imitate.deploy.client import RemoteError, RemotePolicy
+        except ImportError as error:
+            raise UserError(f"{url}: {missing('deploy', error)}") from error
+        from imitate.cli.serve import read_token
+
+        token = read_token(self.token_file)
+        try:
+            remote = RemotePolicy(url, token=token, timeout_s=self.timeout_s)
+        except RemoteError as error:
+            raise UserError(str(error)) from error
+        return FoundPolicy(stack.enter_context(remote), {})
+
+    def acting(self, found: FoundPolicy, rate_hz: float, stack: contextlib.ExitStack) -> Any:
+        """The policy as the control loop calls it: with :attr:`join` it predicts in the background.
+
+        Args:
+            found: from :meth:`open`.
+            rate_hz: control rate.
+            stack: ends the background thread.
+
+        Raises:
+            UserError: a server's policy is to predict in the background.
+        """
+        if self.join is None:
+            return found.actor
+        from imitate.deploy.asynchronous import AsynchronousPolicy
+
+        if not hasattr(found.actor, "predict_chunk"):
+            raise UserError(
+                "--async is for checkpoints; a server's policy is called at every control step"
+            )
+        guidance = _GUIDANCE.get(self.join)
+        chosen: Any = self.join if guidance is None else "replace"
+        return stack.enter_context(
+            AsynchronousPolicy(
+                found.actor,
+                rate_hz,
+                execute=found.execute,
+                join=chosen,
+                guidance=guidance,  # type: ignore[arg-type]
+            )
+        )
+
+
+def rate_of(policy: Any, given: float | None) -> float:
+    """The control rate: as given, else that of the policy's demonstrations.
+
+    Raises:
+        UserError: neither is known.
+    """
+    rate: float | None = given or getattr(policy, "control_freq", None)
+    if rate is None:
+        raise UserError("the policy does not know the rate of its demonstrations: give --rate-hz")
+    return rate
