@@ -151,7 +151,10 @@ def command(
 
     Exit codes: 0 done; 1 an episode could not be played; 2 invalid input.
     """
-    _refuse_mixture(agent, fqe=fqe, video=video, overlay=overlay, for_fqe=(data, discount))
+    late = _lateness(latency_ms, inference)
+    _refuse_mixture(
+        agent, fqe=fqe, video=video, overlay=overlay, late=late, for_fqe=(data, discount)
+    )
     if fqe:
         from imitate.cli.eval_fqe import rank
 
@@ -191,7 +194,7 @@ def command(
                     overlay=overlay,
                     on_episode=_Successes(progress).add,
                     step_timeout_s=step_timeout_s,
-                    late=_lateness(latency_ms, inference),
+                    late=late,
                 )
         except EvaluationError as error:
             typer.echo(printable(f"error: {path}: {error}"), err=True)
@@ -243,11 +246,16 @@ def _refuse_mixture(
     fqe: bool,
     video: Path | None,
     overlay: bool,
+    late: Lateness | None,
     for_fqe: Sequence[object],
 ) -> None:
     """Refuse options that contradict each other."""
     if fqe and video is not None:
         raise ConfigError("--video shows episodes, and --fqe plays none: leave one of them out")
+    if fqe and late is not None:
+        raise ConfigError(
+            "--latency-ms delays the actions of episodes, and --fqe plays none: leave one of them out"
+        )
     if not fqe and any(value is not None for value in for_fqe):
         raise ConfigError("--data and --discount are for --fqe: add it, or leave them out")
     if not fqe and len(agent) > 2:

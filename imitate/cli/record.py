@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from imitate.cli.robots import RobotArgs, RobotEnv
+from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv
 from imitate.errors import UserError
 
 STOPPED = 1
@@ -45,6 +45,9 @@ def command(
         float | None,
         typer.Option("--rate-hz", min=0.01, help="Control rate; the robot's own if left out."),
     ] = None,
+    any_rate: Annotated[
+        bool, typer.Option("--any-rate", help="Allow another rate than the robot's.")
+    ] = False,
     episodes: Annotated[
         int, typer.Option("--episodes", "-n", min=1, help="Episodes in the file at the end.")
     ] = 10,
@@ -57,9 +60,8 @@ def command(
     keys: Annotated[
         str | None, typer.Option("--keys", help="Observations to record, with commas; all.")
     ] = None,
-    limits: Annotated[
-        Path | None, typer.Option("--limits", help="JSON file of limits, as for imitate run.")
-    ] = None,
+    limits: Limits = None,
+    any_limits: AnyLimits = False,
     append: Annotated[
         bool,
         typer.Option("--append", help="Resume a file that is there, or that a crash left."),
@@ -87,7 +89,9 @@ def command(
     from imitate.deploy.robot import RobotError
 
     with contextlib.ExitStack() as stack:
-        body = robot_of(robot, robot_arg or [], env=env, rate_hz=rate_hz, limits=limits)
+        body = robot_of(
+            robot, robot_arg or [], env=env, rate_hz=rate_hz, limits=limits, any_limits=any_limits
+        )
         stack.callback(body.close)
         rate = rate_hz or body.rate_hz
         if rate is None:
@@ -112,6 +116,7 @@ def command(
             rate,
             safety=safety_of(robot),
             teleoperator=hand,
+            any_rate=any_rate,
             on_step=recorder.on_step,
         )
         late = discarded = 0

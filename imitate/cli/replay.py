@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from imitate.cli.robots import RobotArgs, RobotEnv, Slow
+from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
 from imitate.errors import UserError
 
 STOPPED = 1
@@ -63,11 +63,10 @@ def command(
         typer.Option("--rate-hz", min=0.01, help="Control rate; that of the file if left out."),
     ] = None,
     any_rate: Annotated[
-        bool, typer.Option("--any-rate", help="Allow another rate than the file's.")
+        bool, typer.Option("--any-rate", help="Allow another rate than the file's or the robot's.")
     ] = False,
-    limits: Annotated[
-        Path | None, typer.Option("--limits", help="JSON file of limits, as for imitate run.")
-    ] = None,
+    limits: Limits = None,
+    any_limits: AnyLimits = False,
     slow: Slow = 1.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
@@ -99,7 +98,15 @@ def command(
     policy = RecordedActions(actions, recorded)
     with contextlib.ExitStack() as stack:
         simulated = own if own.get("type") in (1, 2) else None
-        body = robot_of(robot, robot_arg or [], env=env, own=simulated, rate_hz=rate, limits=limits)
+        body = robot_of(
+            robot,
+            robot_arg or [],
+            env=env,
+            own=simulated,
+            rate_hz=rate,
+            limits=limits,
+            any_limits=any_limits,
+        )
         stack.callback(body.close)
         loop = ControlLoop(body, policy, float(rate), any_rate=any_rate, dry_run=dry_run, slow=slow)
         try:

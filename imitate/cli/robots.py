@@ -14,6 +14,7 @@ import typer
 from imitate.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    from imitate.deploy.limits import ActionLimits
     from imitate.deploy.loop import Safety
     from imitate.deploy.robot import Robot, Teleoperator
 
@@ -26,6 +27,17 @@ RobotArgs = Annotated[
 ]
 RobotEnv = Annotated[
     str | None, typer.Option("--env", help="Environment of --robot sim, such as Lift.")
+]
+Limits = Annotated[
+    Path | None,
+    typer.Option(
+        "--limits",
+        help="JSON file: low, high, margin, step, speed, acceleration, from_measured, answer.",
+    ),
+]
+AnyLimits = Annotated[
+    bool,
+    typer.Option("--any-limits", help="Allow --limits that are looser than the robot's own."),
 ]
 Slow = Annotated[
     float, typer.Option("--slow", min=0.01, max=1.0, help="Factor on step, speed, acceleration.")
@@ -58,6 +70,7 @@ def robot_of(
     own: Mapping[str, Any] | None = None,
     rate_hz: float | None = None,
     limits: Path | None = None,
+    any_limits: bool = False,
 ) -> Robot:
     """The connected robot of ``--robot``.
 
@@ -68,6 +81,7 @@ def robot_of(
         own: env_args of the checkpoint, for ``sim``.
         rate_hz: control rate, for ``sim``.
         limits: JSON file of limits that replace those of the robot of the same name.
+        any_limits: allow limits that are looser than the robot's own.
     """
     from imitate.deploy.robot import make_robot
 
@@ -88,11 +102,23 @@ def robot_of(
     robot.connect()
     if limits is not None:
         try:
-            robot.limits = replace(robot.limits, **_limits_in(limits))
+            robot.limits = _limited(robot.limits, limits, any_limits)
         except BaseException:
             robot.close()
             raise
     return robot
+
+
+def _limited(own: ActionLimits, path: Path, any_limits: bool) -> ActionLimits:
+    """The robot's limits with those of a file in the place of its own."""
+    limits = replace(own, **_limits_in(path))
+    looser = [] if any_limits else limits.looser_than(own)
+    if looser:
+        raise UserError(
+            f"--limits {path}: looser than the robot's own limits: {'; '.join(looser)}: take stricter ones, or allow "
+            "any (--any-limits)"
+        )
+    return limits
 
 
 def _limits_in(path: Path) -> dict[str, Any]:

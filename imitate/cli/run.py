@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.policies import PolicySource, rate_of
-from imitate.cli.robots import RobotArgs, RobotEnv, Slow
+from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
 
 if TYPE_CHECKING:
-    from imitate.deploy.loop import ControlLoop, Report
+    from imitate.deploy.loop import ControlLoop
     from imitate.deploy.recording import Recorder
+    from imitate.deploy.report import Report
     from imitate.deploy.robot import Robot
 
 STOPPED = 1
@@ -43,7 +44,10 @@ def command(
         typer.Option("--rate-hz", min=0.01, help="Control rate; that of the demonstrations."),
     ] = None,
     any_rate: Annotated[
-        bool, typer.Option("--any-rate", help="Allow another rate than the demonstrations'.")
+        bool,
+        typer.Option(
+            "--any-rate", help="Allow another rate than the demonstrations' or the robot's."
+        ),
     ] = False,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 1,
     steps: Annotated[
@@ -55,13 +59,8 @@ def command(
     lang: Annotated[
         str | None, typer.Option("--lang", help="Instruction for a policy of several tasks.")
     ] = None,
-    limits: Annotated[
-        Path | None,
-        typer.Option(
-            "--limits",
-            help="JSON file: low, high, margin, step, speed, acceleration, from_measured, answer.",
-        ),
-    ] = None,
+    limits: Limits = None,
+    any_limits: AnyLimits = False,
     slow: Slow = 1.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Observe and predict, but send nothing.")
@@ -115,7 +114,13 @@ def command(
         found = source.open(policy, stack)
         rate = rate_of(found.actor, rate_hz)
         body = robot_of(
-            robot, robot_arg or [], env=env, own=found.env_args, rate_hz=rate, limits=limits
+            robot,
+            robot_arg or [],
+            env=env,
+            own=found.env_args,
+            rate_hz=rate,
+            limits=limits,
+            any_limits=any_limits,
         )
         stack.callback(body.close)
         hand = None

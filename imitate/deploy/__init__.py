@@ -12,7 +12,7 @@ _HOMES = {
     "Observation": "robot",
     "PolicyServer": "server",
     "RemotePolicy": "client",
-    "Report": "loop",
+    "Report": "report",
     "Robot": "robot",
     "RobotError": "robot",
     "Safety": "loop",
@@ -22,7 +22,8 @@ _HOMES = {
 if TYPE_CHECKING:
     from imitate.deploy.client import RemotePolicy
     from imitate.deploy.limits import ActionLimits
-    from imitate.deploy.loop import ControlLoop, Report, Safety
+    from imitate.deploy.loop import ControlLoop, Safety
+    from imitate.deploy.report import Report
     from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
     from imitate.deploy.server import PolicyServer
 

@@ -96,6 +96,36 @@ class ActionLimits:
         """A, the number of action dimensions."""
         return len(np.asarray(self.low))
 
+    def looser_than(self, own: ActionLimits) -> list[str]:
+        """Name the limits that allow more than those of ``own``, with both values.
+
+        Raises:
+            UserError: ``own`` has another number of action dimensions.
+        """
+        if self.size != own.size:
+            raise UserError(f"the limits are for {self.size} numbers, the robot's for {own.size}")
+        found = []
+        low, high, margin, own_margin = map(
+            np.asarray, (self.low, self.high, self.margin, own.margin)
+        )
+        if (low < own.low).any():
+            found.append(f"low {_shown(low)} (the robot's own: {_shown(own.low)})")
+        if (high > own.high).any():
+            found.append(f"high {_shown(high)} (the robot's own: {_shown(own.high)})")
+        if not found and (
+            (low + margin < own.low + own_margin).any()
+            or (high - margin > own.high - own_margin).any()
+        ):
+            found.append(f"margin {_shown(margin)} (the robot's own: {_shown(own_margin)})")
+        for name in (*_MOTION, "from_measured"):
+            mine, theirs = getattr(self, name), getattr(own, name)
+            if theirs is not None and (mine is None or (mine > theirs).any()):
+                words = "none" if mine is None else _shown(mine)
+                found.append(f"{name} {words} (the robot's own: {_shown(theirs)})")
+        if own.answer == "refuse" and self.answer != "refuse":
+            found.append(f"answer {self.answer} (the robot's own: refuse)")
+        return found
+
     def scaled(self, factor: float) -> ActionLimits:
         """The same box with steps, speeds and accelerations multiplied by ``factor`` in (0, 1]: ``run --slow``."""
         if not 0 < factor <= 1:

@@ -1,8 +1,8 @@
 """The control loop: a policy moves a robot at a fixed rate, and the robot rests whatever goes wrong.
 
 Each control step: observe, act, limit, send, wait for the next period. A step without a usable action (the observation
-is old or not finite, nothing is planned, the policy's server does not answer) holds the pose; holding for longer than
-``Safety.hold_s`` ends the episode. The robot is stopped at every end.
+is old, not finite or missing, nothing is planned, the policy's server does not answer) holds the pose; holding for
+longer than ``Safety.hold_s`` ends the episode. The robot is stopped at every end.
 
 This is no safety function in the sense of any norm: it runs in a user process. Keep a hand on the emergency stop.
 """
@@ -10,15 +10,17 @@ This is no safety function in the sense of any norm: it runs in a user process. 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.deploy.limits import LimitCounts, LimitError, LimitFilter
+from imitate.deploy.limits import LimitError, LimitFilter
+from imitate.deploy.observing import Observer, finite
+from imitate.deploy.report import Report
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
 from imitate.deploy.watchdog import Watchdog, stop_robot
 from imitate.errors import NotFiniteError, UserError
@@ -64,72 +66,6 @@ class Safety:
     stop_attempts: int = 3
 
 
-@dataclass
-class Report:
-    """Record of an episode.
-
-    Attributes:
-        steps: control steps in which an action was sent.
-        late: control steps that ended after their period.
-        held: control steps that held the pose, by reason.
-        interventions: control steps in which a person acted.
-        latencies_ms: from asking for the observation to having sent the action.
-        gaps: times from one sent action to the next, in periods.
-        limits: actions changed by the limits.
-        unstamped: True where the robot does not tell when it observed, so that freshness was not checked.
-        ended_by: why the episode ended: ``steps``, an event of the teleoperator, or ``success``.
-    """
-
-    steps: int = 0
-    late: int = 0
-    held: Counter[str] = field(default_factory=Counter)
-    interventions: int = 0
-    latencies_ms: list[float] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-    limits: LimitCounts = field(default_factory=LimitCounts)
-    unstamped: bool = False
-    ended_by: str = "steps"
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "steps": self.steps,
-            "late": self.late,
-            "held": dict(self.held),
-            "interventions": self.interventions,
-            "limited": dict(self.limits.changed),
-            "latency_ms": self._percentiles(self.latencies_ms),
-            "gap_periods": self._percentiles(self.gaps),
-            "long_gaps": sum(gap > 1.2 for gap in self.gaps),
-            "freshness_checked": not self.unstamped,
-            "ended_by": self.ended_by,
-        }
-
-    @staticmethod
-    def _percentiles(values: list[float]) -> dict[str, float]:
-        if not values:
-            return {}
-        marks = np.percentile(values, (50, 95, 99, 100))
-        return dict(zip(("p50", "p95", "p99", "max"), map(float, marks), strict=True))
-
-    def __str__(self) -> str:
-        words = [f"{self.steps} steps"]
-        if self.latencies_ms:
-            marks = self._percentiles(self.latencies_ms)
-            words.append(
-                f"latency p50 {marks['p50']:.2f} ms, p95 {marks['p95']:.2f} ms, p99 {marks['p99']:.2f} ms, "
-                f"max {marks['max']:.2f} ms"
-            )
-        words.append(f"{self.late} late")
-        words += [f"held {count} ({reason})" for reason, count in self.held.items()]
-        if self.interventions:
-            words.append(f"{self.interventions} by a person")
-        words += [f"{count} limited by {name}" for name, count in self.limits.changed.items()]
-        if self.unstamped:
-            words.append("observations without a stamp: freshness not checked")
-        return ", ".join(words)
-
-
 @dataclass(frozen=True)
 class Step:
     """One control step, for whoever records.
@@ -158,14 +94,15 @@ class ControlLoop:
         rate_hz: control steps per second.
         safety: when to hold and to give up.
         teleoperator: connected; takes over where it gives an action, and its events end episodes.
-        any_rate: allow another rate than that of the policy's demonstrations, which makes its motions slower or faster.
+        any_rate: allow another rate than that of the policy's demonstrations, which makes its motions slower or faster,
+            and another than the robot's own.
         dry_run: observe and predict, but send nothing.
         slow: factor in (0, 1] on the limits of step, speed and acceleration.
         on_step: called after each control step; what it raises ends the episode.
 
     Raises:
         UserError: the policy wants observations that the robot does not give, or the rate is not that of the
-            demonstrations.
+            demonstrations, or not the robot's own.
     """
 
     def __init__(
@@ -185,8 +122,9 @@ class ControlLoop:
             raise UserError("neither a policy nor a teleoperator was given: nobody would act")
         if policy is not None:
             check_keys(robot, policy)
-            if not any_rate:
-                check_rate(policy, rate_hz)
+        if not any_rate:
+            check_rate(policy, rate_hz)
+            check_robot_rate(robot, rate_hz)
         self.robot, self.policy, self.teleoperator = robot, policy, teleoperator
         self.period_s = 1.0 / rate_hz
         self.safety, self.dry_run, self.on_step = safety or Safety(), dry_run, on_step
@@ -213,11 +151,13 @@ class ControlLoop:
         report, stopped = Report(), False
         try:
             try:
-                self._warm_up(lang)
+                max_age_s = self.safety.max_age_periods * self.period_s
+                observer = Observer(self.robot, max_age_s, self.safety.frozen)
+                self._warm_up(observer, lang)
                 report.limits = self.filter.counts
                 limit_s = max(self.safety.watchdog_s, 3 * self.period_s)
                 with Watchdog(self.robot, limit_s, self.safety.stop_attempts) as watchdog:
-                    _Episode(self, watchdog, report).run(steps, ends, until_success)
+                    _Episode(self, watchdog, observer, report).run(steps, ends, until_success)
             finally:
                 stop_robot(self.robot, self.safety.stop_attempts)
                 stopped = True
@@ -226,9 +166,9 @@ class ControlLoop:
                 stop_robot(self.robot, self.safety.stop_attempts)
         return report
 
-    def _warm_up(self, lang: str | None) -> None:
+    def _warm_up(self, observer: Observer, lang: str | None) -> None:
         """Call the policy once before the robot moves: the first call takes many times as long as the second."""
-        observation = observed(self.robot)
+        observation = observer.first()
         if self.policy is not None:
             try:
                 self.policy.start_episode(lang)
@@ -245,14 +185,18 @@ class ControlLoop:
 class _Episode:
     """The steps of one episode."""
 
-    def __init__(self, loop: ControlLoop, watchdog: Watchdog, report: Report) -> None:
+    def __init__(
+        self, loop: ControlLoop, watchdog: Watchdog, observer: Observer, report: Report
+    ) -> None:
         self._loop, self._watchdog, self._report = loop, watchdog, report
+        self._observer = observer
+        self._obs_keys = tuple(getattr(loop.policy, "obs_keys", ()))
         self._robot, self._policy = loop.robot, loop.policy
         self._safety, self._period = loop.safety, loop.period_s
         self._late: deque[bool] = deque(maxlen=max(self._safety.late_of, 1))
-        self._holding_since: float | None = None
+        self._held = False
+        self._unable_since: float | None = None
         self._last_sent: float | None = None
-        self._cameras = _Cameras(self._safety.frozen)
         self._person_acted = False
 
     def run(self, steps: int | None, ends: frozenset[str], until_success: bool) -> None:
@@ -277,16 +221,22 @@ class _Episode:
 
     def _step(self, started: float) -> frozenset[str]:
         """Observe, act, send; the teleoperator's events."""
-        observation = self._observed()
+        observation, reason = self._observer.next()
+        self._report.unstamped = self._observer.unstamped
         guidance = Guidance()
         if self._loop.teleoperator is not None:
             guidance = self._loop.teleoperator.guide(observation)
-        wanted, reason = self._wanted(observation, guidance)
         person = guidance.action is not None
-        action = guidance.action if person else wanted
+        if not reason and person and not finite(observation, self._obs_keys):
+            reason = "not finite"
+        usable = not reason
+        action = wanted = None
+        if usable:
+            wanted, reason = self._wanted(observation, guidance)
+            action = guidance.action if person else wanted
         sent: Vector | None = None
         if action is None:
-            self._hold(reason, started)
+            self._hold(reason, started, patient=usable and self._policy is None)
         else:
             sent = self._send(np.asarray(action, dtype=np.float64), observation)
             self._report.interventions += person
@@ -294,26 +244,15 @@ class _Episode:
             self._report.latencies_ms.append(1e3 * (now - started))
             if self._last_sent is not None:
                 self._report.gaps.append((now - self._last_sent) / self._period)
-            self._last_sent, self._holding_since = now, None
+            self._last_sent, self._held, self._unable_since = now, False, None
         if self._loop.on_step is not None:
             self._loop.on_step(Step(observation, sent, wanted, person, guidance.events))
         return guidance.events
-
-    def _observed(self) -> Observation:
-        observation = observed(self._robot)
-        self._report.unstamped |= observation.stamp_s is None
-        self._cameras.check(observation)
-        return observation
 
     def _wanted(self, observation: Observation, guidance: Guidance) -> tuple[Vector | None, str]:
         """The policy's action, or None and the reason why there is none."""
         if self._policy is None:
             return None, "nobody acts"
-        stamp = observation.stamp_s
-        if stamp is not None:
-            age = time.monotonic() - stamp
-            if age > self._safety.max_age_periods * self._period:
-                return None, "the observation is old"
         try:
             if self._person_acted and guidance.action is None:
                 cut = getattr(self._policy, "cut_plan", None)
@@ -327,17 +266,19 @@ class _Episode:
             return None, "the server does not answer"
         return action, "nothing is planned"
 
-    def _hold(self, reason: str, now: float) -> None:
+    def _hold(self, reason: str, now: float, patient: bool) -> None:
+        """Hold the pose in this step; stop where it lasts, unless a person merely pauses (``patient``)."""
         self._report.held[reason] += 1
         if self._loop.dry_run:
             self._watchdog.skip()
         else:
             self._watchdog.hold()
-        if self._holding_since is None:
-            self._holding_since = now
-        if self._policy is None:  # a person may pause for any time
-            return
-        if now - self._holding_since >= self._safety.hold_s:
+        self._held = True
+        if patient:
+            self._unable_since = None
+        elif self._unable_since is None:
+            self._unable_since = now
+        elif now - self._unable_since >= self._safety.hold_s:
             raise RobotError(
                 f"no action for {self._safety.hold_s:g} s ({reason}); the robot was stopped ({self._report})"
             )
@@ -346,7 +287,7 @@ class _Episode:
         pose, limit = self._robot.pose(observation), self._loop.filter
         first = limit.last
         try:
-            if self._holding_since is not None:
+            if self._held:
                 limit.rest(pose)
             safe = limit(action, pose)
         except LimitError as error:
@@ -380,42 +321,21 @@ class _Episode:
             )
 
 
-class _Cameras:
-    """Notices a camera that gives the same picture again and again.
+def check_robot_rate(robot: Robot, rate_hz: float) -> None:
+    """Compare the rate of the loop with the robot's own, where it has one.
 
-    Args:
-        frozen: so many repetitions are too many; 0: any number is allowed.
+    Raises:
+        UserError: they differ by more than 1 %.
     """
-
-    def __init__(self, frozen: int) -> None:
-        self._frozen = frozen
-        self._last: dict[str, NDArray[Any]] = {}
-        self._repeated: Counter[str] = Counter()
-
-    def check(self, observation: Observation) -> None:
-        """Raise RobotError where a picture has not changed for too long."""
-        for key, value in observation.values.items():
-            if not self._frozen or getattr(value, "ndim", 0) != 3 or value.dtype != np.uint8:
-                continue
-            last = self._last.get(key)
-            same = last is not None and np.array_equal(last, value)
-            self._repeated[key] = self._repeated[key] + 1 if same else 0
-            if self._repeated[key] >= self._frozen:
-                raise RobotError(
-                    f"the image '{key}' has been the same for {self._repeated[key]} steps, so the camera is frozen; "
-                    "the robot was stopped"
-                )
-            if not same:
-                self._last[key] = np.array(value)
+    own = robot.rate_hz
+    if own is not None and abs(rate_hz - own) > 0.01 * own:
+        raise UserError(
+            f"the rate is {rate_hz:g} Hz, but the robot wants its actions at {own:g} Hz: take that rate, or allow any "
+            "(--any-rate)"
+        )
 
 
-def observed(robot: Robot) -> Observation:
-    """The robot's observation, also of a robot that gives a plain mapping, without a stamp."""
-    seen: Any = robot.observe()
-    return seen if isinstance(seen, Observation) else Observation(seen)
-
-
-def check_rate(policy: Actor, rate_hz: float) -> None:
+def check_rate(policy: Actor | None, rate_hz: float) -> None:
     """Compare the rate of the loop with that of the policy's demonstrations, where the checkpoint knows it.
 
     Raises:

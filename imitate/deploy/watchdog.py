@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.robot import Robot, RobotError
+from imitate.errors import UserError
 
 
 def stop_robot(robot: Robot, attempts: int = 3) -> None:
@@ -65,7 +66,7 @@ class Watchdog:
         """Send an action, unless the robot has been stopped.
 
         Raises:
-            RobotError: it has been stopped, before or during this call.
+            RobotError: it has been stopped, before or during this call, or its driver raised.
         """
         self._move(self._robot.send, action)
 
@@ -85,7 +86,14 @@ class Watchdog:
 
     def _move(self, how: Any, *action: NDArray[np.float64]) -> None:
         self._refuse_if_stopped()
-        how(*action)
+        try:
+            how(*action)
+        except (RobotError, UserError):
+            raise
+        except Exception as error:  # a driver may raise anything
+            raise RobotError(
+                f"{how.__name__}() failed ({type(error).__name__}: {error}); the robot was stopped"
+            ) from error
         self._refuse_if_stopped(again=True)
         self._fed.set()
 

@@ -197,6 +197,33 @@ def test_replay_sends_what_was_recorded(tmp_path):
     assert "the rate is 20 Hz" in other.stderr
 
 
+def test_limits_of_a_file_may_be_looser_only_where_that_is_said(checkpoint, tmp_path):
+    (tmp_path / "wide.json").write_text('{"high": 9.0}')
+    words = ("run", checkpoint, "--robot", "sim", "--rate-hz", 50, "--steps", 3, "--limits")
+    done = imitate(*words, "wide.json", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "looser than the robot's own limits: high [9.] (the robot's own: [2.])" in done.stderr
+    imitate(*words, "wide.json", "--any-limits", cwd=tmp_path)
+    (tmp_path / "strict.json").write_text('{"high": 0.5, "speed": 2.0}')
+    imitate(*words, "strict.json", cwd=tmp_path)
+
+
+def test_another_rate_than_the_robots_is_refused(tmp_path):
+    robot = (
+        "record",
+        "a.hdf5",
+        "--robot",
+        str(ROOT / "examples/own_robot.py:PointArm"),
+        "--steps",
+        3,
+    )
+    device = ("--teleop", "tests.deploy.fake_robot:Pushing", "--teleop-arg", "action=[0.1,0.1]")
+    done = imitate(*robot, *device, "--rate-hz", 30, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "the rate is 30 Hz, but the robot wants its actions at 10 Hz" in done.stderr
+    imitate(*robot, *device, "--rate-hz", 30, "--any-rate", "--episodes", 1, cwd=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -240,6 +267,7 @@ def test_replay_sends_what_was_recorded(tmp_path):
             "no teleoperator 'mouse'",
         ),
         (("record", "a.hdf5", "--robot", "sim", "--teleop", "keyboard"), "which environment"),
+        (("eval", "--agent", "CKPT", "--fqe", "--latency-ms", "50"), "--fqe plays none"),
         (("serve", "CKPT", "--host", "0.0.0.0"), "--token-file"),
         (("serve", "CKPT", "--tls-key", "key.pem"), "--tls-key without --tls-cert"),
         (("serve", "CKPT", "--token-file", "none.txt"), "cannot be read"),

@@ -222,3 +222,33 @@ def test_seven_joints_take_less_than_a_twentieth_of_a_millisecond():
         return (process_time() - before) / len(wishes)
 
     assert min(seconds() for _ in range(5)) < 100e-6
+
+
+OWN = {"low": [-1.0, -1.0], "high": [1.0, 1.0], "margin": 0.1, "speed": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, []),
+        ({"speed": 1.0, "acceleration": 5.0, "low": [-0.5, -1.0]}, []),
+        ({"low": [-0.8, -0.8], "high": 0.8, "margin": 0.0}, []),  # stricter edges than 0.9
+        ({"low": [-1.0, -2.0]}, ["low [-1., -2.] (the robot's own: [-1., -1.])"]),
+        ({"high": 3.0}, ["high [3., 3.] (the robot's own: [1., 1.])"]),
+        ({"margin": 0.05}, ["margin [0.05, 0.05] (the robot's own: [0.1, 0.1])"]),
+        ({"speed": [2.0, 2.5]}, ["speed [2. , 2.5] (the robot's own: [2., 2.])"]),
+        ({"speed": None}, ["speed none (the robot's own: [2., 2.])"]),
+        (
+            {"high": 2.0, "speed": 3.0},
+            ["high [2., 2.] (the robot's own: [1., 1.])", "speed [3., 3.] (the robot's own: [2., 2.])"],
+        ),
+    ],
+)  # fmt: skip
+def test_looser_limits_are_named_with_both_values(change, words):
+    assert ActionLimits(**{**OWN, **change}).looser_than(ActionLimits(**OWN)) == words
+
+
+def test_an_answer_that_lets_more_through_is_looser():
+    own = ActionLimits(**OWN, answer="refuse")
+    assert ActionLimits(**OWN).looser_than(own) == ["answer scale (the robot's own: refuse)"]
+    assert own.looser_than(ActionLimits(**OWN)) == []

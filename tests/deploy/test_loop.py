@@ -12,7 +12,7 @@ from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.robot import Guidance, Observation, RobotError
 from imitate.errors import NotFiniteError, UserError
-from tests.deploy.fake_robot import Constant, FakeRobot, Scripted
+from tests.deploy.fake_robot import Constant, FakeRobot, Pushing, Scripted
 
 pytestmark = pytest.mark.alone  # calls must come in time
 
@@ -106,6 +106,104 @@ def test_one_old_observation_holds_one_step():
     report = loop(robot).run(6)
     assert report.held == {"the observation is old": 1}
     assert robot.last_calls() == ["send", "send", "hold", "send", "send", "send", "stop"]
+
+
+@pytest.mark.parametrize("policy", [None, Constant()])
+def test_a_person_does_not_move_the_robot_by_an_old_observation_either(policy):
+    robot, steps = FakeRobot(), []
+
+    def age():  # the first observation is that before the episode
+        robot.age_s = 0.05 if len(robot.times("observe")) in (3, 4) else 0.0
+
+    robot.faults["observe"] = age
+    person = Pushing((0.3, 0.0))
+    made = ControlLoop(robot, policy, RATE, teleoperator=person, safety=CALM, on_step=steps.append)
+    report = made.run(5)
+    assert report.held == {"the observation is old": 2}
+    assert robot.last_calls() == ["send", "hold", "hold", "send", "send", "stop"]
+    assert [step.action is None for step in steps] == [False, True, True, False, False]
+    assert report.interventions == 3
+
+
+def test_old_observations_stop_a_person_too_but_a_pause_before_does_not_count():
+    robot = FakeRobot()
+
+    def age():
+        robot.age_s = 0.05 if len(robot.times("observe")) > 30 else 0.0
+
+    robot.faults["observe"] = age
+    safety = Safety(late=0, hold_s=0.1)
+    made = ControlLoop(robot, None, RATE, teleoperator=Scripted({}), safety=safety)
+    with pytest.raises(RobotError, match=r"no action for 0.1 s \(the observation is old\)"):
+        made.run(100)
+    assert 38 <= robot.last_calls().count("hold") <= 45  # 29 of a pause, then 0.1 s
+
+
+def test_a_person_does_not_act_on_numbers_that_are_not_finite():
+    robot = FakeRobot()
+    robot.nan = True
+    made = ControlLoop(robot, None, RATE, teleoperator=Pushing((0.3, 0.0)), safety=CALM)
+    assert made.run(3).held == {"not finite": 3}
+    assert len(robot.sent) == 0
+
+
+def test_a_lost_frame_holds_and_a_lost_camera_stops():
+    robot = FakeRobot()
+
+    def lose():
+        if len(robot.times("observe")) in lost:
+            raise RuntimeError("no frame within 5 ms")
+
+    robot.faults["observe"] = lose
+    lost = {3}
+    report = loop(robot).run(4)
+    assert report.held == {"observe() failed: RuntimeError: no frame within 5 ms": 1}
+    assert robot.last_calls() == ["send", "hold", "send", "send", "stop"]
+    lost = range(8, 1000)
+    with pytest.raises(RobotError, match=r"no action for 0.1 s \(observe\(\) failed: RuntimeError"):
+        loop(robot, safety=Safety(hold_s=0.1, late=0)).run(100)
+    assert robot.last_calls()[-1] == "stop"
+    robot = FakeRobot()
+    robot.faults["observe"] = lambda: 1 / 0
+    with pytest.raises(RobotError, match="was not moved: observe.. failed: ZeroDivisionError"):
+        loop(robot).run(4)
+    assert robot.last_calls() == ["stop"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"state": np.zeros(2, np.float32)}, "the observation 'camera' was (4, 4, 3) at the beginning and is absent"),
+        (
+            {"state": np.zeros(3, np.float32), "camera": np.zeros((4, 4, 3), np.uint8)},
+            "the observation 'state' was (2,) at the beginning and is (3,)",
+        ),
+    ],
+)  # fmt: skip
+def test_observations_with_other_keys_or_shapes_hold(values, words):
+    robot = FakeRobot()
+    seen = robot.observe
+
+    def observe():
+        whole = seen()
+        return Observation(values, whole.stamp_s) if len(robot.times("observe")) == 3 else whole
+
+    robot.observe = observe
+    report = loop(robot).run(4)
+    assert report.held == {words: 1}
+    assert robot.last_calls() == ["send", "hold", "send", "send", "stop"]
+
+
+def test_a_driver_that_raises_stops_the_robot_in_one_line():
+    robot = FakeRobot()
+
+    def fail():
+        raise OSError("bus error")
+
+    robot.faults["send"] = fail
+    with pytest.raises(RobotError, match=r"^send\(\) failed \(OSError: bus error\); the robot was"):
+        loop(robot).run(4)
+    assert robot.last_calls() == ["send", "stop"]
 
 
 def test_a_frozen_camera_stops_the_robot():
@@ -374,6 +472,18 @@ def test_another_rate_is_refused_unless_it_is_allowed():
     with pytest.raises(UserError, match="the rate is 50 Hz, .* at 100 Hz"):
         ControlLoop(FakeRobot(), Constant(), 50.0)
     ControlLoop(FakeRobot(), Constant(), 50.0, any_rate=True)
+
+
+def test_another_rate_than_the_robots_own_is_refused_unless_it_is_allowed():
+    robot = FakeRobot()
+    robot.rate_hz = 20.0
+    with pytest.raises(UserError, match="the rate is 100 Hz, but the robot wants .* at 20 Hz"):
+        loop(robot)
+    with pytest.raises(UserError, match="at 20 Hz"):
+        ControlLoop(robot, None, RATE, teleoperator=Scripted({}))
+    loop(robot, any_rate=True)
+    robot.rate_hz = 100.5  # within 1 %
+    loop(robot)
 
 
 def test_missing_observations_are_told_before_anything_moves():

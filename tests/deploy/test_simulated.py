@@ -124,7 +124,12 @@ def test_an_expert_at_the_device_lifts_the_cube_in_step():
     hand.connect(robot)
     try:
         loop = ControlLoop(
-            robot, None, 1000.0, teleoperator=hand, safety=Safety(late=0, watchdog_s=30.0)
+            robot,
+            None,
+            1000.0,
+            any_rate=True,
+            teleoperator=hand,
+            safety=Safety(late=0, watchdog_s=30.0),
         )
         reports = []
         for _ in range(2):
