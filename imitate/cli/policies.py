@@ -11,6 +11,7 @@ from typing import Any
 from imitate.errors import UserError
 from imitate.extras import missing
 
+_WAITED_S, _BACKGROUND_S = 0.3, 1.0
 _GUIDANCE = {"rtc": "identity", "rtc-vjp": "vjp"}
 
 
@@ -39,13 +40,13 @@ class PolicySource:
 
     Attributes:
         token_file: file with the token of a server.
-        timeout_s: longest time of a server's answer.
+        timeout_s: longest time of a server's answer; None: 0.3 where the control loop waits for it, else 1.
         device: of the networks of a checkpoint.
         join: how chunks that are predicted in the background are joined; None: nothing is predicted in the background.
     """
 
     token_file: Path | None = None
-    timeout_s: float = 0.3
+    timeout_s: float | None = None
     device: str | None = None
     join: str | None = None
 
@@ -84,11 +85,12 @@ class PolicySource:
         from imitate.cli.serve import read_token
 
         token = read_token(self.token_file)
+        timeout_s = self.timeout_s or (_WAITED_S if self.join is None else _BACKGROUND_S)
         try:
-            remote = RemotePolicy(url, token=token, timeout_s=self.timeout_s)
+            remote = RemotePolicy(url, token=token, timeout_s=timeout_s)
         except RemoteError as error:
             raise UserError(str(error)) from error
-        return FoundPolicy(stack.enter_context(remote), {})
+        return FoundPolicy(stack.enter_context(remote), {}, remote.execute)
 
     def acting(self, found: FoundPolicy, rate_hz: float, stack: contextlib.ExitStack) -> Any:
         """The policy as the control loop calls it: with :attr:`join` it predicts in the background.
@@ -99,15 +101,17 @@ class PolicySource:
             stack: ends the background thread.
 
         Raises:
-            UserError: a server's policy is to predict in the background.
+            UserError: a policy is to predict in the background whose server is too old for it.
         """
         if self.join is None:
             return found.actor
         from imitate.deploy.asynchronous import AsynchronousPolicy
 
-        if not hasattr(found.actor, "predict_chunk"):
+        schema = getattr(found.actor, "schema", None)
+        if schema is not None and not schema.history:
             raise UserError(
-                "--async is for checkpoints; a server's policy is called at every control step"
+                "--async: the server does not predict chunks in the background, since its imitate is older than this "
+                "one: install the same version on both machines"
             )
         guidance = _GUIDANCE.get(self.join)
         chosen: Any = self.join if guidance is None else "replace"

@@ -92,8 +92,11 @@ def command(
         Path | None, typer.Option("--token-file", help="File with the token of the server.")
     ] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout-s", min=0.01, help="Longest time of a server's answer.")
-    ] = 0.3,
+        float | None,
+        typer.Option(
+            "--timeout-s", min=0.01, help="Longest time of a server's answer: 0.3; with --async 1."
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
 ) -> None:

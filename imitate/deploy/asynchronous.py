@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -24,7 +24,8 @@ Vector = NDArray[np.float64]
 class ChunkSource(Protocol):
     """Predicts chunks; :class:`imitate.RolloutPolicy` does.
 
-    It may also have ``control_freq`` (Hz) and ``obs_keys``.
+    It may also have ``control_freq`` (Hz), ``obs_keys``, and ``check(ob)``, which raises NotFiniteError where a
+    prediction would.
     """
 
     history: int
@@ -81,8 +82,10 @@ class AsynchronousPolicy:
         self.delay = DelayEstimate(1.0 / rate_hz)
         self.control_freq: float | None = getattr(source, "control_freq", None)
         self.obs_keys: tuple[str, ...] = tuple(getattr(source, "obs_keys", ()))
+        self._check: Callable[[Mapping[str, Any]], None] = getattr(source, "check", _accept)
         self._history: deque[Mapping[str, Any]] = deque(maxlen=max(source.history, 1))
         self._since_request = 0
+        self._lost: ConnectionError | None = None
         self._changed = threading.Condition()
         self._job: tuple[Ticket, dict[str, Any], int] | None = None
         self._busy = self._closed = False
@@ -108,6 +111,7 @@ class AsynchronousPolicy:
             while (self._busy or self._job is not None) and not self._closed:
                 self._changed.wait()
             self._done = None
+        self._lost = None
         self._player.clear()
         self._history.clear()
         self._source.start_episode(lang)
@@ -122,9 +126,14 @@ class AsynchronousPolicy:
     def __call__(self, ob: Mapping[str, Any]) -> Vector | None:
         """The action (A,) of this control step; None where none is planned.
 
+        A lost server is asked again in the background while what is planned is executed.
+
         Raises:
-            Exception: the one that a prediction in the background raised.
+            NotFiniteError: the observation has NaN or infinity; it is not remembered.
+            ConnectionError: the last prediction was lost with its server, and nothing is planned any more.
+            Exception: another one that a prediction in the background raised.
         """
+        self._check(ob)
         self._history.append({key: np.array(value) for key, value in ob.items()})
         self._take()
         if self._is_due():
@@ -132,13 +141,15 @@ class AsynchronousPolicy:
         action = self._player.next()
         if action is not None:
             self._since_request += 1
+        elif self._lost is not None:
+            raise ConnectionError(str(self._lost)) from self._lost
         return action
 
     def _is_due(self) -> bool:
         with self._changed:
             if self._busy or self._job is not None or self._done is not None:
                 return False
-        if self._player.planned == 0:
+        if self._player.planned == 0 or self._lost is not None:
             return True
         return self._since_request >= self._execute or self._player.planned <= self.delay.steps + 1
 
@@ -169,6 +180,9 @@ class AsynchronousPolicy:
             return
         ticket, outcome, seconds, epoch = done
         if epoch != self._epoch:
+            return
+        self._lost = outcome if isinstance(outcome, ConnectionError) else None
+        if self._lost is not None:
             return
         if isinstance(outcome, BaseException):
             raise outcome
@@ -209,3 +223,7 @@ class AsynchronousPolicy:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _accept(ob: Mapping[str, Any]) -> None:
+    """The check of a source that has none."""

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from imitate.deploy.schema import PROTOCOL, Schema
+from imitate.deploy.schema import HEADER, PROTOCOL, Schema
 from imitate.deploy.transport import Channel, ClosedError, RefusedError, connected
 from imitate.deploy.wire import MAX_MESSAGE, Jpeg, WireError, decode, encode
-from imitate.errors import UserError
+from imitate.errors import NotFiniteError, UserError
 
-HEADER = "imitate"
+__all__ = ["HEADER", "RemoteError", "RemotePolicy"]
 
 
 class RemoteError(ConnectionError):
@@ -86,6 +86,16 @@ class RemotePolicy:
         """Keys that an observation needs; empty where an openpi server does not say it."""
         return () if self.schema is None else tuple(self.schema.observations)
 
+    @property
+    def history(self) -> int:
+        """Observations from which :meth:`predict_chunk` predicts: the newest and those of the control steps before."""
+        return 1 if self.schema is None else max(self.schema.history, 1)
+
+    @property
+    def execute(self) -> int:
+        """Actions of a chunk that the policy executes before it predicts the next; 1 where an openpi server serves."""
+        return 1 if self.schema is None else self.schema.execute
+
     # ---- acting ----------------------------------------------------------------------------------
 
     def start_episode(self, lang: str | None = None) -> None:
@@ -106,29 +116,75 @@ class RemotePolicy:
 
         Raises:
             RemoteError: no answer within ``timeout_s``, or the connection was lost.
+            NotFiniteError: the observation has NaN or infinity; nothing was sent.
             UserError: the observation does not fit the schema, or the server refused it.
         """
         began = time.monotonic()
         deadline = began + self._timeout_s
         connection = self._ask_connection(deadline)
         if self.schema is None:
-            return self._ask_openpi(connection, ob, deadline)
+            first: NDArray[np.float64] = self._ask_openpi(connection, ob, deadline)[0]
+            return first
+        message = {"obs": self._selected(self.schema, ob)}
+        if self.schema.goals:
+            message["goal"] = self._selected(self.schema, goal or {}, goal=True)
         self._begin(connection, deadline)
-        try:
-            message: dict[str, Any] = {"obs": self._packed(self.schema.select(ob))}
-            if self.schema.goals:
-                message["goal"] = self._packed(self.schema.select(goal or {}, goal=True))
-        except WireError as error:
-            raise UserError(str(error)) from error
         reply = self._exchange(connection, "observe", message, deadline)
-        header = reply[HEADER]
-        action, chunk = _actions(reply.get("action"), 1), _actions(reply.get("chunk"), 2)
-        self._chunk = chunk
-        self.timing = {
-            "total_ms": 1e3 * (time.monotonic() - began),
-            **{k: float(header[k]) for k in ("queued_ms", "infer_ms") if k in header},
-        }
+        action, self._chunk = _actions(reply.get("action"), 1), _actions(reply.get("chunk"), 2)
+        self._note_timing(began, reply[HEADER])
         return action
+
+    def predict_chunk(
+        self,
+        history: Sequence[Mapping[str, ArrayLike]],
+        planned: ArrayLike | None = None,
+        delay: int = 0,
+        guidance: str = "identity",
+    ) -> NDArray[np.float64]:
+        """Predict the actions from an observation on; see :meth:`imitate.RolloutPolicy.predict_chunk`.
+
+        The memory of the session stays as it is. An openpi server is given the newest observation.
+
+        Args:
+            history: raw observations of successive control steps, the newest last; the last :attr:`history` are sent.
+            planned: (n, A) actions that the chunk has to agree with.
+            delay: how many of them are executed before the chunk arrives.
+            guidance: how it is made to agree, as the served policy knows it.
+
+        Returns:
+            (K, A) in the units of the demonstrations.
+
+        Raises:
+            RemoteError: no answer within ``timeout_s``, or the connection was lost.
+            NotFiniteError: an observation has NaN or infinity; nothing was sent.
+            UserError: an observation does not fit the schema, the server's policy predicts no chunks or none that agree
+                with planned actions.
+        """
+        if not history:
+            raise UserError("an empty history: expected at least one observation")
+        began = time.monotonic()
+        deadline = began + self._timeout_s
+        connection = self._ask_connection(deadline)
+        if self.schema is None:
+            if planned is not None:
+                raise UserError(f"{self._url}: an openpi server takes no planned actions")
+            return self._ask_openpi(connection, history[-1], deadline)
+        message: dict[str, Any] = {
+            "history": [self._selected(self.schema, ob) for ob in history[-self.history :]]
+        }
+        if planned is not None:
+            actions = np.asarray(planned, dtype=np.float64)
+            message |= {"planned": actions, "delay": int(delay), "guidance": guidance}
+        self._begin(connection, deadline)
+        reply = self._exchange(connection, "predict", message, deadline)
+        self._note_timing(began, reply[HEADER])
+        return _actions(reply.get("chunk"), 2)
+
+    def check(self, ob: Mapping[str, ArrayLike]) -> None:
+        """Raise NotFiniteError where a call with this observation would; it may lack keys. Sends nothing."""
+        for key in self.obs_keys:
+            if key in ob:
+                _refuse_not_finite(key, np.asarray(ob[key]))
 
     def planned_actions(self) -> NDArray[np.float64] | None:
         """(K, A) actions that were planned when the last one was taken, that one first; None before the first."""
@@ -238,7 +294,16 @@ class RemotePolicy:
         self._exchange(connection, "begin", {"lang": self._lang}, deadline)
         self._began = True
 
-    def _packed(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    def _selected(
+        self, schema: Schema, ob: Mapping[str, ArrayLike], goal: bool = False
+    ) -> dict[str, Any]:
+        """The arrays of an observation that the policy needs, as they are sent."""
+        try:
+            arrays = schema.select(ob, goal)
+        except WireError as error:
+            raise UserError(str(error)) from error
+        for key, value in arrays.items():
+            _refuse_not_finite(key, value)
         if self._jpeg is None:
             return dict(arrays)
         return {
@@ -247,6 +312,10 @@ class RemotePolicy:
             else value
             for key, value in arrays.items()
         }
+
+    def _note_timing(self, began: float, header: Mapping[str, Any]) -> None:
+        told = {name: float(header[name]) for name in ("queued_ms", "infer_ms") if name in header}
+        self.timing = {"total_ms": 1e3 * (time.monotonic() - began), **told}
 
     def _exchange(
         self, connection: Channel, kind: str, message: Mapping[str, Any], deadline: float
@@ -284,7 +353,7 @@ class RemotePolicy:
     def _ask_openpi(
         self, connection: Channel, ob: Mapping[str, ArrayLike], deadline: float
     ) -> NDArray[np.float64]:
-        """The first action of an openpi server's chunk; :meth:`planned_actions` has all of them."""
+        """The chunk (K, A) of an openpi server."""
         began = time.monotonic()
         message: dict[str, Any] = {key: np.asarray(value) for key, value in ob.items()}
         if self._lang is not None:
@@ -296,15 +365,19 @@ class RemotePolicy:
             last = (text or "an answer without actions").strip().splitlines()[-1]
             raise UserError(f"{self._url}: {last}")
         self._chunk = _actions(reply["actions"], 2)
-        self.timing = {"total_ms": 1e3 * (time.monotonic() - began)}
-        first: NDArray[np.float64] = self._chunk[0].copy()
-        return first
+        self._note_timing(began, {})
+        return self._chunk.copy()
 
 
 def _bytes(data: str | bytes) -> bytes:
     if isinstance(data, str):
         raise WireError("a text frame is no schema")
     return data
+
+
+def _refuse_not_finite(key: str, value: NDArray[Any]) -> None:
+    if value.dtype.kind == "f" and not np.isfinite(value).all():
+        raise NotFiniteError(f"observation '{key}' is not finite")
 
 
 def _actions(value: Any, dimensions: int) -> NDArray[np.float64]:

@@ -15,6 +15,8 @@ from imitate.deploy.wire import WireError
 
 PROTOCOL = 1
 """Version of the messages between server and client."""
+HEADER = "imitate"
+"""Key of a message's header, and of ours in the metadata."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Schema:
         chunk: K, actions that are planned at once; 1 where the policy decides anew at every step.
         languages: instructions that the policy knows; empty where it follows none.
         algorithm: name of the algorithm.
+        history: observations that a chunk is predicted from; 0: none are, or the server is of before this field.
+        execute: actions of a chunk that are executed before the next one is predicted.
     """
 
     observations: Mapping[str, Observed]
@@ -54,6 +58,8 @@ class Schema:
     goals: Mapping[str, Observed] = field(default_factory=dict)
     languages: tuple[str, ...] = ()
     algorithm: str = ""
+    history: int = 0
+    execute: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -77,7 +83,9 @@ class Schema:
             for name in ("action_low", "action_high"):
                 known[name] = tuple(float(value) for value in saved[name])
             known["languages"] = tuple(str(lang) for lang in saved.get("languages", ()))
-            known["action_dim"] = int(saved["action_dim"])
+            for name in ("action_dim", "chunk", "history", "execute"):
+                if name in known:
+                    known[name] = int(known[name])
             return cls(**known)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise WireError(f"the server's schema cannot be read: {error}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from imitate.algo.policy_state import PolicyState, joined_states, state_row
 from imitate.data.language import LANGUAGE_KEY
 from imitate.deploy.schema import Observed, Schema
-from imitate.deploy.server import Ask, Prediction
+from imitate.deploy.session import Ask, ChunkAsk, Prediction
 from imitate.policy.rollout_policy import RolloutPolicy
 
 
@@ -68,6 +68,20 @@ class ServedPolicy:
             for row, memory in enumerate(memories)
         ]
 
+    def predict_chunks(self, asks: Sequence[ChunkAsk]) -> Sequence[NDArray[np.float64]]:
+        """Predict a chunk for each of several sessions, whose memories are neither read nor changed."""
+        return [self._chunk(ask) for ask in asks]
+
+    def _chunk(self, ask: ChunkAsk) -> NDArray[np.float64]:
+        history: Sequence[Mapping[str, Any]] = ask.history
+        vector = ask.state.vector
+        if vector is not None:
+            history = [{**obs, LANGUAGE_KEY: vector} for obs in history]
+        if ask.planned is None:
+            return self._policy.predict_chunk(history)
+        guidance: Any = ask.guidance or "identity"
+        return self._policy.predict_chunk(history, ask.planned, ask.delay, guidance)
+
 
 def schema_of(policy: RolloutPolicy) -> Schema:
     """Make the schema of a policy's observations and actions."""
@@ -91,4 +105,6 @@ def schema_of(policy: RolloutPolicy) -> Schema:
         chunk=1 if execution is None else execution.size,
         languages=tuple(names),
         algorithm=policy.algo.global_config.algo_name,
+        history=policy.history,
+        execute=1 if execution is None else execution.execute,
     )

@@ -108,6 +108,18 @@ def test_run_through_a_server(served, tmp_path):
     assert "answers to 1 clients" in process.stderr.read()
 
 
+def test_run_in_the_background_through_a_server(served, tmp_path):
+    _, told = served
+    assert told["schema"]["history"] == 1
+    done = imitate(
+        "run", told["url"], "--robot", "sim", "--env", "Pendulum-v1", "--rate-hz", 20, "--steps", 20,
+        "--async", "--json", cwd=tmp_path,
+    )  # fmt: skip
+    (result,) = json.loads(done.stdout)
+    assert result["failure"] is None
+    assert result["report"]["steps"] >= 8  # a policy of single actions plans one at a time
+
+
 def test_no_limit_is_null_in_json(checkpoint, tmp_path):
     ckpt = torch.load(checkpoint, weights_only=True)
     for name in ("action_low", "action_high"):

@@ -17,6 +17,8 @@ SCHEMA = Schema(
     chunk=4,
     languages=("pick", "place"),
     algorithm="counter",
+    history=2,
+    execute=2,
 )
 
 
@@ -28,6 +30,7 @@ class Counter:
     def __init__(self, seconds=0.0):
         self.seconds = seconds
         self.batches = []
+        self.chunk_asks = []
 
     def begin(self, lang):
         if lang is not None and lang not in self.schema.languages:
@@ -49,6 +52,13 @@ class Counter:
             chunk = action + np.arange(4.0)[:, None] + 100 * ask.state["cuts"]
             replies.append(Prediction(action, chunk, {**ask.state, "step": step + 1}))
         return replies
+
+    def predict_chunks(self, asks):
+        """Four actions (state[0] of the newest observation and on, number of observations)."""
+        self.chunk_asks += asks
+        time.sleep(self.seconds)
+        newest = [(ask.history[-1]["state"][0], len(ask.history)) for ask in asks]
+        return [np.stack([first + np.arange(4.0), [count] * 4], 1) for first, count in newest]
 
 
 def observation(value=0.0, other=0.0):

@@ -108,12 +108,43 @@ def test_an_error_of_a_prediction_reaches_the_loop(made):
     policy.start_episode()
     acted(policy, [0])
     let_go(policy, source)
-    with pytest.raises(ConnectionError, match="gone"):
-        acted(policy, [1])
+    for step in (
+        1,
+        2,
+    ):  # nothing is planned, and nobody answers: the loop holds, and stops in the end
+        with pytest.raises(ConnectionError, match="gone"):
+            acted(policy, [step])
     source.error = None
-    acted(policy, [2])
+    let_go(policy, source)  # requested at step 1, when the loss was noticed
+    assert acted(policy, [3]) == [1]
+
+
+def test_a_lost_server_is_asked_again_while_the_plan_is_executed(made):
+    policy, source = made
+    policy.start_episode()
+    acted(policy, [0])
     let_go(policy, source)
-    assert acted(policy, [3]) == [2]
+    assert acted(policy, [1, 2, 3, 4]) == [0, 1, 2, 3]
+    source.error = ConnectionError("gone")
+    let_go(policy, source)
+    assert acted(policy, [5, 6]) == [4, 5]  # requested anew at step 5, not after three more actions
+    source.error = None
+    let_go(policy, source)
+    assert acted(policy, [7]) == [
+        7
+    ]  # of the chunk that was seen at step 5: two actions of it are over
+
+
+def test_other_errors_end_the_episode_at_once(made):
+    policy, source = made
+    policy.start_episode()
+    acted(policy, [0])
+    let_go(policy, source)
+    acted(policy, [1, 2, 3, 4])
+    source.error = ValueError("wrong")
+    let_go(policy, source)
+    with pytest.raises(ValueError, match="wrong"):
+        acted(policy, [5])
 
 
 def test_a_prediction_of_the_last_episode_is_thrown_away(made):
