@@ -29,6 +29,7 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
         'pyarrow>=15; python_version >= "3.13"',
         "av>=12",
     ),
+    "lerobot-robots": ("lerobot>=0.4.4",),
     "deploy": ("websockets>=14", "msgpack>=1.0.5"),
 }
 """Requirements by extra; the only markers are ``python_version < "3.13"`` and its opposite."""

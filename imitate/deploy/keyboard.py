@@ -12,32 +12,19 @@ terminal's key repeat prolongs.
 
 from __future__ import annotations
 
-import os
-import select
 import sys
-import termios
 import time
-import tty
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
+from imitate.deploy.terminal import EVENTS, TerminalKeys
 from imitate.errors import UserError
 
 PAIRS = (("w", "s"), ("a", "d"), ("r", "f"), ("u", "j"), ("i", "k"), ("o", "l"))
 """Keys that raise and lower each number of an action."""
-EVENTS = {
-    "\n": "success",
-    "\r": "success",
-    "x": "failure",
-    "\x7f": "discard",
-    "\b": "discard",
-    "z": "redo",
-    ".": "end",
-    "\x1b": "quit",
-}
 
 
 class Keyboard(Teleoperator):
@@ -63,7 +50,7 @@ class Keyboard(Teleoperator):
         if mode not in ("relative", "absolute"):
             raise UserError(f"mode is '{mode}'; wanted relative or absolute")
         self._scale, self._press_s, self._has_gripper, self._mode = scale, press_s, gripper, mode
-        self._before: list[Any] | None = None
+        self._terminal: TerminalKeys | None = None
         self._robot: Robot | None = None
         self._seen: dict[str, float] = {}
         self._closed = False
@@ -76,28 +63,25 @@ class Keyboard(Teleoperator):
         Raises:
             UserError: there is no terminal.
         """
-        if not sys.stdin.isatty():
-            raise UserError("the keyboard device needs a terminal: standard input is none")
         self._robot, self._low, self._high = (
             robot,
             *map(np.asarray, (robot.limits.low, robot.limits.high)),
         )
-        self._before = termios.tcgetattr(sys.stdin)
-        tty.setcbreak(sys.stdin)
+        self._terminal = TerminalKeys()
         sys.stderr.write((__doc__ or "").split("\n\n")[1] + "\n")
 
     def close(self) -> None:
         """Give the terminal back as it was."""
-        before, self._before = self._before, None
-        if before is not None:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        terminal, self._terminal = self._terminal, None
+        if terminal is not None:
+            terminal.close()
 
     def guide(self, observation: Observation) -> Guidance:
         """The action of the keys that are down; None where no key is."""
         now = time.monotonic()
         passed, self._asked = min(now - self._asked, 0.2), now
         events = set()
-        for key in self._keys():
+        for key in self._terminal.read() if self._terminal is not None else ():
             if key in EVENTS:
                 events.add(EVENTS[key])
             elif key == " " and self._has_gripper:
@@ -134,15 +118,3 @@ class Keyboard(Teleoperator):
 
     def _is_down(self, key: str, now: float) -> bool:
         return now - self._seen.get(key, -np.inf) < self._press_s
-
-    def _keys(self) -> str:
-        """The keys that were pressed since the last call; the sequences of arrows and the like are left out."""
-        text = b""
-        while select.select([sys.stdin], [], [], 0)[0]:
-            piece = os.read(sys.stdin.fileno(), 1024)
-            if not piece:
-                raise UserError("the terminal was closed")
-            text += piece
-        if len(text) > 1 and text.startswith(b"\x1b"):
-            return ""
-        return text.decode("utf-8", "ignore")

@@ -41,7 +41,15 @@ from imitate.errors import UserError, nearest
 
 ROBOTS, TELEOPERATORS = "imitate.robots", "imitate.teleoperators"
 """Groups of entry points."""
-_BUILT_IN = {TELEOPERATORS: {"keyboard": "imitate.deploy.keyboard:Keyboard"}, ROBOTS: {}}
+_BUILT_IN = {
+    TELEOPERATORS: {
+        "keyboard": "imitate.deploy.keyboard:Keyboard",
+        "lerobot": "imitate.deploy.lerobot_teleoperator:LeRobotTeleoperator",
+    },
+    ROBOTS: {"lerobot": "imitate.deploy.lerobot_robot:LeRobotRobot"},
+}
+_WITH_TYPE = "lerobot"
+"""The name that may be followed by a type: ``lerobot:so101_follower``."""
 
 
 class RobotError(RuntimeError):
@@ -72,11 +80,13 @@ class Robot(ABC):
         observation_shapes: shape of each observation, known before connecting.
         limits: limits of the actions.
         rate_hz: rate at which the robot wants its actions; None: any.
+        action_names: names of the numbers of an action, where the robot has them; devices put theirs in this order.
     """
 
     observation_shapes: Mapping[str, tuple[int, ...]]
     limits: ActionLimits
     rate_hz: float | None = None
+    action_names: tuple[str, ...] | None = None
 
     @abstractmethod
     def observe(self) -> Observation:
@@ -155,7 +165,8 @@ def make_robot(name: str, **options: Any) -> Robot:
     """The robot of a name, not connected.
 
     Args:
-        name: of an entry point in the group ``imitate.robots``, ``module:Class``, or ``path/to/file.py:Class``.
+        name: of an entry point in the group ``imitate.robots``, ``module:Class``, ``path/to/file.py:Class``, or
+            ``lerobot:TYPE``.
         options: handed to the class.
 
     Raises:
@@ -187,6 +198,9 @@ def names_of(group: str) -> dict[str, str]:
 def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
     """Make an object of the class that an entry point or ``module:Class`` names."""
     installed = names_of(group)
+    kind, _, variant = name.partition(":")
+    if kind == _WITH_TYPE and variant:
+        name, options = kind, {"type": variant, **options}
     place = installed.get(name, name)
     if name not in installed and ":" not in name:
         raise UserError(

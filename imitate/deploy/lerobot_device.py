@@ -1,0 +1,238 @@
+"""LeRobot's devices: made by their type, opened, and asked for names and ranges of their motors.
+
+LeRobot registers a device when the module of its configuration is imported. So all of LeRobot's modules of a kind are
+imported, and the installed plug-ins (distributions called ``lerobot_robot_*``, ``lerobot_teleoperator_*`` and
+``lerobot_camera_*``), as LeRobot's own commands do. See https://huggingface.co/docs/lerobot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from inspect import signature
+from pkgutil import iter_modules
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.errors import UserError, nearest
+from imitate.extras import missing
+
+Kind = Literal["robot", "teleoperator"]
+_CONFIGS = {"robot": "RobotConfig", "teleoperator": "TeleoperatorConfig"}
+_EXAMPLES = {"robot": "so101_follower", "teleoperator": "so101_leader"}
+_TORQUE = "disable_torque_on_disconnect"
+_ARMS = ("left_arm", "right_arm")
+
+
+def make_device(kind: Kind, name: str | None, options: Mapping[str, Any]) -> Any:
+    """The device of one of LeRobot's types, not connected.
+
+    A robot's motors keep their torque when it is disconnected, unless ``disable_torque_on_disconnect`` is among the
+    options: an arm without torque falls.
+
+    Args:
+        kind: ``robot`` or ``teleoperator``.
+        name: LeRobot's name of the type, such as ``so101_follower``; None is refused with an example.
+        options: fields of its configuration; nested ones, such as ``cameras``, as dicts or as YAML text.
+
+    Raises:
+        UserError: LeRobot is not installed, there is no such type, or it does not take the options.
+    """
+    if name is None:
+        raise UserError(
+            f"which {kind} of LeRobot? Give its type, such as lerobot:{_EXAMPLES[kind]}"
+        )
+    try:
+        package = import_module(f"lerobot.{kind}s")
+        import draccus  # LeRobot's reader of configurations
+    except ImportError as error:
+        raise UserError(
+            f"LeRobot's {kind}s need LeRobot, in an environment without robosuite, whose numpy is older: "
+            f"{missing('lerobot-robots', error)}"
+        ) from error
+    base = getattr(package, _CONFIGS[kind])
+    failed = _import_types(package.__name__)
+    known = base.get_known_choices()
+    if name not in known:
+        broken = "".join(f"; '{module}' could not be imported: {why}" for module, why in failed)
+        raise UserError(f"LeRobot has no {kind} '{name}'; {nearest(name, known)}{broken}")
+    _check_options(kind, name, known[name], options)
+    try:
+        config = draccus.decode(base, {**{k: _parsed(v) for k, v in options.items()}, "type": name})
+        if kind == "robot":
+            _keep_torque(config, options)
+        return getattr(package, f"make_{kind}_from_config")(config)
+    except Exception as error:  # LeRobot, a plug-in or a maker's SDK may raise anything
+        # Of a plug-in's error LeRobot's own repeats the whole configuration.
+        why = first_line(error.__cause__ or error)
+        raise UserError(f"LeRobot's {kind} '{name}' cannot be made: {why}") from error
+
+
+def open_device(kind: Kind, device: Any, calibrate: bool, options: Mapping[str, Any]) -> None:
+    """Connect a device.
+
+    Args:
+        kind: ``robot`` or ``teleoperator``.
+        device: not connected.
+        calibrate: let LeRobot calibrate a device that needs it, which asks questions at the terminal and may move it.
+        options: fields of its configuration, for the words of an error.
+
+    Raises:
+        UserError: it cannot be connected, or is not calibrated; it is disconnected then.
+    """
+    takes = signature(device.connect).parameters
+    try:
+        device.connect(**({"calibrate": calibrate} if "calibrate" in takes else {}))
+        calibrated = device.is_calibrated
+        # Some of LeRobot's own devices give a method, or None where there is nothing to calibrate.
+        is_ready = (calibrated() if callable(calibrated) else calibrated) is not False
+    except Exception as error:
+        close_device(device)
+        raise UserError(
+            f"LeRobot's '{label(device)}' cannot be connected: {first_line(error)}"
+        ) from error
+    if is_ready:
+        return
+    close_device(device)
+    word = "teleop" if kind == "teleoperator" else kind
+    given = {"type": label(device).partition(" ")[0], **options}
+    said = " ".join(
+        f"--{word}.{key}={value}" for key, value in given.items() if isinstance(value, (str, int))
+    )
+    raise UserError(
+        f"LeRobot's '{label(device)}' is not calibrated, or not as {getattr(device, 'calibration_fpath', 'its file')} "
+        f"says; do: lerobot-calibrate {said}"
+    )
+
+
+def close_device(device: Any) -> None:
+    """Disconnect a device as far as it is connected."""
+    with contextlib.suppress(Exception):  # LeRobot raises where a part of it is not connected
+        device.disconnect()
+
+
+def number_names(features: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the numbers in LeRobot's features, in their order.
+
+    Args:
+        features: ``{name: float}``, or ``{"names": {name: index}, "shape": ...}`` as gamepads have it.
+    """
+    if "names" in features and "shape" in features:
+        names = features["names"]
+        return tuple(sorted(names, key=lambda name: names[name]))
+    return tuple(name for name, kind in features.items() if not isinstance(kind, (tuple, list)))
+
+
+def ranges_of(device: Any, names: Iterable[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Lowest and highest positions (A,) of the named motors, in the units of actions; infinite where not known.
+
+    They come from ``joint_limits`` of the configuration, else from the unit of a motor: from -100 to 100, from 0 to
+    100, or degrees within the range of its calibration.
+    """
+    arms = [("", device)]
+    arms += [(f"{arm[:-3]}", getattr(device, arm)) for arm in _ARMS if hasattr(device, arm)]
+    ranges = [_range_of(arms, name) for name in names]
+    low, high = np.array(ranges, dtype=np.float64).reshape(-1, 2).T
+    return low, high
+
+
+def buses_of(device: Any) -> list[Any]:
+    """The motor buses whose torque can be switched off: one for each arm."""
+    parts = [device, *(getattr(device, arm) for arm in _ARMS if hasattr(device, arm))]
+    buses = [getattr(part, "bus", None) for part in parts]
+    return [bus for bus in buses if hasattr(bus, "disable_torque")]
+
+
+def first_line(error: BaseException) -> str:
+    """An error in a line."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
+def label(device: Any) -> str:
+    """LeRobot's name of a device's type, and the ``id`` that the user gave it."""
+    name = getattr(getattr(device, "config", None), "type", None) or device.name
+    return f"{name} {device.id}" if getattr(device, "id", None) else str(name)
+
+
+def _import_types(package: str) -> list[tuple[str, str]]:
+    """Import modules and plug-ins, which register their types; those that cannot be imported, and why."""
+    from lerobot.utils.import_utils import register_third_party_plugins
+
+    rooms = (package, "lerobot.cameras")
+    names = [m.name for r in rooms for m in iter_modules(import_module(r).__path__, f"{r}.")]
+    failed = [(name, why) for name in names if (why := _import_error(name)) is not None]
+    register_third_party_plugins()
+    return failed
+
+
+def _import_error(module: str) -> str | None:
+    try:
+        import_module(module)
+    except Exception as error:  # one that lacks a maker's SDK is no reason to lose the others
+        return first_line(error)
+    return None
+
+
+def _check_options(kind: Kind, name: str, config: Any, options: Mapping[str, Any]) -> None:
+    known = [field.name for field in fields(config)]
+    for option in options:
+        if option not in known:
+            raise UserError(
+                f"LeRobot's {kind} '{name}' has no option '{option}'; {nearest(option, known)}"
+            )
+
+
+def _parsed(value: Any) -> Any:
+    """An option as LeRobot's own command line reads it: ``{front: {type: opencv}}`` is YAML."""
+    if not (isinstance(value, str) and value.lstrip().startswith("{")):
+        return value
+    import yaml
+
+    return yaml.safe_load(value)
+
+
+def _keep_torque(config: Any, given: Any) -> None:
+    """Leave the torque on at the end, also of the arms of a robot with two, unless the options say otherwise."""
+    said = given if isinstance(given, Mapping) else {}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name == _TORQUE and _TORQUE not in said:
+            setattr(config, _TORQUE, False)
+        elif is_dataclass(value):
+            _keep_torque(value, _parsed(said.get(field.name)))
+
+
+def _range_of(arms: list[tuple[str, Any]], name: str) -> tuple[float, float]:
+    for prefix, arm in arms:
+        motor = name.removesuffix(".pos").removeprefix(prefix)
+        if not (name.endswith(".pos") and name.startswith(prefix)):
+            continue
+        limits = getattr(getattr(arm, "config", None), "joint_limits", None) or {}
+        if motor in limits:
+            low, high = limits[motor]
+            return float(low), float(high)
+        bus = getattr(arm, "bus", None)
+        if motor in (getattr(bus, "motors", None) or {}):
+            return _range_on_bus(bus, motor)
+    return -np.inf, np.inf
+
+
+def _range_on_bus(bus: Any, motor: str) -> tuple[float, float]:
+    """The range of a motor by its unit, as ``MotorsBus`` of LeRobot converts it."""
+    unit = getattr(getattr(bus.motors[motor], "norm_mode", None), "value", None)
+    if unit == "range_0_100":
+        return 0.0, 100.0
+    if unit == "range_m100_100":
+        return -100.0, 100.0
+    calibration = (getattr(bus, "calibration", None) or {}).get(motor)
+    if unit != "degrees" or calibration is None:
+        return -np.inf, np.inf
+    resolution = getattr(bus, "model_resolution_table", {}).get(bus.motors[motor].model)
+    if resolution is None:
+        return -np.inf, np.inf
+    half = (calibration.range_max - calibration.range_min) / 2 * 360 / (resolution - 1)
+    return -float(half), float(half)

@@ -1,0 +1,308 @@
+"""Any robot of LeRobot behind the interface of a robot.
+
+    observation_features                 here                      a converted LeRobot dataset has
+    "shoulder_pan.pos": float, ...       state, in this order      observation.state -> state
+    "front": (480, 640, 3)               front_image               observation.images.front -> front_image
+    action_features, in this order       actions                   action -> actions
+
+So a policy that was trained on a converted dataset of the robot runs on it as it is. LeRobot has no stop: see
+:meth:`LeRobotRobot.stop`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.lerobot_device import (
+    buses_of,
+    close_device,
+    first_line,
+    label,
+    make_device,
+    number_names,
+    open_device,
+    ranges_of,
+)
+from imitate.deploy.limits import ActionLimits
+from imitate.deploy.robot import Observation, Robot, RobotError
+from imitate.errors import UserError
+
+Value = TypeVar("Value")
+Vector = NDArray[np.float64]
+_SPEEDS = (".vel", ".vx", ".vy", ".vz", ".vtheta", ".torque", "_velocity")
+_PATIENCE_S = 0.2
+_SLACK = 0.02
+
+
+class LeRobotRobot(Robot):
+    """A robot of LeRobot. Its calls come one after the other, since a motor bus takes one at a time.
+
+    Args:
+        type: LeRobot's name of the robot's type, such as ``so101_follower``; or a robot of LeRobot, not connected.
+        calibrate: let LeRobot calibrate the robot where it needs it, which asks questions at the terminal.
+        rest: values that keep the robot at rest, by the name of an action. Joints have their measured positions without
+            it, and speeds 0.
+        grippers: names of actions that keep their last command at rest, so that a gripper does not let go; None: all
+            with "gripper" in their name.
+        at_stop: ``pose``: the robot is told to stay where it is; ``torque_off``: its motors are switched off, so
+            that an arm falls.
+        config: fields of the type's configuration: ``port``, ``id``, ``cameras``, ``max_relative_target`` ...
+
+    Raises:
+        UserError: LeRobot is not installed, has no such type, it does not take the configuration, or it is not known
+            how the robot is kept at rest.
+
+    Attributes:
+        action_names: names of the numbers of an action.
+        limits: of each joint as LeRobot knows it; infinite where it does not, then nothing is sent.
+    """
+
+    action_names: tuple[str, ...]
+
+    def __init__(
+        self,
+        type: Any = None,
+        *,
+        calibrate: bool = False,
+        rest: Mapping[str, float] | None = None,
+        grippers: Sequence[str] | None = None,
+        at_stop: Literal["pose", "torque_off"] = "pose",
+        **config: Any,
+    ) -> None:
+        is_name = type is None or isinstance(type, str)
+        self._device = make_device("robot", type, config) if is_name else type
+        self._calibrate, self._config, self._at_stop = calibrate, config, at_stop
+        seen = self._device.observation_features
+        self._numbers = number_names(seen)
+        self._arrays = {_key(name, shape): name for name, shape in seen.items() if _is_shape(shape)}
+        self.observation_shapes = {"state": (len(self._numbers),)} if self._numbers else {}
+        self.observation_shapes |= {k: tuple(seen[name]) for k, name in self._arrays.items()}
+        self.action_names = number_names(self._device.action_features)
+        if grippers is None:
+            grippers = [name for name in self.action_names if "gripper" in name.lower()]
+        self._grippers, self._rest = tuple(grippers), dict(rest or {})
+        self._check()
+        self._set_limits()
+        self._lock = threading.Lock()
+        self._connected = False
+        self._measured: tuple[float, dict[str, float]] | None = None
+        self._still: dict[str, float] | None = None
+        self._sent: dict[str, float] = {}
+
+    # ---- life ------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Open bus and cameras, and look where the robot is. Arms of LeRobot have no torque for a moment meanwhile.
+
+        Raises:
+            UserError: it cannot be connected, or is not calibrated.
+        """
+        open_device("robot", self._device, self._calibrate, self._config)
+        self._connected = True
+        try:
+            self._set_limits()
+            self.observe()
+        except RobotError as error:
+            self.close()
+            raise UserError(str(error)) from error
+
+    def close(self) -> None:
+        """Close bus and cameras. Motors keep their torque, unless ``disable_torque_on_disconnect`` is true."""
+        self._connected = False
+        with self._lock:
+            close_device(self._device)
+
+    # ---- the robot -------------------------------------------------------------------------------
+
+    def observe(self) -> Observation:
+        """The newest observation, with the stamp of the oldest camera image where the cameras tell it.
+
+        Raises:
+            RobotError: LeRobot raises, or gives what its features do not say.
+        """
+        with self._lock:
+            stamp, seen = self._look()
+        values: dict[str, NDArray[Any]] = {}
+        if self._numbers:
+            values["state"] = np.array([seen[name] for name in self._numbers], dtype=np.float32)
+        for key, name in self._arrays.items():
+            values[key] = np.asarray(seen[name])
+            if values[key].shape != self.observation_shapes[key]:
+                raise RobotError(
+                    f"LeRobot's '{name}' has shape {values[key].shape}; its features say {self.observation_shapes[key]}"
+                )
+        return Observation(values, stamp)
+
+    def send(self, action: NDArray[np.float64]) -> None:
+        """Send targets to the motors. LeRobot's ``max_relative_target`` shortens them further, where it is set.
+
+        Raises:
+            UserError: a number of the action has no limits.
+            RobotError: LeRobot raises.
+        """
+        box = np.isfinite(self.limits.low) & np.isfinite(self.limits.high)
+        if not box.all():
+            raise UserError(
+                f"'{self.action_names[int(np.argmin(box))]}' has no limits that LeRobot knows, so nothing was sent: "
+                f"give low and high (--limits) in the order {', '.join(self.action_names)}"
+            )
+        with self._lock:
+            self._still = None
+            self._tell(dict(zip(self.action_names, map(float, action), strict=True)))
+
+    def hold(self) -> None:
+        """Send the pose in which the first step without an action found the robot: an arm does not sink further."""
+        with self._lock:
+            self._tell(self._standing())
+
+    def stop(self) -> None:
+        """Send the pose in which the robot is, measured at most 0.2 s ago; or switch the torque off (``at_stop``).
+
+        A call that hangs, in a camera for instance, is not waited for longer than 0.2 s.
+        """
+        if not self._connected:
+            return
+        is_free = self._lock.acquire(timeout=_PATIENCE_S)
+        try:
+            if self._at_stop == "torque_off":
+                for bus in buses_of(self._device):
+                    self._ask(bus.disable_torque)
+                return
+            self._tell(self._standing(look=is_free))
+        finally:
+            if is_free:
+                self._lock.release()
+
+    def pose(self, observation: Observation) -> NDArray[np.float64]:
+        """The measured positions, 0 for speeds, and the last command of grippers.
+
+        A joint that stands outside of its limits by at most 2 % of their range is at their edge, where arms rest.
+        """
+        measured = dict(zip(self._numbers, observation.values.get("state", ()), strict=True))
+        at_rest = self._at_rest(measured)
+        pose = np.array([at_rest[name] for name in self.action_names], dtype=np.float64)
+        low, high = np.asarray(self.limits.low), np.asarray(self.limits.high)
+        edge = np.clip(pose, low, high)
+        # Of a joint without limits the range is infinite, and the difference is 0.
+        is_near: Vector = np.where(np.abs(pose - edge) <= _SLACK * (high - low), edge, pose)
+        return is_near
+
+    # ---- LeRobot's calls, with the lock held -----------------------------------------------------
+
+    def _look(self) -> tuple[float, dict[str, Any]]:
+        """The time of an observation, and LeRobot's observation."""
+        stamp = min(time.monotonic(), self._oldest_image())
+        seen = self._ask(self._device.get_observation)
+        missing = [name for name in (*self._numbers, *self._arrays.values()) if name not in seen]
+        if missing:
+            raise RobotError(f"LeRobot's robot gave no '{missing[0]}', which its features name")
+        measured = {name: float(seen[name]) for name in self._numbers}
+        if all(map(isfinite, measured.values())):
+            self._measured = time.monotonic(), measured
+        return stamp, seen
+
+    def _oldest_image(self) -> float:
+        """When the oldest of the images was captured that an observation will have; infinite where no camera tells.
+
+        It is asked for before the observation: an image that comes meanwhile is newer than said, never older.
+        """
+        cameras = getattr(self._device, "cameras", None) or {}
+        stamps = [getattr(camera, "latest_timestamp", None) for camera in cameras.values()]
+        ages = [time.perf_counter() - stamp for stamp in stamps if stamp is not None]
+        return time.monotonic() - max(ages) if ages else np.inf
+
+    def _standing(self, look: bool = True) -> dict[str, float]:
+        """The action that keeps the robot where it stood when it was last moved."""
+        if self._still is None:
+            if look and time.monotonic() - self._last_seen()[0] > _PATIENCE_S:
+                self._look_in_time()
+            self._still = self._at_rest(self._last_seen()[1])
+        return self._still
+
+    def _look_in_time(self) -> None:
+        """Measure anew, unless it takes too long or fails: the last position is better than none."""
+
+        def look() -> None:
+            with contextlib.suppress(RobotError):
+                self._look()
+
+        looking = threading.Thread(target=look, name="look", daemon=True)
+        looking.start()
+        looking.join(_PATIENCE_S)
+
+    def _last_seen(self) -> tuple[float, dict[str, float]]:
+        if self._measured is None:
+            raise RobotError("LeRobot's robot is not connected")
+        return self._measured
+
+    def _at_rest(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """The action that keeps the robot where it was measured."""
+        at_rest = {}
+        for name in self.action_names:
+            if name in self._rest:
+                at_rest[name] = float(self._rest[name])
+            elif name.endswith(_SPEEDS):
+                at_rest[name] = 0.0
+            elif name in self._grippers and name in self._sent:
+                at_rest[name] = self._sent[name]
+            else:
+                at_rest[name] = float(measured[name])
+        return at_rest
+
+    def _tell(self, action: dict[str, float]) -> None:
+        if not all(map(isfinite, action.values())):
+            raise RobotError(f"the action {action} is not finite; it was not sent")
+        self._ask(lambda: self._device.send_action(dict(action)))
+        self._sent = action
+
+    def _ask(self, call: Callable[[], Value]) -> Value:
+        try:
+            return call()
+        except Exception as error:  # a driver may raise anything
+            raise RobotError(
+                f"LeRobot's '{label(self._device)}' failed: {first_line(error)}"
+            ) from error
+
+    # ---- what is known before connecting ---------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._at_stop not in ("pose", "torque_off"):
+            raise UserError(f"at_stop is '{self._at_stop}'; expected pose or torque_off")
+        if self._at_stop == "torque_off" and not buses_of(self._device):
+            raise UserError(
+                f"at_stop is torque_off, but LeRobot's '{label(self._device)}' has no bus whose torque can be "
+                "switched off"
+            )
+        for word, names in (("rest", self._rest), ("grippers", self._grippers)):
+            unknown = [name for name in names if name not in self.action_names]
+            if unknown:
+                raise UserError(
+                    f"{word} has '{unknown[0]}', which is no action; actions are {', '.join(self.action_names)}"
+                )
+        for name in self.action_names:
+            if not (name in self._numbers or name in self._rest or name.endswith(_SPEEDS)):
+                raise UserError(
+                    f"the action '{name}' is not among the observations, so nobody knows how to keep the robot at "
+                    f"rest: give its value at rest, --robot-arg 'rest={{\"{name}\": 0}}'"
+                )
+
+    def _set_limits(self) -> None:
+        low, high = ranges_of(self._device, self.action_names)
+        self.limits = ActionLimits(low=low, high=high)
+
+
+def _is_shape(feature: Any) -> bool:
+    return isinstance(feature, (tuple, list))
+
+
+def _key(name: str, shape: Any) -> str:
+    """The name of an array here, as the conversion of datasets has it."""
+    return f"{name}_image" if len(shape) == 3 else name
