@@ -22,7 +22,7 @@ def command(
         str,
         typer.Option(
             "--robot",
-            help="sim (the environment of --env in real time), the name of an installed robot, module:Class, or "
+            help="sim (the environment of --env in real time), an installed robot, lerobot:TYPE, module:Class, or "
             "file.py:Class.",
         ),
     ],
@@ -31,8 +31,8 @@ def command(
         typer.Option(
             "--teleop",
             metavar="DEVICE",
-            help="keyboard, expert:TASK (a scripted expert in sim), an installed device, module:Class, or "
-            "file.py:Class.",
+            help="keyboard, expert:TASK (a scripted expert in sim), an installed device, lerobot:TYPE, "
+            "module:Class, or file.py:Class.",
         ),
     ],
     robot_arg: RobotArgs = None,

@@ -49,7 +49,7 @@ def command(
         str,
         typer.Option(
             "--robot",
-            help="sim (the environment of the file, or of --env, in real time), the name of an installed robot, "
+            help="sim (the environment of the file, or of --env, in real time), an installed robot, lerobot:TYPE, "
             "module:Class, or file.py:Class.",
         ),
     ],

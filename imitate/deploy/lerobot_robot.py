@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,6 @@ from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Observation, Robot, RobotError
 from imitate.errors import UserError
 
-Value = TypeVar("Value")
 Vector = NDArray[np.float64]
 _SPEEDS = (".vel", ".vx", ".vy", ".vz", ".vtheta", ".torque", "_velocity")
 _PATIENCE_S = 0.2
@@ -103,22 +102,27 @@ class LeRobotRobot(Robot):
         """Open bus and cameras, and look where the robot is. Arms of LeRobot have no torque for a moment meanwhile.
 
         Raises:
-            UserError: it cannot be connected, or is not calibrated.
+            UserError: it cannot be connected, is not calibrated, or gives no observation.
         """
         open_device("robot", self._device, self._calibrate, self._config)
         self._connected = True
         try:
             self._set_limits()
             self.observe()
-        except RobotError as error:
+        except Exception as error:  # a driver may raise anything
             self.close()
-            raise UserError(str(error)) from error
+            why = first_line(error)
+            raise UserError(f"LeRobot's '{label(self._device)}' gives nothing: {why}") from error
 
     def close(self) -> None:
         """Close bus and cameras. Motors keep their torque, unless ``disable_torque_on_disconnect`` is true."""
         self._connected = False
-        with self._lock:
+        is_free = self._lock.acquire(timeout=_PATIENCE_S)  # a call may hang for ever
+        try:
             close_device(self._device)
+        finally:
+            if is_free:
+                self._lock.release()
 
     # ---- the robot -------------------------------------------------------------------------------
 
@@ -126,7 +130,7 @@ class LeRobotRobot(Robot):
         """The newest observation, with the stamp of the oldest camera image where the cameras tell it.
 
         Raises:
-            RobotError: LeRobot raises, or gives what its features do not say.
+            RobotError: LeRobot gives something else than its features say. What LeRobot raises comes through.
         """
         with self._lock:
             stamp, seen = self._look()
@@ -146,7 +150,7 @@ class LeRobotRobot(Robot):
 
         Raises:
             UserError: a number of the action has no limits.
-            RobotError: LeRobot raises.
+            RobotError: the action is not finite. What LeRobot raises comes through.
         """
         box = np.isfinite(self.limits.low) & np.isfinite(self.limits.high)
         if not box.all():
@@ -174,7 +178,7 @@ class LeRobotRobot(Robot):
         try:
             if self._at_stop == "torque_off":
                 for bus in buses_of(self._device):
-                    self._ask(bus.disable_torque)
+                    bus.disable_torque()
                 return
             self._tell(self._standing(look=is_free))
         finally:
@@ -200,7 +204,7 @@ class LeRobotRobot(Robot):
     def _look(self) -> tuple[float, dict[str, Any]]:
         """The time of an observation, and LeRobot's observation."""
         stamp = min(time.monotonic(), self._oldest_image())
-        seen = self._ask(self._device.get_observation)
+        seen = self._device.get_observation()
         missing = [name for name in (*self._numbers, *self._arrays.values()) if name not in seen]
         if missing:
             raise RobotError(f"LeRobot's robot gave no '{missing[0]}', which its features name")
@@ -231,7 +235,7 @@ class LeRobotRobot(Robot):
         """Measure anew, unless it takes too long or fails: the last position is better than none."""
 
         def look() -> None:
-            with contextlib.suppress(RobotError):
+            with contextlib.suppress(Exception):
                 self._look()
 
         looking = threading.Thread(target=look, name="look", daemon=True)
@@ -260,16 +264,8 @@ class LeRobotRobot(Robot):
     def _tell(self, action: dict[str, float]) -> None:
         if not all(map(isfinite, action.values())):
             raise RobotError(f"the action {action} is not finite; it was not sent")
-        self._ask(lambda: self._device.send_action(dict(action)))
+        self._device.send_action(dict(action))
         self._sent = action
-
-    def _ask(self, call: Callable[[], Value]) -> Value:
-        try:
-            return call()
-        except Exception as error:  # a driver may raise anything
-            raise RobotError(
-                f"LeRobot's '{label(self._device)}' failed: {first_line(error)}"
-            ) from error
 
     # ---- what is known before connecting ---------------------------------------------------------
 

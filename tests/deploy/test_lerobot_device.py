@@ -1,0 +1,112 @@
+"""LeRobot's devices are found by their type, with plug-ins, options as LeRobot takes them, and clear refusals."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from imitate.deploy.lerobot_device import make_device, number_names, ranges_of
+from imitate.deploy.lerobot_robot import LeRobotRobot
+from imitate.deploy.lerobot_teleoperator import LeRobotTeleoperator
+from imitate.deploy.robot import make_robot, make_teleoperator
+from imitate.errors import UserError
+from tests.deploy import lerobot_stand_ins
+from tests.deploy.lerobot_stand_ins import ArmConfig, RobotConfig
+
+
+@pytest.fixture
+def lerobot(monkeypatch):
+    lerobot_stand_ins.install(monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["lerobot", "lerobot:arm_follower"])
+def test_a_robot_is_made_by_its_type(lerobot, name):
+    more = {} if ":" in name else {"type": "arm_follower"}
+    robot = make_robot(name, port="/dev/ttyUSB0", id="left", **more)
+    assert isinstance(robot, LeRobotRobot)
+    assert robot._device.config.port == "/dev/ttyUSB0"
+
+
+def test_a_device_is_made_by_its_type(lerobot):
+    device = make_teleoperator("lerobot:arm_leader", port="/dev/ttyUSB1")
+    assert isinstance(device, LeRobotTeleoperator)
+
+
+@pytest.mark.parametrize(
+    "cameras", [{"front": {"width": 6}}, "{front: {width: 6}}", '{"front": {"width": 6}}']
+)
+def test_nested_options_are_dicts_or_text(lerobot, cameras):
+    device = make_device("robot", "arm_follower", {"port": "p", "cameras": cameras})
+    assert device.config.cameras == {"front": {"width": 6}}
+
+
+@pytest.mark.parametrize(
+    ("given", "off"), [({}, False), ({"disable_torque_on_disconnect": True}, True)]
+)
+def test_motors_keep_their_torque_at_the_end(lerobot, given, off):
+    config = make_device("robot", "arm_follower", {"port": "p", **given}).config
+    assert config.disable_torque_on_disconnect is off
+
+
+def test_both_arms_keep_their_torque_and_have_their_ranges(lerobot):
+    sides = {
+        "left_arm_config": {"port": "a"},
+        "right_arm_config": {"port": "b", "disable_torque_on_disconnect": True},
+    }
+    device = make_device("robot", "two_arms", sides)
+    assert not device.config.left_arm_config.disable_torque_on_disconnect
+    assert device.config.right_arm_config.disable_torque_on_disconnect
+    low, high = ranges_of(device, ("left_gripper.pos", "right_elbow.pos", "left_nose.pos"))
+    np.testing.assert_array_equal(low, [0.0, -100.0, -np.inf])
+    np.testing.assert_array_equal(high, [100.0, 100.0, np.inf])
+
+
+def test_plug_ins_register_their_types(monkeypatch):
+    class PluginConfig(ArmConfig):
+        pass
+
+    def plugins():
+        monkeypatch.setitem(RobotConfig.types, "my_arm", PluginConfig)
+
+    lerobot_stand_ins.install(monkeypatch, plugins)
+    monkeypatch.setattr(
+        sys.modules["lerobot.robots"], "make_robot_from_config", lambda config: config
+    )
+    assert isinstance(make_device("robot", "my_arm", {"port": "p"}), PluginConfig)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("lerobot:arm_folower", {}, "has no robot 'arm_folower'; did you mean 'arm_follower'?"),
+        ("lerobot:arm_follower", {"prt": 1}, "no option 'prt'; did you mean 'port'?"),
+        ("lerobot:arm_follower", {}, "cannot be made: TypeError: "),
+        ("lerobot", {}, "which robot of LeRobot? Give its type, such as lerobot:so101_follower"),
+    ],
+)
+def test_refusals_are_one_line(lerobot, name, options, words):
+    with pytest.raises(UserError, match=re.escape(words)) as raised:
+        make_robot(name, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_lerobot_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lerobot", None)
+    monkeypatch.delitem(sys.modules, "lerobot.robots", raising=False)
+    with pytest.raises(
+        UserError, match=r"in an environment without robosuite.*pip install 'lerobot"
+    ):
+        make_robot("lerobot:so101_follower", port="p")
+
+
+def test_a_module_of_ones_own_is_still_a_module(tmp_path):
+    file = tmp_path / "lerobot_arm.py"
+    file.write_text("from tests.deploy.fake_robot import FakeRobot as Arm\n")
+    assert make_robot(f"{file}:Arm").observation_shapes["state"] == (2,)
+
+
+def test_names_are_in_the_order_of_the_features():
+    assert number_names({"b.pos": float, "front": (4, 6, 3), "a.pos": float}) == ("b.pos", "a.pos")
+    features = {"dtype": "float32", "shape": (2,), "names": {"y": 1, "x": 0}}
+    assert number_names(features) == ("x", "y")

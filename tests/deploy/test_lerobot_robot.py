@@ -1,0 +1,395 @@
+"""A robot of LeRobot as a robot of the control loop: names, limits, rest, stop, and what hangs or fails."""
+
+import re
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from imitate.data.formats.lerobot import obs_name
+from imitate.deploy.lerobot_robot import LeRobotRobot
+from imitate.deploy.limits import ActionLimits
+from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot import Observation, RobotError
+from imitate.errors import UserError
+from tests.deploy.fake_robot import Constant
+from tests.deploy.lerobot_stand_ins import Arm, ArmConfig, Camera
+
+BOX = ActionLimits(low=[-90.0, -100.0, 0.0], high=[90.0, 100.0, 100.0], speed=500.0)
+
+
+def connected(arm=None, **options):
+    arm = arm or Arm()
+    robot = LeRobotRobot(arm, **options)
+    robot.connect()
+    arm.calls.clear()
+    return robot, arm
+
+
+def test_features_are_the_observations_of_a_converted_dataset():
+    robot = LeRobotRobot(Arm(camera=Camera(4, 6)))
+    assert robot.observation_shapes == {"state": (3,), "front_image": (4, 6, 3)}
+    assert list(robot.observation_shapes) == [
+        obs_name("observation.state"),
+        obs_name("observation.images.front"),
+    ]
+    assert robot.action_names == ("shoulder.pos", "elbow.pos", "gripper.pos")
+
+
+def test_an_observation_is_one_vector_and_images():
+    robot, _ = connected(Arm(camera=Camera(4, 6)))
+    seen = robot.observe()
+    np.testing.assert_array_equal(seen.values["state"], np.float32([10, -20, 40]))
+    assert seen.values["state"].dtype == np.float32
+    assert seen.values["front_image"].shape == (4, 6, 3)
+    assert seen.values["front_image"].dtype == np.uint8
+
+
+def test_the_stamp_is_from_before_the_reading():
+    arm = Arm()
+    robot, _ = connected(arm)
+    arm.faults["get_observation"] = lambda: time.sleep(0.05)
+    before = time.monotonic()
+    assert before <= robot.observe().stamp_s < before + 0.04
+
+
+def test_the_stamp_is_that_of_an_older_image():
+    camera = Camera()
+    robot, _ = connected(Arm(camera=camera))
+    camera.latest_timestamp = time.perf_counter() - 2.0
+    assert time.monotonic() - robot.observe().stamp_s == pytest.approx(2.0, abs=0.5)
+    camera.latest_timestamp = None
+    assert time.monotonic() - robot.observe().stamp_s < 0.5
+
+
+def test_an_action_is_sent_by_name():
+    robot, arm = connected()
+    robot.limits = BOX
+    robot.send(np.array([1.0, 2.0, 3.0]))
+    assert arm.sent == [{"shoulder.pos": 1.0, "elbow.pos": 2.0, "gripper.pos": 3.0}]
+
+
+def test_limits_are_those_of_units_and_calibration():
+    robot = LeRobotRobot(Arm())
+    half = (3072 - 1024) / 2 * 360 / 4095  # LeRobot's degrees: ticks from the middle, 4095 a turn
+    np.testing.assert_allclose(robot.limits.low, [-half, -100.0, 0.0])
+    np.testing.assert_allclose(robot.limits.high, [half, 100.0, 100.0])
+
+
+def test_limits_of_the_configuration_come_first():
+    arm = Arm()
+    arm.config = SimpleNamespace(type="a", id=None, joint_limits={"shoulder": (-5, 6)})
+    limits = LeRobotRobot(arm).limits
+    assert (limits.low[0], limits.high[0]) == (-5.0, 6.0)
+
+
+def test_nothing_is_sent_to_a_joint_without_limits():
+    arm = Arm()
+    arm.bus.calibration = {}
+    robot, _ = connected(arm)
+    assert robot.limits.low[0] == -np.inf
+    with pytest.raises(UserError, match=r"'shoulder\.pos' has no limits .*shoulder\.pos, elbow"):
+        robot.send(np.zeros(3))
+    assert arm.sent == []
+    robot.limits = BOX
+    robot.send(np.zeros(3))
+    assert len(arm.sent) == 1
+
+
+def test_what_is_not_finite_is_not_sent():
+    robot, arm = connected()
+    robot.limits = BOX
+    with pytest.raises(RobotError, match="not finite"):
+        robot.send(np.array([np.nan, 0.0, 0.0]))
+    arm.positions["elbow"] = np.nan  # a bad reading: the one before it counts
+    robot.observe()
+    robot.stop()
+    assert arm.sent == [{"shoulder.pos": 10.0, "elbow.pos": -20.0, "gripper.pos": 40.0}]
+
+
+# ---- at rest -------------------------------------------------------------------------------------
+
+
+def test_the_pose_is_the_measured_one_with_the_grippers_command():
+    robot, arm = connected()
+    robot.limits = BOX
+    np.testing.assert_allclose(robot.pose(robot.observe()), [10.0, -20.0, 40.0])
+    robot.send(np.array([11.0, -21.0, 5.0]))
+    np.testing.assert_allclose(robot.pose(robot.observe()), [10.0, -20.0, 5.0])
+    robot.stop()  # the gripper keeps its grip
+    assert arm.sent[-1] == {"shoulder.pos": 10.0, "elbow.pos": -20.0, "gripper.pos": 5.0}
+
+
+def test_grippers_may_be_named():
+    robot, _ = connected(grippers=["elbow.pos"])
+    robot.limits = BOX
+    robot.send(np.array([11.0, -21.0, 5.0]))
+    np.testing.assert_allclose(robot.pose(robot.observe()), [10.0, -21.0, 40.0])
+
+
+@pytest.mark.parametrize(("stands_at", "pose"), [(-91.0, -90.0), (-95.0, -95.0), (91.0, 90.0)])
+def test_a_joint_that_rests_at_its_end_is_within_its_limits(stands_at, pose):
+    robot, arm = connected()
+    robot.limits = BOX  # 2 % of 180 are 3.6
+    arm.positions["shoulder"] = stands_at
+    assert robot.pose(robot.observe())[0] == pose
+
+
+def test_holding_does_not_sink():
+    robot, arm = connected()
+    for sunk in (10.0, 9.0, 8.0):  # gravity pulls the arm a little below each command
+        arm.positions["shoulder"] = sunk
+        robot.observe()
+        robot.hold()
+    assert [sent["shoulder.pos"] for sent in arm.sent] == [10.0, 10.0, 10.0]
+    robot.limits = BOX
+    robot.send(np.zeros(3))
+    robot.observe()
+    robot.hold()
+    assert arm.sent[-1]["shoulder.pos"] == 8.0
+
+
+def test_speeds_are_zero_at_rest():
+    arm = Arm()
+    features = {"arm.pos": float, "x.vel": float, "theta.vel": float}
+    arm.positions = {"arm": 4.0}
+    given = {"arm.pos": 4.0, "x.vel": 0.3, "theta.vel": -1.0}
+    base = _with(arm, features, given)
+    robot = LeRobotRobot(base)
+    robot.connect()
+    robot.stop()
+    assert base.sent[-1] == {"arm.pos": 4.0, "x.vel": 0.0, "theta.vel": 0.0}
+
+
+def test_an_action_that_is_not_observed_needs_a_value_at_rest():
+    odd = _with(Arm(), {"shoulder.pos": float}, {"shoulder.pos": 1.0}, {"remote.lx": float})
+    with pytest.raises(UserError, match=re.escape("--robot-arg 'rest={\"remote.lx\": 0}'")):
+        LeRobotRobot(odd)
+    robot = LeRobotRobot(odd, rest={"remote.lx": 0.5})
+    robot.connect()
+    robot.hold()
+    assert odd.sent == [{"remote.lx": 0.5}]
+
+
+def _with(arm, features, given, actions=None):
+    """An arm with other features, whose observation is given."""
+
+    class Odd(Arm):
+        observation_features = features
+        action_features = actions or features
+
+        def get_observation(self):
+            return given
+
+        def send_action(self, action):
+            self.calls.append(("send_action", action))
+            return action
+
+    return Odd(arm.config)
+
+
+# ---- stop ----------------------------------------------------------------------------------------
+
+
+def test_stop_before_connecting_and_after_closing_sends_nothing():
+    arm = Arm()
+    robot = LeRobotRobot(arm)
+    robot.stop()
+    robot.connect()
+    robot.close()
+    robot.stop()
+    assert arm.sent == []
+
+
+def test_stop_measures_anew_where_the_last_reading_is_old():
+    robot, arm = connected()
+    robot.limits = BOX
+    robot.send(np.array([30.0, 0.0, 0.0]))
+    arm.positions["shoulder"] = 30.0  # it moved while nobody looked
+    time.sleep(0.25)
+    robot.stop()
+    assert arm.sent[-1]["shoulder.pos"] == 30.0
+    arm.positions["shoulder"] = 31.0
+    robot.stop()  # it has been told where to stay
+    assert arm.sent[-1]["shoulder.pos"] == 30.0
+
+
+@pytest.mark.parametrize("fault", ["hangs", "raises"])
+def test_stop_takes_the_last_reading_where_there_is_no_new_one(fault):
+    robot, arm = connected()
+    robot.limits = BOX
+    robot.send(np.array([30.0, 0.0, 0.0]))
+    released = threading.Event()
+
+    def fail():
+        if fault == "hangs":
+            released.wait(10)
+        raise TimeoutError("no frame")
+
+    arm.faults["get_observation"] = fail
+    time.sleep(0.25)
+    started = time.monotonic()
+    robot.stop()
+    assert time.monotonic() - started < 2.0
+    assert arm.sent[-1]["shoulder.pos"] == 10.0
+    released.set()
+
+
+def test_stop_does_not_wait_for_a_call_that_hangs():
+    robot, arm = connected()
+    robot.limits = BOX
+    robot.send(np.array([30.0, 0.0, 0.0]))
+    released = threading.Event()
+    arm.faults["get_observation"] = lambda: released.wait(10)
+    hanging = threading.Thread(target=robot.observe, daemon=True)
+    hanging.start()
+    time.sleep(0.05)
+    started = time.monotonic()
+    robot.stop()
+    assert time.monotonic() - started < 2.0
+    assert arm.sent[-1] == {"shoulder.pos": 10.0, "elbow.pos": -20.0, "gripper.pos": 0.0}
+    released.set()
+    hanging.join(10)
+
+
+def test_torque_is_switched_off_only_where_it_is_asked_for():
+    robot, arm = connected()
+    robot.stop()
+    robot.close()
+    assert arm.bus.torque
+    robot, arm = connected(at_stop="torque_off")
+    robot.stop()
+    assert not arm.bus.torque
+    assert arm.sent == []
+
+
+def test_calls_of_two_threads_do_not_overlap():
+    robot, arm = connected()
+    robot.limits = BOX
+    threads = [threading.Thread(target=lambda: [robot.stop() for _ in range(20)]) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        robot.observe()
+        robot.send(np.zeros(3))
+        robot.hold()
+    for thread in threads:
+        thread.join()
+    assert arm.overlaps == 0
+
+
+# ---- life ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_calibration_is_left_to_lerobot_only_where_it_is_asked_for(calibrate):
+    arm = Arm()
+    LeRobotRobot(arm, calibrate=calibrate).connect()
+    assert arm.calls[0] == ("connect", calibrate)
+
+
+def test_a_robot_without_calibration_is_refused_with_the_command():
+    arm = Arm(config=ArmConfig(port="/dev/ttyUSB0", id="left"), calibrated=False)
+    robot = LeRobotRobot(arm)
+    robot._config = {"port": "/dev/ttyUSB0", "id": "left", "cameras": {}}
+    with pytest.raises(UserError) as raised:
+        robot.connect()
+    assert str(raised.value).endswith(
+        "do: lerobot-calibrate --robot.type=arm_follower --robot.port=/dev/ttyUSB0 --robot.id=left"
+    )
+    assert not arm.is_connected
+    assert arm.sent == []
+
+
+@pytest.mark.parametrize("call", ["connect", "get_observation"])
+def test_a_robot_that_cannot_be_connected_is_closed(call):
+    arm = Arm()
+
+    def fail():
+        raise ConnectionError("\nno motor 3\nfull list: ...")
+
+    arm.faults[call] = fail
+    with pytest.raises(UserError, match=r"'arm_follower left' .*ConnectionError: no motor 3$"):
+        LeRobotRobot(arm).connect()
+    assert arm.calls[-1][0] == "disconnect"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"at_stop": "brake"}, "at_stop is 'brake'; expected pose or torque_off"),
+        ({"rest": {"elbw.pos": 0.0}}, "rest has 'elbw.pos', which is no action"),
+        ({"grippers": ["claw.pos"]}, "grippers has 'claw.pos', which is no action"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        LeRobotRobot(Arm(), **options)
+
+
+def test_torque_off_needs_a_bus():
+    arm = Arm()
+    del arm.bus
+    with pytest.raises(UserError, match="has no bus"):
+        LeRobotRobot(arm, at_stop="torque_off")
+
+
+def test_an_image_of_another_shape_is_an_error():
+    camera = Camera(4, 6)
+    arm = Arm(camera=camera)
+    robot, _ = connected(arm)
+    arm.get_observation = lambda: {
+        **{f"{name}.pos": 0.0 for name in arm.positions},
+        "front": np.zeros((6, 4, 3), np.uint8),
+    }
+    with pytest.raises(RobotError, match=r"'front' has shape \(6, 4, 3\).*\(4, 6, 3\)"):
+        robot.observe()
+
+
+# ---- in the control loop -------------------------------------------------------------------------
+
+
+class Follows(Arm):
+    """An arm that is at once where it is sent."""
+
+    def send_action(self, action):
+        self.positions.update({name.removesuffix(".pos"): v for name, v in action.items()})
+        return super().send_action(action)
+
+
+def test_a_policy_moves_it_within_the_limits():
+    robot, arm = connected(Follows())
+    robot.limits = BOX
+    policy = Constant((30.0, 0.0, 40.0))
+    report = ControlLoop(robot, policy, 100.0, safety=Safety(late=0)).run(20)
+    assert report.steps == 20
+    shoulder = [10.0, *(sent["shoulder.pos"] for sent in arm.sent)]
+    assert np.abs(np.diff(shoulder)).max() <= 500.0 / 100.0 + 1e-9
+    assert shoulder[-1] == pytest.approx(30.0)
+    assert arm.sent[-1] == arm.sent[-2]  # the stop keeps the pose
+
+
+def test_a_lost_frame_holds_the_pose():
+    robot, arm = connected(Follows())
+    robot.limits = BOX
+    count = [0]
+
+    def lose():
+        count[0] += 1
+        if count[0] == 3:
+            raise TimeoutError("latest frame is too old")
+
+    arm.faults["get_observation"] = lose
+    policy = Constant((12.0, -20.0, 40.0))
+    report = ControlLoop(robot, policy, 100.0, safety=Safety(late=0)).run(6)
+    assert report.steps == 5
+    (reason,) = report.held
+    assert "latest frame is too old" in reason
+
+
+def test_the_pose_is_that_of_the_observation_given():
+    robot, _ = connected()
+    seen = Observation({"state": np.float32([1.0, 2.0, 3.0])})
+    np.testing.assert_allclose(robot.pose(seen), [1.0, 2.0, 3.0])
