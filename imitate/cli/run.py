@@ -33,8 +33,8 @@ def command(
         str,
         typer.Option(
             "--robot",
-            help="sim (the environment of the checkpoint, or of --env, in real time), an installed robot, lerobot:TYPE, "
-            "module:Class, or file.py:Class.",
+            help="sim (the environment of the checkpoint, or of --env, in real time), an installed robot, "
+            "lerobot:TYPE, module:Class, or file.py:Class.",
         ),
     ],
     robot_arg: RobotArgs = None,
