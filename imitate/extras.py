@@ -31,6 +31,9 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     ),
     "lerobot-robots": ("lerobot>=0.4.4",),
     "deploy": ("websockets>=14", "msgpack>=1.0.5"),
+    "gamepad": ("pysdl2>=0.9.16", "pysdl2-dll>=2.28"),
+    "spacemouse": ("hidapi>=0.14",),
+    "limits": ("ruckig>=0.14",),
 }
 """Requirements by extra; the only markers are ``python_version < "3.13"`` and its opposite."""
 

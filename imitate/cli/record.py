@@ -31,8 +31,8 @@ def command(
         typer.Option(
             "--teleop",
             metavar="DEVICE",
-            help="keyboard, expert:TASK (a scripted expert in sim), an installed device, lerobot:TYPE, "
-            "module:Class, or file.py:Class.",
+            help="keyboard, gamepad, spacemouse, lerobot:TYPE, expert:TASK (a scripted expert in sim), an installed "
+            "device, module:Class, or file.py:Class.",
         ),
     ],
     robot_arg: RobotArgs = None,

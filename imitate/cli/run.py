@@ -78,7 +78,11 @@ def command(
     ] = "blend",
     take_over: Annotated[
         str | None,
-        typer.Option("--take-over", metavar="DEVICE", help="Teleoperation device that overrides."),
+        typer.Option(
+            "--take-over",
+            metavar="DEVICE",
+            help="Teleoperation device that overrides, such as keyboard, gamepad, spacemouse.",
+        ),
     ] = None,
     take_over_arg: Annotated[
         list[str] | None,

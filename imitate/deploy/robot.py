@@ -44,6 +44,8 @@ ROBOTS, TELEOPERATORS = "imitate.robots", "imitate.teleoperators"
 _BUILT_IN = {
     TELEOPERATORS: {
         "keyboard": "imitate.deploy.keyboard:Keyboard",
+        "gamepad": "imitate.deploy.gamepad:Gamepad",
+        "spacemouse": "imitate.deploy.spacemouse:SpaceMouse",
         "lerobot": "imitate.deploy.lerobot_teleoperator:LeRobotTeleoperator",
     },
     ROBOTS: {"lerobot": "imitate.deploy.lerobot_robot:LeRobotRobot"},

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-import termios
-import tty
+from importlib.util import find_spec
 from typing import Any
 
 from imitate.errors import UserError
@@ -32,15 +31,25 @@ class TerminalKeys:
     """
 
     def __init__(self) -> None:
-        if not sys.stdin.isatty():
+        if not self.present():
             raise UserError("the keyboard device needs a terminal: standard input is none")
+        import termios
+        import tty
+
         self._before: list[Any] | None = termios.tcgetattr(sys.stdin)
         tty.setcbreak(sys.stdin)
+
+    @staticmethod
+    def present() -> bool:
+        """Return True if standard input is a terminal, of a system that gives keys one by one."""
+        return find_spec("termios") is not None and sys.stdin is not None and sys.stdin.isatty()
 
     def close(self) -> None:
         """Give the terminal back as it was."""
         before, self._before = self._before, None
         if before is not None:
+            import termios
+
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
     def read(self) -> str:
