@@ -146,6 +146,16 @@ VERBS = {
             "imitate run ws://gpu-box:8000 --robot my_robots:Arm --limits arm.json --slow 0.1",
         ),
     ),
+    "compare": Verb(
+        "compare",
+        "command",
+        "Find out which of two policies is better on a robot.",
+        (
+            "imitate compare first.pth second.pth --robot my_robots:Arm --limits arm.json --max-pairs 30",
+            "imitate compare first.pth second.pth --robot sim --env Lift --out lift.jsonl --json",
+            "imitate compare --out lift.jsonl --report",
+        ),
+    ),
     "serve": Verb(
         "serve",
         "command",

@@ -16,6 +16,7 @@ COMMANDS = frozenset(
         "record",
         "replay",
         "run",
+        "compare",
         "dataset playback",
         "dataset render",
         "dataset convert",

@@ -121,6 +121,13 @@ class Robot(ABC):
         """Bring robot and scene to the beginning of an episode, where the robot can; None: a person does it."""
         return None
 
+    def reset_to(self, start: int) -> Observation | None:
+        """Bring robot and scene to the beginning with a number, the same for the same number, where the robot can.
+
+        By default :meth:`reset`: a person puts the scene as it was.
+        """
+        return self.reset()
+
     def success(self) -> bool | None:
         """Return True if the task is solved, where the robot can tell; None: a person says it."""
         return None

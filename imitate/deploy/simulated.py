@@ -53,6 +53,7 @@ class SimulatedRobot(Robot):
     ) -> None:
         self.env_meta = dict(env_meta)
         self._keys, self._seed, self._in_step = obs_keys, seed, in_step
+        self._first_seed = seed
         own = (env_meta.get("env_kwargs") or {}).get("control_freq")
         self.rate_hz = float(rate_hz or own or 20.0)
         self._hold_given = hold_action
@@ -106,6 +107,11 @@ class SimulatedRobot(Robot):
             return self._seen(obs)
 
         return self.ask(begin)
+
+    def reset_to(self, start: int) -> Observation:
+        """Begin the episode with the seed of a number: the same number, the same initial state."""
+        self._seed = self._first_seed + start
+        return self.reset()
 
     # ---- the robot -------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import sys
@@ -26,13 +27,16 @@ EVENTS = {
 class TerminalKeys:
     """The keys of standard input, without waiting for Enter and without showing them, until :meth:`close`.
 
+    Args:
+        user: the device or option that needs them, for the message.
+
     Raises:
         UserError: standard input is no terminal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, user: str = "the keyboard device") -> None:
         if not self.present():
-            raise UserError("the keyboard device needs a terminal: standard input is none")
+            raise UserError(f"{user} needs a terminal: standard input is none")
         import termios
         import tty
 
@@ -60,10 +64,50 @@ class TerminalKeys:
         """
         text = b""
         while select.select([sys.stdin], [], [], 0)[0]:
-            piece = os.read(sys.stdin.fileno(), 1024)
-            if not piece:
-                raise UserError("the terminal was closed")
-            text += piece
+            text += self._bytes(1024)
         if len(text) > 1 and text.startswith(b"\x1b"):
             return ""
         return text.decode("utf-8", "ignore")
+
+    def wait(self) -> str:
+        """Wait for the next key; Escape where an arrow or the like was pressed.
+
+        Raises:
+            UserError: the terminal was closed.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        key = ""
+        while not key:
+            key = decoder.decode(self._bytes(1))
+        if key == "\x1b":
+            while select.select([sys.stdin], [], [], 0.01)[0]:
+                self._bytes(1)
+        return key
+
+    def line(self, prompt: str) -> str:
+        """Ask for a line of text; Backspace removes the last character, Enter ends."""
+        text = ""
+        show(prompt)
+        while (key := self.wait()) not in ("\n", "\r"):
+            if key in ("\x7f", "\b"):
+                if text:
+                    text = text[:-1]
+                    show("\b \b")
+            elif key.isprintable():
+                text += key
+                show(key)
+        show("\n")
+        return text.strip()
+
+    @staticmethod
+    def _bytes(size: int) -> bytes:
+        piece = os.read(sys.stdin.fileno(), size)
+        if not piece:
+            raise UserError("the terminal was closed")
+        return piece
+
+
+def show(text: str) -> None:
+    """Write text for the person at the terminal, on standard error."""
+    sys.stderr.write(text)
+    sys.stderr.flush()

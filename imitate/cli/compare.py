@@ -1,0 +1,277 @@
+"""``imitate compare``: which of two policies is better on a robot."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from imitate.cli.policies import FoundPolicy, PolicySource, rate_of
+from imitate.cli.robots import RobotArgs, RobotEnv, Slow
+from imitate.errors import UserError
+
+if TYPE_CHECKING:
+    from imitate.deploy.comparison.judges import Judge
+    from imitate.deploy.comparison.trial_file import TrialFile
+    from imitate.deploy.robot import Robot
+
+STOPPED = 1
+
+
+class JudgeName(str, Enum):
+    """Judge of the trials."""
+
+    auto = "auto"
+    person = "person"
+    robot = "robot"
+
+
+def command(
+    first: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="A", help="Checkpoint, run folder, or address of a server: ws://HOST:PORT."
+        ),
+    ] = None,
+    second: Annotated[str | None, typer.Argument(metavar="B", help="The other policy.")] = None,
+    robot: Annotated[
+        str | None,
+        typer.Option(
+            "--robot",
+            help="sim (the environment of the checkpoint, or of --env, in real time), the name of an installed robot, "
+            "module:Class, or file.py:Class.",
+        ),
+    ] = None,
+    robot_arg: RobotArgs = None,
+    env: RobotEnv = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            help="File of the trials, a line each. If it exists, the comparison in it is resumed.",
+        ),
+    ] = Path("comparison.jsonl"),
+    judge: Annotated[
+        JudgeName,
+        typer.Option(
+            "--judge", help="auto: the robot where it can tell success, else a person by keys."
+        ),
+    ] = JudgeName.auto,
+    max_pairs: Annotated[
+        int,
+        typer.Option(
+            "--max-pairs", min=1, help="Undecided after so many pairs; may be raised later."
+        ),
+    ] = 50,
+    alpha: Annotated[
+        float,
+        typer.Option(
+            "--alpha",
+            min=0.0001,
+            max=0.5,
+            help="Greatest probability of a verdict for one of two equally good policies.",
+        ),
+    ] = 0.05,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Longest trial.")] = 400,
+    rate_hz: Annotated[
+        float | None,
+        typer.Option("--rate-hz", min=0.01, help="Control rate; that of the demonstrations."),
+    ] = None,
+    any_rate: Annotated[
+        bool, typer.Option("--any-rate", help="Allow another rate than the demonstrations'.")
+    ] = False,
+    lang: Annotated[
+        str | None, typer.Option("--lang", help="Instruction for policies of several tasks.")
+    ] = None,
+    limits: Annotated[
+        Path | None, typer.Option("--limits", help="JSON file of limits, as for imitate run.")
+    ] = None,
+    slow: Slow = 1.0,
+    asynchronous: Annotated[
+        bool, typer.Option("--async", help="Predict the next chunk while the present one runs.")
+    ] = False,
+    join: Annotated[
+        str, typer.Option("--join", help="With --async, as for imitate run.")
+    ] = "blend",
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with the token of the servers.")
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout-s", min=0.01, help="Longest time of a server's answer.")
+    ] = 0.3,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda.")] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Show the state of --out; needs no robot.")
+    ] = False,
+    reveal: Annotated[
+        bool,
+        typer.Option(
+            "--reveal", help="With --report: name the policies before the end; noted in the file."
+        ),
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Compare two policies on a robot, in pairs of trials that begin alike.
+
+    A person judges without knowing which policy acts; a coin that nobody sees
+    decides which one is first. After each pair a test that allows looking at
+    any time tells whether one of them is better. The same command resumes
+    after any interruption. Limits and stops are those of imitate run. This is
+    no safety function: keep a hand on the emergency stop.
+
+    Exit codes: 0 done; 1 the robot was stopped before it moved; 2 invalid input.
+    """
+    from imitate.deploy.comparison.trial_file import TrialFile
+
+    if report or reveal:
+        with TrialFile(out) as file:
+            _show(file, reveal, json_)
+        return
+    if first is None or second is None or robot is None:
+        raise UserError("give two policies and --robot, or --report for the state of a comparison")
+    settings: dict[str, Any] = {
+        "robot": robot,
+        "robot_arg": robot_arg or [],
+        "env": env,
+        "steps": steps,
+        "lang": lang,
+        "slow": slow,
+        "alpha": alpha,
+        "any_rate": any_rate,
+        "join": join if asynchronous else None,
+    }
+    source = PolicySource(token_file, timeout_s, device, settings["join"])
+    with contextlib.ExitStack() as stack:
+        found = {"A": source.open(first, stack), "B": source.open(second, stack)}
+        rate = rate_of(found["A"].actor, rate_hz)
+        own = found["A"].env_args or found["B"].env_args
+        body = _robot(robot, robot_arg, env, own, rate, limits, stack)
+        settings |= {"rate_hz": rate, "limits": _limits(limits), "judge": _judge(judge, body)}
+        named = {
+            letter: {"name": name, "sha256": _identity(name, found[letter])}
+            for letter, name in (("A", first), ("B", second))
+        }
+        file = stack.enter_context(TrialFile(out, named, settings))
+        actors = {letter: source.acting(found[letter], rate, stack) for letter in found}
+        _compare(file, body, actors, max_pairs, json_, stack)
+
+
+def _compare(
+    file: TrialFile,
+    body: Robot,
+    actors: Mapping[str, Any],
+    max_pairs: int,
+    json_: bool,
+    stack: contextlib.ExitStack,
+) -> None:
+    from imitate.cli.robots import safety_of
+    from imitate.deploy.comparison.comparison import Comparison
+    from imitate.deploy.loop import ControlLoop
+    from imitate.deploy.robot import RobotError
+
+    settings = file.settings
+    judge = _made_judge(settings["judge"], body)
+    stack.callback(judge.close)
+    loops = {
+        letter: ControlLoop(
+            body,
+            actor,
+            settings["rate_hz"],
+            safety=safety_of(settings["robot"]),
+            teleoperator=judge.keys,
+            any_rate=settings["any_rate"],
+            slow=settings["slow"],
+        )
+        for letter, actor in actors.items()
+    }
+    comparison = Comparison(
+        file,
+        loops,
+        judge,
+        steps=settings["steps"],
+        max_pairs=max_pairs,
+        lang=settings["lang"],
+        say=lambda line: typer.echo(line, err=json_),
+    )
+    try:
+        finished = comparison.run()
+    except RobotError as error:
+        typer.echo(f"error: {error}; the trial was not written, the same command resumes", err=True)
+        raise typer.Exit(STOPPED) from None
+    if finished and judge.blind:
+        file.reveal()
+    _show(file, False, json_)
+    if not finished:
+        typer.echo("the same command resumes the comparison", err=True)
+
+
+def _show(file: TrialFile, reveal: bool, json_: bool) -> None:
+    from imitate.cli.reports.comparison import comparison_lines, is_open, sealed_lines
+    from imitate.deploy.comparison.outcome import Outcome
+
+    outcome = Outcome(file)
+    if reveal and not is_open(outcome):
+        file.reveal()
+    if not is_open(outcome):
+        told = {
+            "pairs": outcome.pairs,
+            "differ": outcome.wins + outcome.losses,
+            "e_value": outcome.e_value,
+        }
+        typer.echo(json.dumps(told) if json_ else "\n".join(sealed_lines(outcome)))
+        return
+    told = outcome.to_dict() if json_ else {}
+    typer.echo(json.dumps(told, indent=2) if json_ else "\n".join(comparison_lines(outcome)))
+
+
+def _robot(
+    name: str,
+    words: list[str] | None,
+    env: str | None,
+    own: Mapping[str, Any],
+    rate_hz: float,
+    limits: Path | None,
+    stack: contextlib.ExitStack,
+) -> Robot:
+    from imitate.cli.robots import robot_of
+
+    body = robot_of(name, words or [], env=env, own=own, rate_hz=rate_hz, limits=limits)
+    stack.callback(body.close)
+    return body
+
+
+def _judge(name: JudgeName, body: Robot) -> str:
+    if name is not JudgeName.auto:
+        return str(name.value)
+    return "person" if body.success() is None else "robot"
+
+
+def _made_judge(name: str, body: Robot) -> Judge:
+    from imitate.deploy.comparison.judges import PersonJudge, RobotJudge
+
+    return RobotJudge(body) if name == "robot" else PersonJudge()
+
+
+def _limits(path: Path | None) -> Any:
+    """Content of the file of limits, which :func:`imitate.cli.robots.robot_of` has read before."""
+    return None if path is None else json.loads(path.expanduser().read_text())
+
+
+def _identity(name: str, found: FoundPolicy) -> str:
+    """SHA-256 of a checkpoint's file; of a server's address and schema, since it does not tell its weights."""
+    if found.path is not None:
+        digest = hashlib.sha256()
+        with found.path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+        return digest.hexdigest()
+    schema = found.actor.schema
+    told = found.actor.metadata if schema is None else schema.to_dict()
+    text = json.dumps([name, told], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

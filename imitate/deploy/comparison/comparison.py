@@ -1,0 +1,149 @@
+"""Trials of two policies on one robot, in pairs that begin alike, in random order.
+
+A pair is a trial of each policy from the same beginning: the robot puts it up (:meth:`~imitate.deploy.Robot.reset_to`),
+or a person does by a picture of the first start. After each pair the test of :mod:`imitate.functional.sequential` may
+end the comparison. Trials go through the same control loop as those of ``imitate run``, within the same limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.comparison.judges import Judge, Start, Verdict
+from imitate.deploy.comparison.outcome import Outcome
+from imitate.deploy.comparison.pictures import images_of, save_images, save_overlays
+from imitate.deploy.comparison.trial_file import Redo, Trial, TrialFile
+from imitate.deploy.loop import ControlLoop, Step
+from imitate.deploy.observing import Observer
+from imitate.deploy.report import Report
+from imitate.deploy.robot import RobotError
+
+_PLACES = ("first", "second")
+
+
+class Comparison:
+    """Runs the trials that a comparison still needs.
+
+    Args:
+        file: what was judged so far, and where each trial is written.
+        loops: control loops of A and B, on the same connected robot. Their teleoperator is the judge's ``keys``; their
+            ``on_step`` is taken.
+        judge: of the trials.
+        steps: longest trial, in control steps.
+        max_pairs: after so many the comparison ends undecided.
+        lang: instruction, for policies of several tasks.
+        say: called with a line for people after each trial.
+    """
+
+    def __init__(
+        self,
+        file: TrialFile,
+        loops: Mapping[str, ControlLoop],
+        judge: Judge,
+        *,
+        steps: int,
+        max_pairs: int,
+        lang: str | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._file, self._loops, self._judge = file, dict(loops), judge
+        self._steps, self._most, self._lang, self._say = steps, max_pairs, lang, say
+        self._robot = self._loops["A"].robot
+        self._pictures = file.path.with_name(f"{file.path.stem}_starts")
+        self._sent = 0
+        for loop in self._loops.values():
+            loop.on_step = self._count
+
+    @property
+    def finished(self) -> bool:
+        """True where no further trial is needed."""
+        outcome = Outcome(self._file)
+        return outcome.decided is not None or outcome.pairs >= self._most
+
+    def run(self) -> bool:
+        """Run trials until the comparison is finished, or the judge quits.
+
+        Returns:
+            True if it is finished.
+
+        Raises:
+            RobotError: the robot was stopped before it moved, which tells nothing of a policy; nothing was written.
+        """
+        while not self.finished:
+            if not self._trial(*self._file.next):
+                return False
+        return True
+
+    def _trial(self, pair: int, position: int) -> bool:
+        """Run one trial and write it; False: the judge quits."""
+        place = f"pair {pair + 1} of at most {self._most}, {_PLACES[position]} policy"
+        attempt = sum((redo.pair, redo.position) == (pair, position) for redo in self._file.redos)
+        name = f"pair{pair + 1:03d}_{_PLACES[position]}" + (f"_redo{attempt}" if attempt else "")
+        before: dict[str, Path] = {}
+        if position == 1:
+            folder = self._file.path.parent
+            before = {key: folder / file for key, file in self._file.trials[-1].pictures.items()}
+        self._robot.reset_to(pair)
+
+        def overlay() -> list[Path]:
+            now = self._images() if before else {}
+            return save_overlays(before, now, self._pictures, f"{name}_overlay")
+
+        if not self._judge.ready(Start(place, list(before.values()), overlay)):
+            return False
+        saved = save_images(self._images(), self._pictures, name)
+        report, stopped = self._act(self._file.policy(pair, position))
+        verdict = self._judge.judge("stopped" if report is None else report.ended_by, stopped)
+        if verdict is None:
+            return False
+        if verdict.redo:
+            self._file.add_redo(Redo(pair, position, verdict.redo, stopped))
+            self._say(f"{place}: redo, since {verdict.redo}")
+            return True
+        self._file.add(
+            Trial(
+                pair,
+                position,
+                success=verdict.success,
+                progress=verdict.progress,
+                note=verdict.note,
+                stopped=stopped,
+                steps=self._sent,
+                pictures={k: str(p.relative_to(self._file.path.parent)) for k, p in saved.items()},
+                report=None if report is None else report.to_dict(),
+            )
+        )
+        self._say(f"{place}: {_words(verdict, stopped)}")
+        return True
+
+    def _act(self, letter: str) -> tuple[Report | None, str]:
+        """Let a policy act for an episode; its report, or why it was stopped."""
+        self._sent = 0
+        try:
+            report = self._loops[letter].run(
+                self._steps, self._lang, until_success=self._judge.until_success
+            )
+        except RobotError as error:
+            if not self._sent:
+                raise
+            return None, str(error)
+        return report, ""
+
+    def _images(self) -> dict[str, NDArray[np.uint8]]:
+        """The pictures of the scene now, while the robot rests."""
+        return images_of(Observer(self._robot, max_age_s=math.inf, frozen=0).first())
+
+    def _count(self, step: Step) -> None:
+        self._sent += step.action is not None
+
+
+def _words(verdict: Verdict, stopped: str) -> str:
+    words = "success" if verdict.success else "failure"
+    if verdict.progress is not None:
+        words += f", progress {verdict.progress} of 9"
+    return f"{words}, stopped by the control loop" if stopped else words

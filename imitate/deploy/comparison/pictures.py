@@ -1,0 +1,77 @@
+"""Pictures of the beginning of trials, and of two beginnings on each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.robot import Observation
+
+
+def images_of(observation: Observation) -> dict[str, NDArray[np.uint8]]:
+    """The colour images (H, W, 3) uint8 of an observation, by key."""
+    return {
+        key: value
+        for key, value in observation.values.items()
+        if getattr(value, "ndim", 0) == 3 and value.shape[2] == 3 and value.dtype == np.uint8
+    }
+
+
+def save_images(
+    images: Mapping[str, NDArray[np.uint8]], folder: Path, name: str
+) -> dict[str, Path]:
+    """Write each image as ``<folder>/<name>_<key>.png``; paths by key."""
+    paths = {}
+    for key, image in images.items():
+        paths[key] = folder / f"{name}_{key.replace('/', '_')}.png"
+        _save(image, paths[key])
+    return paths
+
+
+def save_overlays(
+    before: Mapping[str, Path], now: Mapping[str, NDArray[np.uint8]], folder: Path, name: str
+) -> list[Path]:
+    """Write pictures of two starts: the first, the present one, and half of each; side by side.
+
+    Args:
+        before: file of the first start by key; a key whose file is gone or has another size is left out.
+        now: the present images by key.
+        folder: of the pictures.
+        name: beginning of their names.
+    """
+    from PIL import Image
+
+    sheets = {}
+    for key in before.keys() & now.keys():
+        try:
+            with Image.open(before[key]) as picture:
+                first = np.asarray(picture.convert("RGB"))
+        except OSError:
+            continue
+        if first.shape == now[key].shape:
+            sheets[key] = np.concatenate([first, now[key], blend(first, now[key])], axis=1)
+    return list(save_images(sheets, folder, name).values())
+
+
+def blend(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Half of each of two images of the same shape."""
+    mixed: NDArray[Any] = (first.astype(np.uint16) + second + 1) // 2
+    return mixed.astype(np.uint8)
+
+
+def _save(image: NDArray[np.uint8], path: Path) -> None:
+    """Write a PNG in one go."""
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        Image.fromarray(image).save(temporary, format="PNG")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

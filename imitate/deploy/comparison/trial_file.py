@@ -1,0 +1,288 @@
+"""The file of a comparison: one JSON object per line, on the disk before the next trial begins.
+
+    {"kind": "comparison", "version": 1, "policies": {"A": {...}, "B": {...}}, "settings": {...}, "order": "5f0c..."}
+    {"kind": "trial", "pair": 0, "position": 0, "success": true, "progress": 7, "note": "...", ...}
+    {"kind": "redo", "pair": 0, "position": 1, "reason": "...", ...}
+    {"kind": "revealed", "pairs": 12}
+
+A trial does not say which policy acted: that follows from ``order`` by :func:`first_of_pair`, so that nobody learns it
+by a glance at the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from imitate.errors import UserError
+from imitate.version import __version__
+
+VERSION = 1
+POLICIES = ("A", "B")
+_BEGINNING = b'{"kind": "comparison"'
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One judged trial.
+
+    Attributes:
+        pair: number of the pair, from 0.
+        position: 0 for the first trial of the pair, 1 for the second.
+        success: the verdict.
+        progress: 0 to 9, as far as the task was done; None: not rated.
+        note: of the person.
+        stopped: why the control loop ended the trial; empty where it did not. Such a trial is a failure.
+        steps: control steps in which an action was sent.
+        pictures: file of the start by image key, relative to the folder of the comparison's file.
+        report: of the control loop.
+    """
+
+    pair: int
+    position: int
+    success: bool
+    progress: int | None = None
+    note: str = ""
+    stopped: str = ""
+    steps: int = 0
+    pictures: Mapping[str, str] = field(default_factory=dict)
+    report: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Redo:
+    """A trial that does not count, and why. The same policy repeats it.
+
+    Attributes:
+        pair, position: as of a :class:`Trial`.
+        reason: of the person.
+        stopped: why the control loop ended the trial, if it did.
+    """
+
+    pair: int
+    position: int
+    reason: str
+    stopped: str = ""
+
+
+def first_of_pair(order: str, pair: int) -> str:
+    """The policy that acts first in a pair: a fair coin, fixed by the comparison's random ``order``.
+
+    Returns:
+        ``A`` or ``B``.
+    """
+    return POLICIES[hashlib.sha256(f"{order}:{pair}".encode()).digest()[0] & 1]
+
+
+class TrialFile:
+    """All that is known of a comparison; a context manager.
+
+    Args:
+        path: of the file.
+        policies: name and ``sha256`` of A and B, and
+        settings: of the comparison, to begin it or to go on with it; both None: to read it only.
+
+    Attributes:
+        trials: judged trials in their order; both of a pair follow each other.
+        redos: trials that do not count.
+        revealed: complete pairs when somebody learned which policy is which before the end; None: nobody did.
+
+    Raises:
+        UserError: the file is no comparison, or damaged, or of other policies or settings, or another process uses it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        policies: Mapping[str, Mapping[str, str]] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path = path
+        self.trials: list[Trial] = []
+        self.redos: list[Redo] = []
+        self.revealed: int | None = None
+        self._file: BinaryIO | None = None
+        if policies is None or settings is None:
+            if not path.is_file():
+                raise UserError(f"{path}: there is no such comparison")
+            self._read(path.read_bytes())
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file, content = self._opened()
+            if content:
+                self._read(content)
+                self._check(policies, settings)
+            file.truncate(len(content))
+            if not content:
+                self._begin(policies, settings)
+        except BaseException:
+            self.close()
+            raise
+
+    def _opened(self) -> tuple[BinaryIO, bytes]:
+        """Take the file for writing; the file and its whole lines, without one that a kill left half written."""
+        self._file = file = self.path.open("a+b")
+        self._lock(file)
+        file.seek(0)
+        content = file.read()
+        if content[: len(_BEGINNING)] != _BEGINNING[: len(content)]:
+            raise UserError(f"{self.path}: is no comparison; give another --out")
+        return file, content[: content.rfind(b"\n") + 1]
+
+    def _lock(self, file: BinaryIO) -> None:
+        """Take the lock of the file, which the system frees when the process dies."""
+        try:
+            import fcntl
+        except ImportError:  # no fcntl on Windows: unlocked
+            return
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"{self.path}: another process uses this comparison") from error
+
+    def _begin(self, policies: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        """Write the first line."""
+        self._head = {
+            "kind": "comparison",
+            "version": VERSION,
+            "imitate": __version__,
+            "policies": json.loads(json.dumps(policies)),
+            "settings": json.loads(json.dumps(settings)),
+            "order": secrets.token_hex(16),
+        }
+        self._append(self._head)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _read(self, content: bytes) -> None:
+        lines = content.split(b"\n")[:-1]  # what follows the last end of a line is not whole
+        for number, line in enumerate(lines):
+            self._read_line(number, line)
+        if not lines:
+            raise UserError(f"{self.path}: is no comparison; give another --out")
+
+    def _read_line(self, number: int, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            kind = record.pop("kind")
+            if number == 0:
+                self._read_head(kind, record)
+            elif kind == "trial":
+                self.trials.append(Trial(**record))
+            elif kind == "redo":
+                self.redos.append(Redo(**record))
+            elif kind == "revealed":
+                self.revealed = int(record["pairs"])
+            else:
+                raise ValueError(f"unknown kind '{kind}'")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{self.path}, line {number + 1}: is no line of a comparison ({error}); give another --out"
+            ) from error
+
+    def _read_head(self, kind: str, record: dict[str, Any]) -> None:
+        if kind != "comparison":
+            raise ValueError(f"expected 'comparison' first, got '{kind}'")
+        if record["version"] > VERSION:
+            raise ValueError(f"written in version {record['version']}: upgrade imitate")
+        self._head = {
+            name: record[name] for name in ("version", "imitate", "policies", "settings", "order")
+        }
+
+    def _check(self, policies: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        """Raise UserError where the file was begun with other policies or settings."""
+        for letter in POLICIES:
+            was, now = self.policies[letter], policies[letter]
+            if was["sha256"] != now["sha256"]:
+                raise UserError(
+                    f"{self.path}: was begun with another policy {letter} ({was['name']}, sha256 {was['sha256'][:12]}) "
+                    f"than {now['name']} (sha256 {now['sha256'][:12]}): take that one, or begin anew with another --out"
+                )
+        now = json.loads(json.dumps(settings))
+        for name in {**self.settings, **now}:
+            if self.settings.get(name) != now.get(name):
+                raise UserError(
+                    f"{self.path}: was begun with {name} {json.dumps(self.settings.get(name))}, not "
+                    f"{json.dumps(now.get(name))}: take that, or begin anew with another --out"
+                )
+
+    # ---- what is known ---------------------------------------------------------------------------
+
+    @property
+    def policies(self) -> dict[str, dict[str, str]]:
+        """Name and ``sha256`` of A and of B."""
+        policies: dict[str, dict[str, str]] = self._head["policies"]
+        return policies
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the comparison."""
+        settings: dict[str, Any] = self._head["settings"]
+        return settings
+
+    @property
+    def next(self) -> tuple[int, int]:
+        """Pair and position of the trial that comes next."""
+        return divmod(len(self.trials), 2)
+
+    def policy(self, pair: int, position: int) -> str:
+        """The policy of a trial: ``A`` or ``B``."""
+        first = first_of_pair(self._head["order"], pair)
+        return first if position == 0 else POLICIES[1 - POLICIES.index(first)]
+
+    # ---- writing ---------------------------------------------------------------------------------
+
+    def add(self, trial: Trial) -> None:
+        """Note a judged trial; it is on the disk when this returns."""
+        self._append({"kind": "trial", **asdict(trial)})
+        self.trials.append(trial)
+
+    def add_redo(self, redo: Redo) -> None:
+        """Note a trial that is repeated."""
+        self._append({"kind": "redo", **asdict(redo)})
+        self.redos.append(redo)
+
+    def reveal(self) -> None:
+        """Note that somebody has learned which policy is which."""
+        if self.revealed is not None:
+            return
+        if self._file is None:  # opened for reading
+            file, content = self._opened()
+            file.truncate(len(content))
+        self.revealed = len(self.trials) // 2
+        self._append({"kind": "revealed", "pairs": self.revealed})
+
+    def _append(self, record: Mapping[str, Any]) -> None:
+        if self._file is None:
+            raise UserError(f"{self.path}: is open for reading only")
+        self._file.write(json.dumps(record).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Let go of the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def __enter__(self) -> TrialFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

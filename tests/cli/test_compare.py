@@ -1,0 +1,214 @@
+"""``imitate compare``: keys of a real terminal, kill -9, resumption, and robots that judge by themselves."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from imitate.cli.main import app
+from tests.deploy.comparison_world import constant_checkpoint
+
+ROOT = Path(__file__).parents[2]
+ENV = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+COIN = ("--robot", "tests.deploy.comparison_world:Coin")
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("policies")
+    return [
+        constant_checkpoint(folder / name, action, control_freq=20.0)
+        for name, action in (("good.pth", 0.8), ("bad.pth", -0.6))
+    ]
+
+
+@pytest.fixture
+def compare(tmp_path, monkeypatch):
+    """Call the command in this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words, code=0):
+        done = CliRunner().invoke(app, ["compare", *map(str, words)])
+        assert done.exit_code == code, done.output
+        return done
+
+    return call
+
+
+class Session:
+    """``imitate compare`` on a pseudo-terminal, judged by a person."""
+
+    def __init__(self, policies, cwd, *words):
+        self.keys, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "imitate", "compare", *map(str, policies), *COIN),
+                *("--robot-arg", "tells=false", "--steps", "100", *words),
+            ],
+            cwd=cwd, env=ENV, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        os.close(slave)
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self.text, self._at = "", 0
+
+    def until(self, words, seconds=60):
+        """Wait until some words have been printed since the last call."""
+        deadline = time.monotonic() + seconds
+        while words not in self.text[self._at :]:
+            self.text += (self.process.stdout.read() or b"").decode()
+            seen = words in self.text[self._at :]
+            assert seen or self.process.poll() is None, self.text
+            assert time.monotonic() < deadline, self.text
+            time.sleep(0.01)
+        self._at = self.text.index(words, self._at) + len(words)
+
+    def press(self, keys):
+        os.write(self.keys, keys.encode())
+
+    def trial(self, *keys):
+        """Start a trial, and press keys while it runs."""
+        self.until("Enter starts")
+        self.press("\n")
+        self.until("running:")
+        for key in keys:
+            time.sleep(0.05)
+            self.press(key)
+
+    def end(self):
+        code = self.process.wait(60)
+        self.text += (self.process.stdout.read() or b"").decode()
+        os.close(self.keys)
+        return code
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_person_judges_by_keys_is_killed_and_resumes(compare, policies, tmp_path):
+    path = tmp_path / "comparison.jsonl"
+    first = Session(policies, tmp_path)
+    first.trial("7", "s")
+    first.until("pair 1 of at most 50, first policy: success, progress 7 of 9")
+    first.until("first start: ")
+    first.until("both starts: ")
+    first.press("o")
+    first.until("both starts: ")
+    first.press("\n")
+    first.until("running:")
+    first.press(".")
+    first.until("before it, as you like")
+    first.press("3n")
+    first.until("note: ")
+    first.press("missed it\nf")
+    first.until("second policy: failure, progress 3 of 9")
+    first.trial("r")
+    first.until("redo, since: ")
+    first.press("\n")
+    first.until("a redo needs its reason")
+    first.press("cube fell\n")
+    first.until("first policy: redo, since cube fell")
+    first.trial()
+    time.sleep(0.1)
+    first.process.kill()
+    first.end()
+    assert [record["kind"] for record in records(path)] == ["comparison", "trial", "trial", "redo"]
+
+    again = Session(policies, tmp_path)
+    again.until("pair 2 of at most 50, first policy")
+    again.trial("f")
+    again.until("first policy: failure")
+    again.until("Enter starts")
+    again.press("q")
+    assert again.end() == 0
+    # Nothing on the screen told the policies apart.
+    assert not any(name in first.text + again.text for name in ("good.pth", "bad.pth"))
+    told = [r for r in records(path) if r["kind"] == "trial"]
+    assert [(t["pair"], t["position"], t["success"], t["progress"], t["note"]) for t in told] == [
+        (0, 0, True, 7, ""),
+        (0, 1, False, 3, "missed it"),
+        (1, 0, False, None, ""),
+    ]
+    assert (tmp_path / told[0]["pictures"]["camera"]).is_file()
+
+    sealed = compare("--report").stdout
+    assert "1 complete pairs, of which 1 differ; e-value 1, 20 decides" in sealed
+    assert "good.pth" not in sealed
+    assert "wins" not in json.loads(compare("--report", "--json").stdout)
+    whole = compare("--report", "--reveal").stdout
+    assert "good.pth" in whole
+    assert "redone: cube fell" in whole
+    assert "failure: missed it" in whole
+    assert records(path)[-1] == {"kind": "revealed", "pairs": 1}
+
+
+def test_a_person_decides_and_then_learns_which_policy_it_was(policies, tmp_path):
+    session = Session(policies, tmp_path, "--max-pairs", "1")
+    session.trial("s")
+    session.trial("s")
+    assert session.end() == 0
+    assert "not decided after 1 pair: no pair differs" in session.text
+    assert session.text.index("A: ") < session.text.index("good.pth")
+    assert records(tmp_path / "comparison.jsonl")[-1] == {"kind": "revealed", "pairs": 1}
+
+
+def test_quit_in_a_trial_loses_that_trial_only(policies, tmp_path):
+    session = Session(policies, tmp_path)
+    session.trial("f")
+    session.trial("q")
+    assert session.end() == 0
+    assert "resumes the comparison" in session.text
+    assert len(records(tmp_path / "comparison.jsonl")) == 2
+
+
+def test_a_robot_judges_by_itself(compare, policies):
+    words = (*policies, *COIN, "--steps", 4, "--out", "c.jsonl", "--json")
+    told = json.loads(compare(*words).stdout)
+    assert told["decided"] == "A"
+    assert told["wins"] >= 7
+    assert told["p_value"] <= 0.05
+    # A second call has nothing to do; other settings are refused.
+    assert json.loads(compare(*words).stdout) == told
+    assert json.loads(compare("--report", "--out", "c.jsonl", "--json").stdout) == told
+    swapped = (*policies[::-1], *words[2:])
+    assert "another policy A" in compare(*swapped, code=2).stderr
+    other = compare(*words, "--alpha", 0.01, code=2).stderr
+    assert "begun with alpha 0.05, not 0.01" in other
+
+
+def test_in_a_simulator_both_begin_with_the_same_seed(compare, policies, tmp_path):
+    for name in ("pendulum_a.pth", "pendulum_b.pth"):
+        constant_checkpoint(tmp_path / name, 0.1, control_freq=20.0)
+    words = ("pendulum_a.pth", "pendulum_b.pth", "--robot", "sim", "--steps", 5, "--max-pairs", 2)
+    told = json.loads(compare(*words, "--json").stdout)
+    assert told["words"].startswith("not decided after 2 pairs: no pair differs")
+    assert [trial["steps"] for trial in told["trials"]] == [5] * 4
+    assert told["settings"]["judge"] == "robot"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("A",), "give two policies and --robot"),
+        (("A", "B"), "give two policies and --robot"),
+        (("A", "B", *COIN, "--judge", "person"), "needs a terminal"),
+        (
+            ("A", "B", *COIN, "--robot-arg", "tells=false", "--judge", "robot"),
+            "cannot tell success",
+        ),
+        (("--report", "--out", "none.jsonl"), "there is no such comparison"),
+        (("A", "none.pth", *COIN), "none.pth: no such checkpoint"),
+        (("A", "B", *COIN, "--rate-hz", "10"), "the rate is 10 Hz"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(compare, policies, words, told):
+    names = dict(zip("AB", policies, strict=True))
+    done = compare(*(names.get(word, word) for word in words), code=2)
+    assert told in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

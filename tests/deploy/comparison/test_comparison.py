@@ -1,0 +1,179 @@
+"""Trials of a comparison: matched beginnings, verdicts, stops, redos, pictures."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from imitate.deploy.comparison.comparison import Comparison
+from imitate.deploy.comparison.judges import RobotJudge, Verdict
+from imitate.deploy.comparison.outcome import Outcome
+from imitate.deploy.comparison.pictures import blend
+from imitate.deploy.comparison.trial_file import TrialFile
+from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot import RobotError
+from imitate.errors import UserError
+from tests.deploy.comparison_world import Coin
+from tests.deploy.fake_robot import Constant
+
+POLICIES = {"A": {"name": "a.pth", "sha256": "aa"}, "B": {"name": "b.pth", "sha256": "bb"}}
+
+
+class Person:
+    """A judge who gives verdicts one after the other."""
+
+    blind, keys, until_success = True, None, False
+
+    def __init__(self, *verdicts):
+        self.verdicts, self.starts, self.told = list(verdicts), [], []
+
+    def ready(self, start):
+        self.starts.append((start.words, list(start.before), list(start.overlay())))
+        return True
+
+    def judge(self, ended_by, stopped):
+        self.told.append((ended_by, stopped))
+        return self.verdicts.pop(0) if self.verdicts else None
+
+    def close(self):
+        pass
+
+
+def policy(action):
+    made = Constant(action)
+    made.obs_keys = ("flat",)
+    return made
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Make a comparison on the coin robot."""
+
+    def make(judge=None, first=(0.8,), second=(-0.6,), robot=None, most=50):
+        robot = robot or Coin()
+        robot.reset_to(0)
+        robot.starts.clear()
+        judge = judge or RobotJudge(robot)
+        settings = {"alpha": 0.05, "judge": "person" if judge.blind else "robot"}
+        file = TrialFile(tmp_path / "c.jsonl", POLICIES, settings)
+        patient = Safety(late=0, watchdog_s=5.0)
+        loops = {
+            letter: ControlLoop(robot, policy(action), 100.0, safety=patient)
+            for letter, action in (("A", first), ("B", second))
+        }
+        lines = []
+        made = Comparison(file, loops, judge, steps=4, max_pairs=most, say=lines.append)
+        return made, file, robot, lines
+
+    return make
+
+
+def test_the_better_policy_is_found_and_both_begin_alike(world):
+    made, file, robot, lines = world()
+    assert made.run()
+    outcome = Outcome(file)
+    assert outcome.decided == "A"
+    assert robot.starts == [k // 2 for k in range(2 * outcome.pairs)]
+    assert len(lines) == 2 * outcome.pairs
+    # What each policy did is what the robot's beginnings say.
+    for trial in file.trials:
+        difficulty = np.random.default_rng(trial.pair).uniform(-1, 1)
+        action = {"A": 0.8, "B": -0.6}[file.policy(trial.pair, trial.position)]
+        assert trial.success == (action > difficulty)
+        assert trial.report["ended_by"] == ("success" if trial.success else "steps")
+    assert made.run()  # nothing is left to do
+    assert len(robot.starts) == 2 * outcome.pairs
+
+
+def test_equal_policies_are_not_told_apart(world):
+    made, file, _, _ = world(second=(0.8,), most=6)
+    assert made.run()
+    outcome = Outcome(file)
+    assert (outcome.pairs, outcome.decided) == (6, None)
+    assert outcome.wins == outcome.losses == 0
+
+
+def test_a_redo_repeats_the_same_policy_at_the_same_beginning(world):
+    judge = Person(Verdict(True), Verdict(False, redo="the cube fell"), Verdict(False, 4, "missed"))
+    made, file, robot, lines = world(judge)
+    assert not made.run()
+    assert robot.starts[:3] == [0, 0, 0]
+    assert [(t.position, t.success, t.progress, t.note) for t in file.trials] == [
+        (0, True, None, ""),
+        (1, False, 4, "missed"),
+    ]
+    assert [(r.pair, r.position, r.reason) for r in file.redos] == [(0, 1, "the cube fell")]
+    assert lines[1] == "pair 1 of at most 50, second policy: redo, since the cube fell"
+
+
+def test_the_person_sees_the_first_start_beside_the_second(world, tmp_path):
+    judge = Person(Verdict(True), Verdict(True))
+    made, file, _, _ = world(judge)
+    made.run()
+    (_, none, empty), (words, before, overlays), *_ = judge.starts
+    assert none == empty == []
+    assert words == "pair 1 of at most 50, second policy"
+    assert before == [tmp_path / "c_starts/pair001_first_camera.png"]
+    first = np.asarray(Image.open(before[0]))
+    sheet = np.asarray(Image.open(overlays[0]))
+    assert sheet.shape == (4, 18, 3)
+    np.testing.assert_array_equal(sheet[:, :6], first)
+    np.testing.assert_array_equal(sheet[:, 12:], blend(first, sheet[:, 6:12]))
+    second = file.trials[1].pictures["camera"]
+    assert second == "c_starts/pair001_second_camera.png"
+    assert (tmp_path / second).is_file()
+
+
+def test_half_of_each():
+    dark, light = np.full((1, 1, 3), 10, np.uint8), np.full((1, 1, 3), 250, np.uint8)
+    assert blend(dark, light)[0, 0].tolist() == [130, 130, 130]
+
+
+def test_a_stop_by_the_loop_is_a_failure_with_its_reason(world):
+    judge = Person(Verdict(False))
+    made, file, _, lines = world(
+        judge,
+        first=lambda k: (np.nan if k > 2 else 0.1,),
+        second=lambda k: (np.nan if k > 2 else 0.1,),
+    )
+    assert not made.run()
+    assert judge.told[0][0] == "stopped"
+    assert "not finite" in judge.told[0][1]
+    assert file.trials[0].stopped == judge.told[0][1]
+    assert not file.trials[0].success
+    assert file.trials[0].steps == 2
+    assert lines == ["pair 1 of at most 50, first policy: failure, stopped by the control loop"]
+
+
+def test_the_robot_does_not_call_a_stopped_trial_a_success():
+    robot = Coin()
+    robot.reset_to(0)
+    robot.sent, robot._difficulty = [0.5] * 5, 0.0
+    judge = RobotJudge(robot)
+    assert judge.judge("steps", "").success
+    assert not judge.judge("stopped", "late").success
+
+
+def test_a_robot_that_was_never_moved_tells_nothing_of_a_policy(world):
+    made, file, _, _ = world(first=(np.nan,), second=(np.nan,))
+    with pytest.raises(RobotError):
+        made.run()
+    assert file.trials == []
+
+
+def test_the_same_pair_goes_on_after_an_interruption(world, tmp_path):
+    made, file, _, _ = world(Person(Verdict(True)))
+    assert not made.run()
+    order = file.policy(0, 1)
+    file.close()
+    judge = Person(Verdict(True))
+    made, file, robot, _ = world(judge)
+    assert not made.run()
+    assert robot.starts[0] == 0
+    assert judge.starts[0][0] == "pair 1 of at most 50, second policy"
+    assert judge.starts[0][1] == [tmp_path / "c_starts/pair001_first_camera.png"]
+    assert file.policy(0, 1) == order
+
+
+def test_a_robot_that_cannot_tell_is_no_judge():
+    with pytest.raises(UserError, match="--judge person"):
+        RobotJudge(Coin(tells=False))

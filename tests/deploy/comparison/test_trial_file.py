@@ -1,0 +1,143 @@
+"""The file of a comparison: what a kill leaves of it, and what it refuses."""
+
+import json
+
+import pytest
+
+from imitate.deploy.comparison.trial_file import Redo, Trial, TrialFile, first_of_pair
+from imitate.errors import UserError
+
+POLICIES = {
+    "A": {"name": "a.pth", "sha256": "aa" * 32},
+    "B": {"name": "b.pth", "sha256": "bb" * 32},
+}
+SETTINGS = {"alpha": 0.05, "steps": 10, "judge": "robot"}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / "comparison.jsonl"
+
+
+def begun(path, **changes):
+    return TrialFile(path, POLICIES, {**SETTINGS, **changes})
+
+
+def test_it_is_read_as_it_was_written(path):
+    with begun(path) as file:
+        assert file.next == (0, 0)
+        file.add(Trial(0, 0, True, progress=9, pictures={"camera": "x.png"}, report={"steps": 3}))
+        file.add_redo(Redo(0, 1, "the cable was caught"))
+        assert file.next == (0, 1)
+        file.add(Trial(0, 1, False, note="missed", stopped="late"))
+        order = [file.policy(k, 0) for k in range(50)]
+    with begun(path) as again:
+        assert again.trials == file.trials
+        assert again.redos == [Redo(0, 1, "the cable was caught")]
+        assert again.next == (1, 0)
+        assert [again.policy(k, 0) for k in range(50)] == order
+    assert TrialFile(path).trials == file.trials
+
+
+def test_both_policies_act_in_each_pair_in_an_order_like_a_fair_coin(path):
+    with begun(path) as file:
+        firsts = [file.policy(k, 0) for k in range(400)]
+        assert all(file.policy(k, 1) == {"A": "B", "B": "A"}[firsts[k]] for k in range(400))
+    assert 140 < firsts.count("A") < 260
+    assert [first_of_pair("one", k) for k in range(64)] != [
+        first_of_pair("other", k) for k in range(64)
+    ]
+
+
+def test_trials_do_not_say_which_policy_acted(path):
+    with begun(path) as file:
+        file.add(Trial(0, 0, True))
+    lines = path.read_text().splitlines()
+    record = json.loads(lines[1])
+    assert not {"policy", "name", "sha256"} & set(record)
+    assert "A" not in str(record.values())
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_a_line_that_a_kill_cut_short_is_left_out(path, cut):
+    with begun(path) as file:
+        file.add(Trial(0, 0, True))
+        kept = path.read_bytes()
+        file.add(Trial(0, 1, True))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    assert TrialFile(path).trials == [Trial(0, 0, True)]
+    with begun(path) as file:
+        assert path.read_bytes() == kept
+        assert file.next == (0, 1)
+        file.add(Trial(0, 1, True))
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("length", [0, 1, 10, 60])
+def test_a_first_line_that_a_kill_cut_short_is_begun_anew(path, length):
+    begun(path).close()
+    path.write_bytes(path.read_bytes()[:length])
+    with begun(path) as file:
+        assert file.next == (0, 0)
+    assert len(path.read_text().splitlines()) == 1
+
+
+def test_other_policies_and_settings_are_refused(path):
+    begun(path).close()
+    before = path.read_bytes()
+    other = {**POLICIES, "B": {"name": "b.pth", "sha256": "cc" * 32}}
+    with pytest.raises(UserError, match="another policy B .b.pth, sha256 bbbbbbbbbbbb. than b.pth"):
+        TrialFile(path, other, SETTINGS)
+    with pytest.raises(UserError, match="begun with steps 10, not 20"):
+        begun(path, steps=20)
+    with pytest.raises(UserError, match="begun with slow null, not 0.5"):
+        begun(path, slow=0.5)
+    assert path.read_bytes() == before
+    moved = {**POLICIES, "A": {"name": "elsewhere/a.pth", "sha256": "aa" * 32}}
+    TrialFile(path, moved, SETTINGS).close()  # the same weights at another place
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a text of mine",
+        '{"kind": "other"}\n',
+        '{"kind": "comparison", "version": 99}\n',
+        "[1]\n",
+        "{}",
+    ],
+)
+def test_a_file_that_is_something_else_stays_as_it_is(tmp_path, content):
+    path = tmp_path / "mine"
+    path.write_text(content)
+    with pytest.raises(UserError, match="comparison|version 99"):
+        begun(path)
+    with pytest.raises(UserError, match="comparison|version 99"):
+        TrialFile(path)
+    assert path.read_text() == content
+
+
+def test_a_damaged_line_is_named(path):
+    with begun(path) as file:
+        file.add(Trial(0, 0, True))
+    path.write_bytes(path.read_bytes() + b'{"kind": "trial", "colour": 1}\n')
+    with pytest.raises(UserError, match="line 3"):
+        TrialFile(path)
+
+
+def test_a_reveal_is_noted_once_also_in_a_file_that_is_only_read(path):
+    with begun(path) as file:
+        file.add(Trial(0, 0, True))
+        file.add(Trial(0, 1, True))
+        file.add(Trial(1, 0, True))
+    for _ in range(2):
+        with TrialFile(path) as file:
+            file.reveal()
+    assert TrialFile(path).revealed == 1
+    assert path.read_text().count("revealed") == 1
+
+
+def test_there_is_no_such_file(tmp_path):
+    with pytest.raises(UserError, match="no such comparison"):
+        TrialFile(tmp_path / "none.jsonl")

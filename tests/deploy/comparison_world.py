@@ -1,0 +1,71 @@
+"""A robot on which the success of constant policies is known, and such policies as checkpoints."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.deploy.limits import ActionLimits
+from imitate.deploy.robot import Observation, Robot
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+
+ROOT = Path(__file__).parents[2]
+
+
+class Coin(Robot):
+    """The greater the action, the more beginnings it solves: those whose number in (-1, 1) is below it.
+
+    The number of a beginning is a function of its ``start``, so both policies of a pair face the same one.
+    """
+
+    observation_shapes = {"flat": (3,), "camera": (4, 6, 3)}
+
+    def __init__(self, tells=True, delay_s=0.0):
+        self.limits = ActionLimits(low=[-1.0], high=[1.0])
+        self.tells, self.delay_s = tells, delay_s
+        self.starts, self.sent = [], []
+        self._tick = 0
+
+    def reset_to(self, start):
+        self.starts.append(start)
+        self.sent = []
+        self._difficulty = np.random.default_rng(start).uniform(-1, 1)
+
+    def observe(self):
+        self._tick += 1
+        camera = np.full((4, 6, 3), self._tick % 251, np.uint8)
+        return Observation({"flat": np.zeros(3, np.float32), "camera": camera}, time.monotonic())
+
+    def send(self, action):
+        self.sent.append(float(action[0]))
+
+    def stop(self):
+        pass
+
+    def success(self):
+        if not self.tells:
+            return None
+        return len(self.sent) >= 3 and self.sent[-1] > self._difficulty
+
+
+def constant_checkpoint(path, action, control_freq=100.0):
+    """A bc policy that gives one number whatever it sees."""
+    config = load_config(ROOT / "configs/bc/bc.json").with_overrides(
+        {"observation.modalities.obs.low_dim": ["flat"], "experiment.epoch_every_n_steps": 10}
+    )
+    algo = algo_factory("bc", config, {"flat": (3,)}, 1, "cpu")
+    ckpt = checkpoint_dict(
+        algo,
+        env_metadata={"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}},
+        shape_metadata={"control_freq": control_freq, "action_low": [-1.0], "action_high": [1.0]},
+    )
+    nets = ckpt["model"]["nets"]
+    for name in nets:
+        nets[name] = torch.zeros_like(nets[name])
+    last = [name for name in nets if name.endswith("bias")][-1]
+    nets[last][:] = float(np.arctanh(action))
+    ckpt["model"].pop("ema", None)
+    save_checkpoint(ckpt, path)
+    return path
