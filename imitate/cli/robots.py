@@ -32,7 +32,7 @@ Limits = Annotated[
     Path | None,
     typer.Option(
         "--limits",
-        help="JSON file: low, high, margin, step, speed, acceleration, from_measured, answer.",
+        help="JSON file: low, high, margin, step, speed, acceleration, jerk, from_measured, answer.",
     ),
 ]
 AnyLimits = Annotated[

@@ -1,10 +1,11 @@
-"""Limits of the actions that are sent to a robot: box, step, speed, acceleration, distance from the measured pose.
+"""Limits of the actions sent to a robot: box, step, speed, acceleration, jerk, distance from the measured pose.
 
 The filter keeps the commanded trajectory within limits whatever a policy asks for. It is no safety function: it runs in
 a user process, and knows nothing of what stands in the robot's way.
 
 Limits are in the units of the action. They bound how the *command* changes. For targets (joint angles, poses) that is
-the robot's own speed and acceleration; for relative actions the box bounds the speed, and ``speed`` the acceleration.
+the robot's own speed and acceleration; for relative actions the box bounds the speed, and ``speed`` the acceleration:
+``jerk`` is for targets.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from imitate.deploy.jerk import JerkTrajectory
 from imitate.errors import UserError
 
 Vector = NDArray[np.float64]
@@ -24,7 +26,7 @@ Answer = Literal["scale", "clip", "refuse"]
 """Treatment of a change that is too large: shorten it and keep its direction, cut each number, or raise."""
 
 
-_MOTION = ("step", "speed", "acceleration")
+_MOTION = ("step", "speed", "acceleration", "jerk")
 """Limits of how fast the command changes."""
 
 
@@ -45,6 +47,9 @@ class ActionLimits:
         from_measured: greatest distance of the command from the measured pose, where the robot tells it.
         answer: ``scale`` a step that is too large as a whole, ``clip`` it dimension by dimension, or ``refuse`` it.
             What is outside the box is moved to its edge, and refused under ``refuse``.
+        jerk: greatest change of the acceleration per second, beside ``speed`` and ``acceleration``; the command then
+            follows a smooth trajectory, each dimension on its own. Needs ruckig (extra ``limits``) and a robot that
+            tells its pose.
     """
 
     low: ArrayLike
@@ -55,6 +60,7 @@ class ActionLimits:
     acceleration: ArrayLike | None = None
     from_measured: ArrayLike | None = None
     answer: Answer = "scale"
+    jerk: ArrayLike | None = None
 
     def __post_init__(self) -> None:
         low = np.atleast_1d(np.asarray(self.low, dtype=np.float64))
@@ -63,11 +69,11 @@ class ActionLimits:
                 f"low has shape {low.shape}; wanted one value for each action dimension"
             )
         object.__setattr__(self, "low", low)
-        for name in ("high", "margin", "step", "speed", "acceleration", "from_measured"):
+        for name in ("high", "margin", *_MOTION, "from_measured"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, self._vector(name, value, len(low)))
-        for name in ("step", "speed", "acceleration", "from_measured"):
+        for name in (*_MOTION, "from_measured"):
             value = getattr(self, name)
             if value is not None and not (value > 0).all():
                 raise UserError(f"{name} is {_shown(value)}; wanted numbers above 0")
@@ -78,8 +84,18 @@ class ActionLimits:
                 f"low is {_shown(self.low)} and high is {_shown(self.high)} with a margin of {_shown(self.margin)}: "
                 "each high has to be above its low by more than two margins"
             )
+        self._check_jerk()
         if self.answer not in ("scale", "clip", "refuse"):
             raise UserError(f"answer is '{self.answer}'; wanted scale, clip or refuse")
+
+    def _check_jerk(self) -> None:
+        for name in ("speed", "acceleration", "jerk") if self.jerk is not None else ():
+            value = getattr(self, name)
+            if value is None or not np.isfinite(value).all():
+                words = "none" if value is None else _shown(value)
+                raise UserError(
+                    f"{name} is {words}: a limit of jerk needs finite limits of speed and acceleration beside it"
+                )
 
     @staticmethod
     def _vector(name: str, value: ArrayLike, size: int) -> Vector:
@@ -176,6 +192,7 @@ class LimitFilter:
         self._step = _least(limits.step, _times(limits.speed, self._period))
         self._gain = _times(limits.acceleration, self._period * self._period)
         self._reach: Vector | None = _times(limits.from_measured, 1.0)
+        self._smooth = _smooth(limits, self._step, self._period)
         self._last: Vector | None = None
         self._change = np.zeros(limits.size)
 
@@ -192,11 +209,17 @@ class LimitFilter:
                 there is no such action, then the first one is only put into the box.
 
         Raises:
-            LimitError: ``at`` is not finite, of another size, or outside of the box.
+            LimitError: ``at`` is not finite, of another size, or outside of the box, or there is none and the jerk is
+                limited.
         """
         self._last, self._change = None, np.zeros(self.limits.size)
         self.counts = LimitCounts()
         if at is None:
+            if self._smooth is not None:
+                raise LimitError(
+                    "a limit of jerk needs the pose from which the command begins, and this robot does not tell it "
+                    "(Robot.pose)"
+                )
             return
         pose = self._checked(at, "the present pose")
         outside = (pose < np.asarray(self.limits.low)) | (pose > np.asarray(self.limits.high))
@@ -205,7 +228,7 @@ class LimitFilter:
                 f"the robot stands at {_shown(pose)}, outside of its limits in dimension "
                 f"{', '.join(map(str, np.flatnonzero(outside)))}: bring it back by hand before a policy moves it"
             )
-        self._last = pose.copy()
+        self._rest_at(pose)
 
     def rest(self, at: ArrayLike | None) -> None:
         """Go on from rest, after control steps in which the robot held its pose.
@@ -217,8 +240,14 @@ class LimitFilter:
             LimitError: ``at`` is not finite or of another size.
         """
         self._change = np.zeros(self.limits.size)
-        if at is not None:
-            self._last = self._checked(at, "the present pose").copy()
+        pose = self._last if at is None else self._checked(at, "the present pose")
+        if pose is not None:
+            self._rest_at(pose)
+
+    def _rest_at(self, pose: Vector) -> None:
+        self._last = pose.copy()
+        if self._smooth is not None:
+            self._smooth.rest(pose)
 
     def boxed(self, action: ArrayLike) -> Vector:
         """The action (A,) within ``low`` and ``high`` by the margin, without regard to its change."""
@@ -253,6 +282,8 @@ class LimitFilter:
             raise LimitError(
                 f"the action {_shown(wanted)} is beyond: {', '.join(reasons)}; it was not sent"
             )
+        if self._smooth is not None:
+            self._smooth.step()
         self.counts.actions += 1
         self.counts.changed.update(reasons)
         self._change = np.zeros_like(safe) if self._last is None else safe - self._last
@@ -269,6 +300,8 @@ class LimitFilter:
 
     def _within_motion(self, safe: Vector, last: Vector, reasons: list[str]) -> Vector:
         """Limit the change from the last command."""
+        if self._smooth is not None:
+            return self._on_trajectory(self._smooth, safe, last, reasons)
         if self._step is not None:
             safe = self._shortened(safe, last, self._step, "step or speed", reasons)
         if self._gain is None:
@@ -286,6 +319,22 @@ class LimitFilter:
             reasons.append("acceleration")
         commanded: Vector = last + limited
         return commanded
+
+    def _on_trajectory(
+        self, smooth: JerkTrajectory, target: Vector, last: Vector, reasons: list[str]
+    ) -> Vector:
+        """The next position on the way to the target."""
+        position = smooth.next(target)
+        if position is None or not np.isfinite(position).all():
+            raise LimitError(
+                f"there is no way of limited jerk from {_shown(last)} to {_shown(target)}"
+            )
+        if (np.abs(position - target) > 1e-9).any():
+            reasons.append("speed, acceleration or jerk")
+        # A pose within the margin is left by a trajectory too; beyond it only rounding is cut.
+        low, high = np.minimum(self._low, last), np.maximum(self._high, last)
+        inside: Vector = np.minimum(np.maximum(position, low), high)
+        return inside
 
     def _shortened(
         self, wanted: Vector, origin: Vector, most: Vector, name: str, reasons: list[str]
@@ -312,6 +361,20 @@ def _braking(distance: Vector, gain: Vector) -> Vector:
     k = np.floor((np.sqrt(1.0 + 8.0 * distance / gain) - 1.0) / 2.0)
     result: Vector = (distance + 0.5 * gain * k * (k + 1.0)) / (k + 1.0)
     return result
+
+
+def _smooth(limits: ActionLimits, step: Vector | None, period_s: float) -> JerkTrajectory | None:
+    """The trajectory of limited jerk; None where the jerk is not limited.
+
+    Args:
+        limits: the limits.
+        step: (A,) greatest change of the command in a control period.
+        period_s: control period.
+    """
+    if limits.jerk is None or step is None:
+        return None
+    acceleration, jerk = np.asarray(limits.acceleration), np.asarray(limits.jerk)
+    return JerkTrajectory(step / period_s, acceleration, jerk, period_s)
 
 
 def _times(value: ArrayLike | None, factor: float) -> Vector | None:

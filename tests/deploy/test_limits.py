@@ -1,5 +1,7 @@
 """The limits hold for every stream of actions, whatever a policy asks for."""
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -252,3 +254,132 @@ def test_an_answer_that_lets_more_through_is_looser():
     own = ActionLimits(**OWN, answer="refuse")
     assert ActionLimits(**OWN).looser_than(own) == ["answer scale (the robot's own: refuse)"]
     assert own.looser_than(ActionLimits(**OWN)) == []
+
+
+# Jerk.
+
+SMOOTH = {
+    "low": [-1.0, -2.0],
+    "high": [1.0, 2.0],
+    "speed": [1.5, 2.0],
+    "acceleration": [6.0, 4.0],
+    "jerk": [60.0, 30.0],
+}
+
+
+def commanded(limits, targets, start=(0.0, 0.0), rate=50.0):
+    """The commands (T + 1, A) for some targets, and the filter."""
+    limit = LimitFilter(ActionLimits(**limits), rate)
+    limit.start(start)
+    return np.array([start, *(limit(target) for target in targets)]), limit
+
+
+def assert_smooth(commands, limits, rate=50.0):
+    """Differences of first, second and third order within the limits, and commands within the box."""
+    still = np.repeat(commands[:1], 3, axis=0)  # it begins at rest
+    path = np.concatenate([still, commands])
+    for order, name in ((1, "speed"), (2, "acceleration"), (3, "jerk")):
+        change = np.abs(np.diff(path, order, axis=0)).max(axis=0) * rate**order
+        assert (change <= np.array(limits[name]) * (1 + 1e-6)).all(), (name, change)
+    assert (commands >= np.array(limits["low"]) - 1e-9).all()
+    assert (commands <= np.array(limits["high"]) + 1e-9).all()
+
+
+@given(seed=st.integers(0, 10_000), keep=st.sampled_from([1, 2, 5, 20]))
+@settings(max_examples=60, deadline=None)
+def test_speed_acceleration_and_jerk_stay_within_their_limits_whatever_is_wanted(seed, keep):
+    random = np.random.default_rng(seed)
+    targets = np.repeat(
+        random.uniform(-3.0, 3.0, (200 // keep, 2)), keep, axis=0
+    )  # beyond the box too
+    commands, _ = commanded(SMOOTH, targets)
+    assert_smooth(commands, SMOOTH)
+
+
+def test_a_policy_that_jumps_between_the_edges_does_not_leave_them():
+    edges = np.tile([[1.0, 2.0], [-1.0, -2.0]], (300, 1))
+    for keep in (1, 7, 23, 60):
+        commands, _ = commanded(SMOOTH, np.repeat(edges, keep, axis=0)[:600])
+        assert_smooth(commands, SMOOTH)
+
+
+def test_the_target_is_reached_and_kept():
+    commands, limit = commanded(SMOOTH, [[0.5, -1.5]] * 100)
+    np.testing.assert_allclose(commands[-20:], [[0.5, -1.5]] * 20, atol=1e-9)
+    assert limit.counts.changed["speed, acceleration or jerk"] < 90
+    # At its limits a way of 0.5 takes at least 0.5 / 1.5 s, 17 steps, and with the ramps less than 40.
+    reached = int(np.argmax(np.abs(commands[:, 0] - 0.5) < 1e-9))
+    assert 17 <= reached <= 40
+
+
+def test_without_a_limit_of_jerk_the_acceleration_jumps():
+    """The test would notice: the same targets without ``jerk`` break the limit of the third difference."""
+    without = {name: value for name, value in SMOOTH.items() if name != "jerk"}
+    commands, _ = commanded(without, [[1.0, 2.0]] * 20)
+    with pytest.raises(AssertionError, match="jerk"):
+        assert_smooth(commands, SMOOTH)
+
+
+def test_a_limit_of_a_step_bounds_the_speed_of_a_trajectory_too():
+    limits = {**SMOOTH, "step": 0.01}
+    commands, _ = commanded(limits, [[1.0, 2.0]] * 100)
+    assert 0.0099 < np.abs(np.diff(commands, axis=0)).max() <= 0.01 + 1e-9
+
+
+def test_after_a_hold_a_trajectory_begins_at_rest_at_the_pose():
+    limit = LimitFilter(ActionLimits(**SMOOTH), 50.0)
+    limit.start([0.0, 0.0])
+    for _ in range(20):
+        limit([1.0, 2.0])
+    limit.rest([0.3, 0.3])
+    after = np.array([[0.3, 0.3], *(limit([1.0, 2.0]) for _ in range(50))])
+    assert_smooth(after, SMOOTH)
+
+
+def test_a_refused_action_leaves_the_trajectory_as_it_was():
+    limit = LimitFilter(ActionLimits(**SMOOTH, answer="refuse"), 50.0)
+    limit.start([0.0, 0.0])
+    for _ in range(3):
+        with pytest.raises(LimitError, match="speed, acceleration or jerk"):
+            limit([1.0, 1.0])
+    np.testing.assert_allclose(limit([0.0, 0.0]), [0.0, 0.0])
+
+
+def test_a_pose_within_the_margin_is_left_smoothly():
+    limits = {**SMOOTH, "margin": 0.1}
+    commands, _ = commanded(limits, [[0.0, 0.0]] * 60, start=(0.95, 0.0))
+    assert_smooth(commands, limits)
+    np.testing.assert_allclose(commands[-1], [0.0, 0.0], atol=1e-9)
+
+
+def test_slow_motion_slows_the_jerk_too():
+    slow = ActionLimits(**SMOOTH).scaled(0.1)
+    np.testing.assert_allclose(slow.jerk, [6.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"speed": None}, "speed is none: a limit of jerk needs finite limits of speed"),
+        ({"acceleration": None}, "acceleration is none"),
+        ({"jerk": np.inf}, r"jerk is \[inf, inf\]"),
+        ({"jerk": 0.0}, "wanted numbers above 0"),
+        ({"jerk": [1.0, 1.0, 1.0]}, "wanted one number, or 2 of them"),
+    ],
+)
+def test_a_limit_of_jerk_that_cannot_be_kept_is_refused(change, words):
+    with pytest.raises(UserError, match=words):
+        ActionLimits(**{**SMOOTH, **change})
+
+
+def test_a_limit_of_jerk_needs_the_pose():
+    limit = LimitFilter(ActionLimits(**SMOOTH), 50.0)
+    with pytest.raises(LimitError, match="does not tell it"):
+        limit.start(None)
+
+
+def test_without_ruckig_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ruckig", None)
+    LimitFilter(ActionLimits(**{**SMOOTH, "jerk": None}), 50.0)
+    with pytest.raises(UserError, match=r"a limit of jerk: the package 'ruckig' .* 'ruckig>=0.14'"):
+        LimitFilter(ActionLimits(**SMOOTH), 50.0)
