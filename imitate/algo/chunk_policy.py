@@ -16,6 +16,7 @@ from imitate.algo.execution import ChunkExecution, Inputs
 from imitate.algo.policy_state import InnerState
 from imitate.errors import UserError
 from imitate.functional.losses import masked_mean
+from imitate.functional.prefix import Given, given_places
 from imitate.functional.realtime import Prefix
 
 
@@ -40,6 +41,11 @@ class ChunkPolicy(Algo[ConfigT]):
         """How the actions from the newest observation on are executed."""
         return cast(ChunkExecution, self.config[self.chunk_key].execution)
 
+    @property
+    def max_prefix(self) -> int:
+        """Planned actions that a prediction can be given; 0 where the policy is not trained to be given any."""
+        return 0
+
     @abstractmethod
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
         """Chunks ``(B, prediction_horizon, A)``, normalized, for observations ``(B, [F,] ...)``."""
@@ -50,6 +56,7 @@ class ChunkPolicy(Algo[ConfigT]):
         goal: Batch | None = None,
         generator: torch.Generator | None = None,
         prefix: Prefix | None = None,
+        planned: Tensor | None = None,
     ) -> Tensor:
         """Chunks (B, K, A), normalized, from the newest observation on.
 
@@ -59,20 +66,46 @@ class ChunkPolicy(Algo[ConfigT]):
             generator: source of randomness; the default generator otherwise.
             prefix: actions (B, n, A) and weights (n,), n at most K, to agree with; see
                 :mod:`imitate.functional.realtime`.
+            planned: actions (B, d, A) that the chunk begins with, d at most :attr:`max_prefix`; see
+                :mod:`imitate.functional.prefix`.
 
         Raises:
-            UserError: there is a prefix, and the policy is neither a flow nor a diffusion.
+            UserError: there is a prefix, and the policy is neither a flow nor a diffusion; or there are more planned
+                actions than the policy is trained to be given.
         """
-        if prefix is None:
+        if prefix is None and planned is None:
             return self._predict(obs, goal, generator)[:, self._first_action :]
-        # Actions before the present one, and beyond the prefix, are free.
+        chunk = self._predict_guided(
+            obs,
+            goal,
+            generator,
+            None if prefix is None else self._whole_prefix(prefix),
+            None if planned is None else self._whole_given(planned),
+        )
+        return chunk[:, self._first_action :]
+
+    def _whole_prefix(self, prefix: Prefix) -> Prefix:
+        """A prefix of the whole prediction: actions before the present one, and beyond the prefix, are free."""
         after = self.prediction_horizon - self._first_action - len(prefix.weights)
-        padded = replace(
+        return replace(
             prefix,
             actions=pad(prefix.actions, (0, 0, self._first_action, after)),
             weights=pad(prefix.weights, (self._first_action, after)),
         )
-        return self._predict_guided(obs, goal, generator, padded)[:, self._first_action :]
+
+    def _whole_given(self, planned: Tensor) -> Given:
+        """Planned actions (B, d, A) in their places of the whole prediction."""
+        batch_size, count, _ = planned.shape
+        if count > self.max_prefix:
+            raise UserError(
+                f"{count} planned actions are given, and the policy is trained to be given {self.max_prefix}: train it "
+                f"with algo.prefix.max_delay {count} (flow_policy and diffusion_policy have it)"
+            )
+        first, steps = self._first_action, self.prediction_horizon
+        delay = torch.full((batch_size,), count, device=planned.device)
+        return Given(
+            pad(planned, (0, 0, first, steps - first - count)), given_places(delay, first, steps)
+        )
 
     def _predict_guided(
         self,
@@ -80,8 +113,9 @@ class ChunkPolicy(Algo[ConfigT]):
         goal: Batch | None,
         generator: torch.Generator | None,
         prefix: Prefix | None,
+        given: Given | None = None,
     ) -> Tensor:
-        """:meth:`_predict` guided towards a prefix of ``prediction_horizon`` actions."""
+        """:meth:`_predict` guided towards a prefix, or with given actions, of ``prediction_horizon`` actions."""
         raise UserError(
             f"{self.global_config.algo_name} cannot be guided towards planned actions, as real-time chunking does; "
             "flow_policy and diffusion_policy can"

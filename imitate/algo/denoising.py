@@ -98,6 +98,17 @@ class DenoisingMLPConfig(Section):
     dropout: float = Field(0.0, ge=0, lt=1, description="inside the blocks")
 
 
+class PrefixConfig(Section):
+    """Training-time real-time chunking, Black et al. 2025, arXiv:2512.05964."""
+
+    max_delay: int = Field(
+        0,
+        ge=0,
+        description="give each training sample the first 0 to so many actions of its chunk, so that the policy can "
+        "continue actions that are executed while it predicts",
+    )
+
+
 class DenoisingConfig(AlgoSection):
     """Section ``algo`` of a policy that denoises chunks with one of three networks."""
 
@@ -109,6 +120,7 @@ class DenoisingConfig(AlgoSection):
     transformer: DenoisingTransformerConfig = Field(DenoisingTransformerConfig())
     mlp: DenoisingMLPConfig = Field(DenoisingMLPConfig())
     ema: EMAConfig = Field(EMAConfig(enabled=True))
+    prefix: PrefixConfig = Field(PrefixConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
         """Images of the frames before the first predicted action."""
@@ -118,6 +130,12 @@ class DenoisingConfig(AlgoSection):
         """Combinations that cannot be trained or cannot act."""
         train = config.train
         problems = self.horizon.problems("algo.horizon", train.frame_stack, train.seq_length)
+        free = self.horizon.execution.size - 1
+        if self.prefix.max_delay > free:
+            problems.append(
+                f"algo.prefix.max_delay is {self.prefix.max_delay}, but a chunk has {free + 1} actions from the "
+                f"present one on, of which one at least is to be predicted: set it to {free} or less"
+            )
         enabled = [f"algo.{name}.enabled" for name in NETWORKS if self[name].enabled]
         if len(enabled) != 1:
             every = ", ".join(f"algo.{name}.enabled" for name in NETWORKS)
@@ -137,40 +155,44 @@ class DenoisingConfig(AlgoSection):
             horizon: actions of a chunk.
             frames: observations that the policy sees.
         """
+        marks = self.prefix.max_delay > 0
+        input_dim = ac_dim + int(marks)
         if self.transformer.enabled:
-            return self._denoising_transformer(make_encoder(1), ac_dim, horizon, frames)
+            encoder = make_encoder(1)
+            network = self._transformer(input_dim, ac_dim, horizon, encoder.output_dim, frames)
+            return Denoiser(encoder, network, frames, marks=marks)
         encoder = make_encoder(frames)
         if self.mlp.enabled:
-            return Denoiser(
-                encoder,
-                DenoisingMLP(
-                    ac_dim,
-                    horizon,
-                    encoder.output_dim,
-                    hidden_dim=self.mlp.hidden_dim,
-                    num_blocks=self.mlp.num_blocks,
-                    dropout=self.mlp.dropout,
-                ),
+            mlp = DenoisingMLP(
+                input_dim,
+                horizon,
+                encoder.output_dim,
+                hidden_dim=self.mlp.hidden_dim,
+                num_blocks=self.mlp.num_blocks,
+                dropout=self.mlp.dropout,
+                output_dim=ac_dim,
             )
+            return Denoiser(encoder, mlp, marks=marks)
         unet = ConditionalUnet1D(
-            ac_dim,
+            input_dim,
             encoder.output_dim,
             diffusion_step_embed_dim=self.unet.diffusion_step_embed_dim,
             down_dims=self.unet.down_dims,
             kernel_size=self.unet.kernel_size,
             n_groups=self.unet.n_groups,
+            output_dim=ac_dim,
         )
         unet.check_horizon(horizon)
-        return Denoiser(encoder, unet)
+        return Denoiser(encoder, unet, marks=marks)
 
-    def _denoising_transformer(
-        self, encoder: GroupEncoder, ac_dim: int, horizon: int, frames: int
-    ) -> Denoiser:
+    def _transformer(
+        self, input_dim: int, ac_dim: int, horizon: int, cond_dim: int, frames: int
+    ) -> DiffusionTransformer:
         config = self.transformer
-        network = DiffusionTransformer(
-            ac_dim,
+        return DiffusionTransformer(
+            input_dim,
             horizon,
-            encoder.output_dim,
+            cond_dim,
             frames,
             n_layer=config.num_layers,
             n_head=config.num_heads,
@@ -178,5 +200,5 @@ class DenoisingConfig(AlgoSection):
             p_drop_emb=config.emb_dropout,
             p_drop_attn=config.attn_dropout,
             causal_attn=config.causal,
+            output_dim=ac_dim,
         )
-        return Denoiser(encoder, network, frames)

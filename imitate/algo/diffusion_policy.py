@@ -40,6 +40,7 @@ from imitate.functional.diffusion import (
     noise_schedule,
 )
 from imitate.functional.losses import masked_mean
+from imitate.functional.prefix import Given, draw_given
 from imitate.functional.realtime import Prefix
 from imitate.models.denoiser import Denoiser, gaussian_noise
 
@@ -139,6 +140,11 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
             set_alpha_to_one=ddim.set_alpha_to_one if ddim else True,
         )
 
+    @property
+    def max_prefix(self) -> int:
+        """Planned actions that a prediction can be given."""
+        return self.config.prefix.max_delay
+
     def _create_networks(self) -> None:
         policy = self.config.make_denoiser(
             self._create_encoder, self.ac_dim, self.prediction_horizon, self.frame_stack
@@ -150,13 +156,15 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
         noise = torch.randn_like(actions)
         step = torch.randint(self.schedule.num_steps, (len(actions),), device=actions.device)
         noisy = self.schedule.add_noise(actions, noise, step)
+        given = draw_given(actions, self._first_action, self.config.prefix.max_delay)
         with self.autocast():
             condition = self.policy.condition(batch["obs"], batch["goal_obs"])
-            predicted = self.policy(noisy, step, condition)
+            predicted = self.policy(noisy, step, condition, given)
         prediction = self.config.sampler.prediction_type
         target = self.schedule.target(prediction, actions, noise, step)
         error = (predicted.float() - target).square().mean(-1)
-        loss = masked_mean(error, step_weight(batch))
+        weight = step_weight(batch)
+        loss = masked_mean(error, weight if given is None else given.rest(weight))
         return loss, {"Loss": loss, "L2_Loss": loss}
 
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
@@ -168,12 +176,14 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
         goal: Batch | None,
         generator: torch.Generator | None,
         prefix: Prefix | None,
+        given: Given | None = None,
     ) -> Tensor:
         policy = self.policy
         condition = policy.condition(obs, goal)
         shape = (len(condition), self.prediction_horizon, self.ac_dim)
         noise = gaussian_noise(shape, condition, generator)
 
-        network = policy.for_steps(self.sampler.timesteps, condition)
+        network = policy.for_steps(self.sampler.timesteps, condition, given)
         guided = network if prefix is None else prefix.network(network, self.sampler)
-        return self.sampler.sample(guided, noise, generator)
+        chunk = self.sampler.sample(guided, noise, generator)
+        return chunk if given is None else given.fill(chunk)

@@ -27,6 +27,7 @@ from imitate.algo.weights import step_weight
 from imitate.config import Section
 from imitate.functional.flow import Integrator, TimeDensity, draw_times, integrate, straight_path
 from imitate.functional.losses import masked_mean
+from imitate.functional.prefix import Given, draw_given
 from imitate.functional.realtime import Prefix
 from imitate.models.denoiser import Denoiser, gaussian_noise
 
@@ -63,6 +64,11 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
         """The network that learns and acts."""
         return cast(Denoiser, self.active_nets["policy"])
 
+    @property
+    def max_prefix(self) -> int:
+        """Planned actions that a prediction can be given."""
+        return self.config.prefix.max_delay
+
     def _create_networks(self) -> None:
         policy = self.config.make_denoiser(
             self._create_encoder, self.ac_dim, self.prediction_horizon, self.frame_stack
@@ -75,11 +81,13 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
         density = self.config.flow.time_density
         time = draw_times(len(actions), density, device=actions.device)
         noisy, velocity = straight_path(noise, actions, time)
+        given = draw_given(actions, self._first_action, self.config.prefix.max_delay)
         with self.autocast():
             condition = self.policy.condition(batch["obs"], batch["goal_obs"])
-            predicted = self.policy(noisy, time * TIME_SCALE, condition)
+            predicted = self.policy(noisy, time * TIME_SCALE, condition, given)
         error = (predicted.float() - velocity).square().mean(-1)
-        loss = masked_mean(error, step_weight(batch))
+        weight = step_weight(batch)
+        loss = masked_mean(error, weight if given is None else given.rest(weight))
         return loss, {"Loss": loss}
 
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
@@ -91,6 +99,7 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
         goal: Batch | None,
         generator: torch.Generator | None,
         prefix: Prefix | None,
+        given: Given | None = None,
     ) -> Tensor:
         policy, config = self.policy, self.config.flow
         condition = policy.condition(obs, goal)
@@ -99,14 +108,15 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
 
         length = 1.0 / config.num_inference_steps
         times = [k * length for k in range(config.num_inference_steps + 1)]
-        network = policy.for_steps([TIME_SCALE * time for time in times], condition)
+        network = policy.for_steps([TIME_SCALE * time for time in times], condition, given)
 
         def velocity(x: Tensor, time: float) -> Tensor:
             return network(x, TIME_SCALE * time)
 
-        return integrate(
+        chunk = integrate(
             velocity if prefix is None else prefix.velocity(velocity),
             noise,
             config.num_inference_steps,
             config.integrator,
         )
+        return chunk if given is None else given.fill(chunk)

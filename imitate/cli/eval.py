@@ -29,6 +29,7 @@ class Inference(str, Enum):
     asynchronous = "async"
     rtc = "rtc"
     rtc_vjp = "rtc-vjp"
+    prefix = "prefix"
 
 
 class Mode(str, Enum):
@@ -138,7 +139,7 @@ def command(
         typer.Option(
             "--inference",
             help="With --latency-ms. sync: the robot waits; async: chunks are joined; rtc, rtc-vjp: real-time "
-            "chunking.",
+            "chunking; prefix: the same for policies trained with algo.prefix.max_delay.",
         ),
     ] = Inference.sync,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,

@@ -12,7 +12,6 @@ from imitate.errors import UserError
 from imitate.extras import missing
 
 _WAITED_S, _BACKGROUND_S = 0.3, 1.0
-_GUIDANCE = {"rtc": "identity", "rtc-vjp": "vjp"}
 
 
 @dataclass(frozen=True)
@@ -101,11 +100,12 @@ class PolicySource:
             stack: ends the background thread.
 
         Raises:
-            UserError: a policy is to predict in the background whose server is too old for it.
+            UserError: a policy is to predict in the background whose server is too old for it, or which is not trained
+                for the join ``prefix``.
         """
         if self.join is None:
             return found.actor
-        from imitate.deploy.asynchronous import AsynchronousPolicy
+        from imitate.deploy.asynchronous import GUIDANCE, AsynchronousPolicy
 
         schema = getattr(found.actor, "schema", None)
         if schema is not None and not schema.history:
@@ -113,7 +113,7 @@ class PolicySource:
                 "--async: the server does not predict chunks in the background, since its imitate is older than this "
                 "one: install the same version on both machines"
             )
-        guidance = _GUIDANCE.get(self.join)
+        guidance = GUIDANCE.get(self.join)
         chosen: Any = self.join if guidance is None else "replace"
         return stack.enter_context(
             AsynchronousPolicy(
@@ -121,7 +121,7 @@ class PolicySource:
                 rate_hz,
                 execute=found.execute,
                 join=chosen,
-                guidance=guidance,  # type: ignore[arg-type]
+                guidance=guidance,
             )
         )
 

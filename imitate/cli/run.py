@@ -73,7 +73,7 @@ def command(
         typer.Option(
             "--join",
             help="With --async: replace, blend or fade; rtc or rtc-vjp: real-time chunking of flow and diffusion "
-            "policies.",
+            "policies; prefix: the same for those trained with algo.prefix.max_delay.",
         ),
     ] = "blend",
     take_over: Annotated[

@@ -16,16 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.chunks import ChunkCounts, ChunkPlayer, DelayEstimate, Join, Ticket
+from imitate.errors import UserError
 
-Jacobian = Literal["identity", "vjp"]
+Guidance = Literal["identity", "vjp", "prefix"]
+GUIDANCE: Mapping[str, Guidance] = {"rtc": "identity", "rtc-vjp": "vjp", "prefix": "prefix"}
+"""Guidance by its name on the command line."""
 Vector = NDArray[np.float64]
 
 
 class ChunkSource(Protocol):
     """Predicts chunks; :class:`imitate.RolloutPolicy` does.
 
-    It may also have ``control_freq`` (Hz), ``obs_keys``, and ``check(ob)``, which raises NotFiniteError where a
-    prediction would.
+    It may also have ``control_freq`` (Hz), ``obs_keys``, ``max_prefix``, the number of planned actions that a
+    prediction can be given (``prefix``), and ``check(ob)``, which raises NotFiniteError where a prediction would.
     """
 
     history: int
@@ -39,7 +42,7 @@ class ChunkSource(Protocol):
         history: Sequence[Mapping[str, Any]],
         planned: Vector | None = None,
         delay: int = 0,
-        guidance: Jacobian = "identity",
+        guidance: Guidance = "identity",
     ) -> Vector:
         """Actions (K, A) from the newest observation's control step on.
 
@@ -48,7 +51,7 @@ class ChunkSource(Protocol):
                 the episode has just begun.
             planned: (n, A) actions to agree with, of which ``delay`` are executed meanwhile; None: no guidance.
             delay: see ``planned``.
-            guidance: its Jacobian, ``identity`` or ``vjp``.
+            guidance: ``identity``, ``vjp`` or ``prefix``, see :meth:`imitate.RolloutPolicy.predict_chunk`.
         """
 
 
@@ -62,8 +65,12 @@ class AsynchronousPolicy:
             late for the plan begins earlier.
         join: how a chunk follows the one before: ``replace``, ``blend`` or ``fade``.
         join_steps: control steps of the join.
-        guidance: real-time chunking: predict chunks that agree with what is planned, by the identity or the true
-            vector-Jacobian product; for flow and diffusion policies, with the join ``replace``. None: no guidance.
+        guidance: real-time chunking: predict chunks that agree with what is planned, guided by the identity or the true
+            vector-Jacobian product, or given the actions that are executed meanwhile (``prefix``, for policies that are
+            trained so); for flow and diffusion policies, with the join ``replace``. None: no guidance.
+
+    Raises:
+        UserError: ``guidance`` is ``prefix``, and the policy is not trained so.
     """
 
     def __init__(
@@ -74,8 +81,13 @@ class AsynchronousPolicy:
         execute: int = 1,
         join: Join = "blend",
         join_steps: int = 4,
-        guidance: Jacobian | None = None,
+        guidance: Guidance | None = None,
     ) -> None:
+        if guidance == "prefix" and not getattr(source, "max_prefix", 0):
+            raise UserError(
+                "the policy is not trained to be given planned actions (prefix): train a flow_policy or "
+                "diffusion_policy with algo.prefix.max_delay, or take real-time chunking by guidance (rtc)"
+            )
         self._guidance = guidance
         self._source, self._execute = source, execute
         self._player = ChunkPlayer(join, join_steps)

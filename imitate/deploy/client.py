@@ -96,6 +96,11 @@ class RemotePolicy:
         """Actions of a chunk that the policy executes before it predicts the next; 1 where an openpi server serves."""
         return 1 if self.schema is None else self.schema.execute
 
+    @property
+    def max_prefix(self) -> int:
+        """Planned actions that a prediction can be given, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
+        return 0 if self.schema is None else self.schema.max_prefix
+
     # ---- acting ----------------------------------------------------------------------------------
 
     def start_episode(self, lang: str | None = None) -> None:

@@ -47,6 +47,7 @@ class Schema:
         algorithm: name of the algorithm.
         history: observations that a chunk is predicted from; 0: none are, or the server is of before this field.
         execute: actions of a chunk that are executed before the next one is predicted.
+        max_prefix: planned actions that a prediction can be given; 0: the policy is not trained so.
     """
 
     observations: Mapping[str, Observed]
@@ -60,6 +61,7 @@ class Schema:
     algorithm: str = ""
     history: int = 0
     execute: int = 1
+    max_prefix: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -83,7 +85,7 @@ class Schema:
             for name in ("action_low", "action_high"):
                 known[name] = tuple(float(value) for value in saved[name])
             known["languages"] = tuple(str(lang) for lang in saved.get("languages", ()))
-            for name in ("action_dim", "chunk", "history", "execute"):
+            for name in ("action_dim", "chunk", "history", "execute", "max_prefix"):
                 if name in known:
                     known[name] = int(known[name])
             return cls(**known)

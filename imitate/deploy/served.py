@@ -107,4 +107,5 @@ def schema_of(policy: RolloutPolicy) -> Schema:
         algorithm=policy.algo.global_config.algo_name,
         history=policy.history,
         execute=1 if execution is None else execution.execute,
+        max_prefix=policy.max_prefix,
     )

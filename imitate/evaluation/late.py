@@ -1,12 +1,14 @@
 """Evaluation with the delay of real inference: a prediction takes some control steps, and the world goes on meanwhile.
 
 The delay is counted in control steps, so that an evaluation is the same on every machine. While the policy has no
-action the robot holds its pose. Four ways of inference:
+action the robot holds its pose. Five ways of inference:
 
     sync     the robot executes its chunk, then waits for the next one
     async    the next chunk is predicted while the present one is executed; both are blended where they overlap
     rtc      as async, and the new chunk is guided towards the old one (real-time chunking, identity guidance)
     rtc-vjp  the same with the true vector-Jacobian product
+    prefix   as async, and the new chunk is given the actions that are executed meanwhile (training-time real-time
+             chunking), by a policy that is trained so
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.deploy.chunks import ChunkPlayer, Ticket
+from imitate.deploy.asynchronous import GUIDANCE
+from imitate.deploy.chunks import ChunkCounts, ChunkPlayer, Ticket
 from imitate.errors import UserError
+from imitate.policy.agreement import not_trained
 from imitate.policy.rollout_policy import RolloutPolicy
 
 Vector = NDArray[np.float64]
-Inference = Literal["sync", "async", "rtc", "rtc-vjp"]
+Inference = Literal["sync", "async", "rtc", "rtc-vjp", "prefix"]
 _ROBOSUITE = 1
 
 
@@ -36,10 +40,12 @@ class Lateness:
     Attributes:
         latency_ms: time of a prediction, at least 0.
         inference: what happens meanwhile, see the module.
+        execute: actions that are executed at least before the next prediction begins; None: as the policy says.
     """
 
     latency_ms: float
     inference: Inference = "sync"
+    execute: int | None = None
 
 
 class LatePolicy:
@@ -63,13 +69,16 @@ class LatePolicy:
         self._policy, self._late = policy, late
         self._delay = math.ceil(late.latency_ms * float(rate) / 1000.0 - 1e-9)
         execution = policy.algo.execution
-        self._execute = 1 if execution is None else execution.execute
+        self._execute = late.execute or (1 if execution is None else execution.execute)
         size = 1 if execution is None else execution.size
         if late.inference != "sync" and self._delay + 1 > size:
             raise UserError(
                 f"a delay of {self._delay} control steps is longer than the chunk of {size} actions, so nothing of it "
                 "would be left: take --inference sync, or a policy of longer chunks"
             )
+        self._guidance = GUIDANCE.get(late.inference)
+        if self._guidance == "prefix":
+            self._check_prefix()
         self._player = ChunkPlayer("blend" if late.inference == "async" else "replace")
         self._history: deque[Mapping[str, Any]] = deque(maxlen=policy.history)
         self._coming: tuple[int, Ticket, Vector] | None = None
@@ -77,6 +86,11 @@ class LatePolicy:
         low, high = policy.limits
         self._rest = np.clip(np.zeros(len(low)), low, high)
         self._keeps_gripper = env_meta.get("type") == _ROBOSUITE
+
+    @property
+    def counts(self) -> ChunkCounts:
+        """Number of chunks by what became of them."""
+        return self._player.counts
 
     def __call__(self, ob: Mapping[str, Any]) -> Vector:
         """The action (A,) that the robot takes in this control step."""
@@ -94,6 +108,16 @@ class LatePolicy:
             self._rest[-1] = action[-1]
         return action
 
+    def _check_prefix(self) -> None:
+        most = self._policy.max_prefix
+        if not most:
+            raise UserError(not_trained(self._policy.algo.global_config.algo_name))
+        if self._delay > most:
+            raise UserError(
+                f"a delay of {self._delay} control steps is longer than algo.prefix.max_delay {most} of the training: "
+                f"train the policy with {self._delay}, or take --inference rtc"
+            )
+
     def _is_due(self) -> bool:
         if self._late.inference == "sync" or self._player.planned == 0:
             return self._player.planned == 0
@@ -105,13 +129,10 @@ class LatePolicy:
         history = list(self._history)
         planned = self._player.remaining()
         ticket = self._player.request()
-        if planned is not None and self._late.inference.startswith("rtc"):
-            guidance: Literal["identity", "vjp"] = (
-                "vjp" if self._late.inference == "rtc-vjp" else "identity"
-            )
-            chunk = self._policy.predict_chunk(history, planned, self._delay, guidance)
-        else:
+        if planned is None or self._guidance is None:
             chunk = self._policy.predict_chunk(history)
+        else:
+            chunk = self._policy.predict_chunk(history, planned, self._delay, self._guidance)
         if self._late.inference == "sync":
             chunk = chunk[: self._execute]
         self._coming = (self._step + self._delay, ticket, chunk)

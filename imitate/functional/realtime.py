@@ -29,6 +29,9 @@ from imitate.functional.diffusion import Sampler, output_of_data, predicted_data
 
 Schedule = Literal["exponential", "linear", "ones", "zeros"]
 Jacobian = Literal["identity", "vjp"]
+Guidance = Literal["identity", "vjp", "prefix"]
+"""How a prediction is made to agree with planned actions: guided, with one of the Jacobians, or, as
+:mod:`imitate.functional.prefix` describes, given those that are executed meanwhile."""
 
 
 def prefix_weights(

@@ -7,7 +7,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
+from imitate.functional.prefix import Given
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.denoising_mlp import DenoisingMLP
 from imitate.models.unet import ConditionalUnet1D
@@ -18,18 +20,27 @@ class Denoiser(nn.Module):
 
     Args:
         encoder: of observations and goal; its features are the condition.
-        network: from a noisy chunk (B, T, A), its step (B,) or a number, and the condition to (B, T, A).
+        network: from a noisy chunk (B, T, A), or (B, T, A + 1) with ``marks``, its step (B,) or a number, and the
+            condition to (B, T, A).
         frames: F: the condition is the features of each of the last F observations, (B, F, D), oldest first; None: one
             vector (B, D).
+        marks: the network takes one more number with each action, 1 where the action is given and 0 where it is noisy;
+            see :mod:`imitate.functional.prefix`.
     """
 
     def __init__(
-        self, encoder: GroupEncoder, network: nn.Module, frames: int | None = None
+        self,
+        encoder: GroupEncoder,
+        network: nn.Module,
+        frames: int | None = None,
+        *,
+        marks: bool = False,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.network = network
         self.frames = frames
+        self.marks = marks
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the encoder too, which :meth:`condition` calls apart from :meth:`forward`."""
@@ -43,22 +54,36 @@ class Denoiser(nn.Module):
             features = features.unsqueeze(1)
         return features
 
-    def forward(self, noisy: Tensor, step: Tensor | float, condition: Tensor) -> Tensor:
-        """``(B, T, A)`` noisy chunks to what the network predicts of them."""
-        return cast(Tensor, self.network(noisy, step, condition))
+    def forward(
+        self,
+        noisy: Tensor,
+        step: Tensor | float,
+        condition: Tensor,
+        given: Given | None = None,
+    ) -> Tensor:
+        """``(B, T, A)`` noisy chunks to what the network predicts of them; ``given`` is for a network with marks."""
+        return cast(Tensor, self.network(self._seen(noisy, given), step, condition))
 
     def for_steps(
-        self, steps: Sequence[float], condition: Tensor
+        self, steps: Sequence[float], condition: Tensor, given: Given | None = None
     ) -> Callable[[Tensor, float], Tensor]:
         """:meth:`forward` at these steps and this condition, with their common parts computed once."""
         network = self.network
         if isinstance(network, ConditionalUnet1D):
             films = network.conditions(steps, condition)
-            return lambda noisy, step: network.denoise(noisy, films[step])
+            return lambda noisy, step: network.denoise(self._seen(noisy, given), films[step])
         if isinstance(network, DenoisingMLP):
             conditions = network.conditions(steps, condition)
-            return lambda noisy, step: network.denoise(noisy, conditions[step])
-        return lambda noisy, step: self(noisy, step, condition)
+            return lambda noisy, step: network.denoise(self._seen(noisy, given), conditions[step])
+        return lambda noisy, step: self(noisy, step, condition, given)
+
+    def _seen(self, noisy: Tensor, given: Given | None) -> Tensor:
+        """Input of the network: noisy chunks (B, T, A) with the given actions, and their marks."""
+        if not self.marks:
+            return noisy
+        if given is None:
+            return pad(noisy, (0, 1))
+        return torch.cat((given.fill(noisy), given.mask.to(noisy.dtype)[..., None]), dim=-1)
 
 
 def gaussian_noise(

@@ -36,13 +36,14 @@ class DenoisingMLP(nn.Module):
     Takes and gives what :class:`~imitate.models.unet.ConditionalUnet1D` does.
 
     Args:
-        input_dim: A, size of an action.
+        input_dim: A, numbers of a noisy action.
         chunk_steps: T, always.
         global_cond_dim: D, features of the observation; 0 for none.
         hidden_dim: width.
         num_blocks: residual blocks of two layers each.
         step_embed_dim: features of the embedding of the step.
         dropout: inside the blocks.
+        output_dim: numbers of a predicted action; A if left out.
     """
 
     def __init__(
@@ -55,15 +56,15 @@ class DenoisingMLP(nn.Module):
         num_blocks: int = 3,
         step_embed_dim: int = 64,
         dropout: float = 0.0,
+        output_dim: int | None = None,
     ) -> None:
         super().__init__()
-        size = input_dim * chunk_steps
         self.step_encoder = step_encoder(step_embed_dim, hidden_dim)
         self.condition = nn.Linear(global_cond_dim, hidden_dim) if global_cond_dim else None
-        self.enter = nn.Linear(size, hidden_dim)
+        self.enter = nn.Linear(input_dim * chunk_steps, hidden_dim)
         self.blocks = nn.ModuleList(ResidualBlock(hidden_dim, dropout) for _ in range(num_blocks))
         self.norm = nn.LayerNorm(hidden_dim)
-        self.leave = nn.Linear(hidden_dim, size)
+        self.leave = nn.Linear(hidden_dim, (output_dim or input_dim) * chunk_steps)
 
     def forward(
         self, sample: Tensor, timestep: Tensor | float, global_cond: Tensor | None = None
@@ -77,7 +78,7 @@ class DenoisingMLP(nn.Module):
             global_cond: (B, D) features of the observation.
 
         Returns:
-            (B, T, A).
+            (B, T, output_dim).
         """
         of_step = self.step_encoder(steps_like(timestep, sample))
         return self.denoise(sample, self._with_obs(of_step, global_cond))
@@ -94,8 +95,8 @@ class DenoisingMLP(nn.Module):
         return of_step if self.condition is None else of_step + self.condition(global_cond)
 
     def denoise(self, sample: Tensor, condition: Tensor) -> Tensor:
-        """Predict, ``(B, T, A) -> (B, T, A)``, from a condition of :meth:`conditions`."""
+        """Predict, ``(B, T, A) -> (B, T, output_dim)``, from a condition of :meth:`conditions`."""
         x = self.enter(sample.flatten(1)) + condition
         for block in self.blocks:
             x = block(x)
-        return cast(Tensor, self.leave(self.norm(x)).view_as(sample))
+        return cast(Tensor, self.leave(self.norm(x)).unflatten(1, (sample.shape[1], -1)))

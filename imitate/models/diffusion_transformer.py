@@ -19,7 +19,7 @@ class DiffusionTransformer(nn.Module):
     """Predicts a chunk from a noisy one, the diffusion step and the observations.
 
     Args:
-        input_dim: A, size of an action.
+        input_dim: A, numbers of a noisy action.
         chunk_steps: T, at most.
         cond_dim: D, features of one observation step.
         obs_steps: observation steps.
@@ -31,6 +31,7 @@ class DiffusionTransformer(nn.Module):
         causal_attn: an action token sees itself and those before it, and of the observations those up to its own
             step; or else everything.
         n_cond_layers: layers over the memory's tokens; with 0 an MLP on each alone.
+        output_dim: numbers of a predicted action; A if left out.
     """
 
     causal: Tensor | None
@@ -50,6 +51,7 @@ class DiffusionTransformer(nn.Module):
         p_drop_attn: float = 0.3,
         causal_attn: bool = True,
         n_cond_layers: int = 0,
+        output_dim: int | None = None,
     ) -> None:
         super().__init__()
         head_dim(n_emb, n_head)  # refuses what does not divide
@@ -89,7 +91,7 @@ class DiffusionTransformer(nn.Module):
         )
         self.decoder = nn.TransformerDecoder(layer, n_layer)
         self.ln_f = nn.LayerNorm(n_emb)
-        self.head = nn.Linear(n_emb, input_dim)
+        self.head = nn.Linear(n_emb, output_dim or input_dim)
         hidden = hidden_memory = None
         if causal_attn:
             action = torch.arange(chunk_steps).unsqueeze(1)
@@ -109,7 +111,7 @@ class DiffusionTransformer(nn.Module):
             cond: (B, obs_steps, D) features of the observations.
 
         Returns:
-            (B, T, A).
+            (B, T, output_dim).
         """
         step = self.time_emb(steps_like(timestep, sample)).unsqueeze(1)
         memory = torch.cat((step, self.cond_obs_emb(cond)), dim=1)

@@ -124,7 +124,7 @@ class ConditionalUnet1D(nn.Module):
     """Denoiser of action chunks: convolutions over time, conditioned on the step and the observation.
 
     Args:
-        input_dim: A, size of an action.
+        input_dim: A, numbers of a noisy action.
         global_cond_dim: D, features of the observation; 0 for none.
         diffusion_step_embed_dim: features of the embedding of the step.
         down_dims: channels of each level; each level but the last halves the time axis.
@@ -132,6 +132,7 @@ class ConditionalUnet1D(nn.Module):
         n_groups: groups of each GroupNorm; has to divide each of ``down_dims``. The last block has
             always 8, as in the original.
         cond_predict_scale: the condition scales and shifts channels; or else only shifts.
+        output_dim: numbers of a predicted action; A if left out.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class ConditionalUnet1D(nn.Module):
         kernel_size: int = 5,
         n_groups: int = 8,
         cond_predict_scale: bool = True,
+        output_dim: int | None = None,
     ) -> None:
         super().__init__()
         _check_sizes(down_dims, kernel_size, n_groups)
@@ -182,7 +184,8 @@ class ConditionalUnet1D(nn.Module):
             for i in reversed(range(1, self.num_levels))
         )
         self.final_conv = nn.Sequential(
-            ConvBlock(dims[1], dims[1], kernel_size, 8), Conv1d(dims[1], input_dim, 1)
+            ConvBlock(dims[1], dims[1], kernel_size, 8),
+            Conv1d(dims[1], output_dim or input_dim, 1),
         )
 
     def check_horizon(self, steps: int) -> None:
@@ -205,7 +208,7 @@ class ConditionalUnet1D(nn.Module):
             global_cond: (B, D) features of the observation.
 
         Returns:
-            (B, T, A).
+            (B, T, output_dim).
         """
         features = self.diffusion_step_encoder(steps_like(timestep, sample))
         if global_cond is not None:
@@ -235,7 +238,7 @@ class ConditionalUnet1D(nn.Module):
         return {t: list(films) for t, *films in zip(timesteps, *per_block, strict=True)}
 
     def denoise(self, sample: Tensor, condition: Condition) -> Tensor:
-        """Predict, ``(B, T, A) -> (B, T, A)``, from a condition of :meth:`conditions`."""
+        """Predict, ``(B, T, A) -> (B, T, output_dim)``, from a condition of :meth:`conditions`."""
         self.check_horizon(sample.shape[1])
         films = iter(condition)
         x = sample.transpose(1, 2).unsqueeze(2)

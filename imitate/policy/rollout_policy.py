@@ -15,8 +15,9 @@ from imitate.algo.algo import Algo
 from imitate.algo.policy_state import PolicyState, remembered, rows_of
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import UserError
-from imitate.functional.realtime import Jacobian, Prefix, prefix_weights
+from imitate.functional.realtime import Guidance
 from imitate.models.observation import ObservationEncoder
+from imitate.policy.agreement import agreeing_chunk
 from imitate.policy.finite import refuse_action, refuse_not_finite
 
 
@@ -155,13 +156,18 @@ class RolloutPolicy:
         """Number of observations that a prediction sees: the newest one and those of the control steps before it."""
         return self.algo.frame_stack
 
+    @property
+    def max_prefix(self) -> int:
+        """Planned actions that a prediction can be given (``prefix`` of :meth:`predict_chunk`); 0: not trained so."""
+        return getattr(self.algo, "max_prefix", 0)
+
     @torch.no_grad()  # not inference mode: guidance may need gradients
     def predict_chunk(
         self,
         history: Sequence[Mapping[str, ArrayLike]],
         planned: ArrayLike | None = None,
         delay: int = 0,
-        guidance: Jacobian = "identity",
+        guidance: Guidance = "identity",
     ) -> NDArray[np.float64]:
         """Predict the actions from an observation on, without regard to an earlier plan.
 
@@ -172,16 +178,19 @@ class RolloutPolicy:
                 an episode's beginning.
             planned: (n, A) actions that are executed from the newest observation on until the prediction is there, and
                 would be afterwards. A flow or diffusion policy then predicts a chunk that agrees with them: real-time
-                chunking, see :mod:`imitate.functional.realtime`.
+                chunking.
             delay: how many of them will be executed before the prediction is there.
-            guidance: its Jacobian, ``identity`` or ``vjp``.
+            guidance: ``identity`` or ``vjp``: towards all of them, with this Jacobian, see
+                :mod:`imitate.functional.realtime`. ``prefix``: the chunk begins with the first ``delay`` of them,
+                :attr:`max_prefix` at most, see :mod:`imitate.functional.prefix`.
 
         Returns:
             (K, A) in the units of the data, within the limits; K is 1 for a policy that plans a single action.
 
         Raises:
             UserError: the policy has goals, or its memory is more than stacked frames, so that a history does not
-                stand for it; an observation does not fit; or ``planned`` is given and the policy cannot be guided.
+                stand for it; an observation does not fit; or ``planned`` is given and the policy cannot be guided, or
+                is not trained for ``prefix``.
         """
         algo = self.algo
         if self.goal_keys:
@@ -202,7 +211,7 @@ class RolloutPolicy:
             seen, kept = remembered(obs, state, algo.frame_stack)
             before, state = state, {**state, **kept}
         if planned is not None:
-            normalized = self._guided(algo, obs, seen, np.asarray(planned), delay, guidance)
+            normalized = agreeing_chunk(algo, obs, seen, np.asarray(planned), delay, guidance)
         else:
             step = algo.act(obs, before)
             normalized = step.extras.get("chunk", step.action[:, None])
@@ -210,29 +219,6 @@ class RolloutPolicy:
         refuse_action(chunk)
         clipped: NDArray[np.float64] = self._clipped(chunk)[0]
         return clipped
-
-    @staticmethod
-    def _guided(
-        algo: Algo,
-        obs: dict[str, Tensor],
-        seen: dict[str, Tensor],
-        planned: NDArray[np.float64],
-        delay: int,
-        guidance: Jacobian,
-    ) -> Tensor:
-        """A normalized chunk (1, K, A) that agrees with planned actions (n, A)."""
-        predict = getattr(algo, "predict_chunk", None)
-        if predict is None or algo.execution is None:
-            raise UserError(
-                f"{algo.global_config.algo_name} predicts no chunks that could be guided"
-            )
-        size = algo.execution.size
-        wanted = torch.as_tensor(planned[:size], dtype=torch.float32, device=algo.device)[None]
-        actions = algo.preprocess.normalize_actions(wanted, obs)
-        end = actions.shape[1]
-        weights = prefix_weights(min(delay, end), end, end, device=algo.device)
-        chunk: Tensor = predict(seen, prefix=Prefix(actions, weights, guidance))
-        return chunk
 
     @property
     def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -50,7 +50,7 @@ class Recorder(torch.nn.Module):
     def condition(self, obs, goal=None):
         return self.encoder(obs, goal)
 
-    def forward(self, noisy, step, condition):
+    def forward(self, noisy, step, condition, given=None):
         self.asked.append((noisy, step))
         return torch.full_like(noisy, self.answer)
 
@@ -108,7 +108,7 @@ def test_a_perfect_network_gives_back_the_chunk():
 
 
 class Answers(Recorder):
-    def for_steps(self, steps, condition):
+    def for_steps(self, steps, condition, given=None):
         return lambda noisy, step: self(noisy, step, condition)
 
 

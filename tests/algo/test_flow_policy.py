@@ -36,11 +36,11 @@ class StandIn(torch.nn.Module):
     def condition(self, obs, goal=None):
         return self.encoder(obs, goal)
 
-    def for_steps(self, steps, condition):
+    def for_steps(self, steps, condition, given=None):
         self.announced = steps
         return lambda noisy, step: self(noisy, step, condition)
 
-    def forward(self, noisy, step, condition):
+    def forward(self, noisy, step, condition, given=None):
         self.asked.append((noisy, step))
         return self.answer(noisy, step)
 

@@ -108,6 +108,18 @@ def test_run_through_a_server(served, tmp_path):
     assert "answers to 1 clients" in process.stderr.read()
 
 
+def test_a_join_that_the_policy_is_not_trained_for_is_refused(served, checkpoint, tmp_path):
+    for policy in (checkpoint, served[1]["url"]):
+        done = imitate(
+            "run", policy, "--robot", "sim", "--env", "Pendulum-v1", "--rate-hz", 20, "--async",
+            "--join", "prefix", cwd=tmp_path, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert "not trained to be given planned actions" in line
+        assert "algo.prefix.max_delay" in line
+
+
 def test_run_in_the_background_through_a_server(served, tmp_path):
     _, told = served
     assert told["schema"]["history"] == 1

@@ -230,6 +230,33 @@ def test_a_guided_chunk_begins_as_planned(name, guidance):
     assert np.isfinite(guided).all()
 
 
+@pytest.mark.parametrize("name", ["flow_policy/flow_policy", "diffusion_policy/diffusion_policy"])
+def test_a_chunk_begins_with_the_actions_that_it_is_given(name):
+    policy = policy_of(name, **{"algo.prefix.max_delay": 3})
+    history = observations(policy, 2)
+    planned = np.linspace(-0.5, 0.5, 28).reshape(4, 7)
+    chunk = policy.predict_chunk(history, planned, delay=2, guidance="prefix")
+    np.testing.assert_allclose(chunk[:2], planned[:2], atol=1e-6)
+    assert np.abs(chunk[2] - planned[2]).max() > 1e-3, "no more than those"
+    with pytest.warns(
+        UserWarning, match=r"longer than the 3 control steps of algo.prefix.max_delay"
+    ):
+        chunk = policy.predict_chunk(history, planned, delay=4, guidance="prefix")
+    np.testing.assert_allclose(chunk[:3], planned[:3], atol=1e-6)
+
+
+def test_a_policy_that_is_given_no_actions_says_so():
+    from imitate.errors import UserError
+
+    policy, planned = policy_of("flow_policy/flow_policy"), np.zeros((4, 7))
+    with pytest.raises(UserError, match=r"flow_policy is not trained .* algo.prefix.max_delay"):
+        policy.predict_chunk(observations(policy, 1), planned, delay=1, guidance="prefix")
+    with pytest.raises(UserError, match="unknown 'prefx'.*prefix"):
+        policy.predict_chunk(observations(policy, 1), planned, delay=1, guidance="prefx")
+    with pytest.raises(UserError, match=r"algo.prefix.max_delay, or take .*rtc"):
+        AsynchronousPolicy(policy, 20.0, join="replace", guidance="prefix")
+
+
 def test_what_cannot_be_guided_says_so():
     from imitate.errors import UserError
 

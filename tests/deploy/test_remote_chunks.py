@@ -65,9 +65,9 @@ def test_a_chunk_through_the_wire_is_that_of_the_policy(name, server_of):
         assert remote.timing["infer_ms"] > 0
 
 
-@pytest.mark.parametrize("guidance", ["identity", "vjp"])
+@pytest.mark.parametrize("guidance", ["identity", "vjp", "prefix"])
 def test_what_is_planned_guides_through_the_wire(guidance, server_of):
-    policy, twin = policy_of(FLOW), policy_of(FLOW)
+    policy, twin = (policy_of(FLOW, **{"algo.prefix.max_delay": 3}) for _ in range(2))
     history, planned = observations(policy, 2), np.full((4, 7), 0.4)
     with RemotePolicy(server_of(ServedPolicy(policy)).url, timeout_s=10) as remote:
         torch.manual_seed(3)
@@ -75,6 +75,7 @@ def test_what_is_planned_guides_through_the_wire(guidance, server_of):
         torch.manual_seed(3)
         got = remote.predict_chunk(history, planned, delay=2, guidance=guidance)
         np.testing.assert_allclose(got, expected, atol=1e-5)
+        assert remote.max_prefix == 3
         free = twin.predict_chunk(history)
         assert np.abs(got - free).max() > 1e-3
         with pytest.raises(UserError, match="unknown 'magic'"):

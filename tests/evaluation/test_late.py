@@ -95,9 +95,41 @@ def test_a_robosuite_gripper_keeps_its_command_while_the_robot_rests():
     assert acted(late, 8)[6:] == [4, 4]
 
 
-@pytest.mark.parametrize("inference", ["sync", "async", "rtc", "rtc-vjp"])
+def test_a_prediction_is_given_what_is_executed_meanwhile():
+    policy = Clock()
+    policy.max_prefix = 2
+    acted(LatePolicy(policy, Lateness(100.0, "prefix"), META), 8)
+    (_, first, *_), (_, planned, delay, guidance) = policy.asked[:2]
+    assert first is None
+    assert (planned[:2, 0].tolist(), delay, guidance) == ([5, 6], 2, "prefix")
+
+
+def test_a_policy_that_is_not_trained_for_the_delay_is_refused():
+    with pytest.raises(UserError, match=r"flow_policy is not trained .* algo.prefix.max_delay"):
+        LatePolicy(policy_of("flow_policy/flow_policy"), Lateness(100.0, "prefix"), META)
+    with pytest.raises(UserError, match="act is not trained .* flow_policy and diffusion_policy"):
+        LatePolicy(policy_of("act/act"), Lateness(100.0, "prefix"), META)
+    trained = policy_of("flow_policy/flow_policy", **{"algo.prefix.max_delay": 2})
+    LatePolicy(trained, Lateness(100.0, "prefix"), META)
+    with pytest.raises(UserError, match="delay of 3 control steps .*max_delay 2"):
+        LatePolicy(trained, Lateness(101.0, "prefix"), META)
+
+
+def test_the_number_of_executed_actions_can_be_chosen():
+    policy = Clock()
+    acted(LatePolicy(policy, Lateness(0.0, execute=3), META), 7)
+    assert [step for step, *_ in policy.asked] == [1, 4, 7]
+
+
+def test_chunks_are_counted():
+    late = LatePolicy(Clock(), Lateness(100.0, "async"), META)
+    acted(late, 9)
+    assert (late.counts.accepted, late.counts.empty) == (2, 2)
+
+
+@pytest.mark.parametrize("inference", ["sync", "async", "rtc", "rtc-vjp", "prefix"])
 def test_a_flow_policy_acts_late(inference):
-    policy = policy_of("flow_policy/flow_policy")
+    policy = policy_of("flow_policy/flow_policy", **{"algo.prefix.max_delay": 3})
     late = LatePolicy(policy, Lateness(100.0, inference), META)
     actions = np.array([late(ob) for ob in observations(policy, 20)])
     assert actions.shape == (20, 7)

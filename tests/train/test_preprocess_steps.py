@@ -322,6 +322,17 @@ def test_policies_learn_relative_actions(data, tmp_path, name):
         assert np.isfinite(policy({"pos": pos + step, "grip": np.ones(1)})).all()
 
 
+def test_given_actions_are_relative_to_the_newest_observation(data, tmp_path):
+    tree = config(data, [RELATIVE], **chunks(2, size=4, execute=2)).to_dict()
+    section = {**SMALL["diffusion_policy"], "prefix": {"max_delay": 2}}
+    tree |= {"algo_name": "diffusion_policy", "algo": section}
+    policy, _ = trained(load_config(tree), tmp_path)
+    history = [{"pos": np.full(3, place), "grip": np.ones(1)} for place in (4.0, 5.0)]
+    planned = np.array([[5.1, 5.2, 5.3, 0.5], [5.4, 5.1, 5.2, -0.5]])
+    chunk = policy.predict_chunk(history, planned, delay=2, guidance="prefix")
+    np.testing.assert_allclose(chunk[:2], planned, atol=1e-5)
+
+
 SMALL = {
     "bc": {"actor_layer_dims": [16], "chunk": {"enabled": True, "size": 4, "execute": 2}},
     "act": {

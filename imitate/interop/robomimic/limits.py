@@ -89,6 +89,8 @@ def _of_diffusion(algo: Algo, section: Any) -> Iterator[str]:
         yield f"algo.unet.{different[0]} is {section.unet[different[0]]}: it always builds {UNET[different[0]]}"
     if section.horizon.temporal_ensemble is not None or section.horizon.latency:
         yield "algo.horizon.temporal_ensemble and latency"
+    if section.prefix.max_delay:
+        yield "algo.prefix.max_delay: its chunks are not given planned actions"
     if algo.goal_shapes:
         yield "observation.modalities.goal: its diffusion_policy sees no goal"
     if section.ddim.enabled and section.ddim.prediction_type == "sample":
