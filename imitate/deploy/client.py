@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from imitate.deploy.handshake import RefusedError, connected
 from imitate.deploy.schema import HEADER, PROTOCOL, Schema
-from imitate.deploy.transport import Channel, ClosedError, RefusedError, connected
+from imitate.deploy.transport import Channel, ClosedError
 from imitate.deploy.wire import MAX_MESSAGE, Jpeg, WireError, decode, encode
 from imitate.errors import NotFiniteError, UserError
 
@@ -374,7 +375,7 @@ class RemotePolicy:
         return self._chunk.copy()
 
 
-def _bytes(data: str | bytes) -> bytes:
+def _bytes(data: str | memoryview) -> memoryview:
     if isinstance(data, str):
         raise WireError("a text frame is no schema")
     return data

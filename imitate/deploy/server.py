@@ -15,6 +15,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+from imitate.deploy.handshake import Handshake
 from imitate.deploy.schema import HEADER
 from imitate.deploy.session import (
     Ask,
@@ -26,7 +27,7 @@ from imitate.deploy.session import (
     Statistics,
     one_line,
 )
-from imitate.deploy.transport import Channel, ClosedError, Handshake
+from imitate.deploy.transport import Channel, ClosedError
 from imitate.deploy.wire import MAX_MESSAGE, WireError, decode, encode
 from imitate.errors import UserError
 
@@ -214,11 +215,11 @@ class PolicyServer:
         """All messages that wait, at least one."""
         messages = [self._decoded(self._awaited(channel))]
         with suppress(TimeoutError):
-            while True:
+            while not channel.emptied:
                 messages.append(self._decoded(channel.recv(0.0)))
         return messages
 
-    def _awaited(self, channel: Channel) -> bytes | str:
+    def _awaited(self, channel: Channel) -> memoryview | str:
         """The next message; a client that gives no sign of life meanwhile is asked for one."""
         waited = 0.0
         while True:
@@ -231,7 +232,7 @@ class PolicyServer:
                     raise
                 channel.ping(_SEND_S)
 
-    def _decoded(self, data: str | bytes) -> dict[str, Any]:
+    def _decoded(self, data: str | memoryview) -> dict[str, Any]:
         if isinstance(data, str):
             raise WireError("a text frame is no message")
         message = decode(data, self._max_bytes)

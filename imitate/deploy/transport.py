@@ -1,33 +1,39 @@
 """WebSocket connections that block, with a deadline on everything and without threads of their own.
 
-The protocol (handshake, frames, masks, pings, closing) is that of the library ``websockets``; here it meets a socket.
-A message is read and answered in the thread that asked for it, which halves the round trip of the library's own
-connections, whose reading thread has to wake the asking one.
+A message is read and answered in the thread that asked for it: no other thread has to be woken. Data are copied once in
+each direction: what is sent goes to the socket from where it lies, what is received comes into a buffer that is kept.
+Connections are made in :mod:`imitate.deploy.handshake`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
+import struct
 import time
-from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
-from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidURI
-from websockets.frames import Frame, Opcode
-from websockets.http11 import Request, Response
-from websockets.protocol import Protocol, State
-from websockets.server import ServerProtocol
-from websockets.uri import parse_uri
+from imitate.deploy.frames import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    LONGEST_HEADER,
+    NO_MASK,
+    PING,
+    PONG,
+    TEXT,
+    Buffer,
+    FrameError,
+    Header,
+    header_of,
+    masked,
+    read_header,
+)
 
-from imitate.errors import UserError
-
-_READ = 2**20
 _BUFFER = 2**21
-_LARGE = 2**14
+_FIRST_BUFFER = 2**16
 _CLOSE_S = 0.5
 
 
@@ -35,240 +41,281 @@ class ClosedError(ConnectionError):
     """The connection has ended; the message says by whom and why."""
 
 
-class RefusedError(ConnectionError):
-    """The server answered the handshake with an HTTP status.
-
-    Attributes:
-        status: the HTTP status.
-    """
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"refused with status {status}")
-        self.status = status
-
-
-class Channel:
-    """One connection. Each method belongs to one thread at a time.
+class Stream:
+    """A connected socket whose every call has a deadline.
 
     Args:
         sock: connected, TLS done.
-        protocol: of the library, before the handshake.
     """
 
-    def __init__(self, sock: socket.socket, protocol: Protocol) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, buffer, _BUFFER)
-        self._socket, self._protocol = sock, protocol
-        self._events: deque[Any] = deque()
+        sock.settimeout(0.0)
+        self._socket, self.tls = sock, isinstance(sock, ssl.SSLSocket)
+        self._reading, self._writing = select.poll(), select.poll()
+        self._reading.register(sock, select.POLLIN)
+        self._writing.register(sock, select.POLLOUT)
+
+    def read(self, into: memoryview, deadline: float, wait: bool = True) -> int:
+        """Read what there is, at least a byte.
+
+        Args:
+            into: filled from its beginning.
+            deadline: of ``time.monotonic()``.
+            wait: False where data are likely to be there already.
+
+        Returns:
+            Bytes that were read.
+
+        Raises:
+            TimeoutError: nothing came in time.
+            ClosedError: the connection has ended.
+        """
+        try:
+            if wait and not self.tls:  # of TLS, data may be here that the socket does not show
+                self._await(self._reading, deadline)
+            count = self._patient(lambda: self._socket.recv_into(into), self._reading, deadline)
+        except TimeoutError:
+            raise TimeoutError("nothing was received in time") from None
+        except (OSError, ValueError) as error:
+            raise ClosedError(f"the connection was lost ({type(error).__name__})") from error
+        if not count:
+            raise ClosedError("the connection was lost")
+        return count
+
+    def write(self, parts: list[Buffer], deadline: float) -> None:
+        """Send buffers one behind the other.
+
+        Raises:
+            TimeoutError: the other side did not read in time; part of the data may have been sent.
+            ClosedError: the connection has ended.
+        """
+        views = [memoryview(part) for part in parts if len(part)]
+        try:
+            while views:
+                count = self._patient(lambda: self._send(views), self._writing, deadline)
+                while views and count >= len(views[0]):
+                    count -= len(views.pop(0))
+                if count:
+                    views[0] = views[0][count:]
+        except TimeoutError:
+            raise TimeoutError("the other side does not read") from None
+        except (OSError, ValueError) as error:
+            raise ClosedError(f"the connection was lost ({type(error).__name__})") from error
+
+    def _send(self, views: list[memoryview]) -> int:
+        return self._socket.send(views[0]) if self.tls else self._socket.sendmsg(views)
+
+    def _patient(self, call: Callable[[], int], ready: select.poll, deadline: float) -> int:
+        """What ``call`` returns, as soon as the socket lets it."""
+        while (count := self._attempt(call, ready, deadline)) is None:
+            pass
+        return count
+
+    def _attempt(self, call: Callable[[], int], ready: select.poll, deadline: float) -> int | None:
+        """What ``call`` returns; None where it had to be waited for."""
+        try:
+            return call()
+        except ssl.SSLWantReadError:
+            ready = self._reading
+        except ssl.SSLWantWriteError:
+            ready = self._writing
+        except BlockingIOError:
+            pass
+        self._await(ready, deadline)
+        return None
+
+    def _await(self, ready: select.poll, deadline: float) -> None:
+        if self._socket.fileno() < 0:
+            raise ClosedError("the connection was ended here")
+        if not ready.poll(1e3 * max(deadline - time.monotonic(), 0.0)):
+            raise TimeoutError
+
+    def end_writing(self) -> None:
+        """Tell the other side that nothing follows."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def abort(self) -> None:
+        """End the connection at once; from any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+class Channel:
+    """One WebSocket connection. Each method but :meth:`abort` belongs to one thread at a time.
+
+    Args:
+        stream: connected, the handshake done.
+        max_bytes: of one message that is read.
+        mask: the key of frames that are sent, by a client; None for a server, whose frames are not masked.
+        data: received behind the handshake.
+    """
+
+    def __init__(
+        self, stream: Stream, max_bytes: int, mask: bytes | None = None, data: bytes = b""
+    ) -> None:
+        self._stream, self._max_bytes, self._mask = stream, max_bytes, mask
+        self._buffer = bytearray(max(_FIRST_BUFFER, len(data)))
+        self._buffer[: len(data)] = data
+        self._start, self._end = 0, len(data)
         self._parts: list[bytes] = []
-        self._text = False
+        self._kind = BINARY
+        self._emptied = False
+        self._ended: str | None = None
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def send(self, data: bytes | str, timeout_s: float) -> None:
+    def send(self, data: Buffer | str, timeout_s: float) -> None:
         """Send one message.
 
         Raises:
             TimeoutError: the other side did not read it in time; the connection is then of no more use.
             ClosedError: the connection has ended.
         """
-        if self._protocol.state is not State.OPEN:
-            raise ClosedError(self._reason())
-        if isinstance(data, str):
-            self._protocol.send_text(data.encode())
-        else:
-            self._protocol.send_binary(data)
-        self.flush(timeout_s)
+        if self._ended is not None:
+            raise ClosedError(self._ended)
+        text = isinstance(data, str)
+        body: Buffer = data.encode() if isinstance(data, str) else data
+        self._write(TEXT if text else BINARY, body, timeout_s)
 
-    def recv(self, timeout_s: float) -> bytes | str:
-        """The next message.
+    def recv(self, timeout_s: float) -> memoryview | str:
+        """The next message; its bytes are valid until the next call.
 
         Raises:
             TimeoutError: none came in time.
             ClosedError: the connection has ended, or the message is larger than allowed.
         """
+        if self._ended is not None:
+            raise ClosedError(self._ended)
         deadline = time.monotonic() + timeout_s
         while True:
-            while self._events:
-                message = self._message(self._events.popleft())
-                if message is not None:
-                    return message
-            self._read(deadline)
+            try:
+                header, data = self._frame(deadline)
+                message = self._message(header, data)
+            except FrameError as error:
+                self.close(1002, str(error))
+                raise ClosedError(str(error)) from error
+            if message is not None:
+                return message
+
+    @property
+    def emptied(self) -> bool:
+        """True where nothing more had been received when the last message was read."""
+        return self._emptied and self._start == self._end
 
     def ping(self, timeout_s: float) -> None:
         """Ask for a sign of life, which :meth:`recv` reads."""
-        self._protocol.send_ping(b"")
-        self.flush(timeout_s)
+        self._write(PING, b"", timeout_s)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """End the connection, politely where the other side still reads."""
-        with contextlib.suppress(OSError, ClosedError):
-            if self._protocol.state is State.OPEN:
-                self._protocol.send_close(code, reason)
-                self.flush(_CLOSE_S)
+        if self._ended is None:
+            with contextlib.suppress(OSError):
+                self._write(CLOSE, struct.pack("!H", code) + reason.encode()[:120], _CLOSE_S)
+                self._ended = f"the connection was ended: {reason or code}"
+                self._stream.end_writing()
                 # What the other side has sent is read to its end, or it would see a reset and not the reason.
-                deadline = time.monotonic() + _CLOSE_S
+                deadline, into = time.monotonic() + _CLOSE_S, memoryview(bytearray(_FIRST_BUFFER))
                 while True:
-                    self._read(deadline)
+                    self._stream.read(into, deadline)
         self.abort()
 
     def abort(self) -> None:
-        """End the connection at once."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        """End the connection at once; from any thread."""
+        self._ended = self._ended or "the connection was ended here"
+        self._stream.abort()
 
-    # ---- protocol --------------------------------------------------------------------------------
+    # ---- frames ----------------------------------------------------------------------------------
 
-    def next_event(self, deadline: float) -> Any:
-        """The next event of the handshake: a request or a response."""
-        while not self._events:
-            self._read(deadline)
-        return self._events.popleft()
-
-    def _message(self, frame: Frame) -> bytes | str | None:
-        """The whole message that a frame ends; None where it ends none."""
-        if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
-            self._text, self._parts = frame.opcode is Opcode.TEXT, []
-        elif frame.opcode is not Opcode.CONT:
-            return None
-        self._parts.append(bytes(frame.data))
-        if not frame.fin:
-            return None
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts = []
-        return data.decode("utf-8", "replace") if self._text else data
-
-    def _read(self, deadline: float) -> None:
-        """Wait for data and let the protocol take it."""
+    def _write(self, opcode: int, body: Buffer, timeout_s: float) -> None:
+        if self._mask is not None and self._mask != NO_MASK:
+            body = masked(body, self._mask)
+        head = header_of(opcode, len(body), self._mask)
         try:
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.0))
-            data = self._socket.recv(_READ)
-            if len(data) >= _LARGE:
-                data = self._with_more(data)
-        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
-            raise TimeoutError("nothing was received in time") from None
-        except (OSError, ValueError) as error:
-            raise ClosedError(f"the connection was lost ({type(error).__name__})") from error
-        if data:
-            self._protocol.receive_data(data)
-        else:
-            self._protocol.receive_eof()
-        self.flush(_CLOSE_S)
-        self._events.extend(self._protocol.events_received())
-        ended = self._protocol.state in (State.CLOSING, State.CLOSED)
-        if not data or (ended and not self._events):
-            raise ClosedError(self._reason())
+            self._stream.write([head, body], time.monotonic() + timeout_s)
+        except OSError as error:
+            self._ended = str(error)
+            raise
 
-    def _with_more(self, data: bytes) -> bytes:
-        """Data of a large message together with what has arrived since: the protocol's parser likes large pieces."""
-        parts = [data]
-        self._socket.settimeout(0.0)
-        with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
-            while len(parts[-1]) > 0:
-                parts.append(self._socket.recv(_READ))
-        return b"".join(parts)
+    def _frame(self, deadline: float) -> tuple[Header, memoryview]:
+        """The next frame; its data are valid until the next call."""
+        while True:
+            header = read_header(memoryview(self._buffer)[self._start : self._end])
+            if header is not None:
+                self._check(header)
+                stop = self._start + header.size + header.length
+                if self._end >= stop:
+                    break
+                self._make_room(header.size + header.length)
+            else:
+                self._make_room(LONGEST_HEADER)
+            self._fill(deadline)
+        data = memoryview(self._buffer)[self._start + header.size : stop]
+        self._start = stop
+        if header.mask is not None and header.mask != NO_MASK:
+            data = masked(data, header.mask)
+        return header, data
 
-    def flush(self, timeout_s: float) -> None:
-        """Send what the protocol wants to send."""
-        for data in self._protocol.data_to_send():
-            try:
-                if not data:
-                    self._socket.shutdown(socket.SHUT_WR)
-                    continue
-                self._socket.settimeout(timeout_s)
-                self._socket.sendall(data)
-            except TimeoutError:
-                raise TimeoutError("the other side does not read") from None
-            except (OSError, ValueError) as error:
-                raise ClosedError(f"the connection was lost ({type(error).__name__})") from error
+    def _check(self, header: Header) -> None:
+        """Refuse a frame before its data are read."""
+        if (header.mask is None) is (self._mask is None):
+            raise FrameError("a frame of a client without a mask, or of a server with one")
+        if header.length + sum(map(len, self._parts)) > self._max_bytes:
+            self.close(1009, "the message is too large")
+            raise ClosedError(f"a message is larger than {self._max_bytes} bytes")
 
-    def _reason(self) -> str:
-        closed = self._protocol.close_rcvd or self._protocol.close_sent
-        if closed is None:
-            return "the connection was lost"
-        return f"the connection was ended: {closed.reason or closed.code}"
+    def _make_room(self, size: int) -> None:
+        """Let ``size`` bytes from the beginning of the frame fit into the buffer."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        if self._start + size <= len(self._buffer):
+            return
+        # Data that were given away stay in the former buffer.
+        kept = self._buffer[self._start : self._end]
+        self._buffer = bytearray(max(size, len(self._buffer)))
+        self._buffer[: len(kept)] = kept
+        self._start, self._end = 0, len(kept)
 
+    def _fill(self, deadline: float) -> None:
+        """Read more of the frame."""
+        room = memoryview(self._buffer)[self._end :]
+        try:
+            count = self._stream.read(room, deadline, wait=self._start == self._end)
+        except ClosedError as error:
+            self._ended = str(error)
+            raise
+        self._end += count
+        # Of TLS, a read gives one record, and more may be there.
+        self._emptied = not self._stream.tls and count < len(room)
 
-def connected(
-    url: str,
-    timeout_s: float,
-    max_bytes: int,
-    headers: Mapping[str, str],
-    tls: ssl.SSLContext | None = None,
-) -> Channel:
-    """A connection to a server.
+    def _message(self, header: Header, data: memoryview) -> memoryview | str | None:
+        """The whole message that a frame ends; None where it ends none."""
+        if header.opcode == CLOSE:
+            self._answer_close(data)
+        if header.opcode == PING:
+            self._write(PONG, bytes(data), _CLOSE_S)
+        if header.opcode > BINARY:
+            return None
+        if (header.opcode == CONTINUATION) is not bool(self._parts):
+            raise FrameError("a frame that continues nothing, or a message within another")
+        if header.opcode != CONTINUATION:
+            self._kind = header.opcode
+        if self._parts or not header.final:
+            self._parts.append(bytes(data))
+            if not header.final:
+                return None
+            data, self._parts = memoryview(b"".join(self._parts)), []
+        return str(data, "utf-8", "replace") if self._kind == TEXT else data
 
-    Args:
-        url: ``ws://host:port`` or ``wss://host:port``.
-        timeout_s: for everything together.
-        max_bytes: of one message.
-        headers: of the handshake.
-        tls: context for ``wss``; the usual certificates by default.
-
-    Raises:
-        UserError: the URL is malformed.
-        RefusedError: the server answered with another status than it should.
-        OSError: it was not reached; TimeoutError: not in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    try:
-        uri = parse_uri(url)
-    except (InvalidURI, ValueError) as error:
-        raise UserError(
-            f"'{url}' is no address of a policy server: wanted ws://host:port or wss://host:port"
-        ) from error
-    sock = socket.create_connection((uri.host, uri.port), timeout=timeout_s)
-    try:
-        if uri.secure:
-            sock = (tls or ssl.create_default_context()).wrap_socket(sock, server_hostname=uri.host)
-        protocol = ClientProtocol(uri, max_size=max_bytes)
-        channel = Channel(sock, protocol)
-        request = protocol.connect()
-        for name, value in headers.items():
-            request.headers[name] = value
-        protocol.send_request(request)
-        channel.flush(timeout_s)
-        response = channel.next_event(deadline)
-        if isinstance(response, Response) and response.status_code != 101:
-            raise RefusedError(response.status_code)
-        if protocol.handshake_exc is not None:
-            raise ClosedError(str(protocol.handshake_exc))
-    except BaseException:
-        sock.close()
-        raise
-    return channel
-
-
-class Handshake:
-    """The server's side of a new connection, before it is admitted.
-
-    Args:
-        sock: accepted.
-        timeout_s: until the request has to be there.
-        max_bytes: of one message.
-    """
-
-    def __init__(self, sock: socket.socket, timeout_s: float, max_bytes: int) -> None:
-        self._protocol = ServerProtocol(max_size=max_bytes)
-        self.channel = Channel(sock, self._protocol)
-        self._timeout_s = timeout_s
-        event = self.channel.next_event(time.monotonic() + timeout_s)
-        if not isinstance(event, Request):
-            raise ClosedError("no request")
-        self.request: Request = event
-
-    def accept(self) -> Channel | None:
-        """Admit the client; None where its request was no WebSocket handshake."""
-        response = self._protocol.accept(self.request)
-        self._protocol.send_response(response)
-        self.channel.flush(self._timeout_s)
-        return self.channel if response.status_code == 101 else None
-
-    def answer(self, status: int, text: str) -> None:
-        """Answer with a status and a line of text, and end the connection."""
-        self._protocol.send_response(self._protocol.reject(status, text))
+    def _answer_close(self, data: memoryview) -> None:
+        """Answer the other side's farewell."""
+        code = struct.unpack_from("!H", data)[0] if len(data) >= 2 else 1005
+        reason = str(data[2:], "utf-8", "replace")
         with contextlib.suppress(OSError):
-            self.channel.flush(self._timeout_s)
-        self.channel.close()
+            self._write(CLOSE, bytes(data[:2]), _CLOSE_S)
+        self._ended = f"the connection was ended: {reason or code}"
+        raise ClosedError(self._ended)

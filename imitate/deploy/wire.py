@@ -63,7 +63,7 @@ def encode(message: Any) -> bytes:
     return packed
 
 
-def decode(data: bytes, limit: int = MAX_MESSAGE) -> Any:
+def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
     """The message in ``data``; arrays are read-only views where possible.
 
     Raises:

@@ -1,0 +1,166 @@
+"""The beginning of a WebSocket connection, on either side. The library ``websockets`` makes and checks the headers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidURI
+from websockets.http11 import Request
+from websockets.protocol import Protocol
+from websockets.server import ServerProtocol
+from websockets.uri import WebSocketURI, parse_uri
+
+from imitate.deploy.frames import NO_MASK
+from imitate.deploy.transport import Channel, ClosedError, Stream
+from imitate.errors import UserError
+
+_END = b"\r\n\r\n"
+_LONGEST_HEAD = 2**16
+_REST_S = 0.5
+
+
+class RefusedError(ConnectionError):
+    """The server answered the handshake with an HTTP status.
+
+    Attributes:
+        status: the HTTP status.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"refused with status {status}")
+        self.status = status
+
+
+def connected(
+    url: str,
+    timeout_s: float,
+    max_bytes: int,
+    headers: Mapping[str, str],
+    tls: ssl.SSLContext | None = None,
+) -> Channel:
+    """A connection to a server.
+
+    Frames are masked by a random key, as the RFC asks for the sake of proxies; on this machine, where none is between,
+    by a key of zeros, which every server understands and which costs no copy.
+
+    Args:
+        url: ``ws://host:port`` or ``wss://host:port``.
+        timeout_s: for everything together.
+        max_bytes: of one message.
+        headers: of the handshake.
+        tls: context for ``wss``; the usual certificates by default.
+
+    Raises:
+        UserError: the URL is malformed.
+        RefusedError: the server answered with another status than it should.
+        OSError: it was not reached; TimeoutError: not in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    try:
+        uri = parse_uri(url)
+    except (InvalidURI, ValueError) as error:
+        raise UserError(
+            f"'{url}' is no address of a policy server: wanted ws://host:port or wss://host:port"
+        ) from error
+    sock = socket.create_connection((uri.host, uri.port), timeout=timeout_s)
+    try:
+        local = sock.getpeername()[0] in ("127.0.0.1", "::1")
+        if uri.secure:
+            sock = (tls or ssl.create_default_context()).wrap_socket(sock, server_hostname=uri.host)
+        stream = Stream(sock)
+        rest = _ask(stream, uri, headers, deadline)
+    except BaseException:
+        sock.close()
+        raise
+    return Channel(stream, max_bytes, NO_MASK if local else os.urandom(4), rest)
+
+
+def _ask(stream: Stream, uri: WebSocketURI, headers: Mapping[str, str], deadline: float) -> bytes:
+    """Ask for a WebSocket; what the server sent behind its answer."""
+    protocol = ClientProtocol(uri)
+    request = protocol.connect()
+    for name, value in headers.items():
+        request.headers[name] = value
+    protocol.send_request(request)
+    _flush(stream, protocol, deadline)
+    head, rest = _head(stream, deadline)
+    words = head.split(maxsplit=2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+        raise ClosedError("the answer is none of a web server")
+    if words[1] != b"101":
+        raise RefusedError(int(words[1]))
+    protocol.receive_data(head)
+    if protocol.handshake_exc is not None:
+        raise ClosedError(str(protocol.handshake_exc))
+    return rest
+
+
+class Handshake:
+    """The server's side of a new connection, before it is admitted.
+
+    Args:
+        sock: accepted.
+        timeout_s: until the request has to be there.
+        max_bytes: of one message.
+    """
+
+    def __init__(self, sock: socket.socket, timeout_s: float, max_bytes: int) -> None:
+        self._protocol = ServerProtocol()
+        self._stream, self._timeout_s = Stream(sock), timeout_s
+        head, rest = _head(self._stream, time.monotonic() + timeout_s)
+        self._protocol.receive_data(head)
+        events = self._protocol.events_received()
+        if not events or not isinstance(events[0], Request):
+            raise ClosedError("no request")
+        self.request: Request = events[0]
+        self.channel = Channel(self._stream, max_bytes, data=rest)
+
+    def accept(self) -> Channel | None:
+        """Admit the client; None where its request was no WebSocket handshake."""
+        response = self._protocol.accept(self.request)
+        self._protocol.send_response(response)
+        _flush(self._stream, self._protocol, time.monotonic() + self._timeout_s)
+        if response.status_code == 101:
+            return self.channel
+        self._end()
+        return None
+
+    def answer(self, status: int, text: str) -> None:
+        """Answer with a status and a line of text, and end the connection."""
+        self._protocol.send_response(self._protocol.reject(status, text))
+        with contextlib.suppress(OSError):
+            _flush(self._stream, self._protocol, time.monotonic() + self._timeout_s)
+        self._end()
+
+    def _end(self) -> None:
+        """End the connection when the other side has read the answer."""
+        self._stream.end_writing()
+        deadline, into = time.monotonic() + _REST_S, memoryview(bytearray(_LONGEST_HEAD))
+        with contextlib.suppress(OSError):
+            while True:
+                self._stream.read(into, deadline)
+        self._stream.abort()
+
+
+def _head(stream: Stream, deadline: float) -> tuple[bytes, bytes]:
+    """Request or answer up to its empty line, and what came behind it."""
+    buffer, end = bytearray(_LONGEST_HEAD), 0
+    while True:
+        if end == len(buffer):
+            raise ClosedError(f"a handshake is longer than {_LONGEST_HEAD} bytes")
+        end += stream.read(memoryview(buffer)[end:], deadline)
+        place = buffer.find(_END, 0, end)
+        if place >= 0:
+            place += len(_END)
+            return bytes(buffer[:place]), bytes(buffer[place:end])
+
+
+def _flush(stream: Stream, protocol: Protocol, deadline: float) -> None:
+    """Send what the protocol wants to send."""
+    stream.write([data for data in protocol.data_to_send() if data], deadline)
