@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,9 +82,14 @@ def command(
         typer.Option(
             "--take-over",
             metavar="WHO",
-            help="HG-DAgger: only steps in which somebody takes over are labelled. module:function of an observation "
-            "and the policy's action, which gives an action or None; or expert, who acts while the policy errs.",
+            help="HG-DAgger: only steps in which somebody takes over are labelled. On a robot (--env robot:NAME) a "
+            "teleoperation device, as for imitate run; elsewhere module:function of an observation and the policy's "
+            "action, which gives an action or None; or expert, who acts while the policy errs.",
         ),
+    ] = None,
+    take_over_arg: Annotated[
+        list[str] | None,
+        typer.Option("--take-over-arg", metavar="KEY=VALUE", help="Option of the device."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the episodes.")] = 0,
     set_: Annotated[
@@ -112,6 +118,7 @@ def command(
     loaded = _with_keys(load_config(config, set_ or ()), dataset)
     meta = _environment(env, dataset, loaded)
     loaded = loaded.with_overrides({"experiment.env_meta_update_dict": {}})  # it is in meta
+    meta = _with_device(meta, take_over, take_over_arg or [])
     plan = DaggerPlan(
         rounds=rounds,
         episodes=episodes,
@@ -133,7 +140,7 @@ def command(
             progress = dagger(
                 loaded,
                 plan,
-                _supervisor(expert, beta, label_every, take_over, str(meta["env_name"])),
+                _supervisor(expert, beta, label_every, take_over, meta),
                 meta,
                 out,
                 dataset=dataset,
@@ -184,6 +191,7 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
     """
     from imitate.data import DatasetFile
     from imitate.envs import make_env
+    from imitate.envs.make import is_robot
     from imitate.evaluation.environments import laid_over, named_env_of, trust_named
 
     trust_named(config, env)
@@ -197,6 +205,8 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
     if env is None and "env_name" not in {**own, **update}:
         raise ConfigError("--env: name the environment, or give demonstrations that name theirs")
     meta = laid_over(own, update) if env is None else named_env_of(config, env, own)
+    if is_robot(meta):  # it is connected once, by the rounds
+        return meta
     made = make_env(meta, obs_keys=config.all_obs_keys)
     try:
         return made.serialize()
@@ -217,11 +227,16 @@ def _horizon(dataset: Path | None) -> int:
 
 
 def _supervisor(
-    expert: str, beta: float, label_every: int, take_over: str | None, env_name: str
+    expert: str, beta: float, label_every: int, take_over: str | None, meta: dict[str, Any]
 ) -> SuperviseRound:
     """Return the supervisor of each round."""
     from imitate.interactive.supervision import Labels, TakesOver, Vigilant
 
+    env_name = _task_of(meta)
+    if (meta.get("env_kwargs") or {}).get(
+        "take_over"
+    ) is not None:  # of a robot, at whose device a person acts
+        return lambda number: TakesOver(lambda obs, wanted: None)
     if take_over is not None and take_over != "expert":
         hand = _named(take_over, "--take-over")
         return lambda number: TakesOver(hand)
@@ -229,6 +244,54 @@ def _supervisor(
     if take_over is not None:
         return lambda number: TakesOver(Vigilant(who))
     return lambda number: Labels(who, beta**number, label_every)
+
+
+def _with_device(
+    meta: dict[str, Any], take_over: str | None, words: Sequence[str]
+) -> dict[str, Any]:
+    """Put the device of ``--take-over`` into the env_args of a robot.
+
+    Raises:
+        ConfigError: a device without a robot, or options without a device.
+    """
+    from imitate.cli.robots import options_of
+    from imitate.deploy.robot import TELEOPERATORS, Teleoperator, names_of
+    from imitate.envs.make import is_robot
+    from imitate.envs.trust import trust
+
+    is_device = take_over is not None and (
+        take_over in names_of(TELEOPERATORS)
+        or take_over.startswith("expert:")
+        or (":" in take_over and _is_class_of(take_over, Teleoperator))
+    )
+    if not is_device:
+        if words:
+            raise ConfigError("--take-over-arg: is for a device at --take-over, on a robot")
+        return meta
+    if not is_robot(meta):
+        raise ConfigError(
+            f"--take-over {take_over}: is a device, which needs a robot in real time: give --env robot:NAME, or "
+            "--env robot:sim for the environment of the demonstrations"
+        )
+    trust(str(take_over))
+    kwargs = {"take_over": take_over, "take_over_options": options_of(words)}
+    return {**meta, "env_kwargs": {**(meta.get("env_kwargs") or {}), **kwargs}}
+
+
+def _is_class_of(name: str, base: type) -> bool:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError):
+        return False
+    return isinstance(found, type) and issubclass(found, base)
+
+
+def _task_of(meta: dict[str, Any]) -> str:
+    """The environment's name; of ``robot:sim`` that of the simulated one."""
+    options = (meta.get("env_kwargs") or {}).get("options") or {}
+    simulated = options.get("env_meta") if isinstance(options, dict) else None
+    return str((simulated or meta)["env_name"])
 
 
 def _expert(name: str, env_name: str) -> Any:

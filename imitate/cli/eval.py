@@ -170,6 +170,7 @@ def command(
         )
         return
 
+    from imitate.envs.make import is_robot
     from imitate.errors import EvaluationError
     from imitate.evaluation.evaluate import default_workers, evaluate
     from imitate.run_folder import to_json, write_text
@@ -186,7 +187,7 @@ def command(
                     episodes=episodes,
                     horizon=horizon,
                     seed=seed,
-                    workers=workers or default_workers(episodes),
+                    workers=workers or (1 if is_robot(env_meta) else default_workers(episodes)),
                     mode=mode.value,
                     device=device,
                     video=_numbered(video, number if len(places) > 1 else None),

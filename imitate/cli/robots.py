@@ -162,14 +162,6 @@ def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperat
     """
     from imitate.deploy.robot import make_teleoperator
 
-    device: Teleoperator
-    options = options_of(words)
-    kind, _, task = name.partition(":")
-    if kind == "expert":
-        from imitate.deploy.simulated import ExpertTeleoperator
-
-        device = _made(name, partial(ExpertTeleoperator, task), options)
-    else:
-        device = make_teleoperator(name, **options)
+    device = make_teleoperator(name, **options_of(words))
     device.connect(robot)
     return device

@@ -9,6 +9,8 @@ This is no safety function in the sense of any norm: it runs in a user process. 
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -100,6 +102,10 @@ class ControlLoop:
         slow: factor in (0, 1] on the limits of step, speed and acceleration.
         on_step: called after each control step; what it raises ends the episode.
 
+    Attributes:
+        step_ends_s: ``time.monotonic()`` at which the running control step ends; infinite for a robot whose time stands
+            still between actions (:attr:`Robot.in_step`), with which neither lateness nor age is checked.
+
     Raises:
         UserError: the policy wants observations that the robot does not give, or the rate is not that of the
             demonstrations, or not the robot's own.
@@ -128,6 +134,7 @@ class ControlLoop:
         self.robot, self.policy, self.teleoperator = robot, policy, teleoperator
         self.period_s = 1.0 / rate_hz
         self.safety, self.dry_run, self.on_step = safety or Safety(), dry_run, on_step
+        self.step_ends_s = math.inf
         self.filter = LimitFilter(robot.limits.scaled(slow), rate_hz)
 
     def run(
@@ -151,11 +158,13 @@ class ControlLoop:
         report, stopped = Report(), False
         try:
             try:
-                max_age_s = self.safety.max_age_periods * self.period_s
+                in_step = self.robot.in_step
+                max_age_s = math.inf if in_step else self.safety.max_age_periods * self.period_s
                 observer = Observer(self.robot, max_age_s, self.safety.frozen)
                 self._warm_up(observer, lang)
                 report.limits = self.filter.counts
                 limit_s = max(self.safety.watchdog_s, 3 * self.period_s)
+                limit_s = threading.TIMEOUT_MAX if in_step else limit_s
                 with Watchdog(self.robot, limit_s, self.safety.stop_attempts) as watchdog:
                     _Episode(self, watchdog, observer, report).run(steps, ends, until_success)
             finally:
@@ -201,10 +210,11 @@ class _Episode:
 
     def run(self, steps: int | None, ends: frozenset[str], until_success: bool) -> None:
         deadline = time.monotonic()
-        done = 0
+        done, in_step = 0, self._robot.in_step
         while steps is None or done < steps:
             started = time.monotonic()
             deadline = max(deadline, started) + self._period
+            self._loop.step_ends_s = math.inf if in_step else deadline
             events = self._step(started)
             done += 1
             ended = sorted(events & ends)
@@ -214,6 +224,8 @@ class _Episode:
             if until_success and self._robot.success():
                 self._report.ended_by = "success"
                 return
+            if in_step:
+                continue
             now = time.monotonic()
             self._count_late(now > deadline)
             # A late step is not made up for: the next one starts at once and has its whole period.

@@ -48,10 +48,14 @@ _BUILT_IN = {
         "spacemouse": "imitate.deploy.spacemouse:SpaceMouse",
         "lerobot": "imitate.deploy.lerobot_teleoperator:LeRobotTeleoperator",
     },
-    ROBOTS: {"lerobot": "imitate.deploy.lerobot_robot:LeRobotRobot"},
+    ROBOTS: {
+        "sim": "imitate.deploy.simulated:SimulatedRobot",
+        "lerobot": "imitate.deploy.lerobot_robot:LeRobotRobot",
+    },
 }
 _WITH_TYPE = "lerobot"
 """The name that may be followed by a type: ``lerobot:so101_follower``."""
+_EXPERT = "imitate.deploy.simulated:ExpertTeleoperator"
 
 
 class RobotError(RuntimeError):
@@ -83,12 +87,14 @@ class Robot(ABC):
         limits: limits of the actions.
         rate_hz: rate at which the robot wants its actions; None: any.
         action_names: names of the numbers of an action, where the robot has them; devices put theirs in this order.
+        in_step: its time stands still between two actions, as that of a simulator in tests; no robot's does.
     """
 
     observation_shapes: Mapping[str, tuple[int, ...]]
     limits: ActionLimits
     rate_hz: float | None = None
     action_names: tuple[str, ...] | None = None
+    in_step: bool = False
 
     @abstractmethod
     def observe(self) -> Observation:
@@ -130,6 +136,14 @@ class Robot(ABC):
 
     def success(self) -> bool | None:
         """Return True if the task is solved, where the robot can tell; None: a person says it."""
+        return None
+
+    def ended(self) -> bool:
+        """Return True if the episode cannot go on, such as with the object out of reach, where the robot can tell."""
+        return False
+
+    def reward(self) -> float | None:
+        """Sum of the rewards since the last call, where the robot measures one; None: it does not."""
         return None
 
     def connect(self) -> None:  # noqa: B027 - a hook, empty by default
@@ -190,7 +204,10 @@ def make_robot(name: str, **options: Any) -> Robot:
 
 
 def make_teleoperator(name: str, **options: Any) -> Teleoperator:
-    """The teleoperation device of a name, not connected; see :func:`make_robot`."""
+    """The teleoperation device of a name, not connected; see :func:`make_robot`. ``expert:TASK``: a scripted expert."""
+    kind, _, task = name.partition(":")
+    if kind == "expert":
+        options = {"task": task, **options}
     made = _made(TELEOPERATORS, "teleoperator", name, options)
     if isinstance(made, Teleoperator):
         return made
@@ -211,6 +228,8 @@ def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
     if kind == _WITH_TYPE and variant:
         name, options = kind, {"type": variant, **options}
     place = installed.get(name, name)
+    if group == TELEOPERATORS and name.startswith("expert:"):
+        place = _EXPERT
     if name not in installed and ":" not in name:
         raise UserError(
             f"there is no {word} '{name}'; {nearest(name, installed)}. One of your own: module:Class, or an entry "

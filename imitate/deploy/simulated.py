@@ -40,6 +40,8 @@ class SimulatedRobot(Robot):
         hold_action: (A,) sent by :meth:`hold` and while no action comes; None: zeros, within the limits, which keeps
             the pose where actions are changes. A gripper at the last place of a robosuite action keeps its command.
         in_step: for tests: the simulator takes a step when an action is sent, and time does not matter.
+
+    An environment that has terminated stands still until :meth:`reset`.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class SimulatedRobot(Robot):
         in_step: bool = False,
     ) -> None:
         self.env_meta = dict(env_meta)
-        self._keys, self._seed, self._in_step = obs_keys, seed, in_step
+        self._keys, self._seed, self.in_step = obs_keys, seed, in_step
         self._first_seed = seed
         own = (env_meta.get("env_kwargs") or {}).get("control_freq")
         self.rate_hz = float(rate_hz or own or 20.0)
@@ -62,7 +64,8 @@ class SimulatedRobot(Robot):
         self._lock = threading.Lock()
         self._next: NDArray[np.float64] | None = None
         self._now: Observation | None = None
-        self._solved = False
+        self._solved = self._over = False
+        self._reward = 0.0
         self._failure: BaseException | None = None
         self.late_steps = 0
         """Simulation steps that took longer than a control period: the simulated world then runs slow."""
@@ -103,6 +106,7 @@ class SimulatedRobot(Robot):
             obs, _ = env.reset(seed=self._seed)
             self._seed += 1
             self._next, self._solved = None, bool(env.is_success().get("task", False))
+            self._over, self._reward = False, 0.0
             self._hold = self._rest.copy()
             return self._seen(obs)
 
@@ -134,7 +138,7 @@ class SimulatedRobot(Robot):
             self._next = wanted
             if self._keeps_gripper:
                 self._hold[-1] = wanted[-1]
-        if self._in_step:
+        if self.in_step:
             self.ask(lambda env: self._step(env, wanted))
 
     def hold(self) -> None:
@@ -153,6 +157,16 @@ class SimulatedRobot(Robot):
     def success(self) -> bool:
         """Return True if the task has been solved since :meth:`reset`."""
         return self._solved
+
+    def ended(self) -> bool:
+        """Return True if the environment has terminated."""
+        return self._over
+
+    def reward(self) -> float:
+        """Sum of the environment's rewards since the last call."""
+        with self._lock:
+            reward, self._reward = self._reward, 0.0
+        return reward
 
     def ask(self, question: Callable[[Env], Value]) -> Value:
         """The answer of a function of the environment, run in the simulator's thread between two steps."""
@@ -194,7 +208,7 @@ class SimulatedRobot(Robot):
         while True:
             try:
                 work = self._work.get(
-                    timeout=None if self._in_step else max(due - time.monotonic(), 0.0)
+                    timeout=None if self.in_step else max(due - time.monotonic(), 0.0)
                 )
             except Empty:
                 if self._now is not None:
@@ -210,7 +224,13 @@ class SimulatedRobot(Robot):
             due = max(due, time.monotonic())
 
     def _step(self, env: Env, action: NDArray[np.float64]) -> None:
-        obs, _, _, _, info = env.step(action)
+        if self._over:
+            assert self._now is not None
+            self._seen(self._now.values)
+            return
+        obs, reward, self._over, _, info = env.step(action)
+        with self._lock:
+            self._reward += reward
         self._solved |= bool(info.get("success", False))
         self._seen(obs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy.typing as npt
 
@@ -51,3 +51,9 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free the simulator."""
+
+
+def first_observation(env: Env) -> Obs:
+    """An observation to read keys and shapes off: of an environment with ``observe()``, a robot, nothing moves."""
+    look = getattr(env, "observe", None)
+    return cast(Obs, look()) if look is not None else env.reset(seed=0)[0]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 from imitate.envs.cameras import Size
 from imitate.envs.env import Env
 from imitate.envs.migration import ROBOSUITE, fitted
+from imitate.envs.trust import ROBOT
 from imitate.errors import EnvError
 
 _TYPES = {1: "robosuite", 2: "gymnasium"}
 REAL_ROBOT = 4
+ROBOTS_ROOM = "imitate.deploy.robot_meta"
+"""Module with ``robot_env``. It lies above this room, so that it is imported by name when a robot is asked for."""
 
 
 def can_be_made(env_meta: Mapping[str, Any]) -> bool:
@@ -21,7 +25,12 @@ def can_be_made(env_meta: Mapping[str, Any]) -> bool:
 
 def is_real(env_meta: Mapping[str, Any]) -> bool:
     """Return true if data are of a real robot, or name no environment."""
-    return env_meta.get("type") in (REAL_ROBOT, None)
+    return env_meta.get("type") in (REAL_ROBOT, None) or is_robot(env_meta)
+
+
+def is_robot(env_meta: Mapping[str, Any]) -> bool:
+    """Return true for ``robot:NAME``, an environment that is a robot: there is one of it, in one process."""
+    return str(env_meta.get("env_name") or "").startswith(ROBOT)
 
 
 def make_env(
@@ -36,7 +45,7 @@ def make_env(
 
     Args:
         env_meta: ``env_name``, ``type`` (1 robosuite, 2 gymnasium), ``env_kwargs`` and, optionally, ``env_version``;
-            of an older robosuite it is translated, which is logged.
+            of an older robosuite it is translated, which is logged. ``robot:NAME`` is a robot.
         obs_keys: the observations to return; None returns all.
         render: true if ``render`` will be called.
         camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.
@@ -46,12 +55,14 @@ def make_env(
         EnvError: the description cannot be used, or its simulator is not installed.
     """
     kind = env_meta.get("type")
+    if is_robot(env_meta):
+        return cast(Env, import_module(ROBOTS_ROOM).robot_env(env_meta, obs_keys))
     if is_real(env_meta):
         what = "is 4, a real robot" if kind == REAL_ROBOT else "is missing"
         raise EnvError(
             f"env_args['type'] {what}, so there is no environment to make; name a simulated one with "
-            "--env module:Name-v0 (train, dagger, eval, dataset playback), or write it into the file: "
-            "imitate dataset set-env FILE --env module:Name-v0"
+            "--env module:Name-v0, or a robot with --env robot:NAME (train, dagger, eval, dataset playback), or write "
+            "it into the file: imitate dataset set-env FILE --env module:Name-v0"
         )
     if kind not in _TYPES:
         known = ", ".join(f"{key} ({name})" for key, name in _TYPES.items())

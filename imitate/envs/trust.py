@@ -6,6 +6,9 @@ package, or the user named it: on the command line, in the configuration of a tr
 ``IMITATE_TRUST_MODULES`` (names with commas between), or in a file of their own (one name per line). A trusted module's
 submodules are trusted too.
 
+A robot, ``robot:NAME``, is trusted by its whole name alone: no file moves one. The modules of a reward and of a device
+(``take_over``) among its arguments have to be trusted too.
+
 Trust given to a process is written into its environment variable, which the processes that it starts inherit.
 """
 
@@ -21,6 +24,8 @@ from typing import Any
 from imitate.errors import EnvError
 
 VARIABLE = "IMITATE_TRUST_MODULES"
+ROBOT, SIMULATED = "robot:", "robot:sim"
+"""Beginnings of the names of robots, and of those that are simulated."""
 EXTRAS = {"gymnasium_robotics": "robotics"}
 """Modules of environments that come with an extra of ours."""
 
@@ -37,14 +42,29 @@ def trust_env(env: str | Mapping[str, Any] | None) -> None:
     name = env.get("env_name") if isinstance(env, Mapping) else env
     if isinstance(name, str) and _module_of(name):
         trust(name)
+    if isinstance(env, Mapping):
+        for module in _modules_of_arguments(env):
+            trust(module)
 
 
 def check_trusted(env_meta: Mapping[str, Any]) -> None:
     """Raise EnvError where env_args name a module that is not trusted; pass trust on to processes started later."""
     name = str(env_meta.get("env_name") or "")
-    module = _module_of(name)
+    _check(name, _module_of(name))
+    for module in _modules_of_arguments(env_meta):
+        _check(name, module)
+
+
+def _check(name: str, module: str) -> None:
     if not module or module in _of_variable():
         return
+    if module.startswith(ROBOT):
+        if module in _of_file(trust_file()) or module.startswith(SIMULATED):
+            return
+        raise EnvError(
+            f"{name}: a file names this robot, and making it would move it; if you want that, name it yourself "
+            f"(--env {name}), add --trust {module}, or add a line '{module}' to {trust_file()}"
+        )
     if module in sys.modules:
         trust(module)
         return
@@ -65,7 +85,17 @@ def trust_file() -> Path:
 
 
 def _module_of(env_name: str) -> str:
-    return env_name.rpartition(":")[0].strip()
+    """The module that a name stands for; a robot's whole name."""
+    return env_name.strip() if env_name.startswith(ROBOT) else env_name.rpartition(":")[0].strip()
+
+
+def _modules_of_arguments(env_meta: Mapping[str, Any]) -> list[str]:
+    """Modules that the arguments of a robot name."""
+    if not str(env_meta.get("env_name") or "").startswith(ROBOT):
+        return []
+    kwargs = env_meta.get("env_kwargs") or {}
+    named = [str(kwargs.get(key) or "").rpartition(":")[0] for key in ("take_over", "reward")]
+    return [module for module in named if module and module != "expert"]
 
 
 def _of_variable() -> set[str]:

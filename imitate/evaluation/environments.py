@@ -16,8 +16,9 @@ from imitate.config.section import merged
 from imitate.data import DatasetFile
 from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.envs.experts import EXPERTS
+from imitate.envs.make import REAL_ROBOT
 from imitate.envs.migration import ROBOSUITE, fitted
-from imitate.envs.trust import check_trusted, trust_env
+from imitate.envs.trust import ROBOT, SIMULATED, check_trusted, trust_env
 from imitate.errors import ConfigError
 from imitate.recognition import recognise
 
@@ -32,8 +33,8 @@ def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]
     """Return the env_args that ``--env`` means.
 
     Args:
-        text: a gymnasium name (``module:Name-v0`` imports the module), a robosuite task, a JSON file of env_args, or an
-            HDF5 file or LeRobot folder of demonstrations, for its environment.
+        text: a gymnasium name (``module:Name-v0`` imports the module), a robosuite task, a robot (``robot:NAME``), a
+            JSON file of env_args, or an HDF5 file or LeRobot folder of demonstrations, for its environment.
         own: env_args of the data or of the checkpoint; another environment of the same simulator takes their arguments.
 
     Raises:
@@ -41,6 +42,8 @@ def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]
         EnvError: a file names a module that is not trusted.
     """
     own, path = own or {}, Path(text).expanduser()
+    if text.startswith(ROBOT):
+        return named_robot(text, own)
     if path.suffix in (".hdf5", ".h5") or (path.is_dir() and recognise(path) is not None):
         with DatasetFile(path) as file:
             return _of_a_file(file.env_meta)
@@ -52,6 +55,33 @@ def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]
     if own.get("type") == kind:
         return {**own, "env_name": text}
     return {"env_name": text, "type": kind, "env_kwargs": {}}
+
+
+def named_robot(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the env_args of ``robot:NAME``.
+
+    Args:
+        text: the name; ``robot:sim`` is the own environment in real time, ``robot:sim:ENV`` another one.
+        own: env_args of the data or of the checkpoint; those of the same robot are returned.
+
+    Raises:
+        ConfigError: ``robot:sim`` without an environment.
+    """
+    own = own or {}
+    if own.get("env_name") == text:
+        return dict(own)
+    kwargs: dict[str, Any] = {}
+    rate = (own.get("env_kwargs") or {}).get("control_freq")
+    if text.startswith(SIMULATED):
+        env = text.removeprefix(SIMULATED).removeprefix(":")
+        simulated = named_env(env, own) if env else dict(own)
+        if simulated.get("type") in (REAL_ROBOT, None):
+            raise ConfigError(f"{text}: which environment? Name one, such as {SIMULATED}:Lift")
+        text, kwargs["options"] = f"{SIMULATED}:{simulated['env_name']}", {"env_meta": simulated}
+        rate = (simulated.get("env_kwargs") or {}).get("control_freq")
+    if rate is not None:
+        kwargs["control_freq"] = rate
+    return {"env_name": text, "type": REAL_ROBOT, "env_kwargs": kwargs}
 
 
 def laid_over(own: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:

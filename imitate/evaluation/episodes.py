@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from imitate.deploy.loop import check_rate
+from imitate.deploy.robot import RobotError
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
 from imitate.envs.watched import watched
@@ -158,6 +160,8 @@ class EpisodeRunner:
             with preserved_rng(), torch_threads(1):
                 seed_everything(plan.seed + index)
                 return self._play(env_meta, plan, index)
+        except RobotError:  # a person has to look before it moves again
+            raise
         except NotFiniteError as error:
             return failed_episode(plan, index, str(error))
         except UserError:
@@ -285,6 +289,9 @@ def check_fit(policy: RolloutPolicy, env: Any, obs: Mapping[str, Any]) -> None:
     Raises:
         EnvError: they differ; both sizes are named.
     """
+    rate = getattr(env, "rate_hz", None)
+    if rate is not None:
+        check_rate(policy, rate)
     check_action_size(policy, env.name, int(env.action_dim))
     check_obs_shapes(policy, env.name, {key: np.shape(value) for key, value in obs.items()})
 

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import torch
 
 from imitate.config.experiment import DEFAULT_HORIZON
+from imitate.deploy.robot import RobotError
+from imitate.envs.make import is_robot
 from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError, EvaluationError, UserError
@@ -99,6 +101,9 @@ def evaluate(
         )
     start = time.perf_counter()
     subject = _subject(agent, env_meta, device, step_timeout_s)
+    if is_robot(subject.env_meta):
+        _check_robot(subject.env_meta, workers, mode, late)
+        mode, pool, step_timeout_s = "processes", None, None
     mode = _chosen(mode, subject) if late is None else "processes"
     with ExitStack() as stack:
         in_processes = step_timeout_s is not None or (mode == "processes" and workers > 1)
@@ -191,6 +196,22 @@ def _subject(
     return _Subject(path, None, fitted(meta), horizon, weights, device, longest)
 
 
+def _check_robot(
+    env_meta: Mapping[str, Any], workers: int, mode: Mode, late: Lateness | None
+) -> None:
+    """Raise EnvError where a robot is to do what only copies of a simulator can."""
+    name = label(env_meta)
+    if workers > 1 or mode == "vector":
+        raise EnvError(
+            f"{name} is one robot, driven by this process: leave --workers and --mode out (got {workers} workers, "
+            f"mode {mode})"
+        )
+    if late is not None:
+        raise EnvError(
+            f"{name}: --latency-ms is for simulators; on a robot predictions take the time they take"
+        )
+
+
 def _chosen(mode: Mode, subject: _Subject) -> Mode:
     if mode != "auto":
         return mode
@@ -241,6 +262,8 @@ def _play_processes(
                 on_episode(results[index])
             if hopeless(results, give_up_after):
                 break
+    except RobotError as error:
+        raise EvaluationError(f"after {len(results)} episodes: {error}") from error
     finally:
         runner.close()
     return in_order(results, give_up_after)

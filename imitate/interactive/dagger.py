@@ -28,9 +28,12 @@ from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.data.batches.build import training_sources
 from imitate.data.file.action_scale import refuse_rescaled
 from imitate.data.language import LANGUAGE_KEY
+from imitate.deploy.robot import RobotError
 from imitate.envs import Env, make_env
+from imitate.envs.env import first_observation
+from imitate.envs.make import is_robot
 from imitate.errors import ConfigError, EnvError, TrainingError, UserError
-from imitate.interactive.supervision import Supervisor, supervised_episode
+from imitate.interactive.supervision import DiscardedError, Supervisor, supervised_episode
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.train.trainer import RunResult, train
@@ -151,6 +154,21 @@ def dagger(
     if config.experiment.rollout.horizon is None:  # from the data it would grow from round to round
         config = config.with_overrides({"experiment.rollout.horizon": plan.horizon})
     work = _Work(config, plan, Path(folder), env_meta, init, labels_all, quiet, stream)
+    try:
+        return _rounds(work, plan, supervise, dataset, init, on_round, on_episode)
+    finally:
+        work.close()
+
+
+def _rounds(
+    work: _Work,
+    plan: DaggerPlan,
+    supervise: SuperviseRound,
+    dataset: str | Path | None,
+    init: str | Path | None,
+    on_round: Callable[[Round], None] | None,
+    on_episode: Callable[[int, int], None] | None,
+) -> Progress:
     work.try_environment()
     progress = work.begun(dataset)
     while len(progress.rounds) <= plan.rounds:
@@ -203,7 +221,7 @@ class _Work:
         """
         try:
             self._env = _make(self._env_meta, self._config.all_obs_keys)
-            obs, _ = self._env.reset(seed=self._plan.seed)
+            obs = first_observation(self._env)
         except UserError:
             raise
         except Exception as error:  # whatever a simulator may raise
@@ -218,6 +236,12 @@ class _Work:
                 f"{self._env_meta.get('env_name')}: the environment has no observation '{missing[0]}', "
                 f"but {', '.join(obs)}"
             )
+
+    def close(self) -> None:
+        """Close the environment."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
 
     # ---- progress --------------------------------------------------------------------------------
 
@@ -301,7 +325,12 @@ class _Work:
         ):
             refuse_rescaled(file)
             for demo in source.chosen(file)[: self._plan.demos]:
-                writer.append_episode(_demonstration(file, demo, self._config.all_obs_keys))
+                episode = _demonstration(file, demo, self._config.all_obs_keys)
+                if is_robot(
+                    self._env_meta
+                ):  # episodes of a file are alike, and those of a robot have no states
+                    episode = dataclasses.replace(episode, states=None)
+                writer.append_episode(episode)
 
     def _writer(self, *, append: bool, rate_hz: float | None = None) -> DatasetWriter:
         return DatasetWriter(
@@ -345,8 +374,10 @@ class _Work:
         self, number: int, index: int, policy: RolloutPolicy, supervisor: Supervisor, states: bool
     ) -> Episode:
         """Play episode ``index`` of a round; after a failure of the simulator anew, with another seed."""
-        for attempt in range(MAX_FAILURES):
-            entropy = [self._plan.seed, number, index, attempt]
+        attempt = failures = 0
+        while failures < MAX_FAILURES:
+            attempt += 1
+            entropy = [self._plan.seed, number, index, attempt - 1]
             seed = int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
             try:
                 if self._env is None:
@@ -363,7 +394,14 @@ class _Work:
                 )
             except UserError:
                 raise
+            except RobotError as error:  # a person has to look before it moves again
+                raise TrainingError(
+                    f"round {number}, episode {index}: {error}; the same command resumes {self._folder}"
+                ) from error
+            except DiscardedError:
+                _log.info("round %d, episode %d: discarded by a person", number, index)
             except Exception as error:  # whatever a simulator may raise
+                failures += 1
                 _log.warning(
                     "round %d, episode %d: %s: %s", number, index, type(error).__name__, error
                 )

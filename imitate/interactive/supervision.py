@@ -35,6 +35,10 @@ class Word(NamedTuple):
     takes_over: bool = False
 
 
+class DiscardedError(Exception):
+    """A person says that the episode does not count."""
+
+
 class Supervisor(Protocol):
     """Observer of an episode, who may label and execute actions."""
 
@@ -183,7 +187,8 @@ def supervised_episode(
     """Play one episode of a policy under supervision.
 
     The policy observes each step, also while the supervisor acts. Where the supervisor acted, its running chunk is cut,
-    so that it plans anew from where the robot then is.
+    so that it plans anew from where the robot then is. A person may act in the environment too, as on a robot with a
+    device: ``info["intervened"]`` and ``info["executed_action"]`` then tell what is recorded.
 
     Args:
         env: gives the observations of policy and supervisor; those of the policy are recorded.
@@ -194,6 +199,9 @@ def supervised_episode(
         hold_steps: steps after the first success.
         round_number: number that is recorded.
         states: record the simulator's states too.
+
+    Raises:
+        DiscardedError: ``info["discarded"]`` says that the episode is void.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -223,6 +231,15 @@ def supervised_episode(
                 row["states"] = env.get_state()["states"]
             obs, reward, terminated, truncated, info = env.step(executed)
             policy.observe(reward)
+            if info.get("discarded"):
+                raise DiscardedError
+            if "executed_action" in info:
+                row["executed_actions"] = np.asarray(info["executed_action"], dtype=np.float64)
+            if info.get("intervened"):
+                policy.cut_plan()
+                row.update(actions=row["executed_actions"], labelled=True, interventions=True)
+            elif word.label is None:
+                row["actions"] = row["executed_actions"]
             success = bool(info.get("success", False))
             if success and stop == horizon:
                 stop = min(horizon, len(rows) + 1 + hold_steps)

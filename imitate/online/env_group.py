@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.deploy.robot import RobotError
 from imitate.envs.env import Env
 from imitate.errors import EnvError
 from imitate.online.steps import Array, EpisodeRecord, Obs, Step
@@ -88,6 +89,8 @@ class EnvGroup:
             try:
                 obs, reward, terminated, truncated, info = env.step(actions[n])
                 self._check(obs, reward)
+            except RobotError:  # a person has to look before it moves again
+                raise
             except Exception as error:  # whatever a simulator may raise
                 self._say(n, error)
                 lost[n] = True
@@ -106,7 +109,14 @@ class EnvGroup:
         terminals |= self._end_at_success & self._success & ~lost
         timeouts = (timeouts | (self.lengths >= self._horizon)) & ~terminals & ~lost
         step = Step(
-            before, actions, rewards, terminals, timeouts, next_obs, lost if lost.any() else None
+            before,
+            _executed(actions, infos),
+            rewards,
+            terminals,
+            timeouts,
+            next_obs,
+            lost if lost.any() else None,
+            intervened=_intervened(infos),
         )
         self.obs = self._go_on(step, next_obs, infos)
         return step
@@ -149,6 +159,8 @@ class EnvGroup:
                 self._check(obs, 0.0)
                 for _, key in self._not_finite(self._stacked([obs])):
                     raise ValueError(f"observation '{key}' holds NaN or inf")
+            except RobotError:
+                raise
             except Exception as error:  # whatever a simulator may raise
                 self._say(n, error)
                 self._replace(n)
@@ -233,3 +245,20 @@ class EnvGroup:
                 rows[n] = obs[key]
             stacked[key] = rows
         return stacked
+
+
+def _executed(actions: Array, infos: list[Mapping[str, Any]]) -> Array:
+    """(N, A) actions as they were executed, where environments tell that by ``info["executed_action"]``."""
+    told = [n for n, info in enumerate(infos) if "executed_action" in info]
+    if not told:
+        return actions
+    executed = np.array(actions)
+    for n in told:
+        executed[n] = infos[n]["executed_action"]
+    return executed
+
+
+def _intervened(infos: list[Mapping[str, Any]]) -> NDArray[np.bool_] | None:
+    """(N,) true where a person acted; None: nowhere."""
+    by_person = np.array([bool(info.get("intervened", False)) for info in infos])
+    return by_person if by_person.any() else None

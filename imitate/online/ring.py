@@ -42,6 +42,7 @@ class StepRing:
         rewards: (L * N,) float32.
         terminals, timeouts: (L * N,) bool.
         live: (L * N,) whether a row holds a step.
+        intervened: (L * N,) whether a person acted in the step.
         number: (L * N,) of a step within its episode, from 0.
         position: (N,) where each environment writes next; its newest observation lies there already.
         running: (N,) steps of the running episodes.
@@ -76,8 +77,8 @@ class StepRing:
         }
         self.actions = np.zeros((rows, action_dim), dtype=np.float32)
         self.rewards = np.zeros(rows, dtype=np.float32)
-        self._marks = np.zeros((3, rows), dtype=np.bool_)
-        self.terminals, self.timeouts, self.live = self._marks
+        self._marks = np.zeros((4, rows), dtype=np.bool_)
+        self.terminals, self.timeouts, self.live, self.intervened = self._marks
         self.number = np.zeros(rows, dtype=np.int32)
         self._counters = np.zeros((2, num_envs), dtype=np.int64)
         self.position, self.running = self._counters
@@ -102,7 +103,8 @@ class StepRing:
     @property
     def stored(self) -> dict[str, Array]:
         """Arrays with a value in each row, by name."""
-        names = ("vectors", "actions", "rewards", "terminals", "timeouts", "live", "number")
+        steps = ("vectors", "actions", "rewards", "terminals", "timeouts", "number")
+        names = (*steps, "live", "intervened")
         arrays: dict[str, Array] = {name: getattr(self, name) for name in names}
         return arrays | {f"images/{key}": images for key, images in self.images.items()}
 
@@ -137,6 +139,8 @@ class StepRing:
             self._begin(row, np.flatnonzero(running == 0), step.obs)
         self.actions[row], self.rewards[row], self.number[row] = step.actions, step.rewards, running
         self._remember(row, len(running))
+        if step.intervened is not None:
+            self.intervened[row] = step.intervened
         ended = np.count_nonzero(step.terminals) or np.count_nonzero(step.timeouts)
         if ended:
             self.terminals[row], self.timeouts[row] = step.terminals, step.timeouts
@@ -340,4 +344,5 @@ def _part(step: Step, kept: Array) -> Step:
         step.timeouts[kept],
         {key: value[kept] for key, value in step.next_obs.items()},
         extras={key: value[kept] for key, value in step.extras.items()},
+        intervened=None if step.intervened is None else step.intervened[kept],
     )

@@ -19,13 +19,14 @@ class Step:
 
     Attributes:
         obs: (N, ...) by key.
-        actions: (N, A), as the environment takes them.
+        actions: (N, A), as the environment takes them; where it tells what it executed instead, that.
         rewards: (N,) float32.
         terminals: (N,) bool, the task ended.
         timeouts: (N,) bool, the clock ended.
         next_obs: (N, ...) by key; at an end the last observation of the episode, not the first of the next one.
         lost: (N,) bool, the environment failed: this is no step, and the episode that ran is void. None: nobody failed.
         extras: (N, ...) outputs of the policy beside its actions, such as ``log_prob``.
+        intervened: (N,) bool, a person acted, whose actions are among ``actions``. None: nowhere.
     """
 
     obs: Obs
@@ -36,6 +37,7 @@ class Step:
     next_obs: Obs
     lost: NDArray[np.bool_] | None = None
     extras: dict[str, Array] = field(default_factory=dict)
+    intervened: NDArray[np.bool_] | None = None
 
     @property
     def ends(self) -> NDArray[np.bool_]:

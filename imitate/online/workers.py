@@ -314,16 +314,24 @@ def _side_by_side(steps: Sequence[Step]) -> Step:
         return np.concatenate(values)
 
     names = ("obs", "actions", "rewards", "terminals", "timeouts", "next_obs")
-    none_lost = all(step.lost is None for step in steps)
-    lost = [
-        np.zeros(len(step.rewards), dtype=np.bool_) if step.lost is None else step.lost
-        for step in steps
-    ]
     return Step(
         **{name: joined(name) for name in names},
-        lost=None if none_lost else np.concatenate(lost),
+        lost=_joined_marks(steps, "lost"),
         extras=joined("extras"),
+        intervened=_joined_marks(steps, "intervened"),
     )
+
+
+def _joined_marks(steps: Sequence[Step], name: str) -> NDArray[np.bool_] | None:
+    """The marks of all environments; None where no process has any."""
+    found = [getattr(step, name) for step in steps]
+    if all(marks is None for marks in found):
+        return None
+    unmarked = [np.zeros(len(step.rewards), dtype=np.bool_) for step in steps]
+    joined: NDArray[np.bool_] = np.concatenate(
+        [none if marks is None else marks for marks, none in zip(found, unmarked, strict=True)]
+    )
+    return joined
 
 
 def _collect_in_process(connection: Connection, steps: Any, blueprint: Blueprint) -> None:

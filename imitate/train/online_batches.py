@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from imitate.algo.algo import Batch, Info
-from imitate.errors import ConfigError, UserError
+from imitate.deploy.robot import RobotError
+from imitate.errors import ConfigError, TrainingError, UserError
 from imitate.online.metrics import Metrics
 from imitate.policy.checkpoint import save_checkpoint
 from imitate.run_folder import RunFolder
@@ -88,7 +89,12 @@ class OnlineBatches:
         if learner.memory is not None:
             learner.memory.anneal(collector.progress)
         asked = time.perf_counter()
-        collected = collector.collect(online.collect_steps, random=warmup)
+        try:
+            collected = collector.collect(online.collect_steps, random=warmup)
+        except RobotError as error:
+            raise TrainingError(
+                f"{error}; look at the robot, then: imitate train --resume {self._folder.path}"
+            ) from error
         self.waited_s += time.perf_counter() - asked
         for message in collected.messages:
             self._console.say(f"warning: {message}")

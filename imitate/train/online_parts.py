@@ -14,6 +14,7 @@ from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError
 from imitate.online.collector import Collector
+from imitate.online.corrections import Corrected
 from imitate.online.demonstrations import demonstrations_of, load_demonstrations
 from imitate.online.learners import Learner, MixedBuffer, ReplayLearner, RolloutLearner
 from imitate.online.memory import Source
@@ -56,7 +57,8 @@ def make_learner(setup: OnlineSetup) -> Learner:
     demos = None
     if train.data and (online.demo_ratio > 0 or online.pretrain_updates > 0):
         demos = demonstrations_of(config, memory, setup.env.action_dim)
-        source = MixedBuffer([(memory, 1.0 - online.demo_ratio), (demos, online.demo_ratio)])
+        corrected = Corrected(demos, memory)
+        source = MixedBuffer([(memory, 1.0 - online.demo_ratio), (corrected, online.demo_ratio)])
         if normalizer is not None:
             for episode in demos.episodes():
                 normalizer.add({key: np.asarray(x) for key, x in episode.obs.items()})

@@ -15,11 +15,12 @@ from imitate.algo.relative import check_relative
 from imitate.config import Config
 from imitate.data import DatasetFile
 from imitate.envs import make_env
-from imitate.envs.env import Env
+from imitate.envs.env import Env, first_observation
+from imitate.envs.make import is_robot
 from imitate.envs.migration import fitted
-from imitate.envs.trust import check_trusted
+from imitate.envs.trust import ROBOT, check_trusted
 from imitate.errors import ConfigError, EnvError
-from imitate.evaluation.environments import GYMNASIUM, laid_over
+from imitate.evaluation.environments import GYMNASIUM, laid_over, named_robot
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
 from imitate.train.goals import check_hindsight, stored_keys
@@ -74,8 +75,11 @@ def online_env_meta(config: Config) -> dict[str, Any]:
         ConfigError: it is null and there are no demonstrations to take them from.
     """
     wanted = config.train.online.env
-    if isinstance(wanted, str):
-        meta: dict[str, Any] = {"env_name": wanted, "type": GYMNASIUM, "env_kwargs": {}}
+    meta: dict[str, Any]
+    if isinstance(wanted, str) and wanted.startswith(ROBOT):
+        meta = named_robot(wanted)
+    elif isinstance(wanted, str):
+        meta = {"env_name": wanted, "type": GYMNASIUM, "env_kwargs": {}}
     elif wanted is not None:
         meta = wanted.to_dict()
     elif config.train.data:
@@ -99,7 +103,8 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
     keys = stored_keys(config)
     env = make_env(meta, obs_keys=keys)
     try:
-        obs, _ = env.reset(seed=0)
+        obs = first_observation(env)
+        meta = env.serialize() if is_robot(meta) else meta  # which knows its rate
         for key in keys:
             if key not in obs:
                 raise EnvError(
@@ -134,7 +139,9 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
     check_hindsight(config)
     _check_demonstrations(config)
     meta = online_env_meta(config)
+    _check_robot(meta, config)
     env = look_at(meta, config)
+    meta = env.meta
     config = _with_choices(config, env)
     preprocess = _preprocess(config, env)
     check_relative(config, preprocess)
@@ -142,6 +149,11 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         config.algo_name, config, preprocess.obs_shapes, preprocess.action_dim, device
     )
     algo.preprocess = preprocess.to(device)
+    if algo.experience == "rollout" and (meta.get("env_kwargs") or {}).get("take_over"):
+        raise ConfigError(
+            f"algo_name: {config.algo_name} learns from its own actions alone, not from those of a person who takes "
+            "over: take an algorithm that replays (rlpd, sac), or leave take_over out"
+        )
     if not resumed:
         adopt_frozen(algo)
     if config.experiment.ckpt_path is not None and not resumed:
@@ -177,6 +189,27 @@ def _check_demonstrations(config: Config) -> None:
         raise ConfigError(
             "train.online: demo_ratio and pretrain_updates need demonstrations: name them in train.data or by --dataset"
         )
+
+
+def _check_robot(meta: dict[str, Any], config: Config) -> None:
+    """Refuse to learn on a robot as if there were several of it, or as if it could be ended at any moment.
+
+    Raises:
+        ConfigError: the key and its value.
+    """
+    online = config.train.online
+    if not is_robot(meta):
+        return
+    name = meta_name(meta)
+    for key, value, wanted in (
+        ("num_envs", online.num_envs, 1),
+        ("num_workers", online.num_workers, 0),
+        ("hindsight.enabled", online.hindsight.enabled, False),
+    ):
+        if value != wanted:
+            raise ConfigError(
+                f"train.online.{key}: {value}, but {name} is one robot, driven by this process: set it to {wanted}"
+            )
 
 
 def _with_choices(config: Config, env: EnvSpec) -> Config:

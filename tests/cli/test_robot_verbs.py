@@ -268,7 +268,7 @@ def test_another_rate_than_the_robots_is_refused(tmp_path):
                 "--teleop-arg",
                 "mood=1",
             ),
-            "'expert:Lift' cannot be made",
+            "the teleoperator 'expert:Lift'",
         ),
         (
             ("run", "CKPT", "--robot", "sim", "--rate-hz", "10", "--slow", "0.1"),

@@ -81,9 +81,9 @@ def test_vectors_lie_side_by_side_in_the_order_of_their_names_and_images_apart()
     assert ring.images["image"].shape == (8, 4, 4, 3)
     assert ring.image_keys == ("image",)
     names = {"vectors", "actions", "rewards", "terminals", "timeouts", "live", "number"}
-    assert set(ring.stored) == names | {"images/image"}
-    # 9 floats, an action and a reward; three marks; a number of 4 bytes; 48 bytes of image.
-    assert ring.nbytes == 8 * (9 * 4 + 4 + 4 + 3 + 4 + 48)
+    assert set(ring.stored) == names | {"intervened", "images/image"}
+    # 9 floats, an action and a reward; four marks; a number of 4 bytes; 48 bytes of image.
+    assert ring.nbytes == 8 * (9 * 4 + 4 + 4 + 4 + 4 + 48)
 
 
 def test_shapes_come_back_as_they_were():

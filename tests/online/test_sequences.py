@@ -208,4 +208,4 @@ def test_a_copy_goes_on_identically():
 
 
 def test_states_take_their_room():
-    assert make(capacity=40).nbytes == 40 * (4 * 3 + 3 + 4) + 40 * 2 * 4
+    assert make(capacity=40).nbytes == 40 * (4 * 3 + 4 + 4) + 40 * 2 * 4

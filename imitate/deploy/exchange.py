@@ -1,0 +1,247 @@
+"""Actions of a program's thread in a control loop: one action for each observation that the loop shows.
+
+The program (a learner, an evaluation) decides when it likes. The loop keeps its rate: it waits for the action until its
+control step is nearly over, and holds the pose where none has come. An action that was decided on an observation that
+is too old by now is not sent, and that step holds too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.loop import ControlLoop, Step
+from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+
+Vector = NDArray[np.float64]
+Value = TypeVar("Value")
+END = "end"
+"""The event by which the program ends the loop's run."""
+_SHARE = 0.9
+"""Part of a control period in which an action is waited for; the rest is for sending it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a control step.
+
+    Attributes:
+        observation: seen after it.
+        action: (A,) executed: as the limits left it, the person's where a person acted; where the pose was held, the
+            action that keeps the pose.
+        intervened: whether a person acted.
+        held: whether the pose was held, since the program's action came too late.
+        events: of the person's device since the last outcome.
+        reward: the robot's, None where it measures none.
+        success: the robot's verdict, None where it cannot tell.
+        ended: whether the robot says that the episode cannot go on.
+    """
+
+    observation: Observation
+    action: Vector
+    intervened: bool
+    held: bool
+    events: frozenset[str]
+    reward: float | None
+    success: bool | None
+    ended: bool
+
+
+class Exchange(Teleoperator):
+    """Meeting point of a program's thread and a control loop, in the loop's slot of a teleoperation device.
+
+    While the program takes its time the robot holds its pose for everybody, a person at the device too: each control
+    step that moves the robot is one that the program knows of. After ``Safety.hold_s`` the loop's run ends, which stops
+    the robot; :meth:`decide` then says that another run is to be begun.
+
+    Args:
+        robot: connected.
+        device: of a person who overrides the program where it gives an action; connected.
+    """
+
+    def __init__(self, robot: Robot, device: Teleoperator | None = None) -> None:
+        self._robot, self._device = robot, device
+        self._loop: ControlLoop | None = None
+        self._changed = threading.Condition()
+        self._decided: tuple[Vector, Observation] | None = None
+        self._shown: Observation | None = None
+        self._outcome: Outcome | None = None
+        self._done: tuple[Vector, bool, bool] | None = None
+        self._open: bool | None = None
+        self._events: frozenset[str] = frozenset()
+        self._last: Vector = np.zeros(robot.limits.size)
+        self._leaving = self._asleep = self._begins = False
+        self._waits_since = 0.0
+
+    def attach(self, loop: ControlLoop) -> None:
+        """Name the loop whose device this is; its ``on_step`` has to be :meth:`on_step`."""
+        self._loop = loop
+
+    # ---- the program's thread --------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin an episode: the next observation is an outcome, with which no action goes."""
+        with self._changed:
+            rest = np.clip(
+                np.zeros_like(self._last), self._robot.limits.low, self._robot.limits.high
+            )
+            self._last, self._done = rest, (rest, False, False)
+            self._decided, self._outcome, self._events = None, None, frozenset()
+        self.enter()
+
+    def enter(self) -> None:
+        """Get ready for another run of the loop."""
+        with self._changed:
+            self._leaving = self._asleep = False
+            self._begins, self._open = True, None
+            self._waits_since = time.monotonic()
+
+    def decide(self, action: Vector) -> bool:
+        """Give the action (A,) for the last observation; return True where a new run of the loop is needed."""
+        with self._changed:
+            assert self._shown is not None
+            self._decided, self._outcome = (action, self._shown), None
+            self._changed.notify_all()
+            return self._asleep
+
+    def outcome(self, run: Future[Any]) -> Outcome:
+        """Wait for the result of the control step; what ended the loop's run is raised."""
+        with self._changed:
+            while self._outcome is None and not run.done():
+                self._changed.wait(0.2)
+            found = self._outcome
+        if found is None:
+            run.result()
+            raise RobotError("the control loop ended by itself; begin a new episode")
+        return found
+
+    def leave(self) -> None:
+        """End the loop's run at its next control step."""
+        with self._changed:
+            self._leaving = True
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let :meth:`outcome` look whether the run has ended."""
+        with self._changed:
+            self._changed.notify_all()
+
+    # ---- the loop's thread -----------------------------------------------------------------------
+
+    def guide(self, observation: Observation) -> Guidance:
+        """Show an observation; the program's action for it, or the person's."""
+        with self._changed:
+            self._publish(observation)
+            decided = self._awaited()
+            if self._leaving or self._asleep:
+                return Guidance(events=frozenset({END}))
+        person = Guidance() if self._device is None else self._device.guide(observation)
+        begins, self._begins = self._begins, False
+        with self._changed:
+            self._events |= person.events
+            self._open = None
+            if decided is None:
+                return Guidance()
+            action, seen = decided
+            # What a device gathered while nobody asked it is no wish of this moment.
+            if person.action is not None and not begins:
+                self._open = True
+                return Guidance(person.action)
+            self._open = False
+            return Guidance() if self._is_old(seen) else Guidance(action)
+
+    def on_step(self, step: Step) -> None:
+        """Take note of what the loop made of the action."""
+        with self._changed:
+            if step.action is not None:
+                self._last = step.action
+            if self._open is None:
+                return
+            held = step.action is None
+            pose = self._robot.pose(step.observation) if held else None
+            executed = self._last if pose is None else np.asarray(pose, dtype=np.float64)
+            self._done = (executed, self._open and not held, held)
+
+    def follow(self, action: Vector) -> None:
+        """Pass the sent action on to the person's device."""
+        if self._device is not None:
+            self._device.follow(action)
+
+    def _publish(self, observation: Observation) -> None:
+        reward = self._robot.reward()  # one of a pause is nobody's
+        if self._done is None:
+            return
+        (action, intervened, held), self._done = self._done, None
+        self._outcome = Outcome(
+            observation,
+            action,
+            intervened,
+            held,
+            self._events,
+            reward,
+            self._robot.success(),
+            self._robot.ended(),
+        )
+        self._shown, self._events = observation, frozenset()
+        self._waits_since = time.monotonic()
+        self._changed.notify_all()
+
+    def _awaited(self) -> tuple[Vector, Observation] | None:
+        """Wait for the program's action until the control step is nearly over."""
+        assert self._loop is not None
+        until = self._loop.step_ends_s - (1.0 - _SHARE) * self._loop.period_s
+        while self._decided is None and not self._leaving:
+            left = until - time.monotonic()
+            if left <= 0:
+                waited = time.monotonic() - self._waits_since
+                self._asleep = waited > self._loop.safety.hold_s
+                return None
+            self._changed.wait(min(left, threading.TIMEOUT_MAX))
+        decided, self._decided = self._decided, None
+        return decided
+
+    def _is_old(self, seen: Observation) -> bool:
+        assert self._loop is not None
+        if self._robot.in_step or seen.stamp_s is None:
+            return False
+        limit_s = self._loop.safety.max_age_periods * self._loop.period_s
+        return time.monotonic() - seen.stamp_s > limit_s
+
+
+class ControlThread:
+    """A thread in which all calls of a robot are made, since drivers may belong to one thread."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="robot", daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[[], Value]) -> Future[Value]:
+        """Call a function in the thread, after those before it."""
+        answer: Future[Value] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(function())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        self._work.put(work)
+        return answer
+
+    def end(self, patience_s: float) -> None:
+        """End the thread once its work is done, and wait for that at most so many seconds."""
+        self._work.put(None)
+        self._thread.join(patience_s)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()

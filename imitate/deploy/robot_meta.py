@@ -1,0 +1,108 @@
+"""Robots as environments by name: ``robot:NAME`` and its arguments in ``env_args``.
+
+    {"env_name": "robot:my_robots:Arm", "type": 4, "env_kwargs": {"control_freq": 10, "take_over": "spacemouse"}}
+
+``robot:NAME`` takes the names of ``imitate run --robot``; ``robot:sim`` is an environment in real time, whose
+``env_args`` are ``options.env_meta``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from typing import Any
+
+from imitate.deploy.loop import Safety
+from imitate.deploy.robot import make_robot, make_teleoperator
+from imitate.deploy.robot_env import Reward, RobotEnv
+from imitate.envs.trust import ROBOT, SIMULATED, check_trusted
+from imitate.errors import EnvError, UserError, nearest
+
+
+@dataclass(frozen=True)
+class RobotArgs:
+    """``env_kwargs`` of a robot.
+
+    Attributes:
+        control_freq: control steps per second; None: the robot's own.
+        options: of the robot's class.
+        take_over: device of a person who may override: ``keyboard``, ``expert:TASK``, an installed one, or
+            ``module:Class``.
+        take_over_options: of its class.
+        reward: ``module:function`` of the observation and the executed action; None: the robot's, or 1 at success.
+        limits: fields of ActionLimits that replace the robot's own, and are stricter.
+        slow: factor on step, speed and acceleration.
+        safety: fields of Safety.
+        horizon: steps after which an episode is truncated.
+        prepare: wait for a person to prepare the scene where the robot cannot reset itself.
+    """
+
+    control_freq: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    take_over: str | None = None
+    take_over_options: Mapping[str, Any] = field(default_factory=dict)
+    reward: str | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    slow: float = 1.0
+    safety: Mapping[str, Any] = field(default_factory=dict)
+    horizon: int | None = None
+    prepare: bool = True
+
+
+def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None) -> RobotEnv:
+    """The environment of ``robot:NAME``, connected.
+
+    Raises:
+        EnvError: nobody but a file names it, its arguments are unknown, or it cannot be connected.
+    """
+    check_trusted(env_meta)
+    text = str(env_meta["env_name"])
+    kwargs = dict(env_meta.get("env_kwargs") or {})
+    known = [entry.name for entry in fields(RobotArgs)]
+    for key in kwargs:
+        if key not in known:
+            raise EnvError(f"{text}: env_kwargs has an unknown key '{key}'; {nearest(key, known)}")
+    args = RobotArgs(**kwargs)
+    name, options, safety = text.removeprefix(ROBOT), dict(args.options), dict(args.safety)
+    if text.startswith(SIMULATED):
+        name = SIMULATED.removeprefix(ROBOT)
+        if "env_meta" not in args.options:
+            raise EnvError(
+                f"{text}: which environment? Give its env_args as env_kwargs.options.env_meta, or name it: "
+                "--env robot:sim:Lift"
+            )
+        if args.control_freq is not None:
+            options.setdefault("rate_hz", args.control_freq)
+        safety.setdefault("frozen", 0)  # a simulator's images of a scene at rest are identical
+    device = None
+    if args.take_over is not None:
+        device = make_teleoperator(args.take_over, **args.take_over_options)
+    try:
+        return RobotEnv(
+            make_robot(name, **options),
+            args.control_freq,
+            name=text,
+            teleoperator=device,
+            reward=None if args.reward is None else _function(args.reward),
+            safety=Safety(**safety),
+            slow=args.slow,
+            limits=args.limits,
+            horizon=args.horizon,
+            obs_keys=obs_keys,
+            prepare=args.prepare,
+            meta=env_meta,
+        )
+    except TypeError as error:
+        raise EnvError(f"{text}: its env_kwargs do not fit: {error}") from error
+
+
+def _function(name: str) -> Reward:
+    module, _, attribute = name.partition(":")
+    try:
+        found: Reward = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"reward: '{name}' is no module:function that can be imported: {error}"
+        ) from error
+    return found

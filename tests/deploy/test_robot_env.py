@@ -1,0 +1,424 @@
+"""A robot as an environment: the loop's safety, what is told of each step, and names."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from imitate.deploy.limits import ActionLimits
+from imitate.deploy.loop import Safety
+from imitate.deploy.robot import Guidance, Observation, Robot, RobotError
+from imitate.deploy.robot_env import RobotEnv
+from imitate.envs import Env, make_env
+from imitate.envs.trust import trust
+from imitate.errors import EnvError, UserError
+from tests.deploy.fake_robot import FakeRobot, Pushing, Scripted
+
+PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
+CALM = Safety(late=0)  # other processes of the machine must not end a test
+RATE = 50.0
+
+
+class Stepping(Robot):
+    """A point that moves by its actions, whose time stands still between them; ``script`` maps calls to faults."""
+
+    observation_shapes = {"place": (1,), "camera": (4, 4, 3)}
+    in_step = True
+    rate_hz = 10.0
+
+    def __init__(self, goal=np.inf, end=np.inf, step=None, resets=True):
+        self.limits = ActionLimits(low=[-1.0], high=[1.0], step=step)
+        self.goal, self.end, self.resets = goal, end, resets
+        self.calls, self.place, self.ticks = [], 0.0, 0
+
+    def observe(self):
+        self.ticks += 1
+        camera = np.full((4, 4, 3), self.ticks % 251, np.uint8)
+        return Observation({"place": np.array([self.place]), "camera": camera}, time.monotonic())
+
+    def send(self, action):
+        self.calls.append(float(action[0]))
+        self.place += float(action[0])
+
+    def hold(self):
+        self.calls.append("hold")
+
+    def stop(self):
+        self.calls.append("stop")
+
+    def pose(self, observation):
+        return np.zeros(1)
+
+    def reset(self):
+        return self.reset_to(0)
+
+    def reset_to(self, start):
+        self.place, self.ticks = float(start), 0
+        return self.observe() if self.resets else None
+
+    def success(self):
+        return self.place > self.goal
+
+    def ended(self):
+        return self.place > self.end
+
+
+@pytest.fixture
+def opened():
+    """RobotEnv that is closed at the end."""
+    envs = []
+
+    def make(robot, *args, **rest):
+        envs.append(RobotEnv(robot, *args, **rest))
+        return envs[-1]
+
+    yield make
+    for env in envs:
+        env.close()
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+
+
+def test_a_step_sends_the_action_and_returns_what_follows_from_it(opened):
+    env = opened(Stepping(goal=1.0))
+    obs, info = env.reset(seed=0)
+    assert obs["place"] == 0.0
+    assert not info["success"]
+    obs, reward, terminated, truncated, info = env.step(np.array([0.7]))
+    np.testing.assert_allclose(obs["place"], [0.7])
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    obs, reward, _, _, info = env.step(np.array([0.5]))
+    np.testing.assert_allclose(obs["place"], [1.2])
+    assert reward == 1.0
+    assert info["success"]
+    assert env.is_success() == {"task": True}
+
+
+def test_it_is_an_environment_of_both_kinds(opened):
+    from gymnasium.utils.env_checker import check_env
+
+    env = opened(Stepping())
+    assert isinstance(env, Env)
+    check_env(env, skip_render_check=True)
+    obs, _ = env.reset(seed=3)
+    assert env.observation_space.contains(obs)
+    assert obs["camera"].dtype == np.uint8
+    assert env.render(height=8, width=8).shape == (8, 8, 3)
+    assert env.serialize()["env_kwargs"]["control_freq"] == 10.0
+    with pytest.raises(EnvError, match="cannot be put into a recorded state"):
+        env.reset_to({})
+
+
+def test_the_limits_of_the_robot_hold_and_the_executed_action_is_told(opened):
+    robot = Stepping(step=0.25)
+    env = opened(robot)
+    env.reset(seed=0)
+    infos = [env.step(np.array([5.0]))[4] for _ in range(3)]
+    np.testing.assert_allclose([i["executed_action"][0] for i in infos], [0.25, 0.5, 0.75])
+    assert robot.calls[:3] == [0.25, 0.5, 0.75]
+
+
+def test_an_action_that_is_not_finite_is_never_sent_and_stops_the_robot(opened):
+    robot = Stepping()
+    env = opened(robot)
+    env.reset(seed=0)
+    with pytest.raises(RobotError, match="not finite"):
+        env.step(np.array([np.nan]))
+    assert robot.calls[-1] == "stop"
+    assert all(isinstance(call, str) for call in robot.calls)
+    with pytest.raises(EnvError, match="call reset"):
+        env.step(np.array([0.0]))
+
+
+def test_ends_are_terminals_and_the_horizon_truncates(opened):
+    env = opened(Stepping(end=1.0), horizon=4)
+    env.reset(seed=0)
+    ends = [env.step(np.array([0.6]))[2:4] for _ in range(2)]
+    assert ends == [(False, False), (True, False)]
+    with pytest.raises(EnvError, match="call reset"):
+        env.step(np.array([0.0]))
+    env.reset(seed=0)
+    assert [env.step(np.array([0.0]))[3] for _ in range(4)] == [False, False, False, True]
+
+
+def test_a_reward_of_ones_own_sees_the_executed_action(opened):
+    env = opened(Stepping(step=0.25), reward=lambda obs, action: obs["place"][0] + 10 * action[0])
+    env.reset(seed=0)
+    assert env.step(np.array([1.0]))[1] == pytest.approx(0.25 + 2.5)
+
+
+# ---- a person ------------------------------------------------------------------------------------
+
+
+def test_a_person_overrides_and_judges(opened):
+    script = {
+        2: Guidance(np.array([-0.5])),
+        3: Guidance(np.array([-0.25]), frozenset({"success"})),
+    }
+    hand = Scripted(script)
+    env = opened(Stepping(), teleoperator=hand)
+    env.reset(seed=0)
+    steps = [env.step(np.array([0.1])) for _ in range(3)]
+    infos = [step[4] for step in steps]
+    assert [info["intervened"] for info in infos] == [False, True, True]
+    np.testing.assert_allclose([i["executed_action"][0] for i in infos], [0.1, -0.5, -0.25])
+    assert infos[-1]["interventions"] == 2
+    assert [step[2] for step in steps] == [False, False, True]
+    assert infos[-1]["success"]
+    assert steps[-1][1] == 1.0
+    np.testing.assert_allclose(np.ravel(hand.followed), [0.1, -0.5, -0.25])
+
+
+@pytest.mark.parametrize(
+    ("event", "ends", "success", "discarded"),
+    [
+        ("failure", (True, False), False, False),
+        ("end", (False, True), False, False),
+        ("discard", (False, True), False, True),
+    ],
+)
+def test_events_end_an_episode(opened, event, ends, success, discarded):
+    env = opened(Stepping(), teleoperator=Scripted({1: Guidance(events=frozenset({event}))}))
+    env.reset(seed=0)
+    _, _, terminated, truncated, info = env.step(np.array([0.1]))
+    assert (terminated, truncated) == ends
+    assert (info["success"], info["discarded"]) == (success, discarded)
+
+
+def test_quit_stops_the_robot_for_good(opened):
+    robot = Stepping()
+    env = opened(robot, teleoperator=Scripted({1: Guidance(events=frozenset({"quit"}))}))
+    env.reset(seed=0)
+    with pytest.raises(RobotError, match="quit"):
+        env.step(np.array([0.1]))
+    assert robot.calls[-1] == "stop"
+
+
+def test_a_person_prepares_the_scene_where_the_robot_cannot(opened):
+    script = {1: Guidance(np.array([0.5])), 2: Guidance(events=frozenset({"success"}))}
+    robot = Stepping(resets=False)
+    env = opened(robot, teleoperator=Scripted(script))
+    obs, _ = env.reset(seed=0)
+    assert robot.calls[0] == 0.5  # the person moved it meanwhile
+    np.testing.assert_allclose(obs["place"], [0.5])
+
+
+def test_without_anybody_to_prepare_the_scene_nothing_moves(opened, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    robot = Stepping(resets=False)
+    env = opened(robot)
+    with pytest.raises(RobotError, match="nobody can say that the scene is ready"):
+        env.reset(seed=0)
+    assert robot.calls == []
+    opened(Stepping(resets=False), prepare=False).reset(seed=0)
+
+
+# ---- in real time --------------------------------------------------------------------------------
+
+
+@pytest.mark.alone
+def test_steps_keep_their_rate(opened):
+    robot = FakeRobot()
+    env = opened(robot, RATE, safety=CALM, prepare=False)
+    env.reset()
+    for _ in range(20):
+        env.step(np.array([0.1, 0.1]))
+    gaps = np.diff(robot.times("send"))
+    assert np.median(gaps) == pytest.approx(1 / RATE, rel=0.2)
+    assert env.counts["steps"] == 20
+
+
+@pytest.mark.alone
+def test_a_learner_that_takes_its_time_leaves_no_robot_moving(opened):
+    robot = FakeRobot(pose=np.array([0.3, 0.0]), limits=ActionLimits([-1] * 2, [1] * 2, step=0.1))
+    env = opened(robot, RATE, safety=Safety(late=0, hold_s=0.3), prepare=False)
+    env.reset()
+    env.step(np.array([0.4, 0.0]))
+    sent = robot.times("send")[-1]
+    time.sleep(0.8)  # an update
+    holds = [when for when in robot.times("hold") if when > sent]
+    assert holds[0] - sent < 4 / RATE
+    stops = [when for when in robot.times("stop") if when > sent]
+    assert 0.2 < stops[0] - sent < 0.7
+    assert not [when for when in robot.times("hold") if when > stops[-1]]
+    # The action that was decided on what was seen before the update is not sent.
+    info = env.step(np.array([1.0, 0.0]))[4]
+    assert info["held"]
+    np.testing.assert_allclose(info["executed_action"], [0.3, 0.0])
+    # The next one is limited from where the robot is, not from the last command.
+    robot._pose = np.array([-0.5, 0.0])
+    time.sleep(0.8)
+    env.step(np.array([1.0, 0.0]))
+    info = env.step(np.array([1.0, 0.0]))[4]
+    assert not info["held"]
+    np.testing.assert_allclose(info["executed_action"], [-0.4, 0.0])
+    assert env.counts["held"] == 2
+
+
+@pytest.mark.alone
+def test_a_person_moves_nothing_that_the_learner_does_not_know_of(opened):
+    robot = FakeRobot()
+    env = opened(robot, RATE, safety=CALM, prepare=False, teleoperator=Pushing([0.5, 0.0]))
+    env.reset()
+    env.step(np.zeros(2))
+    time.sleep(0.4)
+    assert len(robot.sent) == 1
+
+
+@pytest.mark.alone
+def test_a_hanging_driver_is_stopped_by_the_watchdog_and_told(opened):
+    robot = FakeRobot()
+    robot.faults["send"] = lambda: time.sleep(1.0 if len(robot.times("send")) == 3 else 0)
+    env = opened(robot, RATE, safety=Safety(late=0, watchdog_s=0.2), prepare=False)
+    env.reset()
+    with pytest.raises(RobotError, match="watchdog"):
+        for _ in range(5):
+            env.step(np.zeros(2))
+    assert len(robot.sent) == 3
+    assert robot.times("stop")[0] - robot.times("send")[-1] < 0.6
+
+
+@pytest.mark.alone
+def test_closing_stops_and_nothing_follows():
+    robot = FakeRobot()
+    env = RobotEnv(robot, RATE, safety=CALM, prepare=False)
+    env.reset()
+    env.step(np.zeros(2))
+    env.close()
+    env.close()
+    assert robot.last_calls()[-1] == "stop"
+    time.sleep(0.1)
+    assert robot.last_calls()[-1] == "stop"
+
+
+SCRIPT = """
+import sys, time, numpy as np
+from imitate.deploy.loop import Safety
+from imitate.deploy.robot_env import RobotEnv
+from tests.deploy.fake_robot import FakeRobot
+
+class Told(FakeRobot):
+    def note(self, name, value=None):
+        if name in ("send", "stop"):
+            print(name, flush=True)
+
+env = RobotEnv(Told(), 50.0, safety=Safety(late=0), prepare=False)
+env.reset()
+for step in range(200):
+    env.step(np.zeros(2))
+    if step == 5 and sys.argv[1] == "raise":
+        raise ValueError("the learner failed")
+    if step == 5 and sys.argv[1] == "exit":
+        sys.exit(0)
+"""
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("raise", 1), ("exit", 0), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)],
+)
+def test_however_a_process_ends_the_robot_is_at_rest(how, code):
+    done = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(how)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    lines = []
+    for line in done.stdout:
+        lines.append(line.strip())
+        if isinstance(how, int) and lines.count("send") == 4:
+            os.kill(done.pid, how)
+            how = None
+    assert done.wait(30) == code
+    assert lines.count("send") >= 4
+    assert lines[-1] == "stop"
+
+
+# ---- by name -------------------------------------------------------------------------------------
+
+
+def named(name="robot:tests.deploy.test_robot_env:Stepping", **kwargs):
+    return {"env_name": name, "type": 4, "env_kwargs": kwargs}
+
+
+@pytest.fixture
+def nothing_trusted(monkeypatch, tmp_path):
+    monkeypatch.setenv("IMITATE_TRUST_MODULES", "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def test_no_file_moves_a_robot(nothing_trusted):
+    with pytest.raises(EnvError, match="a file names this robot, and making it would move it"):
+        make_env(named())
+    trust("tests.deploy.test_robot_env")  # a module is not a robot
+    with pytest.raises(EnvError, match="a file names this robot"):
+        make_env(named())
+    trust("robot:tests.deploy.test_robot_env:Stepping")
+    env = make_env(named(options={"goal": 0.5}))
+    env.reset(seed=1)
+    assert env.step(np.zeros(1))[4]["success"]
+    env.close()
+
+
+@pytest.mark.parametrize("key", ["take_over", "reward"])
+def test_no_file_runs_code_by_a_robots_arguments(nothing_trusted, key):
+    trust("robot:tests.deploy.test_robot_env:Stepping")
+    with pytest.raises(EnvError, match="names the module 'some_module'"):
+        make_env(named(**{key: "some_module:thing"}))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"rate": 3}, "unknown key 'rate'"),
+        ({"reward": "tests.deploy.test_robot_env:nothing"}, "no module:function"),
+        ({"limits": {"high": [2.0]}}, "looser than the robot's own"),
+        ({"safety": {"patience": 3}}, "patience"),
+        ({"options": {"colour": 3}}, "cannot be made"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_one_line(kwargs, words):
+    trust("robot:tests.deploy.test_robot_env:Stepping")
+    with pytest.raises(UserError, match=words):
+        make_env(named(**kwargs))
+
+
+def test_a_simulated_robot_by_name_begins_with_the_seed():
+    from imitate.evaluation.environments import named_env
+
+    meta = named_env("robot:sim:Pendulum-v1")
+    meta["env_kwargs"]["options"]["in_step"] = True
+    env, plain = make_env(meta), make_env(PENDULUM)
+    action = np.array([1.5])
+    for seed in (7, 8, 7):
+        np.testing.assert_allclose(
+            env.reset(seed=seed)[0]["flat"], plain.reset(seed=seed)[0]["flat"]
+        )
+        for _ in range(3):
+            mine, other = env.step(action), plain.step(action)
+            np.testing.assert_allclose(mine[0]["flat"], other[0]["flat"], rtol=1e-6)
+            assert mine[1] == pytest.approx(other[1])
+    env.close()
+
+
+def test_names_of_robots():
+    from imitate.evaluation.environments import named_env
+
+    lift = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 20}}
+    meta = named_env("robot:sim", lift)
+    assert meta["env_name"] == "robot:sim:Lift"
+    assert meta["env_kwargs"] == {"options": {"env_meta": lift}, "control_freq": 20}
+    arm = named_env("robot:arm", lift)
+    assert arm == {"env_name": "robot:arm", "type": 4, "env_kwargs": {"control_freq": 20}}
+    own = {**arm, "env_kwargs": {"control_freq": 5, "take_over": "keyboard"}}
+    assert named_env("robot:arm", own) == own
+    with pytest.raises(UserError, match="which environment"):
+        named_env("robot:sim", {})
