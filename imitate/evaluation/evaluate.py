@@ -26,6 +26,7 @@ from imitate.evaluation.episodes import (
     EpisodePlan,
     EpisodeRunner,
     Job,
+    failed_episode,
     hopeless,
     in_order,
     timed,
@@ -262,8 +263,11 @@ def _play_processes(
                 on_episode(results[index])
             if hopeless(results, give_up_after):
                 break
-    except RobotError as error:
-        raise EvaluationError(f"after {len(results)} episodes: {error}") from error
+    except (
+        RobotError
+    ) as error:  # what was measured before counts; a person has to look before it moves again
+        index = len(results)
+        results[index] = failed_episode(plan, index, str(error))
     finally:
         runner.close()
     return in_order(results, give_up_after)
