@@ -33,8 +33,16 @@ class CheckpointError(UserError):
     """A checkpoint that cannot be used."""
 
 
+class BundleError(UserError):
+    """A bundle that cannot be read or written."""
+
+
 class EnvError(UserError):
     """An environment that cannot be made, or does not fit the policy or the data."""
+
+
+class WireError(ValueError):
+    """A message that is malformed, too large, or of a kind that is not allowed."""
 
 
 class NotFiniteError(UserError):

@@ -165,6 +165,12 @@ VERBS = {
             "imitate serve best.pth --host 0.0.0.0 --token-file token.txt --tls-cert cert.pem",
         ),
     ),
+    "export": Verb(
+        "export",
+        "command",
+        "Write a policy as a bundle that runs without torch.",
+        ("imitate export best.pth -o lift.zip", "imitate run lift.zip --robot sim"),
+    ),
     "check-env": Verb(
         "check_env",
         "command",

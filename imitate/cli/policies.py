@@ -1,4 +1,4 @@
-"""Policies of the command line: checkpoints, run folders and addresses of servers."""
+"""Policies of the command line: checkpoints, run folders, bundles and addresses of servers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class FoundPolicy:
         actor: called at each control step, see :class:`imitate.deploy.loop.Actor`.
         env_args: of the checkpoint, where they name a simulated environment; else empty.
         execute: actions that it executes of a chunk.
-        checkpoint: content of the checkpoint; None of a server.
-        path: file of the checkpoint; None of a server.
+        checkpoint: content of the checkpoint; None of a server or a bundle.
+        path: file of the checkpoint or the bundle; None of a server.
     """
 
     actor: Any
@@ -50,10 +50,10 @@ class PolicySource:
     join: str | None = None
 
     def open(self, text: str, stack: contextlib.ExitStack) -> FoundPolicy:
-        """Load a checkpoint, or connect to a server.
+        """Load a checkpoint or a bundle, or connect to a server.
 
         Args:
-            text: checkpoint, run folder, or ``ws://`` address.
+            text: checkpoint, run folder, bundle, or ``ws://`` address.
             stack: closes the connection.
 
         Raises:
@@ -61,20 +61,33 @@ class PolicySource:
         """
         if text.startswith(("ws://", "wss://")):
             return self._served(text, stack)
+        from imitate.deploy.bundle.archive import is_bundle
+
+        if is_bundle(text):
+            return self._bundled(Path(text))
         from imitate.policy.loading import policy_from_checkpoint
         from imitate.run_folder import find_checkpoint
 
         path = find_checkpoint(Path(text))
         found, ckpt = policy_from_checkpoint(device=self.device, ckpt_path=path)
         execution = found.algo.execution
-        meta = dict(ckpt.get("env_metadata") or {})
         return FoundPolicy(
             found,
-            meta if meta.get("type") in (1, 2) else {},
+            _simulator(ckpt.get("env_metadata") or {}),
             1 if execution is None else execution.execute,
             ckpt,
             path,
         )
+
+    def _bundled(self, path: Path) -> FoundPolicy:
+        from imitate.cli.serve import refuse_device
+        from imitate.deploy.bundle.policy import BundlePolicy
+
+        refuse_device(self.device)
+        found = BundlePolicy(path)
+        execution = found.spec.execution
+        execute = 1 if execution is None else execution.execute
+        return FoundPolicy(found, _simulator(found.spec.environment), execute, path=path)
 
     def _served(self, url: str, stack: contextlib.ExitStack) -> FoundPolicy:
         try:
@@ -101,7 +114,7 @@ class PolicySource:
 
         Raises:
             UserError: a policy is to predict in the background whose server is too old for it, or which is not trained
-                for the join ``prefix``.
+                for the join ``prefix``, or a bundle is to be guided.
         """
         if self.join is None:
             return found.actor
@@ -114,6 +127,10 @@ class PolicySource:
                 "one: install the same version on both machines"
             )
         guidance = GUIDANCE.get(self.join)
+        if guidance is not None and not getattr(found.actor, "can_be_guided", True):
+            raise UserError(
+                f"--join {self.join}: a bundle cannot be guided: take blend, fade or replace, or name the checkpoint"
+            )
         chosen: Any = self.join if guidance is None else "replace"
         return stack.enter_context(
             AsynchronousPolicy(
@@ -124,6 +141,11 @@ class PolicySource:
                 guidance=guidance,
             )
         )
+
+
+def _simulator(meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The env_args of a policy's own environment where that is a simulator; else empty."""
+    return meta if meta.get("type") in (1, 2) else {}
 
 
 def rate_of(policy: Any, given: float | None) -> float:

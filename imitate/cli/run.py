@@ -26,7 +26,8 @@ def command(
     policy: Annotated[
         str,
         typer.Argument(
-            metavar="POLICY", help="Checkpoint, run folder, or address of a server: ws://HOST:PORT."
+            metavar="POLICY",
+            help="Checkpoint, run folder, bundle, or address of a server: ws://HOST:PORT.",
         ),
     ],
     robot: Annotated[

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from imitate.errors import UserError
 from imitate.extras import missing
 
+if TYPE_CHECKING:
+    from imitate.deploy.server import Served
+
 
 def command(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or run folder.")
+        Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint, run folder, or bundle.")
     ],
     host: Annotated[
         str,
@@ -63,17 +66,9 @@ def command(
         from imitate.deploy.server import PolicyServer
     except ImportError as error:
         raise UserError(f"imitate serve: {missing('deploy', error)}") from error
-    import torch
+    from imitate.run_folder import to_json
 
-    from imitate.deploy.served import ServedPolicy
-    from imitate.policy.loading import policy_from_checkpoint
-    from imitate.run_folder import find_checkpoint, to_json
-
-    if threads:
-        torch.set_num_threads(threads)
-    path = find_checkpoint(checkpoint)
-    policy, _ = policy_from_checkpoint(device=device, ckpt_path=path)
-    served = ServedPolicy(policy)
+    path, served = _served(checkpoint, device, threads)
     server = PolicyServer(
         served,
         host,
@@ -107,6 +102,35 @@ def command(
         )
     finally:
         server.close()
+
+
+def _served(path: Path, device: str | None, threads: int) -> tuple[Path, Served]:
+    """The checkpoint that a path stands for, or the bundle, and its policy."""
+    from imitate.deploy.bundle.archive import is_bundle
+
+    if is_bundle(path):
+        from imitate.deploy.bundle.policy import BundlePolicy
+        from imitate.deploy.bundle.served import ServedBundle
+
+        refuse_device(device)
+        return path, ServedBundle(BundlePolicy(path, threads=threads))
+    import torch
+
+    from imitate.deploy.served import ServedPolicy
+    from imitate.policy.loading import policy_from_checkpoint
+    from imitate.run_folder import find_checkpoint
+
+    if threads:
+        torch.set_num_threads(threads)
+    found = find_checkpoint(path)
+    policy, _ = policy_from_checkpoint(device=device, ckpt_path=found)
+    return found, ServedPolicy(policy)
+
+
+def refuse_device(device: str | None) -> None:
+    """Raise UserError where a bundle is to run on another device than the CPU."""
+    if device not in (None, "cpu"):
+        raise UserError(f"--device {device}: bundles run on the CPU; name the checkpoint")
 
 
 def read_token(path: Path | None) -> str | None:

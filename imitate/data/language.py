@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from typing_extensions import Self
 
 from imitate.errors import ConfigError, UserError, nearest
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LANGUAGE_KEY = "lang_emb"
 """The observation that holds the vector of the instruction."""

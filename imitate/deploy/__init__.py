@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 _HOMES = {
     "ActionLimits": "limits",
+    "BundlePolicy": "bundle.policy",
     "ControlLoop": "loop",
     "Guidance": "robot",
     "Observation": "robot",
@@ -20,6 +21,7 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
+    from imitate.deploy.bundle.policy import BundlePolicy
     from imitate.deploy.client import RemotePolicy
     from imitate.deploy.limits import ActionLimits
     from imitate.deploy.loop import ControlLoop, Safety
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActionLimits",
+    "BundlePolicy",
     "ControlLoop",
     "Guidance",
     "Observation",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.deploy.wire import WireError
+from imitate.errors import WireError
 
 PROTOCOL = 1
 """Version of the messages between server and client."""

@@ -18,6 +18,8 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.errors import WireError as WireError
+
 MAX_MESSAGE = 64 * 2**20
 """Bytes of the largest message that is read."""
 DTYPES = frozenset(["f2", "f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "b1"])
@@ -25,10 +27,6 @@ DTYPES = frozenset(["f2", "f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", 
 _MAX_ENTRIES = 4096
 _MAX_DEPTH = 8
 _MAX_DIMENSIONS = 8
-
-
-class WireError(ValueError):
-    """A message that is malformed, too large, or of a kind that is not allowed."""
 
 
 class Jpeg:

@@ -66,16 +66,21 @@ class Denoiser(nn.Module):
 
     def for_steps(
         self, steps: Sequence[float], condition: Tensor, given: Given | None = None
-    ) -> Callable[[Tensor, float], Tensor]:
+    ) -> AtSteps:
         """:meth:`forward` at these steps and this condition, with their common parts computed once."""
-        network = self.network
+        network, times = self.network, tuple(steps)
         if isinstance(network, ConditionalUnet1D):
-            films = network.conditions(steps, condition)
-            return lambda noisy, step: network.denoise(self._seen(noisy, given), films[step])
+            films = network.films(times, condition)
+            return AtSteps(times, films, lambda x, at: network.denoise(self._seen(x, given), at))
         if isinstance(network, DenoisingMLP):
-            conditions = network.conditions(steps, condition)
-            return lambda noisy, step: network.denoise(self._seen(noisy, given), conditions[step])
-        return lambda noisy, step: self(noisy, step, condition, given)
+            stacked = [network.stacked(times, condition)]
+            return AtSteps(
+                times, stacked, lambda x, at: network.denoise(self._seen(x, given), at[0])
+            )
+        numbers = torch.tensor(times, dtype=torch.float32, device=condition.device)
+        each = [numbers.unsqueeze(1).expand(-1, len(condition))]
+        each.append(condition.expand(len(times), *condition.shape))
+        return AtSteps(times, each, lambda x, at: self(x, *at, given))
 
     def _seen(self, noisy: Tensor, given: Given | None) -> Tensor:
         """Input of the network: noisy chunks (B, T, A) with the given actions, and their marks."""
@@ -84,6 +89,33 @@ class Denoiser(nn.Module):
         if given is None:
             return pad(noisy, (0, 1))
         return torch.cat((given.fill(noisy), given.mask.to(noisy.dtype)[..., None]), dim=-1)
+
+
+class AtSteps:
+    """A denoiser at the steps of one sampling, called with a noisy chunk (B, T, A) and a step.
+
+    Args:
+        steps: S of them.
+        conditions: (S, ...) each.
+        denoise: from a noisy chunk and the conditions of a step to the prediction.
+
+    Attributes:
+        conditions, denoise: as given.
+    """
+
+    def __init__(
+        self,
+        steps: tuple[float, ...],
+        conditions: Sequence[Tensor],
+        denoise: Callable[[Tensor, list[Tensor]], Tensor],
+    ) -> None:
+        self.conditions, self.denoise = conditions, denoise
+        per_step = zip(*(condition.unbind(0) for condition in conditions), strict=True)
+        self._of_step = dict(zip(steps, map(list, per_step), strict=True))
+
+    def __call__(self, noisy: Tensor, step: float) -> Tensor:
+        """Predict, (B, T, A) to (B, T, A)."""
+        return self.denoise(noisy, self._of_step[step])
 
 
 def gaussian_noise(

@@ -87,9 +87,12 @@ class DenoisingMLP(nn.Module):
         self, timesteps: Sequence[float], global_cond: Tensor | None
     ) -> dict[float, Tensor]:
         """Conditions of all steps of one sampling at once, for :meth:`denoise`."""
+        return dict(zip(timesteps, self.stacked(timesteps, global_cond).unbind(0), strict=True))
+
+    def stacked(self, timesteps: Sequence[float], global_cond: Tensor | None) -> Tensor:
+        """:meth:`conditions` as one tensor (S, B, D) for S steps."""
         steps = torch.tensor(list(timesteps), dtype=torch.float32, device=self.enter.weight.device)
-        of_steps = self.step_encoder(steps).unsqueeze(1)
-        return dict(zip(timesteps, self._with_obs(of_steps, global_cond).unbind(0), strict=True))
+        return self._with_obs(self.step_encoder(steps).unsqueeze(1), global_cond)
 
     def _with_obs(self, of_step: Tensor, global_cond: Tensor | None) -> Tensor:
         return of_step if self.condition is None else of_step + self.condition(global_cond)

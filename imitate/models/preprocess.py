@@ -439,6 +439,11 @@ class Preprocess(nn.Module):
         return self.normalization.normalizes_actions
 
     @property
+    def beyond_unit_range(self) -> frozenset[str]:
+        """Images that were recorded with other values than 0 to 1, whose values are not checked."""
+        return self._layout.beyond_unit_range
+
+    @property
     def chosen_steps(self) -> list[PreprocessStep]:
         """Steps of ``train.preprocess``."""
         return [step for step in self.steps if step.name]

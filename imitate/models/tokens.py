@@ -78,6 +78,7 @@ class ObservationTokens(nn.Module):
             shape, value = self.encoder.encoded_shapes[key], features[key]
             # A map's channels are the features of its cells.
             channels = shape[0] if len(shape) == 3 else value.shape[-1]
-            tokens.append(linear(value.reshape(*value.shape[:2], channels, -1).mT))
+            pixels = value.reshape(*value.shape[:2], channels, -1)
+            tokens.append(linear(pixels.transpose(-2, -1)))
         positions = self.places[:, self.kinds] + self.cells
         return torch.cat(tokens, dim=2).flatten(1, 2), positions.flatten(0, 1).unsqueeze(0)

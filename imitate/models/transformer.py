@@ -228,7 +228,7 @@ class GPTBackbone(nn.Module):
         if pad_mask is None:
             return mask
         # A padded step sees itself, for a softmax over nothing is NaN.
-        own = torch.eye(num_steps, dtype=torch.bool, device=device)
+        own = causal_mask(num_steps, 1, device)
         return ((mask & pad_mask.bool().unsqueeze(1)) | own).unsqueeze(1)
 
     def initial_cache(self, batch_size: int) -> KVCache:

@@ -219,7 +219,12 @@ class ConditionalUnet1D(nn.Module):
     def conditions(
         self, timesteps: Sequence[float], global_cond: Tensor | None
     ) -> dict[float, Condition]:
-        """Conditions of all steps of one sampling at once, for :meth:`denoise`.
+        """Conditions of all steps of one sampling at once, for :meth:`denoise`."""
+        per_block = [film.unbind(0) for film in self.films(timesteps, global_cond)]
+        return {t: list(films) for t, *films in zip(timesteps, *per_block, strict=True)}
+
+    def films(self, timesteps: Sequence[float], global_cond: Tensor | None) -> list[Tensor]:
+        """:meth:`conditions` stacked: per residual block (S, B, D) for S steps.
 
         The observation is the same in all of them and the step the same in all rows, so this costs about
         as much as one step in :meth:`forward`.
@@ -234,8 +239,8 @@ class ConditionalUnet1D(nn.Module):
             film = F.linear(of_steps, linear.weight[:, : self.step_dim], linear.bias).unsqueeze(1)
             if of_obs is not None:
                 film = film + F.linear(of_obs, linear.weight[:, self.step_dim :])
-            per_block.append(film.unbind(0))
-        return {t: list(films) for t, *films in zip(timesteps, *per_block, strict=True)}
+            per_block.append(film)
+        return per_block
 
     def denoise(self, sample: Tensor, condition: Condition) -> Tensor:
         """Predict, ``(B, T, A) -> (B, T, output_dim)``, from a condition of :meth:`conditions`."""

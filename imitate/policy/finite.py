@@ -1,18 +1,20 @@
 """Checks that refuse observations and actions of a policy that are not finite.
 
-A single NaN in an observation would stay in the state of a recurrent policy until the episode's end.
+A single NaN in an observation would stay in the state of a recurrent policy until the episode's end. Importing this
+needs no torch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from imitate.errors import NotFiniteError, UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _ENOUGH = float(np.finfo(np.float32).max)
 """A sum of squares below it proves that every value is finite, in float32 too."""
@@ -25,8 +27,8 @@ def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
         NotFiniteError: a value is NaN, infinite, or beyond float32, in which networks compute.
         UserError: the values are no numbers.
     """
-    if isinstance(value, Tensor):
-        if not value.is_floating_point() or bool(torch.isfinite(value).all()):
+    if not isinstance(value, np.ndarray):
+        if not value.is_floating_point() or bool(value.isfinite().all()):
             return
         value = value.float().cpu().numpy()
     if value.dtype.kind not in "fiub":

@@ -19,6 +19,7 @@ from imitate.functional.realtime import Guidance
 from imitate.models.observation import ObservationEncoder
 from imitate.policy.agreement import agreeing_chunk
 from imitate.policy.finite import refuse_action, refuse_not_finite
+from imitate.policy.raw_observations import newest_frames, refuse_missing
 
 
 class RolloutPolicy:
@@ -338,39 +339,20 @@ class RolloutPolicy:
         self, arrays: dict[str, NDArray[Any] | Tensor], batched: bool
     ) -> dict[str, NDArray[Any] | Tensor]:
         """Return observations without a time axis: the newest frame where there is one."""
-        shapes = self.algo.preprocess.raw_shapes
-        stacked = [key for key, value in arrays.items() if value.ndim != len(shapes[key]) + batched]
-        if not stacked:
-            return arrays
         train = self.algo.global_config.train
-        lengths = {1, self.algo.frame_stack, train.seq_length}
-        told = LANGUAGE_KEY if self.instructions is not None else None
-        for key in arrays:
-            shape, single = tuple(arrays[key].shape), shapes[key]
-            before = shape[: len(shape) - len(single)]
-            is_stack = len(before) == 1 + batched and before[-1] in lengths
-            if not (is_stack if key in stacked else key == told):
-                wanted = ", ".join(map(str, ("B", *single) if batched else single))
-                longer = sorted(lengths - {1})
-                stacks = f"1 or {' or '.join(map(str, longer))} frames" if longer else "1 frame"
-                raise UserError(
-                    f"observation '{key}' has shape {shape}; expected ({wanted}), or all of them stacked as "
-                    f"{stacks}; several environments: batched_ob=True"
-                )
-        return {
-            key: _newest_of(value, batched) if key in stacked else value
-            for key, value in arrays.items()
-        }
+        return newest_frames(
+            arrays,
+            self.algo.preprocess.raw_shapes,
+            {1, self.algo.frame_stack, train.seq_length},
+            batched=batched,
+            told=LANGUAGE_KEY if self.instructions is not None else None,
+        )
 
     def _prepare(
         self, raw: Mapping[str, ArrayLike], keys: tuple[str, ...], batched: bool
     ) -> dict[str, Tensor]:
         """Convert raw arrays to network inputs with a batch dimension."""
-        missing = [key for key in keys if key not in raw]
-        if missing:
-            raise UserError(
-                f"the policy needs {', '.join(missing)}, but was given {', '.join(raw) or 'nothing'}"
-            )
+        refuse_missing(raw, keys)
         arrays = {key: _array(raw[key]) for key in keys}
         arrays = self._newest(arrays, batched)
         if not batched:
@@ -378,11 +360,6 @@ class RolloutPolicy:
         for key, value in arrays.items():
             refuse_not_finite(key, value)
         return self.algo.preprocess.prepare_obs(arrays, keys)
-
-
-def _newest_of(value: NDArray[Any] | Tensor, batched: bool) -> NDArray[Any] | Tensor:
-    """Return the last frame of (T, ...), or of (B, T, ...)."""
-    return value[:, -1] if batched else value[-1]
 
 
 def _array(value: ArrayLike | Tensor) -> NDArray[Any] | Tensor:

@@ -56,13 +56,12 @@ class Layout(PreprocessStep):
         # A copy of its own, so that it can be changed in place: five times as fast for images.
         x = value.to(torch.float32, copy=True)
         if modality in IMAGE_MODALITIES:
-            x = x.movedim(
-                -1, -3
-            )  # a view: the channels stay last in memory, as convolutions like them
+            # A view: the channels stay last in memory, as convolutions like them. (The ONNX exporter keeps signs.)
+            x = x.movedim(x.dim() - 1, x.dim() - 3)
             if not value.is_floating_point():
                 x = x.div_(255.0)
         elif modality == "scan":
-            x = x.movedim(-1, -2)
+            x = x.movedim(x.dim() - 1, x.dim() - 2)
         return x
 
     def _check_pixels(self, key: str, value: Tensor) -> None:

@@ -1,0 +1,68 @@
+"""``imitate export``: a policy as a bundle that runs without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imitate.errors import UserError
+from imitate.extras import missing
+
+FORMATS = ("onnx",)
+
+
+def command(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or run folder.")
+    ],
+    to: Annotated[str, typer.Option("--to", help="Format: onnx.")] = "onnx",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Bundle to write; by default CHECKPOINT with .zip."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Write a policy as a bundle: one file that runs with numpy and onnxruntime alone.
+
+    `imitate run`, `imitate serve` and `imitate info` take bundles; programs load them with
+    imitate.deploy.BundlePolicy. Before the file gets its name, its actions are compared with the
+    policy's over two episodes. A policy that ONNX has nothing for is refused by name.
+
+    Exit codes: 0 done; 2 invalid input, or the policy cannot be exported.
+    """
+    if to not in FORMATS:
+        raise UserError(f"--to {to}: expected {' or '.join(FORMATS)}")
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        raise UserError(f"imitate export: {missing('onnx', error)}") from error
+    del onnx, onnxruntime
+    from imitate.deploy.bundle.exporting import export_policy
+    from imitate.policy.loading import policy_from_checkpoint
+    from imitate.run_folder import find_checkpoint, to_json
+
+    path = find_checkpoint(checkpoint)
+    target = out or path.with_suffix(".zip")
+    policy, ckpt = policy_from_checkpoint(device="cpu", ckpt_path=path)
+    meta = dict(ckpt.get("env_metadata") or {})
+    done = export_policy(policy, target, environment=meta, overwrite=overwrite)
+    if json_:
+        typer.echo(
+            to_json(
+                {
+                    "bundle": str(done.path),
+                    "size_mb": done.size_mb,
+                    "compared_steps": done.steps,
+                    "largest_difference": done.difference,
+                }
+            )
+        )
+        return
+    typer.echo(
+        f"{done.path}: {done.spec.schema.algorithm}, {done.size_mb:.1f} MB; over {done.steps} steps its actions differ "
+        f"by at most {done.difference:.1g}"
+    )

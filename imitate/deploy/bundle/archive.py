@@ -1,0 +1,185 @@
+"""File of a bundle: a zip of ``bundle.json``, ``policy.onnx`` and ``arrays.bin``, none of them compressed.
+
+``bundle.json`` has the SHA-256 of itself and of the other parts; ``arrays.bin`` holds the arrays that it refers to by
+type, shape and place. Sizes are compared before memory is taken, and nothing that is read can run code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.errors import BundleError
+
+FORMAT = "imitate-bundle"
+FORMAT_VERSION = 1
+DESCRIPTION, NETWORK, ARRAYS = "bundle.json", "policy.onnx", "arrays.bin"
+MOST_BYTES = {DESCRIPTION: 16 * 2**20, NETWORK: 2**31 - 1, ARRAYS: 2**30}
+"""Largest size of each part; that of a network is protobuf's own limit."""
+_DTYPES = frozenset({"float32", "float64", "uint8", "int64", "bool"})
+_NO_DATE = (1980, 1, 1, 0, 0, 0)  # the same policy gives the same bytes
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Content of a bundle.
+
+    Attributes:
+        description: the content of ``bundle.json``.
+        network: an ONNX model.
+        arrays: the bytes that the description's references are of.
+    """
+
+    description: dict[str, Any]
+    network: bytes
+    arrays: bytes
+
+    def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
+        """Return the array of a reference, read only.
+
+        Raises:
+            BundleError: it lies outside of the bytes, or has another type than numbers.
+        """
+        try:
+            dtype, shape = str(reference["dtype"]), tuple(map(int, reference["shape"]))
+            offset = int(reference["offset"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BundleError(f"{DESCRIPTION}: a reference to an array lacks {error}") from error
+        if dtype not in _DTYPES or min((*shape, offset)) < 0:
+            raise BundleError(f"{DESCRIPTION}: an array of type {dtype} {shape} at {offset}")
+        count = math.prod(shape)
+        if offset + count * np.dtype(dtype).itemsize > len(self.arrays):
+            raise BundleError(f"{DESCRIPTION}: an array {shape} reaches beyond {ARRAYS}")
+        return np.frombuffer(self.arrays, dtype, count, offset).reshape(shape)
+
+
+class ArrayStore:
+    """Bytes of arrays that a description refers to."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, array: NDArray[Any]) -> dict[str, Any]:
+        """Store an array and return the reference to it."""
+        data = np.ascontiguousarray(array).tobytes()
+        reference = {"dtype": array.dtype.name, "shape": list(array.shape), "offset": self._size}
+        self._parts.append(data)
+        self._size += len(data)
+        return reference
+
+    def to_bytes(self) -> bytes:
+        """Return all arrays, one after the other."""
+        return b"".join(self._parts)
+
+
+def is_bundle(path: str | Path) -> bool:
+    """Return True for a zip that has a ``bundle.json``; False for all else, also where there is no file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return DESCRIPTION in archive.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+
+
+def write_bundle(bundle: Bundle, path: Path) -> None:
+    """Write a bundle to a new file, which appears whole or not at all."""
+    parts = {NETWORK: bundle.network, ARRAYS: bundle.arrays}
+    description = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        **bundle.description,
+        "parts": {name: _identity(data) for name, data in parts.items()},
+    }
+    description["sha256"] = _digest(description)
+    text = json.dumps(description, indent=1, allow_nan=False).encode()
+    for name, data in {DESCRIPTION: text, **parts}.items():
+        if len(data) > MOST_BYTES[name]:
+            raise BundleError(
+                f"{name} would have {len(data)} bytes; a bundle holds at most {MOST_BYTES[name]}"
+            )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with temporary.open("xb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                for name, data in {DESCRIPTION: text, **parts}.items():
+                    archive.writestr(zipfile.ZipInfo(name, _NO_DATE), data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def read_bundle(path: str | Path) -> Bundle:
+    """Read a bundle and compare its parts with their checksums.
+
+    Raises:
+        BundleError: it is no bundle, is damaged, or another version wrote it.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_entries(path, archive)
+            description = _description(path, archive.read(DESCRIPTION))
+            network, arrays = archive.read(NETWORK), archive.read(ARRAYS)
+    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
+        words = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BundleError(f"{path}: cannot be read as a bundle: {words}") from error
+    for name, data in ((NETWORK, network), (ARRAYS, arrays)):
+        if (description.get("parts") or {}).get(name) != _identity(data):
+            raise BundleError(f"{path}: {name} is not what {DESCRIPTION} describes: export it anew")
+    return Bundle(description, network, arrays)
+
+
+def _check_entries(path: str | Path, archive: zipfile.ZipFile) -> None:
+    """Refuse a zip with other parts, with compressed ones, or with larger ones, before any of them is read."""
+    entries = archive.infolist()
+    if sorted(entry.filename for entry in entries) != sorted(MOST_BYTES):
+        names = ", ".join(ascii(entry.filename)[1:-1] for entry in entries[:5])
+        raise BundleError(f"{path}: has {names or 'nothing'}; a bundle has {', '.join(MOST_BYTES)}")
+    for entry in entries:
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
+            raise BundleError(f"{path}: {entry.filename} is compressed, which no bundle is")
+        if entry.file_size > min(MOST_BYTES[entry.filename], Path(path).stat().st_size):
+            raise BundleError(f"{path}: {entry.filename} has {entry.file_size} bytes, too many")
+
+
+def _description(path: str | Path, text: bytes) -> dict[str, Any]:
+    try:
+        description = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: {DESCRIPTION} is no JSON: {error}") from error
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise BundleError(f"{path}: {DESCRIPTION} does not describe a bundle of imitate")
+    version = description.get("format_version")
+    if version != FORMAT_VERSION:
+        raise BundleError(
+            f"{path}: has format version {version}; this imitate reads version {FORMAT_VERSION}: "
+            "export the checkpoint with the version that runs it"
+        )
+    if description.pop("sha256", None) != _digest(description):
+        raise BundleError(f"{path}: {DESCRIPTION} was changed after it was written: export it anew")
+    return description
+
+
+def _identity(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _digest(description: Mapping[str, Any]) -> str:
+    text = json.dumps(description, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,409 @@
+"""Export of a policy to a bundle. Needs torch and onnxruntime."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from imitate import __version__
+from imitate.algo.algo import Algo
+from imitate.algo.policy_state import PolicyState
+from imitate.data.language import LANGUAGE_KEY
+from imitate.deploy.bundle.archive import ArrayStore, Bundle, write_bundle
+from imitate.deploy.bundle.denoising import OPSETS, looped_denoising, with_loop
+from imitate.deploy.bundle.playback import Execution
+from imitate.deploy.bundle.policy import FEWEST_CHECKS, TOLERANCE, BundlePolicy, NoiseSource
+from imitate.deploy.bundle.spec import BundleSpec, Noise
+from imitate.deploy.bundle.tracing import Draws, Flat, Numbers, Predictor
+from imitate.deploy.served import schema_of
+from imitate.errors import BundleError
+from imitate.policy.rollout_policy import RolloutPolicy
+
+OPSET = 17
+"""Version of ONNX's operators; onnxruntime knows it since 1.12."""
+_COMPARED_STEPS = 24
+Raw = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Outcome of an export.
+
+    Attributes:
+        path: of the bundle.
+        size_mb: of the file.
+        spec: description of the policy.
+        steps: control steps in which the bundle's actions were compared with the policy's.
+        difference: the largest one among these.
+    """
+
+    path: Path
+    size_mb: float
+    spec: BundleSpec
+    steps: int
+    difference: float
+
+
+def export_policy(
+    policy: RolloutPolicy,
+    path: str | Path,
+    *,
+    environment: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Exported:
+    """Write a policy as a bundle, and compare what both do before the file gets its name.
+
+    Args:
+        policy: on the CPU; its memory stays as it is.
+        path: of the bundle.
+        environment: env_args of the demonstrations, for ``--robot sim``.
+        overwrite: replace a file.
+
+    Raises:
+        BundleError: the file exists, or the policy cannot be exported; the message says why.
+    """
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise BundleError(f"{path}: exists already; add --overwrite, or choose another name")
+    name = policy.algo.global_config.algo_name
+    checking = path.with_name(f".{path.name}.{os.getpid()}.unchecked")
+    try:
+        bundle, spec = _bundled(policy, dict(environment or {}))
+        write_bundle(bundle, checking)
+        # Without limits, at which all large actions look alike.
+        own = RolloutPolicy(policy.algo, instructions=policy.instructions)
+        steps, difference = _compare(own, BundlePolicy(checking, clip=False), spec)
+        os.replace(checking, path)
+    except BundleError as error:
+        words = str(error).removeprefix(f"{checking}: ")
+        raise BundleError(f"{name} cannot be exported: {words}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            checking.unlink()
+    return Exported(path, path.stat().st_size / 1e6, spec, steps, difference)
+
+
+# ---- the bundle --------------------------------------------------------------------------------------
+
+
+def _bundled(policy: RolloutPolicy, environment: Mapping[str, Any]) -> tuple[Bundle, BundleSpec]:
+    """Make the content of the bundle."""
+    algo, store = policy.algo, ArrayStore()
+    if algo.device.type != "cpu":
+        raise BundleError(f"it is on {algo.device}: load it with device='cpu'")
+    if not algo.config.acts:
+        raise BundleError("it does not act")
+    if type(algo).act is not Algo.act:
+        raise BundleError("its parts act in turn, each at its own pace, which one network does not")
+    execution = _execution(algo)
+    predictor = Predictor(algo)
+    observations = random_observations(policy, FEWEST_CHECKS, seed=1)
+    with looped_denoising(algo) as loops:
+        noise = _noise_of(predictor, _inputs(algo, observations[0]))
+        checks = list(_checks(predictor, policy, observations, noise))
+        network = _traced(predictor, _inputs(algo, observations[0]), noise, OPSETS if loops else {})
+    for loop in loops:
+        names = ["chunk", *(f"row{number}" for number in range(1, len(loop.inputs)))]
+        body = _exported(loop.step, dict(zip(names, loop.inputs, strict=True)), ["after"])
+        network = with_loop(network, body, loop.num_steps)
+    known = policy.instructions
+    vectors = None if known is None else store.add(known.vectors)
+    train = algo.global_config.train
+    spec = BundleSpec(
+        schema=replace(schema_of(policy), max_prefix=0),  # a bundle cannot be guided
+        frames=algo.frame_stack,
+        stacks=tuple(sorted({1, algo.frame_stack, train.seq_length})),
+        any_pixels=tuple(sorted(algo.preprocess.beyond_unit_range)),
+        execution=execution,
+        memory={name: store.add(value.numpy()) for name, value in predictor.memory.items()},
+        cut=_cut(algo, predictor),
+        noise=noise,
+        languages=None if known is None else {"vectors": vectors, "are_texts": known.are_texts},
+        statistics=_statistics(algo),
+        environment=environment,
+    )
+    description = {
+        "imitate_version": __version__,
+        "opset": OPSET,
+        **spec.to_dict(),
+        "checks": [
+            {
+                group: {key: store.add(value) for key, value in content.items()}
+                if isinstance(content, dict)
+                else store.add(content)
+                for group, content in check.items()
+            }
+            for check in checks
+        ],
+    }
+    return Bundle(description, network, store.to_bytes()), spec
+
+
+def _execution(algo: Algo) -> Execution | None:
+    """How chunks are executed.
+
+    Raises:
+        BundleError: chunks are averaged in a form that the robot does not take.
+    """
+    chunks = algo.execution
+    if chunks is None:
+        return None
+    execution = Execution(**asdict(chunks))
+    if execution.temporal_ensemble is not None and not _is_affine(algo):
+        raise BundleError(
+            "temporal ensembling averages rotations in the form in which they are learned, which a bundle cannot: "
+            "set temporal_ensemble to null"
+        )
+    return execution
+
+
+def _is_affine(algo: Algo) -> bool:
+    """Return True where the mean of predictions is the mean of the actions that they stand for."""
+    generator = torch.Generator().manual_seed(0)
+    preprocess = algo.preprocess
+    first, second = torch.rand(2, 64, 1, preprocess.action_dim, generator=generator) * 2 - 1
+    obs = {
+        key: torch.rand(64, *preprocess.obs_shapes[key], generator=generator)
+        for key in preprocess.reference_keys
+    }
+    ends = [preprocess.unnormalize_actions(x, obs) for x in (first, second)]
+    middle = preprocess.unnormalize_actions((first + second) / 2, obs)
+    return torch.allclose(middle, (ends[0] + ends[1]) / 2, rtol=1e-3, atol=1e-4)
+
+
+def _cut(algo: Algo, predictor: Predictor) -> tuple[str, ...]:
+    """Names of the memories that discarding a plan takes back to the beginning."""
+    marked = {
+        name: torch.ones_like(value) if value.dtype != torch.bool else ~value
+        for name, value in predictor.memory.items()
+    }
+    state: PolicyState = {"policy": predictor.state_of(marked)}
+    after = predictor.memory_of(algo.cut_plan(state)["policy"])
+    changed = tuple(name for name, value in marked.items() if not torch.equal(after[name], value))
+    for name in changed:
+        if not torch.equal(after[name], predictor.memory[name]):
+            raise BundleError(f"discarding a plan changes its memory '{name}' in its own way")
+    return changed
+
+
+def _statistics(algo: Algo) -> dict[str, Any]:
+    """Offset and scale of observations and actions."""
+    saved = algo.preprocess.to_dict()
+    return {
+        group: {
+            key: {name: entry[name].tolist() for name in ("offset", "scale")}
+            for key, entry in saved[group].items()
+        }
+        for group in ("obs", "actions")
+    }
+
+
+# ---- the network -------------------------------------------------------------------------------------
+
+
+def _inputs(algo: Algo, observation: Mapping[str, Raw]) -> dict[str, dict[str, Tensor]]:
+    """Observations and goals of a prediction at the beginning of an episode, as the network takes them."""
+    prepared = {
+        group: {key: _floats(algo, key, value)[None] for key, value in observation[group].items()}
+        for group in ("obs", "goal")
+    }
+    frames = algo.frame_stack
+    if frames > 1:
+        prepared["obs"] = {
+            key: value.unsqueeze(1).repeat_interleave(frames, dim=1)
+            for key, value in prepared["obs"].items()
+        }
+    return prepared
+
+
+def _floats(algo: Algo, key: str, value: NDArray[Any]) -> Tensor:
+    image = algo.preprocess.modalities[key] in ("rgb", "depth") and value.dtype.kind != "f"
+    return torch.from_numpy(value.astype(np.float32) / (255.0 if image else 1.0))
+
+
+def _noise_of(predictor: Predictor, inputs: Mapping[str, dict[str, Tensor]]) -> Noise:
+    """Count the random numbers of a prediction."""
+    counts = {"normal": 0, "exponential": 0}
+
+    def give(kind: str, shape: tuple[int, ...]) -> Tensor:
+        counts[kind] += torch.Size(shape).numel()
+        return torch.ones(shape)
+
+    predictor.predict(inputs["obs"], inputs["goal"], predictor.memory, give)
+    return Noise(**counts)
+
+
+def _checks(
+    predictor: Predictor, policy: RolloutPolicy, observations: list[dict[str, Raw]], noise: Noise
+) -> Iterator[dict[str, Any]]:
+    """Observations of an episode that begins, with the noise and the actions of each prediction."""
+    algo, source, memory = policy.algo, NoiseSource(noise, 0), predictor.memory
+    frames: list[dict[str, Tensor]] = []
+    for observation in observations:
+        newest = {k: _floats(algo, k, v)[None] for k, v in observation["obs"].items()}
+        frames = [*(frames or [newest] * algo.frame_stack), newest][-algo.frame_stack :]
+        obs = newest
+        if algo.frame_stack > 1:
+            obs = {key: torch.stack([frame[key] for frame in frames], 1) for key in newest}
+        goal = {k: _floats(algo, k, v)[None] for k, v in observation["goal"].items()}
+        numbers = {k.removeprefix("noise/"): v for k, v in source.draw().items()}
+        give = Numbers({kind: torch.from_numpy(value) for kind, value in numbers.items()})
+        actions, memory = predictor.predict(obs, goal, memory, give)
+        yield {**observation, **numbers, "actions": actions[0].numpy()}
+
+
+def _traced(
+    predictor: Predictor,
+    inputs: Mapping[str, dict[str, Tensor]],
+    noise: Noise,
+    opsets: dict[str, int],
+) -> bytes:
+    """The ONNX model of a prediction."""
+    numbers = {kind: torch.rand(count) for kind, count in asdict(noise).items() if count}
+    values = {
+        f"{group}/{key}": value
+        for group, content in {**inputs, "memory": predictor.memory, "noise": numbers}.items()
+        for key, value in content.items()
+    }
+    outputs = ["actions", *(f"next/{name}" for name in predictor.memory)]
+    return _exported(Flat(predictor, tuple(values)), values, outputs, opsets)
+
+
+def _exported(
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: list[str],
+    opsets: dict[str, int] | None = None,
+) -> bytes:
+    """The ONNX model of a module."""
+    file = io.BytesIO()
+    try:
+        with _plain_export():
+            torch.onnx.export(
+                module,
+                tuple(inputs.values()),
+                file,  # type: ignore[arg-type]
+                dynamo=False,
+                opset_version=OPSET,
+                input_names=list(inputs),
+                output_names=outputs,
+                custom_opsets=opsets or {},
+            )
+    except (RuntimeError, ValueError, TypeError, torch.onnx.errors.OnnxExporterError) as error:
+        raise BundleError(f"ONNX has nothing for it: {_line(error)}") from error
+    return file.getvalue()
+
+
+@contextlib.contextmanager
+def _plain_export() -> Iterator[None]:
+    """Attention in operators that ONNX has; no warnings of constant shapes, since a bundle has one batch size."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    log = getattr(torch._C, "_jit_set_onnx_log_enabled", None)
+    if log is not None:
+        log(False)  # the whole graph, where an operator is missing
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+# ---- comparison --------------------------------------------------------------------------------------
+
+
+def random_observations(policy: RolloutPolicy, count: int, seed: int) -> list[dict[str, Raw]]:
+    """Observations and goals within the range of the data, without those that an instruction gives."""
+    preprocess, generator = policy.algo.preprocess, np.random.default_rng(seed)
+    statistics = preprocess.to_dict()["obs"]
+    vector = None if policy.instructions is None else policy.instructions.vectors[0]
+
+    def value(key: str) -> NDArray[Any]:
+        shape = preprocess.raw_shapes[key]
+        if key == LANGUAGE_KEY and vector is not None:
+            return np.asarray(vector)
+        if preprocess.modalities[key] == "rgb":
+            return generator.integers(0, 256, shape, dtype=np.uint8)
+        if preprocess.modalities[key] != "low_dim":
+            return generator.random(shape, dtype=np.float32)
+        numbers = generator.standard_normal(shape)
+        offset, scale = (np.asarray(statistics[key][name]) for name in ("offset", "scale"))
+        fits = offset.shape == shape
+        return np.asarray(offset + scale * numbers if fits else numbers, dtype=np.float32)
+
+    algo = policy.algo
+    return [
+        {
+            "obs": {key: value(key) for key in algo.obs_shapes},
+            "goal": {key: value(key) for key in algo.goal_shapes},
+        }
+        for _ in range(count)
+    ]
+
+
+class SameNoise:
+    """Random numbers of a policy of torch, equal to those that a bundle draws from the same seed."""
+
+    def __init__(self, noise: Noise, seed: int) -> None:
+        self._source, self._numbers = NoiseSource(noise, seed), Numbers({})
+
+    def __call__(self, kind: str, shape: tuple[int, ...]) -> Tensor:
+        """Give the next numbers."""
+        if not self._numbers.left:  # the next prediction
+            self._numbers = Numbers(
+                {
+                    name.removeprefix("noise/"): torch.from_numpy(value)
+                    for name, value in self._source.draw().items()
+                }
+            )
+        return self._numbers(kind, shape)
+
+
+def _compare(policy: RolloutPolicy, bundle: BundlePolicy, spec: BundleSpec) -> tuple[int, float]:
+    """Let both act in two episodes, with a plan that is discarded; return the steps and the largest difference.
+
+    Raises:
+        BundleError: they act differently.
+    """
+    execution = spec.execution
+    steps = max(_COMPARED_STEPS, 2 * (execution.execute if execution else 0) + 4)
+    largest, names = 0.0, () if policy.instructions is None else policy.instructions.names
+    bundle.seed(7)
+    same = SameNoise(spec.noise, 7)
+    for episode in range(2):
+        lang = names[-1 - episode % len(names)] if names else None
+        for actor in (policy, bundle):
+            actor.start_episode(lang)
+        for step, observation in enumerate(random_observations(policy, steps, seed=2 + episode)):
+            obs = {k: v for k, v in observation["obs"].items() if k in policy.obs_keys}
+            goal = observation["goal"] or None
+            with Draws(same):
+                expected = policy(obs, goal)
+            difference = np.abs(bundle(obs, goal) - expected) / np.maximum(np.abs(expected), 1.0)
+            largest = max(largest, float(difference.max()))
+            if not largest <= TOLERANCE:
+                raise BundleError(
+                    f"the exported network acts differently in step {step} of an episode ({largest:.2g} away): what it "
+                    "does depends on values in a way that the export does not follow, or it chooses among alternatives "
+                    "that are nearly equal"
+                )
+            if step == 2 * steps // 3:
+                policy.cut_plan()
+                bundle.cut_plan()
+    return 2 * steps, largest

@@ -1,0 +1,47 @@
+"""A bundle for the policy server: one set of networks, a memory for each session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imitate.data.language import LANGUAGE_KEY
+from imitate.deploy.bundle.playback import Actions
+from imitate.deploy.bundle.policy import BundlePolicy, BundleState
+from imitate.deploy.session import Ask, ChunkAsk, Prediction
+
+
+class ServedBundle:
+    """Answers the sessions of a policy server with one bundle, see :class:`imitate.deploy.server.Served`.
+
+    Args:
+        policy: of the bundle. Nobody else may use it meanwhile.
+    """
+
+    def __init__(self, policy: BundlePolicy) -> None:
+        self._policy = policy
+        self.schema = policy.schema
+
+    def begin(self, lang: str | None) -> BundleState:
+        """The memory of an episode that begins."""
+        return self._policy.begin(lang)
+
+    def cut(self, state: BundleState) -> BundleState:
+        """The memory without what is planned."""
+        return self._policy.cut(state)
+
+    def predict(self, asks: Sequence[Ask]) -> Sequence[Prediction]:
+        """Answer the observations of several sessions, one after the other."""
+        answers = []
+        for ask in asks:
+            planned, state = self._policy.step(ask.state, ask.obs, ask.goal)
+            answers.append(Prediction(planned[0], planned, state))
+        return answers
+
+    def predict_chunks(self, asks: Sequence[ChunkAsk]) -> Sequence[Actions]:
+        """Predict a chunk for each of several sessions, whose memories are neither read nor changed."""
+        return [self._chunk(ask) for ask in asks]
+
+    def _chunk(self, ask: ChunkAsk) -> Actions:
+        told = ask.state.told
+        words = {} if told is None else {LANGUAGE_KEY: told}
+        return self._policy.predict_chunk([{**obs, **words} for obs in ask.history], ask.planned)

@@ -1,0 +1,96 @@
+"""Description of a policy in a bundle: all that acting needs beside the networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from imitate.deploy.bundle.playback import Execution
+from imitate.deploy.schema import Schema
+from imitate.errors import BundleError, WireError
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Random numbers of a prediction.
+
+    Attributes:
+        normal: count of standard normal numbers.
+        exponential: count of numbers of the exponential distribution with mean 1.
+    """
+
+    normal: int = 0
+    exponential: int = 0
+
+
+@dataclass(frozen=True)
+class BundleSpec:
+    """Policy of a bundle.
+
+    The networks take ``obs/KEY`` (1, [F,] ...), ``goal/KEY`` (1, ...), ``memory/NAME`` and ``noise/KIND`` (N,), all
+    float32 but for memories of other types, and give ``actions`` (1, K, A) in the units of the demonstrations, and
+    ``next/NAME`` of each memory.
+
+    Attributes:
+        schema: observations, goals, actions, limits, rate, instructions.
+        frames: F, observations that a prediction sees.
+        stacks: numbers of stacked frames that a caller may give.
+        any_pixels: images that were recorded with other values than 0 to 1.
+        execution: how chunks become actions; None for a policy of single actions.
+        memory: recurrent state at the beginning of an episode, as references to arrays.
+        cut: memories that are as at the beginning again where the plan is discarded.
+        noise: random numbers of a prediction.
+        languages: ``vectors`` (a reference) of the schema's instructions, ``are_texts``; None for a policy without.
+        statistics: offset and scale of observations and actions, for people: the networks apply them.
+        environment: env_args of the demonstrations, for ``--robot sim``.
+    """
+
+    schema: Schema
+    frames: int = 1
+    stacks: tuple[int, ...] = (1,)
+    any_pixels: tuple[str, ...] = ()
+    execution: Execution | None = None
+    memory: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    cut: tuple[str, ...] = ()
+    noise: Noise = field(default_factory=Noise)
+    languages: Mapping[str, Any] | None = None
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists, strings and numbers; a limit that is infinite is None."""
+        saved = asdict(self)
+        saved["schema"] = self.schema.to_dict()
+        for name in ("action_low", "action_high"):
+            limits = saved["schema"][name]
+            saved["schema"][name] = [x if math.isfinite(x) else None for x in limits]
+        return saved
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> BundleSpec:
+        """Invert :meth:`to_dict`; further keys are ignored.
+
+        Raises:
+            BundleError: something is missing or of another type.
+        """
+        try:
+            execution, schema = saved["execution"], dict(saved["schema"])
+            for name, none in (("action_low", -math.inf), ("action_high", math.inf)):
+                schema[name] = [none if x is None else x for x in schema[name]]
+            return cls(
+                schema=Schema.from_dict(schema),
+                frames=int(saved["frames"]),
+                stacks=tuple(map(int, saved["stacks"])),
+                any_pixels=tuple(map(str, saved["any_pixels"])),
+                execution=None if execution is None else Execution(**execution),
+                memory={str(name): dict(entry) for name, entry in saved["memory"].items()},
+                cut=tuple(map(str, saved["cut"])),
+                noise=Noise(**saved["noise"]),
+                languages=None if saved["languages"] is None else dict(saved["languages"]),
+                statistics=dict(saved["statistics"]),
+                environment=dict(saved["environment"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, WireError) as error:
+            raise BundleError(f"its description lacks or garbles {error}") from error

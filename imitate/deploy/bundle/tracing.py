@@ -1,0 +1,197 @@
+"""The network that a bundle holds: one prediction, from raw observations and noise to raw actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from imitate.algo.algo import Algo
+from imitate.algo.policy_state import InnerState
+from imitate.errors import BundleError
+
+Give = Callable[[str, tuple[int, ...]], Tensor]
+"""From ``normal`` or ``exponential`` and a shape to the numbers."""
+
+_FILLS: dict[Any, str] = {
+    torch.Tensor.normal_: "normal",
+    torch.Tensor.exponential_: "exponential",
+    torch.randn_like: "normal",
+}
+_UNKNOWN = (
+    torch.rand,
+    torch.rand_like,
+    torch.randint,
+    torch.randint_like,
+    torch.randperm,
+    torch.normal,
+    torch.multinomial,
+    torch.bernoulli,
+    torch.Tensor.uniform_,
+    torch.Tensor.random_,
+    torch.Tensor.multinomial,
+    torch.Tensor.bernoulli_,
+)
+
+
+class Draws(TorchFunctionMode):
+    """Context in which torch's random numbers come from elsewhere.
+
+    Args:
+        give: makes them.
+    """
+
+    def __init__(self, give: Give) -> None:
+        super().__init__()
+        self._give = give
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Answer torch's random functions; pass on all others."""
+        if func in _FILLS:
+            plain = (kwargs or {}).keys() <= {"generator"} and len(args) == 1
+            if not plain:
+                raise BundleError("draws numbers with a mean or a rate, which a bundle cannot")
+            return self._give(_FILLS[func], tuple(args[0].shape))
+        if func is torch.randn:
+            shape = args[0] if isinstance(args[0], Sequence) else args
+            return self._give("normal", tuple(shape))
+        if func in _UNKNOWN:
+            raise BundleError(f"draws by torch's {func.__name__}, which a bundle cannot")
+        return func(*args, **(kwargs or {}))
+
+
+class Numbers:
+    """Flat random numbers, given out in turn.
+
+    Args:
+        flat: (N,) numbers by their kind.
+    """
+
+    def __init__(self, flat: Mapping[str, Tensor]) -> None:
+        self._flat = flat
+        self._places = dict.fromkeys(flat, 0)
+
+    def __call__(self, kind: str, shape: tuple[int, ...]) -> Tensor:
+        """Give the next numbers; the caller may change them in place."""
+        sizes = [int(size) for size in shape]
+        start = self._places[kind]
+        self._places[kind] = stop = start + torch.Size(sizes).numel()
+        return self._flat[kind][start:stop].reshape(sizes).clone()
+
+    @property
+    def left(self) -> int:
+        """Numbers that are not yet given."""
+        return sum(len(self._flat[kind]) - place for kind, place in self._places.items())
+
+
+class Predictor(nn.Module):
+    """One prediction of an algorithm, with a leading dimension of 1 everywhere.
+
+    Args:
+        algo: in evaluation mode.
+
+    Attributes:
+        memory: initial values of what the policy carries from step to step, but for stacked frames and plans.
+    """
+
+    def __init__(self, algo: Algo) -> None:
+        super().__init__()
+        self.nets = algo.active_nets  # the exporter finds weights among the modules
+        self._algo = algo
+        self._fresh = algo._initial_policy_state(1)
+        self.memory = self.memory_of(self._fresh)
+        self.eval()
+
+    def state_of(self, memory: Mapping[str, Tensor]) -> InnerState:
+        """Return the policy's own state with this memory, and without a plan."""
+        return _with_leaves(self._fresh, memory)
+
+    def memory_of(self, state: InnerState) -> dict[str, Tensor]:
+        """Return the tensors of a policy's own state that are no plan, by dotted names."""
+        return dict(_leaves({key: value for key, value in state.items() if key != "chunk"}))
+
+    def predict(
+        self,
+        obs: Mapping[str, Tensor],
+        goal: Mapping[str, Tensor],
+        memory: Mapping[str, Tensor],
+        give: Give,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return actions (1, K, A) in the units of the data, and the next memory.
+
+        Args:
+            obs: raw observations (1, [F,] ...), floats.
+            goal: raw goals (1, ...).
+            memory: see the attribute.
+            give: source of randomness.
+        """
+        algo = self._algo
+        # With gradients, networks take the plain path, without the shortcuts of acting that no exporter knows.
+        with torch.enable_grad(), Draws(give):
+            prepared = algo.preprocess.prepare_obs(obs, tuple(obs))
+            target = algo.preprocess.prepare_obs(goal, tuple(goal)) if goal else None
+            state = self.state_of(memory)  # without a plan, so a chunk is predicted
+            step = algo._act(prepared, state, target, explore=False, generator=None)
+            chunk = step.extras.get("chunk", step.action[:, None])
+            stacked = algo.frame_stack > 1
+            newest = {key: value[:, -1] if stacked else value for key, value in prepared.items()}
+            actions = algo.preprocess.unnormalize_actions(chunk, newest)
+        after = self.memory_of(step.state)
+        return actions.detach(), {name: after[name].detach() for name in memory}
+
+
+class Flat(nn.Module):
+    """A :class:`Predictor` as an exporter takes it: tensors in, tensors out.
+
+    Args:
+        predictor: wrapped.
+        names: ``obs/KEY``, ``goal/KEY``, ``memory/NAME``, ``noise/KIND`` of each input in its order.
+    """
+
+    def __init__(self, predictor: Predictor, names: Sequence[str]) -> None:
+        super().__init__()
+        self.predictor = predictor
+        self.names = tuple(names)
+        self.eval()
+
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """Return actions and the next memories, in the order of the memories that come in."""
+        groups: dict[str, dict[str, Tensor]] = {"obs": {}, "goal": {}, "memory": {}, "noise": {}}
+        for name, value in zip(self.names, values, strict=True):
+            group, _, key = name.partition("/")
+            groups[group][key] = value
+        give = Numbers(groups["noise"])
+        actions, after = self.predictor.predict(
+            groups["obs"], groups["goal"], groups["memory"], give
+        )
+        return (actions, *after.values())
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Tensors of a nested dict with dotted names."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value
+
+
+def _with_leaves(
+    tree: Mapping[str, Any], leaves: Mapping[str, Tensor], prefix: str = ""
+) -> dict[str, Any]:
+    """The nested dict with other tensors, of the names that :func:`_leaves` gives; those without a new one stay."""
+    return {
+        key: _with_leaves(value, leaves, f"{prefix}{key}.")
+        if isinstance(value, Mapping)
+        else leaves.get(f"{prefix}{key}", value)
+        for key, value in tree.items()
+    }
