@@ -169,7 +169,10 @@ VERBS = {
         "export",
         "command",
         "Write a policy as a bundle that runs without torch.",
-        ("imitate export best.pth -o lift.zip", "imitate run lift.zip --robot sim"),
+        (
+            "imitate export best.pth -o lift.zip",
+            "imitate export runs/lift_bc/<time> --to onnx --json",
+        ),
     ),
     "check-env": Verb(
         "check_env",
