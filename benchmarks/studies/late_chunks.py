@@ -1,0 +1,263 @@
+"""A flow policy on Stack whose predictions are late: five ways of inference, several latencies.
+
+    imitate collect --env Stack --num 200 --workers 2 --seed 0 --out stack.hdf5
+    python -m benchmarks.studies.late_chunks --data stack.hdf5 --out runs/late_chunks --picture late_chunks.png
+
+Two policies are trained with the ready configuration and one seed: `plain`, and `prefix` with algo.prefix.max_delay 5.
+A cell is a policy, a way of inference, a latency and a number of executed actions, all from the same starts. The
+latency is counted in control steps (`imitate.evaluation.late`), so the numbers are the same on every machine. Finished
+cells and trainings are kept under --out and not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from imitate.functional.statistics import wilson_interval
+
+CONFIG = "robosuite/stack/flow_policy"
+MAX_DELAY = 5
+POLICIES: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    "prefix": (f"algo.prefix.max_delay={MAX_DELAY}",),
+}
+WAYS = (
+    *(("plain", "sync"), ("plain", "async"), ("plain", "rtc"), ("plain", "rtc-vjp")),
+    *(("prefix", "prefix"), ("prefix", "async")),
+)
+"""Policies and ways of inference; the last one shows what the conditioning is worth to its policy."""
+HORIZON = 300
+ARM = slice(0, 6)
+"""Numbers of an action that move the arm, in [-1, 1] each: 1 is 5 cm or 0.5 rad in a control step."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Setting of one measurement."""
+
+    policy: str
+    inference: str
+    latency_ms: float
+    execute: int
+
+    @property
+    def name(self) -> str:
+        """File name of its numbers."""
+        return (
+            f"{self.policy}_{self.inference}_{self.latency_ms:g}ms_{self.execute}executed".replace(
+                ".", "_"
+            )
+        )
+
+
+def trained(out: Path, policy: str, data: Path, settings: Sequence[str]) -> Path:
+    """The checkpoint of a policy, from the disk if it has been trained before."""
+    folder = out / "policies" / policy
+    kept = folder / "trained.json"
+    if not kept.is_file():
+        command = [sys.executable, "-m", "imitate", "train", "--config", CONFIG, "--json"]
+        command += ["--dataset", str(data), "--output-dir", str(folder), "--quiet"]
+        for setting in ("experiment.rollout.enabled=false", *POLICIES[policy], *settings):
+            command += ["--set", setting]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        kept.write_text(done.stdout)
+    return Path(json.loads(kept.read_text())["checkpoint"])
+
+
+def measured(folder: Path, checkpoint: Path, cell: Cell, episodes: int) -> dict[str, Any]:
+    """Numbers of a cell, from the disk if it has been measured from as many starts."""
+    kept = folder / f"{cell.name}.json"
+    if kept.is_file():
+        numbers = json.loads(kept.read_text())
+        if len(numbers["success"]) == episodes:
+            return numbers
+    played = Player(checkpoint, cell).play(range(episodes))
+    numbers = {**asdict(cell), **{key: [one[key] for one in played] for key in played[0]}}
+    partial = kept.with_suffix(".partial")
+    partial.write_text(json.dumps(numbers))
+    partial.rename(kept)
+    return numbers
+
+
+class Player:
+    """Plays episodes of a cell, with the starts and random numbers of `imitate eval --seed 0`."""
+
+    def __init__(self, checkpoint: Path, cell: Cell) -> None:
+        import torch
+
+        from imitate.envs import make_env
+        from imitate.evaluation.late import Lateness
+        from imitate.policy.loading import policy_from_checkpoint
+
+        torch.set_num_threads(1)
+        self.policy, ckpt = policy_from_checkpoint(ckpt_path=checkpoint, device="cpu")
+        self.env_meta = ckpt["env_metadata"]
+        self.env = make_env(self.env_meta, obs_keys=self.policy.obs_keys)
+        self.late = Lateness(cell.latency_ms, cell.inference, cell.execute)  # type: ignore[arg-type]
+
+    def play(self, seeds: Sequence[int]) -> list[dict[str, Any]]:
+        """Numbers of an episode from each start."""
+        played = [self._episode(seed) for seed in seeds]
+        self.env.close()
+        return played
+
+    def _episode(self, seed: int) -> dict[str, Any]:
+        from imitate.evaluation.late import LatePolicy
+        from imitate.seeding import seed_everything
+
+        seed_everything(seed)
+        obs, _ = self.env.reset(seed=seed)
+        self.policy.start_episode()
+        late = LatePolicy(self.policy, self.late, self.env_meta)
+        actions, borders, success = [], [], False
+        while len(actions) < HORIZON and not success:
+            chunks = late.counts.accepted
+            actions.append(late(obs))
+            borders.append(late.counts.accepted > chunks)
+            obs, *_ = self.env.step(actions[-1])
+            success = bool(self.env.is_success()["task"])
+        at, within = jumps(np.array(actions), np.array(borders))
+        return {"success": success, "steps": len(actions), "at_borders": at, "within": within}
+
+
+def jumps(actions: np.ndarray, borders: np.ndarray) -> tuple[float, float]:
+    """Mean distance of an action from the one before, at the first action of chunks and everywhere else.
+
+    Args:
+        actions: (T, A).
+        borders: (T,) bool, true at the first executed action of a chunk; the first chunk does not count.
+    """
+    size = np.linalg.norm(np.diff(actions[:, ARM], axis=0), axis=1)
+    border = borders[1:] & (np.cumsum(borders)[1:] > 1)
+    return _mean(size[border]), _mean(size[~border])
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def row(numbers: dict[str, Any]) -> str:
+    """A line of the table."""
+    wins, total = sum(numbers["success"]), len(numbers["success"])
+    low, high = wilson_interval(wins, total)
+    at, within = (
+        fmean(value for value in numbers[key] if value == value) for key in ("at_borders", "within")
+    )
+    way = label(numbers)
+    return (
+        f"| {numbers['latency_ms']:g} ms | {way} | {numbers['execute']} | {wins}/{total} "
+        f"| {100 * low:.0f} - {100 * high:.0f} % | {steps_to_success(numbers):g} | {at:.3f} | {within:.3f} |"
+    )
+
+
+HEADER = (
+    "| latency | inference | executed | success | 95 % interval | steps to success, median | jump at chunk borders "
+    "| elsewhere |"
+)
+
+
+def label(numbers: dict[str, Any]) -> str:
+    """Name of a way of inference, with the policy where that is not the way's own."""
+    own = "prefix" if numbers["inference"] == "prefix" else "plain"
+    way = numbers["inference"]
+    return way if numbers["policy"] == own else f"{way}, {numbers['policy']} policy"
+
+
+def steps_to_success(numbers: dict[str, Any]) -> float:
+    """Median control steps of the episodes that succeed."""
+    steps = [
+        steps
+        for steps, success in zip(numbers["steps"], numbers["success"], strict=True)
+        if success
+    ]
+    return median(steps) if steps else float("nan")
+
+
+def draw(cells: Sequence[dict[str, Any]], path: Path) -> None:
+    """Success, steps to success and jumps at chunk borders over the latency, a line per way of inference."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    success, steps, jump = figure.subplots(1, 3)
+    names = list(dict.fromkeys(label(cell) for cell in cells))
+    for number, name in enumerate(names):
+        line = [cell for cell in cells if label(cell) == name]
+        latency = np.array([cell["latency_ms"] for cell in line]) + 3.0 * number - 6.0
+        wins = [sum(cell["success"]) for cell in line]
+        totals = [len(cell["success"]) for cell in line]
+        rate = np.divide(wins, totals)
+        bounds = np.array([wilson_interval(*pair) for pair in zip(wins, totals, strict=True)]).T
+        style: Any = {"color": f"C{number}", "marker": "o", "markersize": 4, "label": name}
+        reach = 100 * np.abs(bounds - rate)
+        success.errorbar(latency, 100 * rate, yerr=reach, capsize=2, **style)
+        steps.plot(latency, [steps_to_success(cell) for cell in line], **style)
+        jump.plot(latency, [np.nanmean(cell["at_borders"]) for cell in line], **style)
+    for panel, words in (
+        (success, "success, %"),
+        (steps, "control steps to success, median"),
+        (jump, "jump at chunk borders"),
+    ):
+        panel.set(xlabel="latency, ms", ylabel=words)
+        panel.grid(alpha=0.3)
+    figure.legend(
+        *success.get_legend_handles_labels(), loc="outside right upper", fontsize=8, frameon=False
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="demonstrations of Stack")
+    parser.add_argument("--out", type=Path, default=Path("runs/late_chunks"))
+    parser.add_argument("--latency-ms", nargs="+", type=float, default=[0.0, 100.0, 200.0])
+    parser.add_argument("--execute", nargs="+", type=int, default=[8], help="8 is the policy's own")
+    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--workers", type=int, default=2, help="cells that are measured at a time")
+    parser.add_argument("--set", nargs="*", default=[], help="further settings of the trainings")
+    parser.add_argument("--picture", type=Path, default=None, help="PNG to write")
+    args = parser.parse_args()
+    checkpoints = {name: trained(args.out, name, args.data, args.set) for name in POLICIES}
+    folder = args.out / "cells"
+    folder.mkdir(parents=True, exist_ok=True)
+    cells = [
+        Cell(*way, latency, execute)
+        for execute in args.execute
+        for latency in args.latency_ms
+        for way in WAYS
+    ]
+    with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
+        waiting = [
+            pool.submit(measured, folder, checkpoints[cell.policy], cell, args.episodes)
+            for cell in cells
+        ]
+        results = []
+        for one in waiting:
+            results.append(one.result())
+            print(row(results[-1]), flush=True)
+    print(f"\n{HEADER}\n|{'---|' * HEADER.count(' |')}")
+    print("\n".join(row(numbers) for numbers in results))
+    if args.picture is not None:
+        draw(results, args.picture)
+        print(args.picture)
+
+
+if __name__ == "__main__":
+    main()
