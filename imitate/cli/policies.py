@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ class PolicySource:
 
     Attributes:
         token_file: file with the token of a server.
+        tls_ca: certificates (PEM) of the authority that signed a server's; None: those that the system knows.
         timeout_s: longest time of a server's answer; None: 0.3 where the control loop waits for it, else 1.
         device: of the networks of a checkpoint.
         join: how chunks that are predicted in the background are joined; None: nothing is predicted in the background.
@@ -48,6 +50,7 @@ class PolicySource:
     timeout_s: float | None = None
     device: str | None = None
     join: str | None = None
+    tls_ca: Path | None = None
 
     def open(self, text: str, stack: contextlib.ExitStack) -> FoundPolicy:
         """Load a checkpoint or a bundle, or connect to a server.
@@ -99,7 +102,7 @@ class PolicySource:
         token = read_token(self.token_file)
         timeout_s = self.timeout_s or (_WAITED_S if self.join is None else _BACKGROUND_S)
         try:
-            remote = RemotePolicy(url, token=token, timeout_s=timeout_s)
+            remote = RemotePolicy(url, token=token, timeout_s=timeout_s, tls=_trusting(self.tls_ca))
         except RemoteError as error:
             raise UserError(str(error)) from error
         return FoundPolicy(stack.enter_context(remote), {}, remote.execute)
@@ -146,6 +149,16 @@ class PolicySource:
 def _simulator(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     """The env_args of a policy's own environment where that is a simulator; else empty."""
     return meta if meta.get("type") in (1, 2) else {}
+
+
+def _trusting(path: Path | None) -> ssl.SSLContext | None:
+    """TLS that trusts the certificates of a file, for ``--tls-ca``."""
+    if path is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=path.expanduser())
+    except OSError as error:  # SSLError is one
+        raise UserError(f"--tls-ca {path}: cannot be used: {error}") from error
 
 
 def rate_of(policy: Any, given: float | None) -> float:

@@ -96,6 +96,12 @@ def command(
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="File with the token of the server.")
     ] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-ca", help="Certificate (PEM) of the authority behind a wss:// server's own."
+        ),
+    ] = None,
     timeout_s: Annotated[
         float | None,
         typer.Option(
@@ -118,7 +124,7 @@ def command(
     from imitate.deploy.loop import ControlLoop
 
     with contextlib.ExitStack() as stack:
-        source = PolicySource(token_file, timeout_s, device, join if asynchronous else None)
+        source = PolicySource(token_file, timeout_s, device, join if asynchronous else None, tls_ca)
         found = source.open(policy, stack)
         rate = rate_of(found.actor, rate_hz)
         body = robot_of(

@@ -241,6 +241,15 @@ class RemotePolicy:
             connection = connected(self._url, left, MAX_MESSAGE, headers, self._tls)
         except RefusedError as error:
             raise self._refusal(error.status) from error
+        except ssl.SSLCertVerificationError as error:
+            raise UserError(
+                f"{self._url}: its certificate is not trusted ({error.verify_message}): give the certificate of the "
+                "authority that signed it (--tls-ca FILE, or tls=)"
+            ) from error
+        except ssl.SSLError as error:
+            raise RemoteError(
+                f"{self._url} was not reached by TLS ({error.reason}): a server without --tls-cert has an address ws://"
+            ) from error
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise RemoteError(f"{self._url} was not reached: {reason}") from error

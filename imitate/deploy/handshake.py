@@ -72,6 +72,7 @@ def connected(
     try:
         local = sock.getpeername()[0] in ("127.0.0.1", "::1")
         if uri.secure:
+            sock.settimeout(max(deadline - time.monotonic(), 0.001))
             sock = (tls or ssl.create_default_context()).wrap_socket(sock, server_hostname=uri.host)
         stream = Stream(sock)
         rest = _ask(stream, uri, headers, deadline)
@@ -89,7 +90,11 @@ def _ask(stream: Stream, uri: WebSocketURI, headers: Mapping[str, str], deadline
         request.headers[name] = value
     protocol.send_request(request)
     _flush(stream, protocol, deadline)
-    head, rest = _head(stream, deadline)
+    try:
+        head, rest = _head(stream, deadline)
+    except ClosedError as error:
+        hint = "" if uri.secure else "; a server with a certificate has an address wss://"
+        raise ClosedError(f"the handshake was not answered{hint}") from error
     words = head.split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
         raise ClosedError("the answer is none of a web server")
@@ -155,6 +160,8 @@ def _head(stream: Stream, deadline: float) -> tuple[bytes, bytes]:
         if end == len(buffer):
             raise ClosedError(f"a handshake is longer than {_LONGEST_HEAD} bytes")
         end += stream.read(memoryview(buffer)[end:], deadline)
+        if not chr(buffer[0]).isalpha():  # as of a client that speaks TLS
+            raise ClosedError("a handshake that is none of HTTP")
         place = buffer.find(_END, 0, end)
         if place >= 0:
             place += len(_END)

@@ -1,0 +1,142 @@
+"""Encrypted connections with a real certificate: who trusts whom, and what the others are told."""
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trustme
+
+from imitate.deploy.client import RemoteError, RemotePolicy
+from imitate.deploy.server import PolicyServer
+from imitate.errors import UserError
+from tests.cli.test_robot_verbs import checkpoint, imitate  # noqa: F401 (a fixture)
+from tests.deploy.counting_policy import Counter, observation
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Certificates of a server at 127.0.0.1: {"cert", "key", "ca"}, and an authority that signed nothing."""
+    folder = tmp_path_factory.mktemp("certificates")
+    authority = trustme.CA()
+    server = authority.issue_cert("127.0.0.1")
+    found = {name: folder / f"{name}.pem" for name in ("cert", "key", "ca", "other")}
+    server.cert_chain_pems[0].write_to_path(found["cert"])
+    server.private_key_pem.write_to_path(found["key"])
+    authority.cert_pem.write_to_path(found["ca"])
+    trustme.CA().cert_pem.write_to_path(found["other"])
+    return found
+
+
+@pytest.fixture
+def server(files):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files["cert"], files["key"])
+    with PolicyServer(Counter(), port=0, tls=context, token=TOKEN) as server:
+        yield server
+
+
+def trusting(path):
+    return ssl.create_default_context(cafile=path)
+
+
+def test_a_client_that_knows_the_authority_is_answered(server, files):
+    assert server.url.startswith("wss://")
+    with RemotePolicy(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
+        for step in range(3):
+            np.testing.assert_array_equal(policy(observation(0.5)), [step, 0.5])
+        assert policy.predict_chunk([observation(2)])[0, 0] == 2.0
+
+
+def test_messages_larger_than_a_record_and_than_all_buffers(server, files):
+    from imitate.deploy.wire import decode, encode
+
+    with RemotePolicy(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
+        channel = policy._connection
+        noise = np.random.default_rng(0).bytes(9_000_000)
+        message = {"imitate": {"kind": "predict", "id": 1}, "history": [observation(7)], "x": noise}
+        for _ in range(2):
+            channel.send(encode(message), 10)
+            assert decode(channel.recv(10))["chunk"][0, 0] == 7.0
+
+
+@pytest.mark.parametrize("authority", [None, "other"])
+def test_a_server_whom_nobody_vouches_for_is_refused(server, files, authority):
+    tls = None if authority is None else trusting(files[authority])
+    with pytest.raises(UserError, match="certificate is not trusted .*--tls-ca"):
+        RemotePolicy(server.url, token=TOKEN, tls=tls)
+
+
+def test_the_name_in_the_certificate_counts(server, files):
+    url = server.url.replace("127.0.0.1", "localhost")
+    with pytest.raises(UserError, match="not trusted .*[Hh]ostname mismatch"):
+        RemotePolicy(url, token=TOKEN, tls=trusting(files["ca"]))
+
+
+def test_a_client_without_tls_is_told_the_scheme(server):
+    with pytest.raises(RemoteError, match="a server with a certificate has an address wss://"):
+        RemotePolicy(server.url.replace("wss://", "ws://"), token=TOKEN)
+
+
+def test_a_client_with_tls_of_a_server_without_is_told_the_scheme(files):
+    with PolicyServer(Counter(), port=0) as plain:
+        url = plain.url.replace("ws://", "wss://")
+        with pytest.raises(RemoteError, match="a server without --tls-cert has an address ws://"):
+            RemotePolicy(url, tls=trusting(files["ca"]))
+        RemotePolicy(plain.url).close()
+
+
+def test_the_command_line_serves_and_runs_by_tls(files, checkpoint, tmp_path):  # noqa: F811
+    options = ("--tls-cert", files["cert"], "--tls-key", files["key"])
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "imitate",
+            "serve",
+            str(checkpoint),
+            "--port",
+            "0",
+            "--json",
+            *map(str, options),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        url = json.loads(process.stdout.readline())["url"]
+        run = ("run", url, "--robot", "sim", "--env", "Pendulum-v1", "--rate-hz", 50, "--steps", 5)
+        done = imitate(*run, "--tls-ca", files["ca"], "--timeout-s", 5, cwd=tmp_path)
+        assert "steps" in done.stdout
+        refused = imitate(*run, cwd=tmp_path, check=False)
+        assert refused.returncode == 2
+        assert "--tls-ca FILE" in refused.stderr
+        assert len(refused.stderr.strip().splitlines()) == 1
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+        process.stdout.close()
+
+
+def test_files_that_are_no_certificates_are_one_line(files, checkpoint, tmp_path):  # noqa: F811
+    for words, told in (
+        (("run", "wss://127.0.0.1:9", "--robot", "sim", "--tls-ca", files["key"]), "--tls-ca"),
+        (
+            ("serve", checkpoint, "--tls-cert", files["cert"], "--tls-key", files["ca"]),
+            "--tls-cert",
+        ),
+    ):
+        done = imitate(*words, cwd=tmp_path, check=False)
+        assert done.returncode == 2
+        assert told in done.stderr
+        assert "cannot be used" in done.stderr
+        assert "Traceback" not in done.stderr
