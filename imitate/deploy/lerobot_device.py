@@ -72,14 +72,14 @@ def make_device(kind: Kind, name: str | None, options: Mapping[str, Any]) -> Any
         raise UserError(f"LeRobot's {kind} '{name}' cannot be made: {why}") from error
 
 
-def open_device(kind: Kind, device: Any, calibrate: bool, options: Mapping[str, Any]) -> None:
+def open_device(kind: Kind, device: Any, calibrate: bool, given: Mapping[str, Any]) -> None:
     """Connect a device.
 
     Args:
         kind: ``robot`` or ``teleoperator``.
         device: not connected.
         calibrate: let LeRobot calibrate a device that needs it, which asks questions at the terminal and may move it.
-        options: fields of its configuration, for the words of an error.
+        given: ``type`` and fields of its configuration, for the words of an error.
 
     Raises:
         UserError: it cannot be connected, or is not calibrated; it is disconnected then.
@@ -93,19 +93,20 @@ def open_device(kind: Kind, device: Any, calibrate: bool, options: Mapping[str, 
     except Exception as error:
         close_device(device)
         raise UserError(
-            f"LeRobot's '{label(device)}' cannot be connected: {first_line(error)}"
+            f"LeRobot's '{given['type']}' cannot be connected: {first_line(error)}"
         ) from error
     if is_ready:
         return
     close_device(device)
     word = "teleop" if kind == "teleoperator" else kind
-    given = {"type": label(device).partition(" ")[0], **options}
     said = " ".join(
-        f"--{word}.{key}={value}" for key, value in given.items() if isinstance(value, (str, int))
+        f"--{word}.{key}={value}"
+        for key, value in given.items()
+        if isinstance(value, (str, int)) and not str(value).startswith("{")
     )
+    file = getattr(device, "calibration_fpath", "its file")
     raise UserError(
-        f"LeRobot's '{label(device)}' is not calibrated, or not as {getattr(device, 'calibration_fpath', 'its file')} "
-        f"says; do: lerobot-calibrate {said}"
+        f"LeRobot's '{given['type']}' is not calibrated, or not as {file} says; do: lerobot-calibrate {said}"
     )
 
 
@@ -152,10 +153,9 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
-def label(device: Any) -> str:
-    """LeRobot's name of a device's type, and the ``id`` that the user gave it."""
-    name = getattr(getattr(device, "config", None), "type", None) or device.name
-    return f"{name} {device.id}" if getattr(device, "id", None) else str(name)
+def type_of(device: Any) -> str:
+    """LeRobot's name of a ready device's type."""
+    return str(getattr(getattr(device, "config", None), "type", None) or device.name)
 
 
 def _import_types(package: str) -> list[tuple[str, str]]:

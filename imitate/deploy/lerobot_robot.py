@@ -25,11 +25,11 @@ from imitate.deploy.lerobot_device import (
     buses_of,
     close_device,
     first_line,
-    label,
     make_device,
     number_names,
     open_device,
     ranges_of,
+    type_of,
 )
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Observation, Robot, RobotError
@@ -78,6 +78,7 @@ class LeRobotRobot(Robot):
     ) -> None:
         is_name = type is None or isinstance(type, str)
         self._device = make_device("robot", type, config) if is_name else type
+        self._type = type if is_name else type_of(type)
         self._calibrate, self._config, self._at_stop = calibrate, config, at_stop
         seen = self._device.observation_features
         self._numbers = number_names(seen)
@@ -104,7 +105,8 @@ class LeRobotRobot(Robot):
         Raises:
             UserError: it cannot be connected, is not calibrated, or gives no observation.
         """
-        open_device("robot", self._device, self._calibrate, self._config)
+        given = {"type": self._type, **self._config}
+        open_device("robot", self._device, self._calibrate, given)
         self._connected = True
         try:
             self._set_limits()
@@ -112,7 +114,7 @@ class LeRobotRobot(Robot):
         except Exception as error:  # a driver may raise anything
             self.close()
             why = first_line(error)
-            raise UserError(f"LeRobot's '{label(self._device)}' gives nothing: {why}") from error
+            raise UserError(f"LeRobot's '{self._type}' gives nothing: {why}") from error
 
     def close(self) -> None:
         """Close bus and cameras. Motors keep their torque, unless ``disable_torque_on_disconnect`` is true."""
@@ -274,7 +276,7 @@ class LeRobotRobot(Robot):
             raise UserError(f"at_stop is '{self._at_stop}'; expected pose or torque_off")
         if self._at_stop == "torque_off" and not buses_of(self._device):
             raise UserError(
-                f"at_stop is torque_off, but LeRobot's '{label(self._device)}' has no bus whose torque can be "
+                f"at_stop is torque_off, but LeRobot's '{self._type}' has no bus whose torque can be "
                 "switched off"
             )
         for word, names in (("rest", self._rest), ("grippers", self._grippers)):

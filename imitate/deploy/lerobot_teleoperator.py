@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from imitate.deploy.lerobot_device import (
     close_device,
     first_line,
-    label,
     make_device,
     number_names,
     open_device,
+    type_of,
 )
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
 from imitate.deploy.terminal import EVENTS, TerminalKeys
@@ -70,6 +70,7 @@ class LeRobotTeleoperator(Teleoperator):
             raise UserError(f"follow_speed is {follow_speed}; expected a number above 0")
         is_name = type is None or isinstance(type, str)
         self._device = make_device("teleoperator", type, config) if is_name else type
+        self._type = type if is_name else type_of(type)
         self._calibrate, self._config, self._speed = calibrate, config, follow_speed
         self._with_events = hasattr(self._device, "get_teleop_events")
         self._wants_keys = acts == "key" or keys is True
@@ -91,15 +92,16 @@ class LeRobotTeleoperator(Teleoperator):
             own = number_names(self._device.action_features)
         except Exception as error:  # LeRobot's own keyboard raises here
             why = first_line(error)
-            raise UserError(f"LeRobot's '{label(self._device)}' gives no action: {why}") from error
+            raise UserError(f"LeRobot's '{self._type}' gives no action: {why}") from error
         self._names = own if robot.action_names is None else robot.action_names
         missing = [name for name in self._names if name not in own]
         if missing or len(self._names) != robot.limits.size:
             wanted = ", ".join(robot.action_names or (f"{robot.limits.size} numbers",))
             raise UserError(
-                f"LeRobot's '{label(self._device)}' gives {', '.join(own)}; the robot's action is {wanted}"
+                f"LeRobot's '{self._type}' gives {', '.join(own)}; the robot's action is {wanted}"
             )
-        open_device("teleoperator", self._device, self._calibrate, self._config)
+        given = {"type": self._type, **self._config}
+        open_device("teleoperator", self._device, self._calibrate, given)
         try:
             if self._wants_keys or (self._may_have_keys and sys.stdin.isatty()):
                 self._terminal = TerminalKeys()
@@ -184,9 +186,7 @@ class LeRobotTeleoperator(Teleoperator):
     def _vector(self, given: Any) -> NDArray[np.float64]:
         missing = [name for name in self._names if name not in given]
         if missing:
-            raise RobotError(
-                f"LeRobot's '{label(self._device)}' gave no '{missing[0]}' in its action"
-            )
+            raise RobotError(f"LeRobot's '{self._type}' gave no '{missing[0]}' in its action")
         return np.array([float(given[name]) for name in self._names])
 
     def _let_go(self) -> None:
@@ -206,6 +206,4 @@ class LeRobotTeleoperator(Teleoperator):
         try:
             return call()
         except Exception as error:  # a driver may raise anything
-            raise RobotError(
-                f"LeRobot's '{label(self._device)}' failed: {first_line(error)}"
-            ) from error
+            raise RobotError(f"LeRobot's '{self._type}' failed: {first_line(error)}") from error

@@ -311,7 +311,7 @@ def test_a_robot_that_cannot_be_connected_is_closed(call):
         raise ConnectionError("\nno motor 3\nfull list: ...")
 
     arm.faults[call] = fail
-    with pytest.raises(UserError, match=r"'arm_follower left' .*ConnectionError: no motor 3$"):
+    with pytest.raises(UserError, match=r"'arm_follower' .*ConnectionError: no motor 3$"):
         LeRobotRobot(arm).connect()
     assert arm.calls[-1][0] == "disconnect"
 

@@ -70,7 +70,7 @@ def test_a_device_that_cannot_say_its_action_is_refused(no_terminal):
         def action_features(self):
             raise AttributeError("no attribute 'arm'")
 
-    with pytest.raises(UserError, match="'arm_leader right' gives no action: AttributeError"):
+    with pytest.raises(UserError, match="'arm_leader' gives no action: AttributeError"):
         connected(Keyboard())
 
 
