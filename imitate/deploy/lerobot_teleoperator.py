@@ -103,8 +103,8 @@ class LeRobotTeleoperator(Teleoperator):
         given = {"type": self._type, **self._config}
         open_device("teleoperator", self._device, self._calibrate, given)
         try:
-            if self._wants_keys or (self._may_have_keys and sys.stdin.isatty()):
-                self._terminal = TerminalKeys()
+            if self._wants_keys or (self._may_have_keys and TerminalKeys.present()):
+                self._terminal = TerminalKeys(f"LeRobot's '{self._type}'")
         except UserError:
             self.close()
             raise

@@ -9,6 +9,7 @@ torque is a line of the file LOG: ``[seconds, "goal" | "torque", {servo: value}]
 Packets: FF FF id length instruction parameters checksum (Feetech's memory table and manual of the STS series).
 """
 
+import contextlib
 import json
 import math
 import os
@@ -129,6 +130,10 @@ class Arm:
 
 
 def main(port, log, *options):
+    with contextlib.suppress(
+        OSError, AttributeError
+    ):  # servos answer at once: LeRobot waits for 50 ms
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(10))
     master, slave = pty.openpty()
     tty.setraw(slave)  # held open, so that the port survives the end of a command
     Path(port).unlink(missing_ok=True)
