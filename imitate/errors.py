@@ -37,6 +37,10 @@ class BundleError(UserError):
     """A bundle that cannot be read or written."""
 
 
+class MissingPackageError(UserError):
+    """An optional package is not installed; the message has the command that installs it."""
+
+
 class EnvError(UserError):
     """An environment that cannot be made, or does not fit the policy or the data."""
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,26 +12,24 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from imitate import __version__
 from imitate.algo.algo import Algo
 from imitate.algo.policy_state import PolicyState
-from imitate.data.language import LANGUAGE_KEY
 from imitate.deploy.bundle.archive import ArrayStore, Bundle, write_bundle
+from imitate.deploy.bundle.comparison import Raw, compare, random_observations
 from imitate.deploy.bundle.denoising import OPSETS, looped_denoising, with_loop
+from imitate.deploy.bundle.network import FEWEST_CHECKS
+from imitate.deploy.bundle.noise import NoiseSource
+from imitate.deploy.bundle.onnx_model import OPSET, exported
 from imitate.deploy.bundle.playback import Execution
-from imitate.deploy.bundle.policy import FEWEST_CHECKS, TOLERANCE, BundlePolicy, NoiseSource
+from imitate.deploy.bundle.policy import BundlePolicy
 from imitate.deploy.bundle.spec import BundleSpec, Noise
-from imitate.deploy.bundle.tracing import Draws, Flat, Numbers, Predictor
+from imitate.deploy.bundle.tracing import Flat, Numbers, Predictor
 from imitate.deploy.served import schema_of
 from imitate.errors import BundleError
 from imitate.policy.rollout_policy import RolloutPolicy
-
-OPSET = 17
-"""Version of ONNX's operators; onnxruntime knows it since 1.12."""
-_COMPARED_STEPS = 24
-Raw = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ def export_policy(
         write_bundle(bundle, checking)
         # Without limits, at which all large actions look alike.
         own = RolloutPolicy(policy.algo, instructions=policy.instructions)
-        steps, difference = _compare(own, BundlePolicy(checking, clip=False), spec)
+        steps, difference = compare(own, BundlePolicy(checking, clip=False), spec)
         os.replace(checking, path)
     except BundleError as error:
         words = str(error).removeprefix(f"{checking}: ")
@@ -115,7 +111,7 @@ def _bundled(policy: RolloutPolicy, environment: Mapping[str, Any]) -> tuple[Bun
         network = _traced(predictor, _inputs(algo, observations[0]), noise, OPSETS if loops else {})
     for loop in loops:
         names = ["chunk", *(f"row{number}" for number in range(1, len(loop.inputs)))]
-        body = _exported(loop.step, dict(zip(names, loop.inputs, strict=True)), ["after"])
+        body = exported(loop.step, dict(zip(names, loop.inputs, strict=True)), ["after"])
         network = with_loop(network, body, loop.num_steps)
     known = policy.instructions
     vectors = None if known is None else store.add(known.vectors)
@@ -277,133 +273,4 @@ def _traced(
         for key, value in content.items()
     }
     outputs = ["actions", *(f"next/{name}" for name in predictor.memory)]
-    return _exported(Flat(predictor, tuple(values)), values, outputs, opsets)
-
-
-def _exported(
-    module: nn.Module,
-    inputs: Mapping[str, Tensor],
-    outputs: list[str],
-    opsets: dict[str, int] | None = None,
-) -> bytes:
-    """The ONNX model of a module."""
-    file = io.BytesIO()
-    try:
-        with _plain_export():
-            torch.onnx.export(
-                module,
-                tuple(inputs.values()),
-                file,  # type: ignore[arg-type]
-                dynamo=False,
-                opset_version=OPSET,
-                input_names=list(inputs),
-                output_names=outputs,
-                custom_opsets=opsets or {},
-            )
-    except (RuntimeError, ValueError, TypeError, torch.onnx.errors.OnnxExporterError) as error:
-        raise BundleError(f"ONNX has nothing for it: {_line(error)}") from error
-    return file.getvalue()
-
-
-@contextlib.contextmanager
-def _plain_export() -> Iterator[None]:
-    """Attention in operators that ONNX has; no warnings of constant shapes, since a bundle has one batch size."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    log = getattr(torch._C, "_jit_set_onnx_log_enabled", None)
-    if log is not None:
-        log(False)  # the whole graph, where an operator is missing
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
-
-
-# ---- comparison --------------------------------------------------------------------------------------
-
-
-def random_observations(policy: RolloutPolicy, count: int, seed: int) -> list[dict[str, Raw]]:
-    """Observations and goals within the range of the data, without those that an instruction gives."""
-    preprocess, generator = policy.algo.preprocess, np.random.default_rng(seed)
-    statistics = preprocess.to_dict()["obs"]
-    vector = None if policy.instructions is None else policy.instructions.vectors[0]
-
-    def value(key: str) -> NDArray[Any]:
-        shape = preprocess.raw_shapes[key]
-        if key == LANGUAGE_KEY and vector is not None:
-            return np.asarray(vector)
-        if preprocess.modalities[key] == "rgb":
-            return generator.integers(0, 256, shape, dtype=np.uint8)
-        if preprocess.modalities[key] != "low_dim":
-            return generator.random(shape, dtype=np.float32)
-        numbers = generator.standard_normal(shape)
-        offset, scale = (np.asarray(statistics[key][name]) for name in ("offset", "scale"))
-        fits = offset.shape == shape
-        return np.asarray(offset + scale * numbers if fits else numbers, dtype=np.float32)
-
-    algo = policy.algo
-    return [
-        {
-            "obs": {key: value(key) for key in algo.obs_shapes},
-            "goal": {key: value(key) for key in algo.goal_shapes},
-        }
-        for _ in range(count)
-    ]
-
-
-class SameNoise:
-    """Random numbers of a policy of torch, equal to those that a bundle draws from the same seed."""
-
-    def __init__(self, noise: Noise, seed: int) -> None:
-        self._source, self._numbers = NoiseSource(noise, seed), Numbers({})
-
-    def __call__(self, kind: str, shape: tuple[int, ...]) -> Tensor:
-        """Give the next numbers."""
-        if not self._numbers.left:  # the next prediction
-            self._numbers = Numbers(
-                {
-                    name.removeprefix("noise/"): torch.from_numpy(value)
-                    for name, value in self._source.draw().items()
-                }
-            )
-        return self._numbers(kind, shape)
-
-
-def _compare(policy: RolloutPolicy, bundle: BundlePolicy, spec: BundleSpec) -> tuple[int, float]:
-    """Let both act in two episodes, with a plan that is discarded; return the steps and the largest difference.
-
-    Raises:
-        BundleError: they act differently.
-    """
-    execution = spec.execution
-    steps = max(_COMPARED_STEPS, 2 * (execution.execute if execution else 0) + 4)
-    largest, names = 0.0, () if policy.instructions is None else policy.instructions.names
-    bundle.seed(7)
-    same = SameNoise(spec.noise, 7)
-    for episode in range(2):
-        lang = names[-1 - episode % len(names)] if names else None
-        for actor in (policy, bundle):
-            actor.start_episode(lang)
-        for step, observation in enumerate(random_observations(policy, steps, seed=2 + episode)):
-            obs = {k: v for k, v in observation["obs"].items() if k in policy.obs_keys}
-            goal = observation["goal"] or None
-            with Draws(same):
-                expected = policy(obs, goal)
-            difference = np.abs(bundle(obs, goal) - expected) / np.maximum(np.abs(expected), 1.0)
-            largest = max(largest, float(difference.max()))
-            if not largest <= TOLERANCE:
-                raise BundleError(
-                    f"the exported network acts differently in step {step} of an episode ({largest:.2g} away): what it "
-                    "does depends on values in a way that the export does not follow, or it chooses among alternatives "
-                    "that are nearly equal"
-                )
-            if step == 2 * steps // 3:
-                policy.cut_plan()
-                bundle.cut_plan()
-    return 2 * steps, largest
+    return exported(Flat(predictor, tuple(values)), values, outputs, opsets)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.errors import BundleError, UserError
+from imitate.errors import BundleError, MissingPackageError
 from imitate.extras import missing
 
 _DOMAINS = frozenset({"", "ai.onnx"})
@@ -39,14 +39,14 @@ class Graph:
 
     Raises:
         BundleError: it refers to other files, or onnxruntime cannot load it.
-        UserError: onnxruntime is not installed.
+        MissingPackageError: onnxruntime is not installed.
     """
 
     def __init__(self, model: bytes, threads: int = 1) -> None:
         try:
             import onnxruntime
         except ImportError as error:
-            raise UserError(f"a bundle: {missing('onnx', error)}") from error
+            raise MissingPackageError(f"a bundle: {missing('onnx', error)}") from error
         refuse_external(model)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -100,7 +100,7 @@ def _walk(message: memoryview, kind: str, depth: int) -> None:
             continue
         if kind == "opset" and number == _DOMAIN and bytes(value).decode() not in _DOMAINS:
             raise BundleError(
-                f"policy.onnx has operators of '{bytes(value).decode()!a}', which are refused"
+                f"policy.onnx has operators of {bytes(value).decode()!a}, which are refused"
             )
         if number in children:
             _walk(value, children[number], depth + 1)

@@ -19,19 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from imitate.data.language import LANGUAGE_KEY, Instructions
-from imitate.deploy.bundle.archive import Bundle, read_bundle
-from imitate.deploy.bundle.graph import Graph
-from imitate.deploy.bundle.observations import Arrays, Observations
+from imitate.deploy.bundle.archive import read_bundle
+from imitate.deploy.bundle.network import Frames, Memory, Network
+from imitate.deploy.bundle.noise import NoiseSource
 from imitate.deploy.bundle.playback import Actions, Plan
-from imitate.deploy.bundle.spec import BundleSpec, Noise
-from imitate.deploy.schema import Observed, Schema
-from imitate.errors import BundleError, UserError
+from imitate.deploy.schema import Schema
+from imitate.errors import BundleError, MissingPackageError, UserError
 from imitate.policy.finite import refuse_action
-
-TOLERANCE = 1e-4
-"""Largest difference from the recorded actions: absolute, and relative to those beyond 1."""
-FEWEST_CHECKS = 3
 
 
 @dataclass(frozen=True)
@@ -46,31 +40,9 @@ class BundleState:
     """
 
     told: NDArray[np.float32] | None
-    frames: tuple[Arrays, ...]
-    memory: Mapping[str, NDArray[Any]]
+    frames: Frames
+    memory: Memory
     plan: Plan | None
-
-
-class NoiseSource:
-    """Random numbers of predictions.
-
-    Args:
-        noise: counts.
-        seed: of the generator; None: another one each time.
-    """
-
-    def __init__(self, noise: Noise, seed: int | None = None) -> None:
-        self._counts, self._generator = noise, np.random.default_rng(seed)
-
-    def draw(self) -> Arrays:
-        """Return the numbers of the next prediction."""
-        draw, counts = self._generator, self._counts
-        waits = draw.standard_exponential(counts.exponential, dtype=np.float32)
-        return {
-            "noise/normal": draw.standard_normal(counts.normal, dtype=np.float32),
-            # A time of 0 would divide by zero.
-            "noise/exponential": np.maximum(waits, np.finfo(np.float32).tiny),
-        }
 
 
 class BundlePolicy:
@@ -108,33 +80,21 @@ class BundlePolicy:
     ) -> None:
         bundle = read_bundle(path)
         try:
-            self.spec = BundleSpec.from_dict(bundle.description)
-            self._graph = Graph(bundle.network, threads)
-            self.instructions = _instructions(self.spec, bundle)
-            self._memory = {name: bundle.array(place) for name, place in self.spec.memory.items()}
-        except BundleError as error:
+            self._network = network = Network(bundle, threads)
+            network.replay(bundle)
+        except MissingPackageError:
+            raise
+        except UserError as error:
             raise BundleError(f"{path}: {error}") from error
-        spec = self.spec
-        self.schema: Schema = spec.schema
+        self.spec, self.instructions = network.spec, network.instructions
+        self.schema: Schema = self.spec.schema
         self.obs_keys = tuple(self.schema.observations)
         self.goal_keys = tuple(self.schema.goals)
         self.control_freq = self.schema.rate_hz
-        observed = dict(self.schema.observations)
-        told = None
-        if self.instructions is not None:
-            told = LANGUAGE_KEY
-            observed[told] = Observed((self.instructions.size,))
-        self._obs = Observations(observed, spec.stacks, spec.any_pixels, told)
-        self._goal = Observations(self.schema.goals, spec.stacks, spec.any_pixels)
         self._low = np.array(self.schema.action_low)
         self._high = np.array(self.schema.action_high)
         self._clip = clip
         self.seed(seed)
-        self._unused = NoiseSource(spec.noise, 0).draw()
-        try:
-            self._replay(bundle)
-        except UserError as error:
-            raise BundleError(f"{path}: {error}") from error
         self.start_episode()
 
     # ---- acting ----------------------------------------------------------------------------------
@@ -230,8 +190,8 @@ class BundlePolicy:
             raise UserError("an empty history: expected at least one observation")
         state = replace(self.begin(None), told=self.state.told)
         for ob in history[-self.history :]:
-            state = replace(state, frames=self._seen(state, ob))
-        chunk, _ = self._predict(state, None, self._noise.draw())
+            state = replace(state, frames=self._network.observe(state.frames, ob, state.told))
+        chunk, _ = self._network.predict(state.frames, {}, state.memory, self._noise.draw())
         return self._checked(chunk)
 
     # ---- the same on a state of the caller -------------------------------------------------------
@@ -247,7 +207,7 @@ class BundlePolicy:
         return BundleState(
             told=told,
             frames=(),
-            memory=self._memory,
+            memory=self._network.memory,
             plan=None if execution is None else execution.start(self.schema.action_dim),
         )
 
@@ -255,7 +215,7 @@ class BundlePolicy:
         """Return the state without planned actions; what was observed stays."""
         execution = self.spec.execution
         memory = {
-            name: self._memory[name] if name in self.spec.cut else value
+            name: self._network.memory[name] if name in self.spec.cut else value
             for name, value in state.memory.items()
         }
         plan = None if execution is None else execution.start(self.schema.action_dim)
@@ -271,50 +231,18 @@ class BundlePolicy:
 
         Arguments and errors are those of a call. A policy of single actions plans one.
         """
-        seen = replace(state, frames=self._seen(state, ob))
-        target = self._goal.prepare(goal or {}) if self.goal_keys else None
-        execution, plan = self.spec.execution, state.plan
-        if execution is None or plan is None:
-            chunk, memory = self._predict(seen, target, self._noise.draw())
-            return self._checked(chunk), replace(seen, memory=memory)
-        memory, chunk = seen.memory, np.empty(0)
-        needed = execution.needs_chunk(plan)
+        network, execution, plan = self._network, self.spec.execution, state.plan
+        frames = network.observe(state.frames, ob, state.told)
+        target, memory, chunk = network.goal(goal), state.memory, np.empty(0)
+        needed = execution is None or plan is None or execution.needs_chunk(plan)
         if needed or memory:  # a recurrent state follows every observation
-            noise = self._noise.draw() if needed else self._unused
-            chunk, memory = self._predict(seen, target, noise)
+            noise = self._noise.draw() if needed else network.any_noise
+            chunk, memory = network.predict(frames, target, memory, noise)
+        seen = replace(state, frames=frames, memory=memory)
+        if execution is None or plan is None:
+            return self._checked(chunk), seen
         ahead, plan = execution.step(plan, lambda: chunk)
-        return self._checked(ahead), replace(seen, memory=memory, plan=plan)
-
-    def _seen(self, state: BundleState, ob: Mapping[str, Any]) -> tuple[Arrays, ...]:
-        """The last F observations with this one; the first one of an episode stands for those before it."""
-        if self.instructions is not None and LANGUAGE_KEY not in ob:
-            if state.told is None:
-                shown = "; ".join(f"'{name}'" for name in self.instructions.names[:10])
-                raise UserError(
-                    f"the policy was trained on several tasks: name one with start_episode(lang=...): {shown}"
-                )
-            ob = {**ob, LANGUAGE_KEY: state.told}
-        newest = self._obs.prepare(ob)
-        before = state.frames or (newest,) * self.spec.frames
-        return (*before, newest)[-self.spec.frames :]
-
-    def _predict(
-        self, state: BundleState, goal: Arrays | None, noise: Arrays
-    ) -> tuple[Actions, Mapping[str, NDArray[Any]]]:
-        """The actions (K, A) that the networks predict, not yet clipped, and the next recurrent state."""
-        feed: dict[str, NDArray[Any]] = dict(noise)
-        for key, value in state.frames[-1].items():
-            stacked = (
-                np.stack([frame[key] for frame in state.frames]) if self.history > 1 else value
-            )
-            feed[f"obs/{key}"] = stacked[None]
-        for key, value in (goal or {}).items():
-            feed[f"goal/{key}"] = value[None]
-        for name, value in state.memory.items():
-            feed[f"memory/{name}"] = value
-        given = self._graph.run(feed)
-        actions: Actions = given["actions"][0].astype(np.float64)
-        return actions, {name: given[f"next/{name}"] for name in state.memory}
+        return self._checked(ahead), replace(seen, plan=plan)
 
     def _checked(self, actions: Actions) -> Actions:
         """Actions (K, A) within the limits; of a chunk the first has to be finite, and then all are."""
@@ -323,53 +251,3 @@ class BundlePolicy:
             return actions
         clipped: Actions = np.minimum(np.maximum(actions, self._low), self._high)
         return clipped
-
-    # ---- checks ----------------------------------------------------------------------------------
-
-    def _replay(self, bundle: Bundle) -> None:
-        """Compare the networks with the actions that they gave when they were exported.
-
-        Raises:
-            BundleError: they differ, or too few were recorded.
-        """
-        checks = bundle.description.get("checks")
-        if not isinstance(checks, list) or len(checks) < FEWEST_CHECKS:
-            raise BundleError(f"has fewer than {FEWEST_CHECKS} recorded actions to compare with")
-        self.state = self.begin(None if self.instructions is None else self.instructions.names[0])
-        for number, check in enumerate(checks):
-            try:
-                obs, goal = (
-                    {str(key): bundle.array(value) for key, value in check[group].items()}
-                    for group in ("obs", "goal")
-                )
-                noise = {
-                    f"noise/{kind}": bundle.array(check[kind]) for kind in Noise.__annotations__
-                }
-                expected = bundle.array(check["actions"])
-            except (KeyError, TypeError, AttributeError) as error:
-                raise BundleError(f"recorded action {number} lacks {error}") from error
-            seen = replace(self.state, frames=self._seen(self.state, obs))
-            target = self._goal.prepare(goal) if self.goal_keys else None
-            actions, memory = self._predict(seen, target, noise)
-            self.state = replace(seen, memory=memory)
-            if actions.shape != expected.shape:
-                raise BundleError(f"its actions have shape {actions.shape}, not {expected.shape}")
-            error_size = np.abs(actions - expected) / np.maximum(np.abs(expected), 1.0)
-            if not (error_size <= TOLERANCE).all():
-                raise BundleError(
-                    f"its networks do not give the recorded actions here (check {number}: "
-                    f"{float(error_size.max()):.2g} away, at most {TOLERANCE:g} allowed): it was changed, or "
-                    "onnxruntime computes otherwise on this machine"
-                )
-
-
-def _instructions(spec: BundleSpec, bundle: Bundle) -> Instructions | None:
-    """The table of instructions, where the policy reads one."""
-    saved = spec.languages
-    if saved is None:
-        return None
-    names = spec.schema.languages
-    vectors = bundle.array(saved.get("vectors") or {})
-    if vectors.ndim != 2 or len(vectors) != len(names) or not np.isfinite(vectors).all():
-        raise BundleError(f"its instructions are {len(names)} names with vectors {vectors.shape}")
-    return Instructions(names, vectors.astype(np.float32), are_texts=saved.get("are_texts") is True)

@@ -11,6 +11,8 @@ from imitate.deploy.bundle.playback import Execution
 from imitate.deploy.schema import Schema
 from imitate.errors import BundleError, WireError
 
+_MOST_NUMBERS = 10**8
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -79,7 +81,7 @@ class BundleSpec:
             execution, schema = saved["execution"], dict(saved["schema"])
             for name, none in (("action_low", -math.inf), ("action_high", math.inf)):
                 schema[name] = [none if x is None else x for x in schema[name]]
-            return cls(
+            spec = cls(
                 schema=Schema.from_dict(schema),
                 frames=int(saved["frames"]),
                 stacks=tuple(map(int, saved["stacks"])),
@@ -94,3 +96,32 @@ class BundleSpec:
             )
         except (KeyError, TypeError, ValueError, AttributeError, WireError) as error:
             raise BundleError(f"its description lacks or garbles {error}") from error
+        spec._refuse_sizes()
+        return spec
+
+    def _refuse_sizes(self) -> None:
+        """Refuse sizes for which no memory should be taken, before any is.
+
+        Raises:
+            BundleError: one is not positive, or too large.
+        """
+        schema, execution = self.schema, self.execution
+        shapes = [
+            seen.shape for group in (schema.observations, schema.goals) for seen in group.values()
+        ]
+        sizes = {
+            "frames": (self.frames, 1),
+            "action_dim": (schema.action_dim, 1),
+            "normal": (self.noise.normal, 0),
+            "exponential": (self.noise.exponential, 0),
+            **{f"shape {shape}": (math.prod((self.frames, *shape)), 1) for shape in shapes},
+        }
+        if execution is not None:
+            sizes["size"] = (execution.size * schema.action_dim, 1)
+            sizes["execute"], sizes["latency"] = (execution.execute, 1), (execution.latency, 0)
+        for name, (size, least) in sizes.items():
+            if not isinstance(size, int) or not least <= size <= _MOST_NUMBERS:
+                raise BundleError(f"{name} of its description is {size!r}, beyond all reason")
+        for limits in (schema.action_low, schema.action_high):
+            if len(limits) != schema.action_dim:
+                raise BundleError(f"it has {len(limits)} limits for {schema.action_dim} numbers")

@@ -12,7 +12,8 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.data.language import Instructions
-from imitate.deploy.bundle.exporting import SameNoise, export_policy
+from imitate.deploy.bundle.comparison import SameNoise
+from imitate.deploy.bundle.exporting import export_policy
 from imitate.deploy.bundle.policy import BundlePolicy
 from imitate.deploy.bundle.tracing import Draws
 from imitate.errors import BundleError, NotFiniteError, UserError

@@ -1,0 +1,71 @@
+"""Models of ONNX from modules of torch."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from imitate.errors import BundleError
+
+OPSET = 17
+"""Version of ONNX's operators; onnxruntime knows it since 1.12."""
+
+
+def exported(
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    opsets: Mapping[str, int] | None = None,
+) -> bytes:
+    """Return the ONNX model of a module in evaluation mode.
+
+    Args:
+        module: takes and gives tensors.
+        inputs: examples by name, in the order of the arguments.
+        outputs: names.
+        opsets: versions of operators beyond ONNX's own, by domain.
+
+    Raises:
+        BundleError: ONNX lacks an operator.
+    """
+    file = io.BytesIO()
+    try:
+        with _plain_export():
+            torch.onnx.export(
+                module,
+                tuple(inputs.values()),
+                file,  # type: ignore[arg-type]
+                dynamo=False,
+                opset_version=OPSET,
+                input_names=list(inputs),
+                output_names=list(outputs),
+                custom_opsets=dict(opsets or {}),
+            )
+    except (RuntimeError, ValueError, TypeError, torch.onnx.errors.OnnxExporterError) as error:
+        raise BundleError(f"ONNX has nothing for it: {_line(error)}") from error
+    return file.getvalue()
+
+
+@contextlib.contextmanager
+def _plain_export() -> Iterator[None]:
+    """Attention in operators that ONNX has; no warnings of constant shapes, since a bundle has one batch size."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    log = getattr(torch._C, "_jit_set_onnx_log_enabled", None)
+    if log is not None:
+        log(False)  # the whole graph, where an operator is missing
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,107 @@
+"""ONNX models of bundles are whole in themselves."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from imitate.deploy.bundle.graph import Graph, refuse_external
+from imitate.errors import BundleError
+
+
+def external(name="w"):
+    tensor = numpy_helper.from_array(np.ones(2, np.float32), name)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/hostname")
+    return tensor
+
+
+def model(nodes, initializers=(), domain=""):
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    graph = helper.make_graph(list(nodes), "g", [value], [result], list(initializers))
+    opsets = [helper.make_opsetid("", 17)]
+    if domain:
+        opsets.append(helper.make_opsetid(domain, 1))
+    made = helper.make_model(graph, opset_imports=opsets)
+    made.ir_version = 8
+    return made.SerializeToString()
+
+
+def test_a_model_is_run():
+    weight = numpy_helper.from_array(np.array([1.0, 2.0], np.float32), "w")
+    graph = Graph(model([helper.make_node("Add", ["x", "w"], ["y"])], [weight]))
+    assert (graph.inputs, graph.outputs) == (("x",), ("y",))
+    got = graph.run({"x": np.ones(2, np.float32), "unused": np.zeros(1)})
+    np.testing.assert_array_equal(got["y"], [2.0, 3.0])
+    with pytest.raises(BundleError, match="cannot be run: .*float"):
+        graph.run({"x": np.ones(2)})
+    with pytest.raises(BundleError, match="cannot be run: 'x'"):
+        graph.run({})
+
+
+def test_weights_in_other_files_are_refused_wherever_they_are():
+    add = helper.make_node("Add", ["x", "w"], ["y"])
+    constant = helper.make_node("Constant", [], ["w"], value=external())
+    inner = helper.make_graph([constant], "inner", [], [helper.make_tensor_value_info("w", 1, [2])])
+    condition = helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)
+    sparse = onnx.SparseTensorProto(values=external(), dims=[2])
+    in_sparse = onnx.ModelProto()
+    in_sparse.ParseFromString(model([add]))
+    in_sparse.graph.sparse_initializer.append(sparse)
+    function = onnx.ModelProto()
+    function.ParseFromString(model([add]))
+    function.functions.append(
+        helper.make_function("d", "F", [], ["w"], [constant], [helper.make_opsetid("", 17)])
+    )
+    for data in (
+        model([add], [external()]),
+        model([constant, add]),
+        model([condition]),
+        in_sparse.SerializeToString(),
+        function.SerializeToString(),
+    ):
+        with pytest.raises(BundleError, match="weights in another file"):
+            refuse_external(data)
+    refuse_external(model([add], [numpy_helper.from_array(np.ones(2, np.float32), "w")]))
+
+
+def test_operators_of_others_are_refused():
+    with pytest.raises(BundleError, match="operators of 'evil'"):
+        refuse_external(model([], domain="evil"))
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 30, b"\x0a\xff\x01", b"\x0b", b"\x3a\x05abc"])
+def test_what_is_no_model(data):
+    with pytest.raises(BundleError, match="is no ONNX model"):
+        refuse_external(data)
+
+
+def test_graphs_in_graphs_end():
+    data = b""
+    for _ in range(200):  # node {attribute {g {...}}}
+        for field in (6, 5, 1):
+            size = len(data)
+            length = b""
+            while size > 127:
+                length += bytes([size & 127 | 128])
+                size >>= 7
+            data = bytes([field << 3 | 2]) + length + bytes([size]) + data
+    with pytest.raises(BundleError, match="too deep"):
+        refuse_external(_in_graph(data))
+
+
+def _in_graph(data):
+    size, length = len(data), b""
+    while size > 127:
+        length += bytes([size & 127 | 128])
+        size >>= 7
+    return b"\x3a" + length + bytes([size]) + data
+
+
+def test_a_network_that_onnxruntime_cannot_load(tmp_path):
+    unknown = model([helper.make_node("NoSuchOperator", ["x"], ["y"])])
+    with pytest.raises(BundleError, match="onnxruntime cannot load policy.onnx") as raised:
+        Graph(unknown)
+    assert "\n" not in str(raised.value)
