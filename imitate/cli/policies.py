@@ -43,6 +43,7 @@ class PolicySource:
         tls_ca: certificates (PEM) of the authority that signed a server's; None: those that the system knows.
         timeout_s: longest time of a server's answer; None: 0.3 where the control loop waits for it, else 1.
         device: of the networks of a checkpoint.
+        resize: resize images of other sizes to those of the demonstrations.
         join: how chunks that are predicted in the background are joined; None: nothing is predicted in the background.
     """
 
@@ -51,6 +52,7 @@ class PolicySource:
     device: str | None = None
     join: str | None = None
     tls_ca: Path | None = None
+    resize: bool = False
 
     def open(self, text: str, stack: contextlib.ExitStack) -> FoundPolicy:
         """Load a checkpoint or a bundle, or connect to a server.
@@ -74,8 +76,14 @@ class PolicySource:
         path = find_checkpoint(Path(text))
         found, ckpt = policy_from_checkpoint(device=self.device, ckpt_path=path)
         execution = found.algo.execution
+        actor: Any = found
+        if self.resize:
+            from imitate.deploy.resizing import ResizedPolicy
+            from imitate.deploy.served import schema_of
+
+            actor = ResizedPolicy(found, schema_of(found))
         return FoundPolicy(
-            found,
+            actor,
             _simulator(ckpt.get("env_metadata") or {}),
             1 if execution is None else execution.execute,
             ckpt,
@@ -90,7 +98,12 @@ class PolicySource:
         found = BundlePolicy(path)
         execution = found.spec.execution
         execute = 1 if execution is None else execution.execute
-        return FoundPolicy(found, _simulator(found.spec.environment), execute, path=path)
+        actor: Any = found
+        if self.resize:
+            from imitate.deploy.resizing import ResizedPolicy
+
+            actor = ResizedPolicy(found, found.schema)
+        return FoundPolicy(actor, _simulator(found.spec.environment), execute, path=path)
 
     def _served(self, url: str, stack: contextlib.ExitStack) -> FoundPolicy:
         try:
@@ -102,7 +115,13 @@ class PolicySource:
         token = read_token(self.token_file)
         timeout_s = self.timeout_s or (_WAITED_S if self.join is None else _BACKGROUND_S)
         try:
-            remote = RemotePolicy(url, token=token, timeout_s=timeout_s, tls=_trusting(self.tls_ca))
+            remote = RemotePolicy(
+                url,
+                token=token,
+                timeout_s=timeout_s,
+                tls=_trusting(self.tls_ca),
+                resize=self.resize,
+            )
         except RemoteError as error:
             raise UserError(str(error)) from error
         return FoundPolicy(stack.enter_context(remote), {}, remote.execute)

@@ -102,6 +102,13 @@ def command(
             "--tls-ca", help="Certificate (PEM) of the authority behind a wss:// server's own."
         ),
     ] = None,
+    resize: Annotated[
+        bool,
+        typer.Option(
+            "--resize",
+            help="Resize camera images to the size of the demonstrations, where the ratio of the sides is the same.",
+        ),
+    ] = False,
     timeout_s: Annotated[
         float | None,
         typer.Option(
@@ -124,7 +131,9 @@ def command(
     from imitate.deploy.loop import ControlLoop
 
     with contextlib.ExitStack() as stack:
-        source = PolicySource(token_file, timeout_s, device, join if asynchronous else None, tls_ca)
+        source = PolicySource(
+            token_file, timeout_s, device, join if asynchronous else None, tls_ca, resize
+        )
         found = source.open(policy, stack)
         rate = rate_of(found.actor, rate_hz)
         body = robot_of(

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from imitate.deploy.handshake import RefusedError, connected
+from imitate.deploy.resizing import Resizer
 from imitate.deploy.schema import HEADER, PROTOCOL, Schema
 from imitate.deploy.transport import Channel, ClosedError
 from imitate.deploy.wire import MAX_MESSAGE, Jpeg, WireError, decode, encode
@@ -47,6 +48,8 @@ class RemotePolicy:
         jpeg: quality from 1 to 95 with which (H, W, 3) uint8 images are sent as JPEG; None: as they are. JPEG pays on
             slow networks; the policy then sees what JPEG leaves of the images.
         tls: context that knows the server's certificate, where it is not one that everybody knows.
+        resize: give images of other sizes those of the demonstrations, before they are sent; see
+            :mod:`imitate.deploy.resizing`.
 
     Raises:
         RemoteError: the server cannot be reached.
@@ -62,9 +65,12 @@ class RemotePolicy:
         connect_s: float = 5.0,
         jpeg: int | None = None,
         tls: ssl.SSLContext | None = None,
+        resize: bool = False,
     ) -> None:
         self._url, self._token, self._tls = url, token, tls
         self._timeout_s, self._connect_s, self._jpeg = timeout_s, connect_s, jpeg
+        self._resize = resize
+        self._resizer: Resizer | None = None
         self._connection: Channel | None = None
         self._lang: str | None = None
         self._number = 0
@@ -280,6 +286,10 @@ class RemotePolicy:
         ours = metadata.get(HEADER)
         if not isinstance(ours, dict):
             self.schema = None  # an openpi server
+            if self._resize:
+                raise UserError(
+                    f"{self._url}: an openpi server does not say which image sizes it wants"
+                )
             return
         if ours.get("protocol") != PROTOCOL:
             raise UserError(
@@ -293,6 +303,7 @@ class RemotePolicy:
                 "beginning; make a new RemotePolicy"
             )
         self.schema = schema
+        self._resizer = Resizer(schema) if self._resize else None
 
     def _lost(self, reason: str) -> RemoteError:
         connection, self._connection = self._connection, None
@@ -314,7 +325,7 @@ class RemotePolicy:
     ) -> dict[str, Any]:
         """The arrays of an observation that the policy needs, as they are sent."""
         try:
-            arrays = schema.select(ob, goal)
+            arrays = schema.select(ob if self._resizer is None else self._resizer(ob), goal)
         except WireError as error:
             raise UserError(str(error)) from error
         for key, value in arrays.items():

@@ -84,7 +84,7 @@ def serving(checkpoint):
 def test_run_in_the_checkpoints_own_environment(checkpoint, tmp_path):
     done = imitate(
         "run", checkpoint, "--robot", "sim", "--rate-hz", 50, "--steps", 20, "--episodes", 2, "--json",
-        "--record", "out.hdf5", cwd=tmp_path,
+        "--record", "out.hdf5", "--resize", cwd=tmp_path,
     )  # fmt: skip
     results = json.loads(done.stdout)
     assert [result["report"]["steps"] for result in results] == [20, 20]

@@ -1,0 +1,117 @@
+"""Camera images at the size of the demonstrations, resized as the preprocessing step ``resize`` does in training.
+
+The filter is bilinear and averages over all pixels that a smaller image's pixel covers: pillow's ``BILINEAR``, which
+agrees with :class:`imitate.models.preprocessing.images.Resize` to a level of 255 and needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from imitate.deploy.schema import Schema
+from imitate.errors import UserError
+
+IMAGE_KINDS = ("rgb", "depth")
+_PILLOW_CHANNELS = (1, 3, 4)
+
+
+def resized(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    """An image at another size.
+
+    Args:
+        image: (H, W, C), uint8 or floats.
+        size: height and width in pixels.
+
+    Returns:
+        (height, width, C) of the same dtype; the image itself where it has the size.
+    """
+    if image.shape[:2] == size:
+        return image
+    if image.dtype == np.uint8 and image.shape[2] in _PILLOW_CHANNELS:
+        small: NDArray[Any] = _by_pillow(image, size).reshape(*size, image.shape[2])
+        return small
+    channels = [
+        _by_pillow(image[..., number].astype(np.float32), size) for number in range(image.shape[2])
+    ]
+    together = np.stack(channels, axis=-1)
+    if np.issubdtype(image.dtype, np.integer):
+        together = np.rint(together)
+    whole: NDArray[Any] = together.astype(image.dtype)
+    return whole
+
+
+def _by_pillow(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    from PIL import Image
+
+    single = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
+    picture = Image.fromarray(np.ascontiguousarray(single))
+    height, width = size
+    small: NDArray[Any] = np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR))
+    return small
+
+
+class Resizer:
+    """Gives the images of observations the sizes that a policy knows.
+
+    Args:
+        schema: of the policy.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        observed = {**schema.goals, **schema.observations}
+        self._sizes = {
+            key: (spec.shape[0], spec.shape[1])
+            for key, spec in observed.items()
+            if spec.kind in IMAGE_KINDS and len(spec.shape) == 3
+        }
+
+    def __call__(self, ob: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
+        """The observation with its images resized; other values as they are.
+
+        Raises:
+            UserError: an image has another ratio of its sides, so that it would be distorted.
+        """
+        return {key: self._fitted(key, value) for key, value in ob.items()}
+
+    def _fitted(self, key: str, value: ArrayLike) -> ArrayLike:
+        size, image = self._sizes.get(key), np.asarray(value)
+        if size is None or image.ndim != 3 or image.shape[:2] == size:
+            return value
+        height, width = image.shape[:2]
+        # Half a pixel of the result, or one of the camera's, is what rounding to whole pixels takes.
+        allowed = max(max(height, width) / 2, max(size))
+        if abs(height * size[1] - width * size[0]) > allowed:
+            raise UserError(
+                f"image '{key}' has {height} x {width} pixels and the demonstrations' {size[0]} x {size[1]}: resizing "
+                "would distort it; crop it in the robot's observe() as it was cropped for the demonstrations"
+            )
+        return resized(image, size)
+
+
+class ResizedPolicy:
+    """A policy whose observations may have images of other sizes than its demonstrations.
+
+    Args:
+        policy: called as :class:`imitate.RolloutPolicy` is; its other attributes are those of this object.
+        schema: of the policy.
+    """
+
+    def __init__(self, policy: Any, schema: Schema) -> None:
+        self._policy, self._resizer = policy, Resizer(schema)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def __call__(
+        self, ob: Mapping[str, ArrayLike], goal: Mapping[str, ArrayLike] | None = None
+    ) -> Any:
+        """The action for an observation."""
+        return self._policy(self._resizer(ob), None if goal is None else self._resizer(goal))
+
+    def predict_chunk(self, history: Sequence[Mapping[str, ArrayLike]], **rest: Any) -> Any:
+        """The chunk for a history, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
+        return self._policy.predict_chunk([self._resizer(ob) for ob in history], **rest)

@@ -1,0 +1,138 @@
+"""Images at the size of the demonstrations: the filter of training, kept ratios, remote and local policies alike."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from imitate.deploy.client import RemotePolicy
+from imitate.deploy.resizing import ResizedPolicy, Resizer, resized
+from imitate.deploy.schema import Observed
+from imitate.deploy.server import PolicyServer
+from imitate.errors import UserError
+from imitate.models.preprocessing.images import Resize
+from tests.deploy.counting_policy import SCHEMA, Counter
+from tests.deploy.openpi_server import openpi_server
+
+
+def noise(*shape, dtype=np.uint8):
+    values = np.random.default_rng(0).uniform(0, 255, shape)
+    return np.rint(values).astype(dtype) if dtype == np.uint8 else (values / 255).astype(dtype)
+
+
+def of_training(image, size):
+    """The preprocessing step's result for one (H, W, C) image."""
+    channels_first = torch.as_tensor(image, dtype=torch.float32).permute(2, 0, 1)
+    return Resize(size).forward_obs("image", channels_first).permute(1, 2, 0).numpy()
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((480, 640, 3), (120, 160)),
+        ((240, 320, 3), (90, 120)),
+        ((84, 84, 3), (224, 224)),
+        ((100, 100, 1), (37, 37)),
+        ((60, 60, 2), (21, 21)),
+    ],
+)
+def test_the_filter_is_that_of_training(shape, size):
+    image = noise(*shape)
+    small = resized(image, size)
+    assert small.shape == (*size, shape[2])
+    assert small.dtype == np.uint8
+    assert np.abs(small - of_training(image, size)).max() <= 1.01
+
+
+def test_all_pixels_count():
+    """Black and white stripes become grey; the four nearest pixels would give stripes again."""
+    stripes = np.zeros((64, 64, 3), np.uint8)
+    stripes[:, ::2] = 255
+    small = resized(stripes, (8, 8))
+    assert np.abs(small[:, 1:-1].astype(int) - 128).max() <= 2
+
+
+def test_depths_keep_their_units():
+    depth = noise(100, 80, 1, dtype=np.float32)
+    small = resized(depth, (50, 40))
+    assert small.dtype == np.float32
+    np.testing.assert_allclose(small, of_training(depth, (50, 40)), atol=1e-5)
+
+
+def test_an_image_of_the_size_is_itself():
+    image = noise(8, 8, 3)
+    assert resized(image, (8, 8)) is image
+
+
+@pytest.mark.parametrize("shape", [(480, 640, 3), (16, 18, 3), (8, 8), (8, 8, 1)])
+def test_other_ratios_are_refused_and_other_shapes_left_to_the_schema(shape):
+    fit = Resizer(SCHEMA)
+    ob = {"state": np.zeros(2), "camera": np.zeros(shape, np.uint8)}
+    if len(shape) == 3 and shape[:2] != (8, 8):
+        with pytest.raises(
+            UserError, match=f"'camera' has {shape[0]} x {shape[1]} .* 8 x 8: .*distort"
+        ):
+            fit(ob)
+    else:
+        assert fit(ob)["camera"].shape == shape
+
+
+@pytest.mark.parametrize(
+    ("camera", "size"), [((270, 481), (135, 240)), ((480, 640), (85, 113)), ((100, 133), (75, 100))]
+)
+def test_a_pixel_that_rounding_took_is_no_distortion(camera, size):
+    schema = replace(SCHEMA, observations={"camera": Observed((*size, 3), "rgb")})
+    fitted = Resizer(schema)({"camera": np.zeros((*camera, 3), np.uint8)})["camera"]
+    assert fitted.shape == (*size, 3)
+
+
+class Seeing(Counter):
+    """Remembers the pictures that it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.pictures = []
+
+    def predict(self, asks):
+        self.pictures += [ask.obs["camera"] for ask in asks]
+        return super().predict(asks)
+
+
+def test_the_client_resizes_before_it_sends():
+    served, picture = Seeing(), noise(32, 32, 3)
+    ob = {"state": np.zeros(2, np.float32), "camera": picture}
+    with PolicyServer(served, port=0) as server:
+        with RemotePolicy(server.url) as policy, pytest.raises(UserError, match="has shape"):
+            policy(ob)
+        with RemotePolicy(server.url, resize=True) as policy:
+            policy(ob)
+            policy.predict_chunk([ob])
+    (seen,) = served.pictures
+    np.testing.assert_array_equal(seen, resized(picture, (8, 8)))
+    np.testing.assert_array_equal(served.chunk_asks[0].history[0]["camera"], seen)
+
+
+def test_a_local_policy_sees_the_same():
+    class Local:
+        control_freq, obs_keys, history = 20.0, ("state", "camera"), 2
+
+        def __call__(self, ob, goal=None):
+            return ob["camera"]
+
+        def predict_chunk(self, history, planned=None):
+            return history[-1]["camera"], planned
+
+    policy, picture = ResizedPolicy(Local(), SCHEMA), noise(32, 32, 3)
+    assert (policy.control_freq, policy.history) == (20.0, 2)
+    expected = resized(picture, (8, 8))
+    np.testing.assert_array_equal(policy({"camera": picture}), expected)
+    seen, planned = policy.predict_chunk([{"camera": picture}], planned=3)
+    np.testing.assert_array_equal(seen, expected)
+    assert planned == 3
+    assert not hasattr(policy, "cut_plan")
+
+
+def test_an_openpi_server_does_not_say_its_sizes():
+    with openpi_server(lambda obs: {}) as url, pytest.raises(UserError, match="image sizes"):
+        RemotePolicy(url, resize=True)
