@@ -5,8 +5,9 @@
 
 Two policies are trained with the ready configuration and one seed: `plain`, and `prefix` with algo.prefix.max_delay 5.
 A cell is a policy, a way of inference, a latency and a number of executed actions, all from the same starts. The
-latency is counted in control steps (`imitate.evaluation.late`), so the numbers are the same on every machine. Finished
-cells and trainings are kept under --out and not run again.
+latency is counted in control steps (`imitate.evaluation.late`), so the numbers are the same on every machine.
+Trainings and episodes are kept under --out and not run again: an interrupted study is resumed, one of more episodes is
+added to.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ WAYS = (
 )
 """Policies and ways of inference; the last one shows what the conditioning is worth to its policy."""
 HORIZON = 300
+AT_ONCE = 10
+"""Episodes after which numbers are written."""
 ARM = slice(0, 6)
 """Numbers of an action that move the arm, in [-1, 1] each: 1 is 5 cm or 0.5 rad in a control step."""
 
@@ -77,18 +80,21 @@ def trained(out: Path, policy: str, data: Path, settings: Sequence[str]) -> Path
 
 
 def measured(folder: Path, checkpoint: Path, cell: Cell, episodes: int) -> dict[str, Any]:
-    """Numbers of a cell, from the disk if it has been measured from as many starts."""
+    """Numbers of a cell: those on the disk, and of the starts that are missing there, which are kept too."""
     kept = folder / f"{cell.name}.json"
-    if kept.is_file():
-        numbers = json.loads(kept.read_text())
-        if len(numbers["success"]) == episodes:
-            return numbers
-    played = Player(checkpoint, cell).play(range(episodes))
-    numbers = {**asdict(cell), **{key: [one[key] for one in played] for key in played[0]}}
-    partial = kept.with_suffix(".partial")
-    partial.write_text(json.dumps(numbers))
-    partial.rename(kept)
-    return numbers
+    numbers = json.loads(kept.read_text()) if kept.is_file() else {**asdict(cell)}
+    done = len(numbers.get("success", ()))
+    if done < episodes:
+        player = Player(checkpoint, cell)
+        for start in range(done, episodes, AT_ONCE):
+            for one in player.play(range(start, min(start + AT_ONCE, episodes))):
+                for key, value in one.items():
+                    numbers.setdefault(key, []).append(value)
+            partial = kept.with_suffix(".partial")
+            partial.write_text(json.dumps(numbers))
+            partial.rename(kept)
+        player.close()
+    return {k: v[:episodes] if isinstance(v, list) else v for k, v in numbers.items()}
 
 
 class Player:
@@ -109,9 +115,11 @@ class Player:
 
     def play(self, seeds: Sequence[int]) -> list[dict[str, Any]]:
         """Numbers of an episode from each start."""
-        played = [self._episode(seed) for seed in seeds]
+        return [self._episode(seed) for seed in seeds]
+
+    def close(self) -> None:
+        """Close the environment."""
         self.env.close()
-        return played
 
     def _episode(self, seed: int) -> dict[str, Any]:
         from imitate.evaluation.late import LatePolicy

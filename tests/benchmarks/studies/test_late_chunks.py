@@ -36,13 +36,34 @@ def test_a_row_names_the_policy_where_it_is_not_the_ways_own():
     assert "| async, prefix policy |" in row(numbers("prefix", "async", 0.0))
 
 
-def test_a_finished_cell_is_not_run_again(tmp_path):
+def test_kept_episodes_are_not_run_again_and_missing_ones_are_added(tmp_path, monkeypatch):
     cell = Cell("plain", "rtc", 100.0, 8)
-    kept = numbers("plain", "rtc", 100.0)
-    (tmp_path / f"{cell.name}.json").write_text(json.dumps(kept))
-    assert measured(tmp_path, tmp_path / "none.pth", cell, 3)["steps"] == [50, 60, 300]
-    with pytest.raises(Exception, match="none.pth"):  # other starts: measured anew
-        measured(tmp_path, tmp_path / "none.pth", cell, 4)
+    path = tmp_path / f"{cell.name}.json"
+    path.write_text(json.dumps(numbers("plain", "rtc", 100.0)))
+    none = tmp_path / "none.pth"
+    assert measured(tmp_path, none, cell, 3)["steps"] == [50, 60, 300]
+    assert measured(tmp_path, none, cell, 2)["steps"] == [50, 60]
+
+    class Fake:
+        def __init__(self, checkpoint, cell):
+            self.left = 11
+
+        def play(self, seeds):
+            self.left -= len(seeds)
+            if self.left < 0:
+                raise KeyboardInterrupt
+            return [{"success": True, "steps": k, "at_borders": 0.1, "within": 0.1} for k in seeds]
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(late_chunks, "Player", Fake)
+    with pytest.raises(KeyboardInterrupt):
+        measured(tmp_path, none, cell, 15)
+    assert json.loads(path.read_text())["steps"] == [50, 60, 300, *range(3, 13)]
+    resumed = measured(tmp_path, none, cell, 15)
+    assert resumed["steps"] == [50, 60, 300, *range(3, 15)]
+    assert (resumed["policy"], len(resumed["success"])) == ("plain", 15)
 
 
 def test_the_picture(tmp_path):
