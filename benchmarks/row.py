@@ -43,7 +43,7 @@ class Row:
 
 
 def table(subject: str, rows: Sequence[Row]) -> str:
-    """A Markdown table, in columns."""
+    """A Markdown table, in columns; without robomimic's where no row has its number."""
     header = (subject, "value", "unit", "wanted", "met", "robomimic", "note")
     cells = [header] + [
         (
@@ -57,6 +57,8 @@ def table(subject: str, rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
+    if all(row.peer is None for row in rows):
+        cells = [line[:5] + line[6:] for line in cells]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
     lines = [
         "| "

@@ -1,0 +1,80 @@
+"""A TCP proxy that misbehaves when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from types import TracebackType
+
+
+class Proxy:
+    """Passes bytes between clients and a server on this machine. Use as a context manager.
+
+    Args:
+        port: of the server.
+
+    Attributes:
+        port: for clients.
+        stalled: directions that pass nothing on, of ``up`` (to the server) and ``down``.
+        instead: bytes that the next clients get in place of what the server sends next; None: nothing is replaced.
+        delay_s: seconds by which the server's bytes come later.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._server = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.stalled: set[str] = set()
+        self.instead: bytes | None = None
+        self.delay_s = 0.0
+        self._closed = threading.Event()
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """Address for clients."""
+        return f"ws://127.0.0.1:{self.port}"
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._server))
+                self._sockets += [near, far]
+                for source, sink, way in ((near, far, "up"), (far, near, "down")):
+                    threading.Thread(
+                        target=self._pass, args=(source, sink, way), daemon=True
+                    ).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, way: str) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(2**20):
+                while way in self.stalled and not self._closed.wait(0.005):
+                    pass
+                if way == "down":
+                    time.sleep(self.delay_s)
+                    data, self.instead = self.instead or data, None
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._closed.set()
+        for sock in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
