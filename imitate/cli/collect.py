@@ -1,4 +1,4 @@
-"""``imitate collect``: demonstrations from scripted experts."""
+"""``imitate collect``: demonstrations in a simulator, of scripted experts or of a person at a device."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from imitate.cli.progress import Progress
+from imitate.cli.recording import Session
 from imitate.envs.experts import QUALITIES, Habits, find_expert
 from imitate.errors import UserError
 from imitate.simulation.collect import CollectionReport, collect
@@ -41,8 +42,30 @@ class Label(str, Enum):
     expert = "expert"
 
 
+_OF_A_PERSON = (
+    "env",
+    "out",
+    "num",
+    "teleop",
+    "teleop_arg",
+    "append",
+    "seed",
+    "horizon",
+    "overwrite",
+    "json_",
+)
+"""Options that go with ``--teleop``; the others are of scripted experts."""
+_PERSONS_HORIZON = 1000
+
+
 def command(
-    env: Annotated[str, typer.Option("--env", help="Task: Lift, Stack or PickPlaceCan.")],
+    ctx: typer.Context,
+    env: Annotated[
+        str,
+        typer.Option(
+            "--env", help="Task: Lift, Stack or PickPlaceCan; with --teleop any environment."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="HDF5 file to write.")],
     num: Annotated[int, typer.Option("--num", min=1, help="Demonstrations.")] = 100,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
@@ -95,12 +118,48 @@ def command(
         ),
     ] = 60.0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    teleop: Annotated[
+        str | None,
+        typer.Option(
+            "--teleop",
+            metavar="DEVICE",
+            help="A person demonstrates, in real time: keyboard, gamepad, spacemouse, or as for imitate record.",
+        ),
+    ] = None,
+    teleop_arg: Annotated[
+        list[str] | None,
+        typer.Option("--teleop-arg", metavar="KEY=VALUE", help="Option of the device."),
+    ] = None,
+    append: Annotated[
+        bool, typer.Option("--append", help="With --teleop: resume a file, or what a crash left.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Record demonstrations of a scripted expert in robosuite.
+    """Record demonstrations of a scripted expert in robosuite, or of a person.
+
+    With --teleop a person demonstrates at a device, in the environment in real
+    time; it is imitate record OUT --robot sim --env ENV --teleop DEVICE.
 
     Exit code 1: the simulator died or hung twice over some episodes; they are named and not in the file.
     """
+    if teleop is not None:
+        _refuse_experts_options(ctx)
+        Session(
+            out=out,
+            robot="sim",
+            teleop=teleop,
+            episodes=num,
+            steps=horizon or _PERSONS_HORIZON,
+            robot_args=[f"seed={seed}"],
+            teleop_args=teleop_arg or [],
+            env=env,
+            append=append,
+            overwrite=overwrite,
+            as_json=json_,
+        ).run()
+        return
+    if teleop_arg or append:
+        raise UserError("--teleop-arg and --append are for --teleop: say which device")
     find_expert(env)
     if human_like and quality is Quality.mixed:
         raise UserError(
@@ -146,6 +205,17 @@ def command(
     typer.echo(_as_json(report) if json_ else _as_text(report))
     if report.lost:
         raise typer.Exit(SOME_LOST)
+
+
+def _refuse_experts_options(ctx: typer.Context) -> None:
+    """Refuse options of scripted experts, which a person would not heed."""
+    for option in ctx.command.params:
+        source = ctx.get_parameter_source(option.name or "")
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and option.name not in _OF_A_PERSON:
+            raise UserError(
+                f"{option.opts[0]} is for scripted experts: leave it out, or leave --teleop out"
+            )
 
 
 def _as_json(report: CollectionReport) -> str:

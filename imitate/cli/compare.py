@@ -239,10 +239,10 @@ def _robot(
     limits: Path | None,
     stack: contextlib.ExitStack,
 ) -> Robot:
-    from imitate.cli.robots import robot_of
+    from imitate.cli.robots import released, robot_of
 
     body = robot_of(name, words or [], env=env, own=own, rate_hz=rate_hz, limits=limits)
-    stack.callback(body.close)
+    stack.enter_context(released(body))
     return body
 
 

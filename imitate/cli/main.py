@@ -25,6 +25,7 @@ from imitate.version import __version__
 USER_ERROR = 2
 INTERRUPTED = 130
 HUNG_UP = 129
+TERMINATED = 143
 _MENDABLE = (
     errno.EACCES,
     errno.EPERM,
@@ -304,7 +305,15 @@ class _Verbs(TyperGroup):
         except KeyboardInterrupt as error:
             with suppress(OSError):  # the terminal may be gone
                 typer.echo(" ".join(["interrupted", *map(str, error.args)]), err=True)
-            raise typer.Exit(HUNG_UP if error.args else INTERRUPTED) from None
+            raise typer.Exit(_code_of(error)) from None
+
+
+def _code_of(interrupt: KeyboardInterrupt) -> int:
+    """128 and the number of the signal, as shells have it."""
+    words = " ".join(map(str, interrupt.args))
+    if "SIGTERM" in words:
+        return TERMINATED
+    return HUNG_UP if words else INTERRUPTED
 
 
 app = typer.Typer(

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from imitate.cli.recording import Session
 from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv
-from imitate.errors import UserError
-
-STOPPED = 1
 
 
 def command(
@@ -83,86 +78,23 @@ def command(
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
-    from imitate.cli.robots import SIMULATED, robot_of, safety_of, teleoperator_of
-    from imitate.deploy.loop import ControlLoop
-    from imitate.deploy.recording import Recorder
-    from imitate.deploy.robot import RobotError
-
-    with contextlib.ExitStack() as stack:
-        body = robot_of(
-            robot, robot_arg or [], env=env, rate_hz=rate_hz, limits=limits, any_limits=any_limits
-        )
-        stack.callback(body.close)
-        rate = rate_hz or body.rate_hz
-        if rate is None:
-            raise UserError(f"the robot '{robot}' works at any rate: say which with --rate-hz")
-        hand = teleoperator_of(teleop, teleop_arg or [], body)
-        stack.callback(hand.close)
-        meta = body.env_meta if robot == SIMULATED else None  # type: ignore[attr-defined]
-        recorder = stack.enter_context(
-            Recorder(
-                out,
-                rate,
-                env_meta=meta,
-                name=robot,
-                keys=None if keys is None else tuple(keys.split(",")),
-                append=append,
-                image_storage="raw" if raw_images else "jpeg",
-            )
-        )
-        loop = ControlLoop(
-            body,
-            None,
-            rate,
-            safety=safety_of(robot),
-            teleoperator=hand,
-            any_rate=any_rate,
-            on_step=recorder.on_step,
-        )
-        late = discarded = 0
-        stopped: RobotError | None = None
-        fresh = True
-        while recorder.episodes < episodes:
-            try:
-                if not fresh:
-                    time.sleep(pause_s)
-                    body.reset()
-                fresh = False
-                report = loop.run(steps)
-            except RobotError as error:
-                stopped = error
-                break
-            late += report.late
-            event = report.ended_by
-            if event == "quit":
-                break
-            if event in ("discard", "redo"):
-                recorder.discard()
-                discarded += 1
-            else:
-                verdict = {"success": True, "failure": False}.get(event, body.success())
-                recorder.keep(verdict, language=lang)
-            if not json_:
-                typer.echo(
-                    f"{recorder.episodes} of {episodes} episodes kept; last: {event}, {report.steps} steps, "
-                    f"{report.late} late",
-                    err=True,
-                )
-        kept = recorder.episodes
-    summary = {
-        "file": str(out),
-        "episodes": kept,
-        "discarded": discarded,
-        "late_steps": late,
-        "rate_hz": rate,
-    }
-    typer.echo(
-        json.dumps(summary)
-        if json_
-        else f"{kept} episodes in {out}"
-        if kept
-        else "nothing was recorded"
-    )
-    if stopped is not None:
-        typer.echo(f"error: {stopped}", err=True)
-        raise typer.Exit(STOPPED)
+    Session(
+        out=out,
+        robot=robot,
+        teleop=teleop,
+        episodes=episodes,
+        steps=steps,
+        robot_args=robot_arg or [],
+        teleop_args=teleop_arg or [],
+        env=env,
+        rate_hz=rate_hz,
+        any_rate=any_rate,
+        limits=limits,
+        any_limits=any_limits,
+        lang=lang,
+        keys=keys,
+        append=append,
+        raw_images=raw_images,
+        pause_s=pause_s,
+        as_json=json_,
+    ).run()

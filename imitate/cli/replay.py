@@ -79,7 +79,7 @@ def command(
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
-    from imitate.cli.robots import robot_of
+    from imitate.cli.robots import released, robot_of
     from imitate.data import DatasetFile
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.robot import RobotError
@@ -107,7 +107,7 @@ def command(
             limits=limits,
             any_limits=any_limits,
         )
-        stack.callback(body.close)
+        stack.enter_context(released(body))
         loop = ControlLoop(body, policy, float(rate), any_rate=any_rate, dry_run=dry_run, slow=slow)
         try:
             report = loop.run(len(actions))

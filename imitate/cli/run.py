@@ -127,7 +127,7 @@ def command(
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
-    from imitate.cli.robots import robot_of, safety_of, teleoperator_of
+    from imitate.cli.robots import released, robot_of, safety_of, teleoperator_of
     from imitate.deploy.loop import ControlLoop
 
     with contextlib.ExitStack() as stack:
@@ -145,7 +145,7 @@ def command(
             limits=limits,
             any_limits=any_limits,
         )
-        stack.callback(body.close)
+        stack.enter_context(released(body))
         hand = None
         if take_over is not None:
             hand = teleoperator_of(take_over, take_over_arg or [], body)

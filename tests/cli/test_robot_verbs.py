@@ -221,6 +221,50 @@ def test_replay_sends_what_was_recorded(tmp_path):
     assert "the rate is 20 Hz" in other.stderr
 
 
+def test_collect_with_a_device_is_record_in_a_simulator(tmp_path):
+    device = ("--teleop", "tests.deploy.logged_robot:Steady", "--teleop-arg", "every=4")
+    collected = (
+        "collect",
+        "--env",
+        "Pendulum-v1",
+        *device,
+        "--num",
+        2,
+        "--out",
+        "c.hdf5",
+        "--seed",
+        3,
+    )
+    told = json.loads(imitate(*collected, "--json", cwd=tmp_path).stdout)
+    recorded = (
+        "record",
+        "r.hdf5",
+        "--robot",
+        "sim",
+        "--env",
+        "Pendulum-v1",
+        *device,
+        "--episodes",
+        2,
+    )
+    same = json.loads(imitate(*recorded, "--robot-arg", "seed=3", "--json", cwd=tmp_path).stdout)
+    assert {**told, "late_steps": 0} == {**same, "file": "c.hdf5", "late_steps": 0}
+    with h5py.File(tmp_path / "c.hdf5") as one, h5py.File(tmp_path / "r.hdf5") as two:
+        assert sorted(one["data"]) == ["demo_0", "demo_1"]
+        assert one["data"].attrs["env_args"] == two["data"].attrs["env_args"]
+        for demo in one["data"]:
+            np.testing.assert_array_equal(one[f"data/{demo}/actions"], two[f"data/{demo}/actions"])
+            first, second = (file[f"data/{demo}/obs/flat"] for file in (one, two))
+            assert first.shape == second.shape == (4, 3)
+            np.testing.assert_array_equal(first[0], second[0])  # the seed's state
+    again = imitate(*collected, cwd=tmp_path, check=False)
+    assert again.returncode == 2
+    assert "c.hdf5" in again.stderr
+    imitate(*collected[:-5], 3, "--out", "c.hdf5", "--append", cwd=tmp_path)
+    with h5py.File(tmp_path / "c.hdf5") as file:
+        assert len(file["data"]) == 3
+
+
 def test_limits_of_a_file_may_be_looser_only_where_that_is_said(checkpoint, tmp_path):
     (tmp_path / "wide.json").write_text('{"high": 9.0}')
     words = ("run", checkpoint, "--robot", "sim", "--rate-hz", 50, "--steps", 3, "--limits")
@@ -292,6 +336,21 @@ def test_another_rate_than_the_robots_is_refused(tmp_path):
         ),
         (("record", "a.hdf5", "--robot", "sim", "--teleop", "keyboard"), "which environment"),
         (("eval", "--agent", "CKPT", "--fqe", "--latency-ms", "50"), "--fqe plays none"),
+        (
+            (
+                "collect",
+                "--env",
+                "Lift",
+                "--out",
+                "a.hdf5",
+                "--teleop",
+                "keyboard",
+                "--workers",
+                "2",
+            ),
+            "--workers is for scripted experts",
+        ),
+        (("collect", "--env", "Lift", "--out", "a.hdf5", "--append"), "are for --teleop"),
         (("serve", "CKPT", "--host", "0.0.0.0"), "--token-file"),
         (("serve", "CKPT", "--tls-key", "key.pem"), "--tls-key without --tls-cert"),
         (("serve", "CKPT", "--token-file", "none.txt"), "cannot be read"),

@@ -1,0 +1,178 @@
+"""A recording session: a person at a device moves a robot, and kept episodes become demonstrations.
+
+``imitate record`` and ``imitate collect --teleop`` are its two faces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from imitate.errors import UserError
+
+if TYPE_CHECKING:
+    from imitate.deploy.loop import ControlLoop
+    from imitate.deploy.recording import Recorder
+    from imitate.deploy.robot import RobotError
+
+STOPPED = 1
+
+
+@dataclass(frozen=True)
+class Session:
+    """Settings of a session.
+
+    Attributes:
+        out: the HDF5 file.
+        robot: ``sim`` or the name of a robot, with its options, environment and limits as in
+            :func:`imitate.cli.robots.robot_of`.
+        teleop: name of the device, with its options.
+        episodes: in the file at the end.
+        steps: longest episode.
+        rate_hz: control rate; None: the robot's own.
+        lang: instruction that is stored with each episode.
+        keys: observations to record; None: all.
+        append: resume a file; or what a crash left of one.
+        overwrite: replace a file.
+        raw_images: store pixels as they are.
+        pause_s: pause between episodes.
+        as_json: print the summary as JSON, and no progress.
+    """
+
+    out: Path
+    robot: str
+    teleop: str
+    episodes: int
+    steps: int
+    robot_args: Sequence[str] = ()
+    teleop_args: Sequence[str] = ()
+    env: str | None = None
+    rate_hz: float | None = None
+    any_rate: bool = False
+    limits: Path | None = None
+    any_limits: bool = False
+    lang: str | None = None
+    keys: str | None = None
+    append: bool = False
+    overwrite: bool = False
+    raw_images: bool = False
+    pause_s: float = 0.0
+    as_json: bool = False
+
+    def run(self) -> None:
+        """Record, and print what came of it.
+
+        Raises:
+            UserError: the settings do not fit, or the file cannot be written.
+            typer.Exit: the robot was stopped for safety.
+        """
+        from imitate.cli.robots import SIMULATED, released, robot_of, safety_of, teleoperator_of
+        from imitate.deploy.loop import ControlLoop
+        from imitate.deploy.recording import Recorder
+
+        with contextlib.ExitStack() as stack:
+            body = robot_of(
+                self.robot,
+                self.robot_args,
+                env=self.env,
+                rate_hz=self.rate_hz,
+                limits=self.limits,
+                any_limits=self.any_limits,
+            )
+            stack.enter_context(released(body))
+            rate = self.rate_hz or body.rate_hz
+            if rate is None:
+                raise UserError(
+                    f"the robot '{self.robot}' works at any rate: say which with --rate-hz"
+                )
+            hand = teleoperator_of(self.teleop, self.teleop_args, body)
+            stack.callback(hand.close)
+            meta = body.env_meta if self.robot == SIMULATED else None  # type: ignore[attr-defined]
+            recorder = stack.enter_context(
+                Recorder(
+                    self.out,
+                    rate,
+                    env_meta=meta,
+                    name=self.robot,
+                    keys=None if self.keys is None else tuple(self.keys.split(",")),
+                    append=self.append,
+                    overwrite=self.overwrite,
+                    image_storage="raw" if self.raw_images else "jpeg",
+                )
+            )
+            loop = ControlLoop(
+                body,
+                None,
+                rate,
+                safety=safety_of(self.robot),
+                teleoperator=hand,
+                any_rate=self.any_rate,
+                on_step=recorder.on_step,
+            )
+            done = self._episodes(loop, recorder)
+            kept = recorder.episodes
+        self._tell(kept, rate, done)
+
+    def _episodes(self, loop: ControlLoop, recorder: Recorder) -> _Done:
+        """Record episodes until there are enough, the person quits, or the robot was stopped."""
+        from imitate.deploy.robot import RobotError
+
+        done = _Done()
+        fresh = True
+        while recorder.episodes < self.episodes:
+            try:
+                if not fresh:
+                    time.sleep(self.pause_s)
+                    loop.robot.reset()
+                fresh = False
+                report = loop.run(self.steps)
+            except RobotError as error:
+                done.stopped = error
+                break
+            done.late += report.late
+            event = report.ended_by
+            if event == "quit":
+                break
+            if event in ("discard", "redo"):
+                recorder.discard()
+                done.discarded += 1
+            else:
+                verdict = {"success": True, "failure": False}.get(event, loop.robot.success())
+                recorder.keep(verdict, language=self.lang)
+            if not self.as_json:
+                typer.echo(
+                    f"{recorder.episodes} of {self.episodes} episodes kept; last: {event}, "
+                    f"{report.steps} steps, {report.late} late",
+                    err=True,
+                )
+        return done
+
+    def _tell(self, kept: int, rate_hz: float, done: _Done) -> None:
+        summary = {
+            "file": str(self.out),
+            "episodes": kept,
+            "discarded": done.discarded,
+            "late_steps": done.late,
+            "rate_hz": rate_hz,
+        }
+        words = f"{kept} episodes in {self.out}" if kept else "nothing was recorded"
+        typer.echo(json.dumps(summary) if self.as_json else words)
+        if done.stopped is not None:
+            typer.echo(f"error: {done.stopped}", err=True)
+            raise typer.Exit(STOPPED)
+
+
+@dataclass
+class _Done:
+    """Outcome of a session beside the kept episodes."""
+
+    late: int = 0
+    discarded: int = 0
+    stopped: RobotError | None = None

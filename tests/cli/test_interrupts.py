@@ -1,0 +1,193 @@
+"""Ctrl-C, SIGTERM and a full disk, whenever they come: the robot is at rest, and what was recorded is whole."""
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from imitate import algo_factory, load_config
+from imitate.cli.main import INTERRUPTED, TERMINATED, app
+from imitate.data import DatasetFile, finish_partial
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from tests.deploy import logged_robot
+from tests.deploy.logged_robot import logged, moves
+
+ROOT = Path(__file__).parents[2]
+ROBOT = "tests.deploy.logged_robot:LoggedRobot"
+DEVICE = ("--teleop", "tests.deploy.logged_robot:Steady", "--teleop-arg", "every=3")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    torch.manual_seed(0)
+    changes = {"observation.modalities.obs.low_dim": ["flat"], "algo.actor_layer_dims": [8]}
+    config = load_config(ROOT / "configs/bc/bc.json").with_overrides(changes)
+    algo = algo_factory("bc", config, {"flat": (3,)}, 1, "cpu")
+    path = tmp_path_factory.mktemp("policy") / "policy.pth"
+    shapes = {"action_low": [-1.0], "action_high": [1.0]}
+    save_checkpoint(
+        checkpoint_dict(algo, env_metadata={}, shape_metadata=shapes, train_state={}), path
+    )
+    return path
+
+
+def assert_whole(path):
+    """What was recorded is readable: the finished file, or what an interrupted writer left of it."""
+    partial = path.with_name(path.name + ".partial")
+    if partial.exists():
+        finish_partial(path)
+    if not path.exists():
+        return 0
+    with DatasetFile(path) as file:
+        for demo in file.demos():
+            assert file.length(demo) == 3
+            assert np.isfinite(file.read(demo, "actions")).all()
+        return len(file.demos())
+
+
+def interrupted(words, call):
+    """Run a command of which Ctrl-C is pressed in one call of the robot: the exit code and the robot's calls."""
+    logged_robot.made.clear()
+    more = ["--robot", ROBOT, "--robot-arg", f"interrupt_at={call}", "--rate-hz", "200"]
+    done = CliRunner().invoke(app, [*map(str, words), *more])
+    (robot,) = logged_robot.made
+    return done, robot.calls
+
+
+@pytest.mark.parametrize("verb", ["record", "run", "replay"])
+def test_ctrl_c_in_each_call_of_the_robot_stops_it(verb, checkpoint, tmp_path):
+    """Two episodes, once without an interrupt, and then with one in each call that was made."""
+    done, calls = interrupted(("record", tmp_path / "demo.hdf5", *DEVICE, "-n", 2), 0)
+    assert done.exit_code == 0, done.output
+
+    def words(call):
+        if verb == "record":
+            return ("record", tmp_path / f"{call}.hdf5", *DEVICE, "-n", 2)
+        if verb == "run":
+            return ("run", checkpoint, "--steps", 3, "-n", 2, "--record", tmp_path / f"{call}.hdf5")
+        return ("replay", tmp_path / "demo.hdf5", "--any-rate")
+
+    done, calls = interrupted(words(0), 0)
+    assert done.exit_code == 0, done.output
+    assert calls.count("send") >= 2
+    kept = set()
+    for call in range(1, len(calls) + 1):
+        done, seen = interrupted(words(call), call)
+        where = f"Ctrl-C in call {call} of {len(calls)} ({calls[call - 1]}): {seen}"
+        assert done.exit_code == INTERRUPTED, where + done.output
+        assert seen[:call] == calls[:call], where
+        assert set(moves(seen[call:])) == (set() if seen[call - 1] == "close" else {"stop"}), where
+        assert moves(seen)[-1] == "stop", where
+        assert seen[-1] == "close", where
+        if verb == "record":
+            kept.add(assert_whole(tmp_path / f"{call}.hdf5"))
+    assert verb != "record" or kept == {0, 1, 2}
+
+
+def started(words, log, **rest):
+    """A command in a process of its own, once the robot moves."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "imitate",
+            *map(str, words),
+            "--robot",
+            ROBOT,
+            "--robot-arg",
+            f"log={log}",
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **rest,
+    )
+    return process
+
+
+def moving(process, log, sends=1):
+    deadline = time.monotonic() + 60
+    while not log.exists() or log.read_text().count("send") < sends:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_time_stops_the_robot(name, tmp_path):
+    chance = random.Random(int(name))
+    tries = []
+    for number in range(5):
+        log, path = tmp_path / f"{number}.log", tmp_path / f"{number}.hdf5"
+        words = ("record", path, *DEVICE, "-n", 10_000, "--rate-hz", 200)
+        tries.append((started(words, log), log, path))
+    for process, log, path in tries:
+        moving(process, log)
+        time.sleep(chance.uniform(0.0, 0.5))
+        process.send_signal(name)
+        sent_at = time.time()
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}[name]
+        assert "interrupted" in errors
+        assert "Traceback" not in errors
+        calls = logged(log)
+        assert [call for _, call in calls][-2:] == ["stop", "close"]
+        sends = [when for when, call in calls if call in ("send", "reset")]
+        stops = [when for when, call in calls if call == "stop" and when >= sends[-1]]
+        assert stops[0] - sent_at < 1.0
+        assert_whole(path)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("verb", ["record", "run"])
+def test_a_full_disk_stops_the_session_and_keeps_what_was_recorded(verb, checkpoint, tmp_path):
+    """A file may not grow beyond 100 kB, room for two episodes of three images of 16 kB."""
+    path, log = tmp_path / "demos.hdf5", tmp_path / "calls.log"
+
+    def small_disk():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+
+    common = ("--robot-arg", "size=72", "--rate-hz", 50)
+    words = {
+        "record": ("record", path, *DEVICE, "-n", 20, "--raw-images", *common),
+        "run": ("run", checkpoint, "--steps", 3, "-n", 20, "--record", path, *common),
+    }[verb]
+    process = started(words, log, preexec_fn=small_disk)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2, errors
+    lines = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, errors
+    assert "demos.hdf5: cannot be written" in lines[0]
+    assert "make room on the disk" in lines[0]
+    assert "Traceback" not in errors
+    calls = logged(log)
+    last = max(k for k, (_, call) in enumerate(calls) if call in ("send", "hold", "reset"))
+    after = [call for _, call in calls[last + 1 :] if call in ("send", "hold", "reset", "stop")]
+    assert after
+    assert set(after) == {"stop"}
+    stop = next(when for when, call in calls[last + 1 :] if call == "stop")
+    assert stop - calls[last][0] < 0.5
+    if verb == "run":
+        return
+    assert not path.exists()
+    again = started(
+        (*words[: words.index("-n")], "-n", 5, "--raw-images", "--append", *common), log
+    )
+    _, errors = again.communicate(timeout=60)
+    assert again.returncode == 0, errors
+    with h5py.File(path) as file:
+        assert sorted(file["data"]) == [f"demo_{k}" for k in range(5)]
+        assert all(file[f"data/demo_{k}/obs/camera"].shape == (3, 72, 72, 3) for k in range(5))

@@ -1,0 +1,92 @@
+"""A robot for subprocesses that writes each call with its time to a file, and may be interrupted at one of them."""
+
+import os
+import time
+
+import numpy as np
+
+from imitate.deploy.limits import ActionLimits
+from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
+
+made = []
+"""Robots of this process."""
+
+
+class LoggedRobot(Robot):
+    """One joint and a camera.
+
+    Args:
+        log: file for the lines "time call"; None: only :attr:`calls`.
+        size: of the camera's square images.
+        interrupt_at: number of the call in which Ctrl-C is pressed, from 1; 0: none.
+    """
+
+    limits = ActionLimits([-1.0], [1.0])
+
+    def __init__(self, log=None, size=8, interrupt_at=0):
+        self.observation_shapes = {"flat": (3,), "camera": (size, size, 3)}
+        self.log = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.size, self.interrupt_at, self.calls = size, interrupt_at, []
+        self.random = np.random.default_rng(0)
+        made.append(self)
+
+    def note(self, call):
+        self.calls.append(call)
+        if self.log is not None:
+            os.write(self.log, f"{time.time():.6f} {call}\n".encode())
+        if len(self.calls) == self.interrupt_at:
+            raise KeyboardInterrupt
+
+    def connect(self):
+        self.note("connect")
+
+    def close(self):
+        self.note("close")
+
+    def observe(self):
+        self.note("observe")
+        camera = self.random.integers(0, 255, (self.size, self.size, 3), np.uint8)
+        return Observation({"flat": np.zeros(3, np.float32), "camera": camera}, time.monotonic())
+
+    def send(self, action):
+        self.note("send")
+
+    def hold(self):
+        self.note("hold")
+
+    def stop(self):
+        self.note("stop")
+
+    def reset(self):
+        self.note("reset")
+
+    def success(self):
+        self.note("success")
+        return False
+
+    def pose(self, observation):
+        self.note("pose")
+        return np.zeros(1)
+
+
+class Steady(Teleoperator):
+    """A person who always pushes, and presses ``success`` every so many steps."""
+
+    def __init__(self, every=3):
+        self.every, self.step = every, 0
+
+    def guide(self, observation):
+        self.step += 1
+        pressed = {"success"} if self.step % self.every == 0 else set()
+        return Guidance(np.array([0.1]), frozenset(pressed))
+
+
+def moves(calls):
+    """The calls that move the robot or stop it."""
+    return [call for call in calls if call in ("send", "hold", "reset", "stop")]
+
+
+def logged(path):
+    """The times and calls of a log."""
+    lines = [line.split() for line in path.read_text().splitlines()]
+    return [(float(when), call) for when, call in lines]
