@@ -239,7 +239,8 @@ def _robot(
     limits: Path | None,
     stack: contextlib.ExitStack,
 ) -> Robot:
-    from imitate.cli.robots import released, robot_of
+    from imitate.cli.interrupts import released
+    from imitate.cli.robots import robot_of
 
     body = robot_of(name, words or [], env=env, own=own, rate_hz=rate_hz, limits=limits)
     stack.enter_context(released(body))

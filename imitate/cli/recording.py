@@ -18,6 +18,7 @@ import typer
 from imitate.errors import UserError
 
 if TYPE_CHECKING:
+    from imitate.cli.interrupts import Interrupts
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.recording import Recorder
     from imitate.deploy.robot import RobotError
@@ -73,7 +74,8 @@ class Session:
             UserError: the settings do not fit, or the file cannot be written.
             typer.Exit: the robot was stopped for safety.
         """
-        from imitate.cli.robots import SIMULATED, released, robot_of, safety_of, teleoperator_of
+        from imitate.cli.interrupts import released
+        from imitate.cli.robots import SIMULATED, robot_of, safety_of, teleoperator_of
         from imitate.deploy.loop import ControlLoop
         from imitate.deploy.recording import Recorder
 
@@ -86,7 +88,7 @@ class Session:
                 limits=self.limits,
                 any_limits=self.any_limits,
             )
-            stack.enter_context(released(body))
+            interrupts = stack.enter_context(released(body))
             rate = self.rate_hz or body.rate_hz
             if rate is None:
                 raise UserError(
@@ -114,19 +116,20 @@ class Session:
                 safety=safety_of(self.robot),
                 teleoperator=hand,
                 any_rate=self.any_rate,
-                on_step=recorder.on_step,
+                on_step=interrupts.checked(recorder.on_step),
             )
-            done = self._episodes(loop, recorder)
+            done = self._episodes(loop, recorder, interrupts)
             kept = recorder.episodes
         self._tell(kept, rate, done)
 
-    def _episodes(self, loop: ControlLoop, recorder: Recorder) -> _Done:
+    def _episodes(self, loop: ControlLoop, recorder: Recorder, interrupts: Interrupts) -> _Done:
         """Record episodes until there are enough, the person quits, or the robot was stopped."""
         from imitate.deploy.robot import RobotError
 
         done = _Done()
         fresh = True
         while recorder.episodes < self.episodes:
+            interrupts.check()
             try:
                 if not fresh:
                     time.sleep(self.pause_s)

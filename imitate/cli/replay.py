@@ -12,6 +12,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from imitate.cli.interrupts import released
 from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
 from imitate.errors import UserError
 
@@ -79,7 +80,7 @@ def command(
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
-    from imitate.cli.robots import released, robot_of
+    from imitate.cli.robots import robot_of
     from imitate.data import DatasetFile
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.robot import RobotError
@@ -107,8 +108,16 @@ def command(
             limits=limits,
             any_limits=any_limits,
         )
-        stack.enter_context(released(body))
-        loop = ControlLoop(body, policy, float(rate), any_rate=any_rate, dry_run=dry_run, slow=slow)
+        interrupts = stack.enter_context(released(body))
+        loop = ControlLoop(
+            body,
+            policy,
+            float(rate),
+            any_rate=any_rate,
+            dry_run=dry_run,
+            slow=slow,
+            on_step=interrupts.checked(None),
+        )
         try:
             report = loop.run(len(actions))
         except RobotError as error:

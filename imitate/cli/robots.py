@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -103,7 +101,6 @@ def robot_of(
         raise UserError("--env is for --robot sim")
     else:
         robot = make_robot(name, **options)
-    _end_at_sigterm()
     try:
         robot.connect()
         if limits is not None:
@@ -119,35 +116,6 @@ def robot_of(
             f"the robot '{name}' cannot be connected: {type(error).__name__}: {error}"
         ) from error
     return robot
-
-
-@contextlib.contextmanager
-def released(robot: Robot) -> Iterator[Robot]:
-    """Stop a connected robot and let go of it, whatever ends the block, also Ctrl-C while it resets itself."""
-    from imitate.deploy.robot import RobotError
-    from imitate.deploy.watchdog import stop_robot
-
-    try:
-        yield robot
-    finally:
-        try:
-            stop_robot(robot)
-        except RobotError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(1) from error
-        finally:
-            robot.close()
-
-
-def _end_at_sigterm() -> None:
-    """Have SIGTERM end the command as Ctrl-C does; by itself it would leave the last command of the robot in force."""
-    in_main = threading.current_thread() is threading.main_thread()
-    if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _terminate)
-
-
-def _terminate(number: int, frame: object) -> None:
-    raise KeyboardInterrupt("by SIGTERM")
 
 
 def _limited(own: ActionLimits, path: Path, any_limits: bool) -> ActionLimits:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from imitate.cli.interrupts import released
 from imitate.cli.policies import PolicySource, rate_of
 from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
 
@@ -127,7 +128,7 @@ def command(
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
-    from imitate.cli.robots import released, robot_of, safety_of, teleoperator_of
+    from imitate.cli.robots import robot_of, safety_of, teleoperator_of
     from imitate.deploy.loop import ControlLoop
 
     with contextlib.ExitStack() as stack:
@@ -145,7 +146,7 @@ def command(
             limits=limits,
             any_limits=any_limits,
         )
-        stack.enter_context(released(body))
+        interrupts = stack.enter_context(released(body))
         hand = None
         if take_over is not None:
             hand = teleoperator_of(take_over, take_over_arg or [], body)
@@ -163,10 +164,11 @@ def command(
             any_rate=any_rate,
             dry_run=dry_run,
             slow=slow,
-            on_step=None if recorder is None else recorder.on_step,
+            on_step=interrupts.checked(None if recorder is None else recorder.on_step),
         )
         results = []
         for number in range(episodes):
+            interrupts.check()
             results.append(_episode(loop, number, steps, lang, recorder))
             if not json_:
                 typer.echo(results[-1].line)

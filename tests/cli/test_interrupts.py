@@ -94,6 +94,25 @@ def test_ctrl_c_in_each_call_of_the_robot_stops_it(verb, checkpoint, tmp_path):
     assert verb != "record" or kept == {0, 1, 2}
 
 
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)]
+)
+def test_a_signal_that_python_drops_ends_the_step(number, code, tmp_path):
+    device = (
+        "--teleop",
+        "tests.deploy.logged_robot:Dropping",
+        "--teleop-arg",
+        f"number={int(number)}",
+    )
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    done, calls = interrupted(("record", tmp_path / "a.hdf5", *device, "-n", 50), 0)
+    assert done.exit_code == code
+    assert calls.count("send") == 5
+    assert moves(calls)[-1] == "stop"
+    assert assert_whole(tmp_path / "a.hdf5") == 1
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
 def started(words, log, **rest):
     """A command in a process of its own, once the robot moves."""
     process = subprocess.Popen(

@@ -1,6 +1,8 @@
 """A robot for subprocesses that writes each call with its time to a file, and may be interrupted at one of them."""
 
+import contextlib
 import os
+import signal
 import time
 
 import numpy as np
@@ -79,6 +81,21 @@ class Steady(Teleoperator):
         self.step += 1
         pressed = {"success"} if self.step % self.every == 0 else set()
         return Guidance(np.array([0.1]), frozenset(pressed))
+
+
+class Dropping(Steady):
+    """A device in whose fifth step a signal comes, and is dropped, as Python does in finalizers."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def guide(self, observation):
+        guidance = super().guide(observation)
+        if self.step == 5:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(self.number)
+        return guidance
 
 
 def moves(calls):
