@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -256,6 +257,7 @@ from imitate.deploy.loop import ControlLoop
 from imitate.deploy.recording import Recorder
 
 robot, told = StandingRobot(SHAPES, ACTION), "went on"
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 robot.faults["send"] = lambda: len(robot.times("send")) == 20 and print("ready", flush=True)
 try:
@@ -267,7 +269,8 @@ try:
                     robot.calls.append((time.monotonic(), "fault"))
                     resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
                 recorder.on_step(step)
-            ControlLoop(robot, Local(), RATE_HZ, on_step=on_step).run(200)
+            ControlLoop(robot, Local(), RATE_HZ, on_step=on_step).run(40)
+            recorder.keep(True)
     else:
         ControlLoop(robot, Local(), RATE_HZ).run(STEPS)
 except BaseException as error:
@@ -341,6 +344,7 @@ def openpi(path: Path) -> dict[str, str]:
     """Time until a call of openpi's client ends, by fault."""
     from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
+    logging.getLogger("websockets").setLevel(logging.CRITICAL)
     found = {}
     seen = {"state": np.zeros(20, np.float32)}
     for fault, break_it in NETWORK.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from imitate.algo.policy_state import PolicyState, joined_states, state_row
 from imitate.data.language import LANGUAGE_KEY
 from imitate.deploy.schema import Observed, Schema
 from imitate.deploy.session import Ask, ChunkAsk, Prediction
+from imitate.errors import UserError
 from imitate.policy.rollout_policy import RolloutPolicy
 
 
@@ -52,9 +53,7 @@ class ServedPolicy:
         """Answer the observations of several sessions in one pass through the networks."""
         policy, memories = self._policy, [ask.state for ask in asks]
         obs = {key: np.stack([ask.obs[key] for ask in asks]) for key in self.schema.observations}
-        vectors = [memory.vector for memory in memories]
-        if vectors[0] is not None:
-            obs[LANGUAGE_KEY] = np.stack(vectors)
+        obs |= _told([memory.vector for memory in memories])
         goal = {key: np.stack([ask.goal[key] for ask in asks]) for key in self.schema.goals}
         policy.state = joined_states([memory.state for memory in memories])
         actions = policy(obs, goal or None, batched_ob=True)
@@ -69,18 +68,49 @@ class ServedPolicy:
         ]
 
     def predict_chunks(self, asks: Sequence[ChunkAsk]) -> Sequence[NDArray[np.float64]]:
-        """Predict a chunk for each of several sessions, whose memories are neither read nor changed."""
-        return [self._chunk(ask) for ask in asks]
+        """Predict a chunk for each of several sessions, whose memories are neither read nor changed.
 
-    def _chunk(self, ask: ChunkAsk) -> NDArray[np.float64]:
-        history: Sequence[Mapping[str, Any]] = ask.history
-        vector = ask.state.vector
-        if vector is not None:
-            history = [{**obs, LANGUAGE_KEY: vector} for obs in history]
-        if ask.planned is None:
-            return self._policy.predict_chunk(history)
+        Those without planned actions, and with histories of one length, are predicted in one pass.
+        """
+        chunks: dict[int, NDArray[np.float64]] = {}
+        together: dict[int, list[int]] = {}
+        for number, ask in enumerate(asks):
+            if ask.planned is None:
+                together.setdefault(len(ask.history), []).append(number)
+            else:
+                chunks[number] = self._guided(ask, ask.planned)
+        for rows in together.values():
+            chunks.update(zip(rows, self._free([asks[row] for row in rows]), strict=True))
+        return [chunks[number] for number in range(len(asks))]
+
+    def _free(self, asks: Sequence[ChunkAsk]) -> NDArray[np.float64]:
+        """Chunks (B, K, A) for histories of one length."""
+        words = _told([ask.state.vector for ask in asks])
+        steps = zip(*(ask.history for ask in asks), strict=True)
+        history = [
+            {key: np.stack([obs[key] for obs in step]) for key in self.schema.observations} | words
+            for step in steps
+        ]
+        return self._policy.predict_chunk(history, batched_ob=True)
+
+    def _guided(self, ask: ChunkAsk, planned: NDArray[np.float64]) -> NDArray[np.float64]:
+        words = _told([ask.state.vector])
+        single = {key: value[0] for key, value in words.items()}
+        history: list[dict[str, Any]] = [{**obs, **single} for obs in ask.history]
         guidance: Any = ask.guidance or "identity"
-        return self._policy.predict_chunk(history, ask.planned, ask.delay, guidance)
+        return self._policy.predict_chunk(history, planned, ask.delay, guidance)
+
+
+def _told(vectors: Sequence[NDArray[np.float32] | None]) -> dict[str, NDArray[np.float32]]:
+    """The vectors (B, D) of instructions as an observation; empty where the policy follows none.
+
+    Raises:
+        UserError: some have one and some have none. Each alone is then answered or refused.
+    """
+    known = [vector for vector in vectors if vector is not None]
+    if known and len(known) < len(vectors):
+        raise UserError("an episode has no instruction: name it with start_episode(lang=...)")
+    return {LANGUAGE_KEY: np.stack(known)} if known else {}
 
 
 def schema_of(policy: RolloutPolicy) -> Schema:

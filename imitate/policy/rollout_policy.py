@@ -169,6 +169,7 @@ class RolloutPolicy:
         planned: ArrayLike | None = None,
         delay: int = 0,
         guidance: Guidance = "identity",
+        batched_ob: bool = False,
     ) -> NDArray[np.float64]:
         """Predict the actions from an observation on, without regard to an earlier plan.
 
@@ -184,9 +185,10 @@ class RolloutPolicy:
             guidance: ``identity`` or ``vjp``: towards all of them, with this Jacobian, see
                 :mod:`imitate.functional.realtime`. ``prefix``: the chunk begins with the first ``delay`` of them,
                 :attr:`max_prefix` at most, see :mod:`imitate.functional.prefix`.
+            batched_ob: arrays of the history have a leading batch dimension B; nothing is planned then.
 
         Returns:
-            (K, A) in the units of the data, within the limits; K is 1 for a policy that plans a single action.
+            (K, A), or (B, K, A), in the units of the data, within the limits; K is 1 where a single action is planned.
 
         Raises:
             UserError: the policy has goals, or its memory is more than stacked frames, so that a history does not
@@ -201,14 +203,19 @@ class RolloutPolicy:
             )
         if not history:
             raise UserError("an empty history: expected at least one observation")
-        state = algo.initial_state(1)
+        if batched_ob and planned is not None:
+            raise UserError("planned actions are of one episode: got them with batched_ob=True")
+        prepared = [
+            self._prepare(self._with_language(ob, batched_ob), self._all_keys, batched_ob)
+            for ob in history[-self.history :]
+        ]
+        state = algo.initial_state(next(iter(prepared[0].values())).shape[0])
         if set(state["policy"]) - {"chunk"}:
             raise UserError(
                 f"{algo.global_config.algo_name} remembers more than its last observations, so its actions cannot be "
                 "predicted from those alone: call the policy at every control step"
             )
-        for ob in history[-self.history :]:
-            obs = self._prepare(self._with_language(ob, False), self._all_keys, False)
+        for obs in prepared:
             seen, kept = remembered(obs, state, algo.frame_stack)
             before, state = state, {**state, **kept}
         if planned is not None:
@@ -218,8 +225,9 @@ class RolloutPolicy:
             normalized = step.extras.get("chunk", step.action[:, None])
         chunk = self._unnormalized(normalized, obs)
         refuse_action(chunk)
-        clipped: NDArray[np.float64] = self._clipped(chunk)[0]
-        return clipped
+        clipped = self._clipped(chunk)
+        first: NDArray[np.float64] = clipped[0]
+        return clipped if batched_ob else first
 
     @property
     def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

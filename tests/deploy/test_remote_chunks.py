@@ -141,6 +141,35 @@ def test_a_served_policy_reads_the_instruction_of_the_session():
     assert np.abs(chunks[0] - chunks[1]).max() > 1e-4
 
 
+@pytest.mark.parametrize("name", ["act/act", "bc/bc"])
+def test_sessions_that_wait_together_get_their_own_chunks_in_one_pass(name):
+    policy, twin = policy_of(name), policy_of(name)
+    served, calls = ServedPolicy(policy), []
+    predict = policy.predict_chunk
+    policy.predict_chunk = lambda *words, **rest: calls.append(words) or predict(*words, **rest)
+    histories = [observations(policy, 1, seed) for seed in range(4)]
+    asks = [ChunkAsk(served.begin(None), history) for history in histories]
+    for history, chunk in zip(histories, served.predict_chunks(asks), strict=True):
+        np.testing.assert_allclose(chunk, twin.predict_chunk(history), atol=1e-5)
+    assert len(calls) == 1
+
+
+def test_histories_of_other_lengths_and_guided_ones_keep_their_places():
+    policy, twin = policy_of(FLOW), policy_of(FLOW)
+    served, seen = ServedPolicy(policy), observations(policy, 2)
+    planned = np.full((4, 7), 0.4)
+    asks = [
+        ChunkAsk(served.begin(None), seen),
+        ChunkAsk(served.begin(None), seen, planned, 2, "identity"),
+        ChunkAsk(served.begin(None), seen[:1]),
+        ChunkAsk(served.begin(None), seen),
+    ]
+    chunks = served.predict_chunks(asks)
+    assert [chunk.shape for chunk in chunks] == [twin.predict_chunk(seen).shape] * 4
+    free = [np.abs(chunk[:2] - 0.4).mean() for chunk in chunks]
+    assert free[1] < 0.35 * min(free[0], free[2], free[3])
+
+
 @pytest.mark.parametrize(
     ("message", "words"),
     [
