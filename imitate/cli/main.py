@@ -175,6 +175,15 @@ VERBS = {
             "imitate export runs/lift_bc/<time> --to onnx --json",
         ),
     ),
+    "check-deploy": Verb(
+        "check_deploy",
+        "command",
+        "Check a policy on recorded demonstrations.",
+        (
+            "imitate check-deploy best.pth recorded_on_the_robot.hdf5",
+            "imitate check-deploy ws://gpu-box:8000 demos.hdf5 --training training.hdf5 --json",
+        ),
+    ),
     "check-env": Verb(
         "check_env",
         "command",

@@ -229,7 +229,7 @@ def _control_freq(sources: Sequence[DataSource]) -> float | None:
 
 
 def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
-    """Return each file with the part in use (filter key, number of demos, weight), rewards, commit and packages."""
+    """Return each file with the part in use, statistics of the observations, rewards, commit and packages."""
     names: dict[int, list[str]] = {}
     for demo in train_set.store.demos:
         names.setdefault(demo.source, []).append(demo.name)
@@ -245,9 +245,24 @@ def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
             datasets.append({**chosen, **file.fingerprint()})
     return {
         "datasets": datasets,
+        "observations": _observed(train_set),
         "reward": train_set.numbers.reward.to_dict(),
         "git_commit": _git_commit(),
         "packages": package_versions(),
+    }
+
+
+def _observed(train_set: Any) -> dict[str, dict[str, list[float]]]:
+    """Return mean, std, min and max of each vector, and of each colour channel: ``imitate check-deploy`` compares."""
+    chosen = [
+        key
+        for key, shape in train_set.obs_shapes.items()
+        if len(shape) == 1 or (len(shape) == 3 and shape[-1] == 3)
+    ]
+    found = {key: train_set.statistics()["obs"][key] for key in chosen}
+    return {
+        key: {name: getattr(stats, name).ravel().tolist() for name in ("mean", "std", "min", "max")}
+        for key, stats in found.items()
     }
 
 

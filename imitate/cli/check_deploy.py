@@ -1,0 +1,163 @@
+"""``imitate check-deploy``: recorded demonstrations through a policy as it would be deployed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from imitate.cli.curate import progress
+from imitate.cli.policies import FoundPolicy, PolicySource
+from imitate.cli.reports.layout import number, table
+from imitate.errors import UserError, printable
+
+if TYPE_CHECKING:
+    from imitate.deploy.check.deploy_check import CheckReport
+    from imitate.deploy.schema import Schema
+
+FAILS = 1
+
+
+def command(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            metavar="POLICY", help="Checkpoint, run folder, or address of a server: ws://HOST:PORT."
+        ),
+    ],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Demonstrations, best recorded on the robot itself."),
+    ],
+    demos: Annotated[
+        int, typer.Option("--demos", min=1, help="So many demos, evenly spread over the file.")
+    ] = 5,
+    filter_key: Annotated[
+        str | None, typer.Option("--filter-key", help="Demos of this mask.")
+    ] = None,
+    training: Annotated[
+        Path | None,
+        typer.Option(
+            "--training",
+            help="Training file to compare observations with, where the checkpoint has no statistics.",
+        ),
+    ] = None,
+    lang: Annotated[
+        str | None, typer.Option("--lang", help="Instruction; that of each demo if left out.")
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            "--tolerance", min=0.0, help="Largest error of actions, of that of a constant action."
+        ),
+    ] = 1.0,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with the token of the server.")
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout-s", min=0.01, help="Longest time of a server's answer.")
+    ] = 2.0,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Check a policy on recorded demonstrations before a robot moves.
+
+    Observations go the way that imitate run sends them. Compared are: keys and
+    sizes, units and ranges, images (order of colours, range, blank or frozen
+    pictures), control rate, actions against the recorded ones, and the time of
+    the calls against the control period.
+
+    Exit codes: 0 ok or warnings; 1 a problem was found; 2 invalid input.
+    """
+    from imitate.data.dataset_file import DatasetFile
+    from imitate.deploy.check.deploy_check import check
+    from imitate.deploy.check.statistics import training_of
+
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(DatasetFile(file))
+        names = data.demos(filter_key)
+        if not names:
+            raise UserError(f"{file}: has no demos" + (f" in '{filter_key}'" if filter_key else ""))
+        spread = np.linspace(0, len(names) - 1, min(demos, len(names))).round().astype(int)
+        found = PolicySource(token_file, timeout_s, device).open(policy, stack)
+        schema = _schema(policy, found)
+        kinds = {key: spec.kind for key, spec in schema.observations.items()}
+        known = training_of(found.checkpoint, training, kinds)
+        with progress("check-deploy") as on_demo:
+            report = check(
+                found.actor,
+                schema,
+                data,
+                [names[index] for index in spread],
+                known,
+                action_keys=_action_keys(found.checkpoint),
+                lang=lang,
+                tolerance=tolerance,
+                on_demo=lambda done: on_demo(done, len(spread)),
+            )
+    told = json.dumps(report.to_dict(), indent=2) if json_ else "\n".join(_lines(report))
+    typer.echo(printable(told))
+    if report.verdict == "fails":
+        raise typer.Exit(FAILS)
+
+
+def _schema(name: str, found: FoundPolicy) -> Schema:
+    """Observations and actions of a policy, as its server would tell them."""
+    if found.checkpoint is not None:
+        from imitate.deploy.served import schema_of
+
+        return schema_of(found.actor)
+    schema: Schema | None = found.actor.schema
+    if schema is None:
+        raise UserError(
+            f"{name}: the server does not tell its observations and actions (openpi's protocol), so nothing can be "
+            "compared; expected a server of imitate serve"
+        )
+    return schema
+
+
+def _action_keys(ckpt: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Arrays of a file that the policy learned as its actions, where it sends them as they are stored."""
+    if ckpt is None or any(
+        entry.get("rotation") for entry in ckpt["preprocess"]["actions"].values()
+    ):
+        return ("actions",)
+    return tuple(ckpt["preprocess"]["actions"])
+
+
+def _lines(report: CheckReport) -> list[str]:
+    lines = [
+        f"{len(report.demos)} demos, {report.steps} steps; training: {report.training or 'not known'}"
+    ]
+    errors = report.errors
+    if errors is not None:
+        rows = zip(
+            errors.mean, errors.p95, errors.std, errors.constant, errors.relative, strict=True
+        )
+        lines += table(
+            ("action", "mean error", "p95", "std of the demos", "constant action", "relative"),
+            [
+                (str(dim), *map(number, row[:-1]), "-" if math.isnan(row[-1]) else f"{row[-1]:.2f}")
+                for dim, row in enumerate(rows)
+            ],
+        )
+        demo, step, dim = errors.worst_step
+        overall = "-" if math.isnan(errors.overall) else f"{errors.overall:.2f}"
+        lines.append(
+            f"overall {overall} (1: a constant action); worst demo {errors.worst_demo}; worst step {step} of {demo}, "
+            f"action {dim}"
+        )
+    if report.latency_ms:
+        marks = ", ".join(f"{name} {value:.2f}" for name, value in report.latency_ms.items())
+        period = (
+            "" if report.rate_hz is None else f"; a control step has {1e3 / report.rate_hz:.4g}"
+        )
+        lines.append(f"calls in ms: first {report.first_ms:.2f}, then {marks}{period}")
+    lines += [f"{finding.level.value}: {finding.words}" for finding in report.findings]
+    return [*lines, f"verdict: {report.verdict}"]

@@ -1,0 +1,1 @@
+"""Recorded demonstrations through the deployed path, before a robot moves."""

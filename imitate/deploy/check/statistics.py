@@ -1,0 +1,149 @@
+"""Statistics of the training data that a policy's observations are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.config.train import TrainConfig
+from imitate.data.batches.statistics import statistics_of
+from imitate.data.dataset_file import DatasetFile
+from imitate.errors import UserError
+
+Vector = NDArray[np.float64]
+MAX_IMAGES = 1000
+"""Images of a training file are taken from at most so many frames, evenly spread."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Statistics of one observation, (D,) each; of images per channel, in [0, 1].
+
+    Attributes:
+        mean, std: average and population standard deviation.
+        low, high: smallest and largest value; infinite where they are not known.
+    """
+
+    mean: Vector
+    std: Vector
+    low: Vector
+    high: Vector
+
+
+@dataclass(frozen=True)
+class Training:
+    """Observations that a policy learned from.
+
+    Attributes:
+        ranges: statistics by key.
+        origin: where they come from, in words; empty where there are none.
+    """
+
+    ranges: Mapping[str, Range]
+    origin: str
+
+
+def training_of(
+    ckpt: Mapping[str, Any] | None, file: Path | None, kinds: Mapping[str, str]
+) -> Training:
+    """Statistics of the training data, from the best source that there is.
+
+    In this order: a file that the user names, statistics in the checkpoint, the file that the checkpoint was trained
+    on, the checkpoint's normalization.
+
+    Args:
+        ckpt: content of a checkpoint; None: of a server's policy nothing is known.
+        file: training file that the user names.
+        kinds: modality of each observation.
+
+    Raises:
+        DatasetError: the file that the user names cannot be read.
+    """
+    if file is not None:
+        return Training(measured(file, kinds), f"the file {file}")
+    provenance = (ckpt or {}).get("provenance") or {}
+    recorded = _recorded(provenance.get("observations"), kinds)
+    if recorded:
+        return Training(recorded, "the checkpoint")
+    for entry in provenance.get("datasets") or ():
+        path = Path(str(entry.get("path")))
+        try:
+            if path.is_file():
+                return Training(measured(path, kinds), f"the training file {path}")
+        except UserError:
+            continue
+    ranges = {} if ckpt is None else _of_normalization(ckpt, kinds)
+    return Training(ranges, "the checkpoint's normalization" if ranges else "")
+
+
+def measured(path: Path, kinds: Mapping[str, str]) -> dict[str, Range]:
+    """Statistics of a file's observations, as far as it has them. All vectors, and an even share of the images."""
+    ranges = {}
+    with DatasetFile(path) as file:
+        demos = file.demos()
+        for key, kind in kinds.items():
+            having = [demo for demo in demos if file.has(demo, f"obs/{key}")]
+            if kind == "low_dim" and having:
+                ranges[key] = range_of([file.read(demo, f"obs/{key}") for demo in having])
+            elif kind == "rgb" and having:
+                ranges[key] = range_of(_frames(file, having, key))
+    return ranges
+
+
+def _frames(file: DatasetFile, demos: Sequence[str], key: str) -> list[NDArray[Any]]:
+    each = max(1, MAX_IMAGES // len(demos))
+    frames = []
+    for demo in demos:
+        steps = np.linspace(0, file.length(demo) - 1, min(each, file.length(demo))).astype(int)
+        frames += [file.read(demo, f"obs/{key}", step, step + 1) for step in steps]
+    return [per_channel(frame) for frame in frames]
+
+
+def per_channel(images: NDArray[Any]) -> NDArray[np.float64]:
+    """Pixels (N, C) in [0, 1] of images (T, H, W, C): uint8, or floats that are in [0, 1] already."""
+    scale = 255.0 if images.dtype.kind in "iu" else 1.0
+    return images.reshape(-1, images.shape[-1]) / scale
+
+
+def range_of(chunks: Sequence[NDArray[Any]]) -> Range:
+    """Statistics over the first axis of (n, ...) arrays."""
+    stats = statistics_of(chunk.reshape(len(chunk), -1) for chunk in chunks if len(chunk))
+    return Range(stats.mean, stats.std, stats.min, stats.max)
+
+
+def _recorded(saved: Any, kinds: Mapping[str, str]) -> dict[str, Range]:
+    """Statistics that the training wrote into the checkpoint; none where they are not what they should be."""
+    ranges = {}
+    for key in kinds:
+        try:
+            numbers = [
+                np.asarray(saved[key][name], dtype=np.float64).ravel()
+                for name in ("mean", "std", "min", "max")
+            ]
+        except (TypeError, KeyError, ValueError):
+            continue
+        if len({part.shape for part in numbers}) == 1 and np.isfinite(numbers).all():
+            ranges[key] = Range(*numbers)
+    return ranges
+
+
+def _of_normalization(ckpt: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, Range]:
+    """Mean and standard deviation from offset and scale of ``obs_normalization: mean_std``."""
+    from imitate.policy.checkpoint import config_of
+
+    train: TrainConfig = config_of(ckpt).train
+    if train.obs_normalization != "mean_std":
+        return {}
+    ranges = {}
+    for key, entry in ckpt["preprocess"]["obs"].items():
+        offset = entry["offset"].double().numpy().ravel()
+        scale = entry["scale"].double().numpy().ravel()
+        if key in kinds and not ((offset == 0) & (scale == 1)).all():
+            unknown = np.full(offset.shape, np.inf)
+            ranges[key] = Range(offset, scale, -unknown, unknown)
+    return ranges

@@ -1,0 +1,293 @@
+"""What the deployment check finds in recorded demonstrations, each fault put in by hand."""
+
+import json
+import time
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+
+from imitate.data import DatasetFile
+from imitate.deploy.check.deploy_check import check
+from imitate.deploy.check.finding import Level
+from imitate.deploy.check.statistics import Training, measured
+from imitate.deploy.schema import Observed, Schema
+from imitate.errors import UserError
+
+RATE = 2.0  # a busy machine makes no call late
+SCHEMA = Schema(
+    observations={"joints": Observed((3,)), "camera": Observed((6, 8, 3), "rgb")},
+    action_dim=2,
+    action_low=(-1.0, -1.0),
+    action_high=(1.0, 1.0),
+    rate_hz=RATE,
+)
+KINDS = {key: spec.kind for key, spec in SCHEMA.observations.items()}
+
+
+def written(path, seed, change=lambda obs, actions: (obs, actions), rate=RATE, demos=6, attrs=None):
+    """Demonstrations of action = tanh(joints[:2]); joint 2 always is 0.5; the scene is reddish."""
+    rng = np.random.default_rng(seed)
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs["env_args"] = json.dumps({"env_name": "arm", "type": 4, "env_kwargs": {}})
+        data.attrs["control_freq"] = rate
+        for number in range(demos):
+            joints = np.cumsum(rng.normal(0, 0.1, (30, 3)), axis=0) + rng.normal(0, 0.3, 3)
+            joints[:, 2] = 0.5
+            shades = rng.uniform(0.6, 1.0, (30, 6, 8, 1)) * np.array([200.0, 120.0, 40.0])
+            obs = {"joints": joints.astype(np.float32), "camera": shades.astype(np.uint8)}
+            obs, actions = change(obs, np.tanh(obs["joints"][:, :2]).astype(np.float64))
+            demo = data.create_group(f"demo_{number}")
+            demo.attrs.update(attrs or {}, num_samples=len(actions))
+            demo["actions"] = actions
+            for key, values in obs.items():
+                demo[f"obs/{key}"] = values
+    return path
+
+
+class Expert:
+    """The policy that the demonstrations show, called as the control loop calls it."""
+
+    control_freq = RATE
+
+    def __init__(self, seconds=0.0, gain=1.0):
+        self.seconds, self.gain, self.langs, self.calls = seconds, gain, [], 0
+
+    def start_episode(self, lang=None):
+        self.langs.append(lang)
+
+    def __call__(self, ob):
+        assert set(ob) == {"joints", "camera"}
+        self.calls += 1
+        time.sleep(self.seconds if self.calls > 1 else 0.0)
+        if ob["camera"].dtype.kind == "f" and ob["camera"].max() > 1:
+            raise UserError("image 'camera' has values up to 200")
+        return self.gain * np.tanh(ob["joints"][:2]).astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    path = written(tmp_path_factory.mktemp("training") / "training.hdf5", seed=0, demos=20)
+    return Training(measured(path, KINDS), "the file")
+
+
+@pytest.fixture
+def checked(tmp_path, training):
+    """Check a policy on a file in which something was changed."""
+
+    def run(
+        change=lambda obs, actions: (obs, actions),
+        policy=None,
+        schema=SCHEMA,
+        known=training,
+        rate=RATE,
+        **more,
+    ):
+        path = written(tmp_path / "seen.hdf5", seed=1, change=change, rate=rate)
+        with DatasetFile(path) as file:
+            return check(policy or Expert(), schema, file, file.demos(), known, **more)
+
+    return run
+
+
+def found(report):
+    """Kinds of the findings with their keys, without notes."""
+    return {(f.kind, f.key) for f in report.findings if f.level is not Level.note}
+
+
+def on(key, function):
+    """A change of one observation."""
+
+    def change(obs, actions):
+        return {**obs, key: function(obs[key])}, actions
+
+    return change
+
+
+def test_the_right_data_are_ok(checked):
+    report = checked()
+    assert found(report) == set()
+    assert report.verdict == "ok"
+    assert report.errors.mean == pytest.approx([0, 0], abs=1e-6)
+    assert report.errors.overall == pytest.approx(0, abs=1e-5)
+    assert report.steps == 180
+
+
+def test_joints_in_degrees(checked):
+    report = checked(on("joints", np.rad2deg))
+    assert report.verdict == "fails"
+    (finding,) = [f for f in report.findings if f.kind == "units"]
+    assert finding.words.startswith("joints[0, 1] lie more than 10 standard deviations")
+    assert "degrees in place of radians?" in finding.words
+    assert ("constant", "joints") in found(report)  # joint 2, which never moved
+
+
+def test_joints_in_radians_after_degrees_hardly_vary(checked):
+    report = checked(on("joints", lambda x: np.deg2rad(x)))
+    (finding,) = [f for f in report.findings if f.kind == "still"]
+    assert finding.words.startswith("joints[0, 1] vary less")
+    assert "radians in place of degrees?" in finding.words
+
+
+def test_values_beyond_the_training(checked, training):
+    high = float(training.ranges["joints"].high[0])
+
+    def shifted(joints):
+        return joints + np.array([high + 1.0, 0, 0], np.float32)
+
+    report = checked(on("joints", shifted))
+    (finding,) = [f for f in report.findings if f.kind in ("range", "units")]
+    assert finding.words.startswith("joints[0] ")
+
+
+def test_a_number_that_never_changed_in_training(checked):
+    report = checked(on("joints", lambda x: x + np.array([0, 0, 0.1], np.float32)))
+    assert found(report) == {("constant", "joints")}
+    assert report.verdict == "warnings"
+
+
+def test_red_and_blue_swapped(checked):
+    report = checked(on("camera", lambda x: x[..., ::-1]))
+    assert found(report) == {("channels", "camera")}
+    assert report.verdict == "fails"
+    assert "'camera': red and blue seem to be swapped (BGR" in report.findings[0].words
+
+
+def test_grey_scenes_do_not_tell_the_order(checked, tmp_path):
+    def grey(x):
+        return np.repeat(x[..., :1], 3, axis=-1)
+
+    path = written(tmp_path / "grey.hdf5", 5, on("camera", grey))
+    report = checked(on("camera", grey), known=Training(measured(path, KINDS), "grey"))
+    assert found(report) == set()
+    assert any("order cannot be told" in f.words for f in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        (lambda x: (x / 255.0 / 255.0).astype(np.float32), "image range", "divided by 255 twice"),
+        (lambda x: (x / 255.0).astype(np.uint8), "image range", "images are black"),
+        (
+            lambda x: (x > 99).astype(np.uint8),
+            "image range",
+            "divided by 255 before they became integers",
+        ),
+        (lambda x: x.astype(np.float32), "image range", "the policy wants uint8"),
+        (lambda x: np.zeros_like(x), "image range", "all images are black"),
+        (lambda x: np.full_like(x, 90), "blank image", "100% of the images have a single colour"),
+        (lambda x: np.repeat(x[:1], len(x), axis=0), "frozen image", "never changes in 6 of 6"),
+        (lambda x: x // 3, "brightness", "other colours or brightness"),
+        (lambda x: x[:, :4], "shape", "4 x 8 x 3 in the file, the policy wants 6 x 8 x 3"),
+        (lambda x: np.moveaxis(x, -1, 1), "shape", "channels have to be last"),
+    ],
+)
+def test_images(checked, change, kind, words):
+    report = checked(on("camera", change))
+    assert (kind, "camera") in found(report)
+    assert any(words in f.words for f in report.findings)
+
+
+def test_images_as_floats_are_the_same(checked):
+    assert checked(on("camera", lambda x: (x / 255.0).astype(np.float32))).verdict == "ok"
+
+
+def test_another_rate(checked):
+    report = checked(rate=10.0)
+    assert found(report) == {("rate", "")}
+    assert "the file is at 10 Hz, the policy learned at 2 Hz" in report.findings[0].words
+    assert report.verdict == "fails"
+
+
+def test_a_slow_policy(checked):
+    assert ("slow", "") not in found(checked())
+    slow = checked(policy=Expert(seconds=0.012), schema=replace(SCHEMA, rate_hz=100.0), rate=100.0)
+    assert ("slow", "") in found(slow)
+    assert slow.verdict == "fails"
+    assert slow.latency_ms["p50"] >= 12
+
+
+def test_a_policy_that_does_something_else(checked):
+    report = checked(policy=Expert(gain=-1.0))
+    assert ("actions", "") in found(report)
+    assert report.errors.overall > 1.5
+    assert report.errors.relative[0] == pytest.approx(2.0, abs=0.4)
+    assert checked(policy=Expert(gain=0.5)).errors.overall < 1
+    assert checked(policy=Expert(gain=0.5), tolerance=0.1).verdict == "fails"
+
+
+def test_the_worst_demo_and_step_are_named(checked):
+    count = iter(range(99))
+
+    def jump(obs, actions):
+        if next(count) == 3:
+            actions[7, 1] += 0.9
+        return obs, actions
+
+    errors = checked(jump).errors
+    assert errors.worst_step == ("demo_3", 7, 1)
+    assert errors.worst_demo == "demo_3"
+
+
+def test_actions_at_their_limits(checked):
+    class Saturated(Expert):
+        def __call__(self, ob):
+            return np.sign(super().__call__(ob))
+
+    report = checked(policy=Saturated())
+    assert ("limits", "") in found(report)
+    assert report.verdict in ("warnings", "fails")
+
+
+def test_what_is_missing(checked):
+    report = checked(lambda obs, actions: ({"camera": obs["camera"]}, actions))
+    assert found(report) == {("missing", "joints")}
+    assert "the observation 'joints' is missing; the file has camera" in report.findings[0].words
+    assert report.errors is None
+
+
+def test_actions_of_another_size(checked):
+    report = checked(lambda obs, actions: (obs, np.concatenate([actions] * 2, axis=1)))
+    assert found(report) == {("action size", "")}
+
+
+def test_not_a_number(checked):
+    def broken(joints):
+        joints = joints.copy()
+        joints[4] = np.nan
+        return joints
+
+    assert ("not finite", "joints") in found(checked(on("joints", broken)))
+
+
+def test_a_refusal_is_a_finding(checked):
+    report = checked(on("camera", lambda x: x.astype(np.float32)))
+    assert ("refused", "") in found(report)
+
+
+def test_without_statistics_it_says_so(checked):
+    report = checked(on("joints", np.rad2deg), known=Training({}, ""))
+    assert any("give --training FILE" in f.words for f in report.findings)
+    assert ("units", "joints") not in found(report)
+
+
+def test_each_demo_is_an_episode_with_its_instruction(tmp_path, training):
+    path = written(tmp_path / "told.hdf5", seed=1, demos=2, attrs={"language": "push"})
+    policy = Expert()
+    with DatasetFile(path) as file:
+        check(policy, replace(SCHEMA, languages=("push",)), file, file.demos(), training)
+        assert policy.langs == ["push"] * 3  # the first for the warm-up
+        policy.langs.clear()
+        check(
+            policy, replace(SCHEMA, languages=("push",)), file, file.demos(), training, lang="pull"
+        )
+    assert policy.langs == ["pull"] * 3
+
+
+def test_it_is_json(checked):
+    told = json.loads(json.dumps(checked(policy=Expert(gain=-1.0)).to_dict()))
+    assert told["verdict"] == "fails"
+    assert told["findings"][-1]["level"] == "problem"
+    assert told["actions"]["worst_step"]["demo"].startswith("demo_")

@@ -1,0 +1,54 @@
+"""Where statistics of the training come from."""
+
+import numpy as np
+import pytest
+
+from imitate.deploy.check.statistics import measured, per_channel, training_of
+from tests.deploy.check.test_deploy_check import KINDS, written
+
+JOINTS = {"joints": {"mean": [0.0] * 3, "std": [1.0] * 3, "min": [-1.0] * 3, "max": [1.0] * 3}}
+
+
+@pytest.fixture
+def file(tmp_path):
+    return written(tmp_path / "training.hdf5", seed=0)
+
+
+def test_measured_by_hand(file):
+    ranges = measured(file, KINDS)
+    assert ranges["joints"].mean.shape == (3,)
+    assert ranges["joints"].low[2] == ranges["joints"].high[2] == 0.5
+    # Red is 200 times a shade of 0.6 to 1, of 255.
+    np.testing.assert_allclose(ranges["camera"].mean, np.array([160, 96, 32]) / 255, atol=0.01)
+    assert ranges["camera"].high.max() <= 200 / 255
+
+
+def test_bytes_and_floats_are_the_same_pixels():
+    pixels = np.array([[[[0, 51, 255]]]], np.uint8)
+    np.testing.assert_allclose(per_channel(pixels), [[0.0, 0.2, 1.0]])
+    np.testing.assert_allclose(per_channel(pixels / 255.0), per_channel(pixels))
+
+
+def test_the_users_file_comes_first_then_the_checkpoint_then_its_training_file(file):
+    ckpt = {"provenance": {"observations": JOINTS, "datasets": [{"path": str(file)}]}}
+    assert training_of(ckpt, file, KINDS).origin == f"the file {file}"
+    recorded = training_of(ckpt, None, KINDS)
+    assert recorded.origin == "the checkpoint"
+    assert recorded.ranges["joints"].high.tolist() == [1.0] * 3
+    del ckpt["provenance"]["observations"]
+    assert training_of(ckpt, None, KINDS).origin == f"the training file {file}"
+    assert set(training_of(ckpt, None, KINDS).ranges) == {"joints", "camera"}
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [7, {"joints": 7}, {"joints": {"mean": ["x"], "std": [1], "min": [0], "max": [1]}},
+     {"joints": {**JOINTS["joints"], "max": [1.0]}}, {"joints": {**JOINTS["joints"], "max": [np.nan] * 3}}],
+)  # fmt: skip
+def test_statistics_that_are_none_are_left_out(saved, file):
+    ckpt = {"provenance": {"observations": saved, "datasets": [{"path": str(file)}]}}
+    assert training_of(ckpt, None, KINDS).origin == f"the training file {file}"
+
+
+def test_of_a_server_nothing_is_known():
+    assert training_of(None, None, KINDS).origin == ""
