@@ -13,7 +13,15 @@ import numpy as np
 import typer
 
 from imitate.cli.curate import progress
-from imitate.cli.policies import FoundPolicy, PolicySource
+from imitate.cli.policies import (
+    Device,
+    FoundPolicy,
+    PolicyName,
+    PolicySource,
+    ResizeImages,
+    TlsCa,
+    TokenFile,
+)
 from imitate.cli.reports.layout import number, table
 from imitate.errors import UserError, printable
 
@@ -25,12 +33,7 @@ FAILS = 1
 
 
 def command(
-    policy: Annotated[
-        str,
-        typer.Argument(
-            metavar="POLICY", help="Checkpoint, run folder, or address of a server: ws://HOST:PORT."
-        ),
-    ],
+    policy: PolicyName,
     file: Annotated[
         Path,
         typer.Argument(metavar="FILE", help="Demonstrations, best recorded on the robot itself."),
@@ -57,13 +60,13 @@ def command(
             "--tolerance", min=0.0, help="Largest error of actions, of that of a constant action."
         ),
     ] = 1.0,
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", help="File with the token of the server.")
-    ] = None,
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    resize: ResizeImages = False,
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", min=0.01, help="Longest time of a server's answer.")
     ] = 2.0,
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda.")] = None,
+    device: Device = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Check a policy on recorded demonstrations before a robot moves.
@@ -85,7 +88,9 @@ def command(
         if not names:
             raise UserError(f"{file}: has no demos" + (f" in '{filter_key}'" if filter_key else ""))
         spread = np.linspace(0, len(names) - 1, min(demos, len(names))).round().astype(int)
-        found = PolicySource(token_file, timeout_s, device).open(policy, stack)
+        found = PolicySource(token_file, timeout_s, device, None, tls_ca, resize).open(
+            policy, stack
+        )
         schema = _schema(policy, found)
         kinds = {key: spec.kind for key, spec in schema.observations.items()}
         known = training_of(found.checkpoint, training, kinds)
@@ -99,6 +104,7 @@ def command(
                 action_keys=_action_keys(found.checkpoint),
                 lang=lang,
                 tolerance=tolerance,
+                resizes=resize,
                 on_demo=lambda done: on_demo(done, len(spread)),
             )
     told = json.dumps(report.to_dict(), indent=2) if json_ else "\n".join(_lines(report))
@@ -109,11 +115,12 @@ def command(
 
 def _schema(name: str, found: FoundPolicy) -> Schema:
     """Observations and actions of a policy, as its server would tell them."""
-    if found.checkpoint is not None:
+    actor = found.actor
+    if found.checkpoint is not None and not hasattr(actor, "schema"):
         from imitate.deploy.served import schema_of
 
-        return schema_of(found.actor)
-    schema: Schema | None = found.actor.schema
+        return schema_of(actor)
+    schema: Schema | None = actor.schema
     if schema is None:
         raise UserError(
             f"{name}: the server does not tell its observations and actions (openpi's protocol), so nothing can be "

@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.policies import FoundPolicy, PolicySource, rate_of
-from imitate.cli.robots import RobotArgs, RobotEnv, Slow
+from imitate.cli.policies import (
+    Device,
+    FoundPolicy,
+    InBackground,
+    Join,
+    PolicySource,
+    ResizeImages,
+    Timeout,
+    TlsCa,
+    TokenFile,
+    rate_of,
+)
+from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
 from imitate.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +47,8 @@ def command(
     first: Annotated[
         str | None,
         typer.Argument(
-            metavar="A", help="Checkpoint, run folder, or address of a server: ws://HOST:PORT."
+            metavar="A",
+            help="Checkpoint, run folder, bundle, or address of a server: ws://HOST:PORT.",
         ),
     ] = None,
     second: Annotated[str | None, typer.Argument(metavar="B", help="The other policy.")] = None,
@@ -44,8 +56,8 @@ def command(
         str | None,
         typer.Option(
             "--robot",
-            help="sim (the environment of the checkpoint, or of --env, in real time), the name of an installed robot, "
-            "module:Class, or file.py:Class.",
+            help="sim (the environment of the checkpoint, or of --env, in real time), an installed robot, "
+            "lerobot:TYPE, module:Class, or file.py:Class.",
         ),
     ] = None,
     robot_arg: RobotArgs = None,
@@ -89,23 +101,16 @@ def command(
     lang: Annotated[
         str | None, typer.Option("--lang", help="Instruction for policies of several tasks.")
     ] = None,
-    limits: Annotated[
-        Path | None, typer.Option("--limits", help="JSON file of limits, as for imitate run.")
-    ] = None,
+    limits: Limits = None,
+    any_limits: AnyLimits = False,
     slow: Slow = 1.0,
-    asynchronous: Annotated[
-        bool, typer.Option("--async", help="Predict the next chunk while the present one runs.")
-    ] = False,
-    join: Annotated[
-        str, typer.Option("--join", help="With --async, as for imitate run.")
-    ] = "blend",
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", help="File with the token of the servers.")
-    ] = None,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout-s", min=0.01, help="Longest time of a server's answer.")
-    ] = 0.3,
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda.")] = None,
+    asynchronous: InBackground = False,
+    join: Join = "blend",
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    resize: ResizeImages = False,
+    timeout_s: Timeout = None,
+    device: Device = None,
     report: Annotated[
         bool, typer.Option("--report", help="Show the state of --out; needs no robot.")
     ] = False,
@@ -127,6 +132,8 @@ def command(
 
     Exit codes: 0 done; 1 the robot was stopped before it moved; 2 invalid input.
     """
+    from imitate.cli.interrupts import released
+    from imitate.cli.robots import robot_of
     from imitate.deploy.comparison.trial_file import TrialFile
 
     if report or reveal:
@@ -144,14 +151,25 @@ def command(
         "slow": slow,
         "alpha": alpha,
         "any_rate": any_rate,
+        "any_limits": any_limits,
+        "resize": resize,
         "join": join if asynchronous else None,
     }
-    source = PolicySource(token_file, timeout_s, device, settings["join"])
+    source = PolicySource(token_file, timeout_s, device, settings["join"], tls_ca, resize)
     with contextlib.ExitStack() as stack:
         found = {"A": source.open(first, stack), "B": source.open(second, stack)}
         rate = rate_of(found["A"].actor, rate_hz)
         own = found["A"].env_args or found["B"].env_args
-        body = _robot(robot, robot_arg, env, own, rate, limits, stack)
+        body = robot_of(
+            robot,
+            robot_arg or [],
+            env=env,
+            own=own,
+            rate_hz=rate,
+            limits=limits,
+            any_limits=any_limits,
+        )
+        stack.enter_context(released(body))
         settings |= {"rate_hz": rate, "limits": _limits(limits), "judge": _judge(judge, body)}
         named = {
             letter: {"name": name, "sha256": _identity(name, found[letter])}
@@ -228,23 +246,6 @@ def _show(file: TrialFile, reveal: bool, json_: bool) -> None:
         return
     told = outcome.to_dict() if json_ else {}
     typer.echo(json.dumps(told, indent=2) if json_ else "\n".join(comparison_lines(outcome)))
-
-
-def _robot(
-    name: str,
-    words: list[str] | None,
-    env: str | None,
-    own: Mapping[str, Any],
-    rate_hz: float,
-    limits: Path | None,
-    stack: contextlib.ExitStack,
-) -> Robot:
-    from imitate.cli.interrupts import released
-    from imitate.cli.robots import robot_of
-
-    body = robot_of(name, words or [], env=env, own=own, rate_hz=rate_hz, limits=limits)
-    stack.enter_context(released(body))
-    return body
 
 
 def _judge(name: JudgeName, body: Robot) -> str:

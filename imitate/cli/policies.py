@@ -7,12 +7,56 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from imitate.errors import UserError
 from imitate.extras import missing
 
 _WAITED_S, _BACKGROUND_S = 0.3, 1.0
+
+PolicyName = Annotated[
+    str,
+    typer.Argument(
+        metavar="POLICY",
+        help="Checkpoint, run folder, bundle, or address of a server: ws://HOST:PORT.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", help="File with the token of the server.")
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca", help="Certificate (PEM) of the authority behind a wss:// server's own."
+    ),
+]
+ResizeImages = Annotated[
+    bool,
+    typer.Option(
+        "--resize",
+        help="Resize camera images to the size of the demonstrations, where the ratio of the sides is the same.",
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout-s", min=0.01, help="Longest time of a server's answer: 0.3; with --async 1."
+    ),
+]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda.")]
+InBackground = Annotated[
+    bool, typer.Option("--async", help="Predict the next chunk while the present one runs.")
+]
+Join = Annotated[
+    str,
+    typer.Option(
+        "--join",
+        help="With --async: replace, blend or fade; rtc or rtc-vjp: real-time chunking of flow and diffusion "
+        "policies; prefix: the same for those trained with algo.prefix.max_delay.",
+    ),
+]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.interrupts import released
-from imitate.cli.policies import PolicySource, rate_of
+from imitate.cli.policies import (
+    Device,
+    InBackground,
+    Join,
+    PolicyName,
+    PolicySource,
+    ResizeImages,
+    Timeout,
+    TlsCa,
+    TokenFile,
+    rate_of,
+)
 from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
 
 if TYPE_CHECKING:
@@ -24,13 +35,7 @@ STOPPED = 1
 
 
 def command(
-    policy: Annotated[
-        str,
-        typer.Argument(
-            metavar="POLICY",
-            help="Checkpoint, run folder, bundle, or address of a server: ws://HOST:PORT.",
-        ),
-    ],
+    policy: PolicyName,
     robot: Annotated[
         str,
         typer.Option(
@@ -67,17 +72,8 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Observe and predict, but send nothing.")
     ] = False,
-    asynchronous: Annotated[
-        bool, typer.Option("--async", help="Predict the next chunk while the present one runs.")
-    ] = False,
-    join: Annotated[
-        str,
-        typer.Option(
-            "--join",
-            help="With --async: replace, blend or fade; rtc or rtc-vjp: real-time chunking of flow and diffusion "
-            "policies; prefix: the same for those trained with algo.prefix.max_delay.",
-        ),
-    ] = "blend",
+    asynchronous: InBackground = False,
+    join: Join = "blend",
     take_over: Annotated[
         str | None,
         typer.Option(
@@ -94,29 +90,11 @@ def command(
         Path | None,
         typer.Option("--record", help="Write the episodes to this HDF5 file, with interventions."),
     ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", help="File with the token of the server.")
-    ] = None,
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls-ca", help="Certificate (PEM) of the authority behind a wss:// server's own."
-        ),
-    ] = None,
-    resize: Annotated[
-        bool,
-        typer.Option(
-            "--resize",
-            help="Resize camera images to the size of the demonstrations, where the ratio of the sides is the same.",
-        ),
-    ] = False,
-    timeout_s: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout-s", min=0.01, help="Longest time of a server's answer: 0.3; with --async 1."
-        ),
-    ] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda.")] = None,
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    resize: ResizeImages = False,
+    timeout_s: Timeout = None,
+    device: Device = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
 ) -> None:
     """Run a policy on a robot at a fixed rate, within limits.

@@ -24,6 +24,7 @@ from imitate.deploy.check.statistics import Training
 from imitate.deploy.check.timing import latency_findings, latency_of
 from imitate.deploy.check.vectors import vector_findings
 from imitate.deploy.loop import Actor
+from imitate.deploy.resizing import IMAGE_KINDS
 from imitate.deploy.schema import Observed, Schema
 from imitate.errors import DatasetError, UserError
 
@@ -87,6 +88,7 @@ def check(
     action_keys: Sequence[str] = ("actions",),
     lang: str | None = None,
     tolerance: float = 1.0,
+    resizes: bool = False,
     on_demo: Callable[[int], None] = lambda done: None,
 ) -> CheckReport:
     """Feed recorded observations to a policy as a control loop would, and compare.
@@ -101,6 +103,7 @@ def check(
             ``actions``.
         lang: instruction; None: that of each demo.
         tolerance: largest error of the actions, relative to the best constant action.
+        resizes: the policy takes images of other sizes.
         on_demo: called with the number of demos that have been read.
 
     Raises:
@@ -112,6 +115,7 @@ def check(
     report = CheckReport(demos, training=training.origin)
     report.rate_hz = schema.rate_hz or file.control_freq
     report.findings += _rate(schema.rate_hz, file.control_freq)
+    report.findings += _shapes(schema, file, demos[0], resizes)
     read = _observations(report, schema, file, training, on_demo)
     actions = _actions(file, demos, schema, action_keys)
     if actions is None:
@@ -139,7 +143,6 @@ def _observations(
     on_demo: Callable[[int], None],
 ) -> list[dict[str, NDArray[Any]]]:
     """Read the observations of each demo, and add to the report what is wrong with them."""
-    report.findings += _shapes(schema, file, report.demos[0])
     faulty = {finding.key for finding in report.findings}
     keys = [key for key in schema.observations if key not in faulty]
     read = []
@@ -191,7 +194,7 @@ def _rate(policy_hz: float | None, file_hz: float | None) -> list[Finding]:
     return [Finding(Level.problem, "rate", "", words)]
 
 
-def _shapes(schema: Schema, file: DatasetFile, demo: str) -> list[Finding]:
+def _shapes(schema: Schema, file: DatasetFile, demo: str, resizes: bool) -> list[Finding]:
     """Observations that the file lacks, or that have another size."""
     findings = []
     for key, wanted in schema.observations.items():
@@ -202,7 +205,8 @@ def _shapes(schema: Schema, file: DatasetFile, demo: str) -> list[Finding]:
             findings.append(Finding(Level.problem, "missing", key, words))
             continue
         shape = file.shape(demo, f"obs/{key}")[1:]
-        if shape != tuple(wanted.shape):
+        fits = resizes and wanted.kind in IMAGE_KINDS and shape[2:] == tuple(wanted.shape[2:])
+        if shape != tuple(wanted.shape) and not fits:
             words = f"'{key}' is {_size(shape)} in the file, the policy wants {_size(wanted.shape)}"
             if len(shape) == 3 and (*shape[1:], shape[0]) == tuple(wanted.shape):
                 words += ": channels have to be last"

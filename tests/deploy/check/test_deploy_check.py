@@ -190,6 +190,14 @@ def test_images(checked, change, kind, words):
     assert any(words in f.words for f in report.findings)
 
 
+def test_another_size_is_no_problem_of_a_policy_that_resizes(checked):
+    smaller = on("camera", lambda x: x[:, :3, :4])
+    assert ("shape", "camera") in found(checked(smaller))
+    assert found(checked(smaller, resizes=True)) == set()
+    grey = on("camera", lambda x: x[..., :1])
+    assert ("shape", "camera") in found(checked(grey, resizes=True))
+
+
 def test_images_as_floats_are_the_same(checked):
     assert checked(on("camera", lambda x: (x / 255.0).astype(np.float32))).verdict == "ok"
 
