@@ -303,6 +303,14 @@ def test_a_robot_without_calibration_is_refused_with_the_command():
     assert arm.sent == []
 
 
+@pytest.mark.parametrize("said", [None, lambda: True])
+def test_a_robot_that_needs_no_calibration_may_say_so_in_any_way(said):
+    arm = Arm()
+    arm.is_calibrated = said  # None of LeRobot's lekiwi_client, a method of its gamepad
+    LeRobotRobot(arm).connect()
+    assert arm.is_connected
+
+
 @pytest.mark.parametrize("call", ["connect", "get_observation"])
 def test_a_robot_that_cannot_be_connected_is_closed(call):
     arm = Arm()
