@@ -75,7 +75,13 @@ class Session:
             typer.Exit: the robot was stopped for safety.
         """
         from imitate.cli.interrupts import released
-        from imitate.cli.robots import SIMULATED, robot_of, safety_of, teleoperator_of
+        from imitate.cli.robots import (
+            SIMULATED,
+            recorded_name,
+            robot_of,
+            safety_of,
+            teleoperator_of,
+        )
         from imitate.deploy.loop import ControlLoop
         from imitate.deploy.recording import Recorder
 
@@ -102,7 +108,7 @@ class Session:
                     self.out,
                     rate,
                     env_meta=meta,
-                    name=self.robot,
+                    name=recorded_name(self.robot),
                     keys=None if self.keys is None else tuple(self.keys.split(",")),
                     append=self.append,
                     overwrite=self.overwrite,

@@ -146,6 +146,11 @@ def _limits_in(path: Path) -> dict[str, Any]:
     return read
 
 
+def recorded_name(name: str) -> str:
+    """The name of ``--robot`` in a file: of ``lerobot:so101_follower`` the type, as LeRobot's datasets have it."""
+    return name.removeprefix("lerobot:")
+
+
 def safety_of(name: str) -> Safety:
     """The safety settings of ``--robot``: a simulator's images of a scene at rest are identical, and no fault."""
     from imitate.deploy.loop import Safety

@@ -212,7 +212,8 @@ def _episode(
 
 
 def _recorder(path: Path, rate_hz: float, robot: Robot, name: str) -> Recorder:
+    from imitate.cli.robots import recorded_name
     from imitate.deploy.recording import Recorder
 
     meta = getattr(robot, "env_meta", None)
-    return Recorder(path, rate_hz, env_meta=meta, name=name, with_policy=True)
+    return Recorder(path, rate_hz, env_meta=meta, name=recorded_name(name), with_policy=True)
