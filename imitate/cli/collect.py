@@ -43,6 +43,7 @@ class Label(str, Enum):
 
 
 _OF_A_PERSON = (
+    "view",
     "env",
     "out",
     "num",
@@ -130,6 +131,9 @@ def command(
         list[str] | None,
         typer.Option("--teleop-arg", metavar="KEY=VALUE", help="Option of the device."),
     ] = None,
+    view: Annotated[
+        bool, typer.Option("--view", help="With --teleop: show a robosuite scene in a window.")
+    ] = False,
     append: Annotated[
         bool, typer.Option("--append", help="With --teleop: resume a file, or what a crash left.")
     ] = False,
@@ -150,7 +154,7 @@ def command(
             teleop=teleop,
             episodes=num,
             steps=horizon or _PERSONS_HORIZON,
-            robot_args=[f"seed={seed}"],
+            robot_args=[f"seed={seed}", *(["view=true"] if view else [])],
             teleop_args=teleop_arg or [],
             env=env,
             append=append,
@@ -158,8 +162,8 @@ def command(
             as_json=json_,
         ).run()
         return
-    if teleop_arg or append:
-        raise UserError("--teleop-arg and --append are for --teleop: say which device")
+    if teleop_arg or append or view:
+        raise UserError("--teleop-arg, --append and --view are for --teleop: say which device")
     find_expert(env)
     if human_like and quality is Quality.mixed:
         raise UserError(

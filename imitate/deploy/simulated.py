@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+from imitate.deploy.scene_window import SceneWindow
 from imitate.envs.env import Env
 from imitate.envs.experts import find_expert
 from imitate.envs.experts.expert import Style
@@ -40,6 +41,7 @@ class SimulatedRobot(Robot):
         hold_action: (A,) sent by :meth:`hold` and while no action comes; None: zeros, within the limits, which keeps
             the pose where actions are changes. A gripper at the last place of a robosuite action keeps its command.
         in_step: for tests: the simulator takes a step when an action is sent, and time does not matter.
+        view: show a robosuite scene in a window; needs a display.
 
     An environment that has terminated stands still until :meth:`reset`.
     """
@@ -52,6 +54,7 @@ class SimulatedRobot(Robot):
         obs_keys: tuple[str, ...] | None = None,
         hold_action: ArrayLike | None = None,
         in_step: bool = False,
+        view: bool = False,
     ) -> None:
         self.env_meta = dict(env_meta)
         self._keys, self._seed, self.in_step = obs_keys, seed, in_step
@@ -59,6 +62,7 @@ class SimulatedRobot(Robot):
         own = (env_meta.get("env_kwargs") or {}).get("control_freq")
         self.rate_hz = float(rate_hz or own or 20.0)
         self._hold_given = hold_action
+        self._window = SceneWindow() if view else None
         self._keeps_gripper = env_meta.get("type") == 1
         self._work: SimpleQueue[Callable[[Env], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
@@ -108,6 +112,8 @@ class SimulatedRobot(Robot):
             self._next, self._solved = None, bool(env.is_success().get("task", False))
             self._over, self._reward = False, 0.0
             self._hold = self._rest.copy()
+            if self._window is not None:
+                self._window.show(env)
             return self._seen(obs)
 
         return self.ask(begin)
@@ -199,6 +205,8 @@ class SimulatedRobot(Robot):
             with self._lock:
                 self._failure = error
         finally:
+            if self._window is not None:
+                self._window.close()
             with contextlib.suppress(Exception):
                 env.close()
 
@@ -233,6 +241,8 @@ class SimulatedRobot(Robot):
             self._reward += reward
         self._solved |= bool(info.get("success", False))
         self._seen(obs)
+        if self._window is not None:
+            self._window.show(env)
 
     def _seen(self, obs: Mapping[str, Any]) -> Observation:
         seen = Observation({key: np.asarray(value) for key, value in obs.items()}, time.monotonic())
