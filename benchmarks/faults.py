@@ -156,7 +156,8 @@ def _behind(background: bool, break_it: Callable[[Served, Proxy], object], fault
         server = stack.enter_context(Served("ours", 0))
         proxy = stack.enter_context(Proxy(server.port))
         stack.callback(server.process.send_signal, signal.SIGCONT)
-        remote = stack.enter_context(RemotePolicy(proxy.url, timeout_s=1.0 if background else 0.3))
+        url = server.url if fault.startswith(DIRECT) else proxy.url
+        remote = stack.enter_context(RemotePolicy(url, timeout_s=1.0 if background else 0.3))
         policy: Any = remote
         if background:
             policy = stack.enter_context(
@@ -165,6 +166,8 @@ def _behind(background: bool, break_it: Callable[[Served, Proxy], object], fault
         return Scene(fault, lambda: break_it(server, proxy)).run(policy)
 
 
+DIRECT = ("server killed", "server stopped")
+"""Faults of servers that are reached without a proxy, which would not end connections as the system does."""
 NETWORK: dict[str, Callable[[Served, Proxy], object]] = {
     "server killed": lambda server, proxy: server.process.kill(),
     "server stopped (SIGSTOP)": lambda server, proxy: server.process.send_signal(signal.SIGSTOP),
@@ -349,7 +352,8 @@ def openpi(path: Path) -> dict[str, str]:
     seen = {"state": np.zeros(20, np.float32)}
     for fault, break_it in NETWORK.items():
         with Served("openpi", 0, path.resolve()) as server, Proxy(server.port) as proxy:
-            client = WebsocketClientPolicy("127.0.0.1", proxy.port)
+            port = server.port if fault.startswith(DIRECT) else proxy.port
+            client = WebsocketClientPolicy("127.0.0.1", port)
             client.infer(seen)
             break_it(server, proxy)
             ended: list[str] = []

@@ -23,6 +23,7 @@ from imitate.errors import UserError
 _END = b"\r\n\r\n"
 _LONGEST_HEAD = 2**16
 _REST_S = 0.5
+_LOCAL = frozenset({"127.0.0.1", "::1"})
 
 
 class RefusedError(ConnectionError):
@@ -46,8 +47,8 @@ def connected(
 ) -> Channel:
     """A connection to a server.
 
-    Frames are masked by a random key, as the RFC asks for the sake of proxies; on this machine, where none is between,
-    by a key of zeros, which every server understands and which costs no copy.
+    Each frame is masked by a new random key, as the RFC asks for the sake of proxies; on this machine, where none is
+    between, by a key of zeros, which every server understands and which costs no copy.
 
     Args:
         url: ``ws://host:port`` or ``wss://host:port``.
@@ -70,7 +71,7 @@ def connected(
         ) from error
     sock = socket.create_connection((uri.host, uri.port), timeout=timeout_s)
     try:
-        local = sock.getpeername()[0] in ("127.0.0.1", "::1")
+        local = sock.getpeername()[0] in _LOCAL
         if uri.secure:
             sock.settimeout(max(deadline - time.monotonic(), 0.001))
             sock = (tls or ssl.create_default_context()).wrap_socket(sock, server_hostname=uri.host)
@@ -79,7 +80,15 @@ def connected(
     except BaseException:
         sock.close()
         raise
-    return Channel(stream, max_bytes, NO_MASK if local else os.urandom(4), rest)
+    return Channel(stream, max_bytes, _no_mask if local else _random_mask, rest)
+
+
+def _no_mask() -> bytes:
+    return NO_MASK
+
+
+def _random_mask() -> bytes:
+    return os.urandom(4)
 
 
 def _ask(stream: Stream, uri: WebSocketURI, headers: Mapping[str, str], deadline: float) -> bytes:

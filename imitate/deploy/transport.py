@@ -151,14 +151,18 @@ class Channel:
     Args:
         stream: connected, the handshake done.
         max_bytes: of one message that is read.
-        mask: the key of frames that are sent, by a client; None for a server, whose frames are not masked.
+        new_mask: gives the key of each frame that a client sends; None for a server, whose frames are not masked.
         data: received behind the handshake.
     """
 
     def __init__(
-        self, stream: Stream, max_bytes: int, mask: bytes | None = None, data: bytes = b""
+        self,
+        stream: Stream,
+        max_bytes: int,
+        new_mask: Callable[[], bytes] | None = None,
+        data: bytes = b"",
     ) -> None:
-        self._stream, self._max_bytes, self._mask = stream, max_bytes, mask
+        self._stream, self._max_bytes, self._new_mask = stream, max_bytes, new_mask
         self._buffer = bytearray(max(_FIRST_BUFFER, len(data)))
         self._buffer[: len(data)] = data
         self._start, self._end = 0, len(data)
@@ -232,9 +236,10 @@ class Channel:
     # ---- frames ----------------------------------------------------------------------------------
 
     def _write(self, opcode: int, body: Buffer, timeout_s: float) -> None:
-        if self._mask is not None and self._mask != NO_MASK:
-            body = masked(body, self._mask)
-        head = header_of(opcode, len(body), self._mask)
+        mask = None if self._new_mask is None else self._new_mask()
+        if mask is not None and mask != NO_MASK:
+            body = masked(body, mask)
+        head = header_of(opcode, len(body), mask)
         try:
             self._stream.write([head, body], time.monotonic() + timeout_s)
         except OSError as error:
@@ -262,7 +267,7 @@ class Channel:
 
     def _check(self, header: Header) -> None:
         """Refuse a frame before its data are read."""
-        if (header.mask is None) is (self._mask is None):
+        if (header.mask is None) is (self._new_mask is None):
             raise FrameError("a frame of a client without a mask, or of a server with one")
         if header.length + sum(map(len, self._parts)) > self._max_bytes:
             self.close(1009, "the message is too large")

@@ -9,6 +9,7 @@ import pytest
 
 from imitate.deploy.frames import NO_MASK, header_of, masked
 from imitate.deploy.transport import Channel, ClosedError, Stream
+from imitate.deploy.wire import encode
 
 MASK = bytes.fromhex("37fa213d")
 LIMIT = 2**22
@@ -25,7 +26,7 @@ def sockets():
 
 
 def client_of(sock, mask=MASK):
-    return Channel(Stream(sock), LIMIT, mask)
+    return Channel(Stream(sock), LIMIT, lambda: mask)
 
 
 def server_of(sock):
@@ -133,6 +134,29 @@ def test_a_farewell_tells_its_reason(sockets):
         client.send(b"x", 5)
     client.abort()
     thread.join()
+
+
+@pytest.mark.parametrize(("local", "keys"), [(True, {NO_MASK}), (False, None)])
+def test_each_frame_has_a_new_key_except_on_this_machine(local, keys, monkeypatch):
+    from imitate.deploy import handshake, transport
+    from imitate.deploy.server import PolicyServer
+    from tests.deploy.counting_policy import Counter
+
+    if not local:
+        monkeypatch.setattr(handshake, "_LOCAL", frozenset())
+    used = []
+    head = header_of
+    monkeypatch.setattr(
+        transport, "header_of", lambda kind, size, mask: used.append(mask) or head(kind, size, mask)
+    )
+    with PolicyServer(Counter(), port=0) as server:
+        channel = handshake.connected(server.url, 5.0, LIMIT, {})
+        for _ in range(3):
+            channel.send(encode({"imitate": {"kind": "ping", "id": 1}}), 5.0)
+            channel.recv(5.0)
+        channel.abort()
+    ours = [mask for mask in used if mask is not None]
+    assert set(ours) == keys if local else len(set(ours)) == 3
 
 
 @pytest.mark.alone
