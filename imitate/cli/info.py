@@ -1,4 +1,4 @@
-"""``imitate info``: what a dataset, a checkpoint or a run folder holds."""
+"""``imitate info``: what a dataset, a checkpoint, a bundle or a run folder holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from imitate.data.file.journal import unfinished_words
+from imitate.deploy.bundle.archive import is_bundle
 from imitate.errors import UserError, printable
 from imitate.recognition import diagnosis, recognise
 
@@ -21,7 +22,7 @@ def command(
     path: Annotated[
         Path,
         typer.Argument(
-            help="Demonstration file, dataset folder, checkpoint, run folder or folder of runs (its newest)."
+            help="Demonstration file, dataset folder, checkpoint, bundle, run folder or folder of runs (its newest)."
         ),
     ],
     json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
@@ -57,6 +58,8 @@ def _kind(path: Path) -> str:
             signature = file.read(len(_HDF5_SIGNATURE))
         if signature == _HDF5_SIGNATURE or path.suffix in (".hdf5", ".h5"):
             return "dataset"
+        if is_bundle(path):
+            return "bundle"
         if found is None and (
             signature.startswith(_ZIP_SIGNATURE) or path.suffix in (".pth", ".pt", ".ckpt")
         ):

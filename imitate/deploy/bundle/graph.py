@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from imitate.errors import BundleError, MissingPackageError
@@ -59,6 +58,7 @@ class Graph:
             raise BundleError(f"onnxruntime cannot load policy.onnx: {_line(error)}") from error
         self.inputs = tuple(entry.name for entry in self._session.get_inputs())
         self.outputs = tuple(entry.name for entry in self._session.get_outputs())
+        self._names = list(self.outputs)
 
     def run(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return all outputs; of ``feed`` the inputs that the model has are taken.
@@ -67,10 +67,10 @@ class Graph:
             BundleError: an input is missing or has another shape or type.
         """
         try:
-            values = self._session.run(None, {name: feed[name] for name in self.inputs})
+            values = self._session.run(self._names, {name: feed[name] for name in self.inputs})
         except Exception as error:
             raise BundleError(f"policy.onnx cannot be run: {_line(error)}") from error
-        return dict(zip(self.outputs, map(np.asarray, values), strict=True))
+        return dict(zip(self.outputs, values, strict=True))
 
 
 def _line(error: Exception) -> str:

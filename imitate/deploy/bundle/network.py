@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from imitate.deploy.bundle.graph import Graph
 from imitate.deploy.bundle.noise import NoiseSource
 from imitate.deploy.bundle.observations import Arrays, Observations
 from imitate.deploy.bundle.playback import Actions
-from imitate.deploy.bundle.spec import BundleSpec, Noise
+from imitate.deploy.bundle.spec import BundleSpec
 from imitate.deploy.schema import Observed
 from imitate.errors import BundleError, UserError
 
@@ -127,7 +128,7 @@ class Network:
                     {str(key): bundle.array(value) for key, value in check[group].items()}
                     for group in ("obs", "goal")
                 )
-                kinds = Noise.__dataclass_fields__
+                kinds = [kind for kind, count in asdict(self.spec.noise).items() if count]
                 noise = {f"noise/{kind}": bundle.array(check[kind]) for kind in kinds}
                 expected = bundle.array(check["actions"])
             except (KeyError, TypeError, AttributeError) as error:

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from imitate.deploy.bundle.spec import Noise
 
+_TINY = np.finfo(np.float32).tiny
+
 
 class NoiseSource:
     """Random numbers of predictions.
@@ -20,11 +22,12 @@ class NoiseSource:
         self._counts, self._generator = noise, np.random.default_rng(seed)
 
     def draw(self) -> dict[str, NDArray[np.float32]]:
-        """Return the numbers of the next prediction."""
-        draw, counts = self._generator, self._counts
-        waits = draw.standard_exponential(counts.exponential, dtype=np.float32)
-        return {
-            "noise/normal": draw.standard_normal(counts.normal, dtype=np.float32),
+        """Return the numbers of the next prediction, of those kinds that it uses."""
+        draw, counts, numbers = self._generator, self._counts, {}
+        if counts.normal:
+            numbers["noise/normal"] = draw.standard_normal(counts.normal, dtype=np.float32)
+        if counts.exponential:
+            waits = draw.standard_exponential(counts.exponential, dtype=np.float32)
             # A time of 0 would divide by zero.
-            "noise/exponential": np.maximum(waits, np.finfo(np.float32).tiny),
-        }
+            numbers["noise/exponential"] = np.maximum(waits, _TINY)
+        return numbers

@@ -47,14 +47,19 @@ class Observations:
             UserError: a key is missing or mis-shaped, or an image has values beyond its range.
             NotFiniteError: a value is NaN or infinite.
         """
-        refuse_missing(raw, self.observed)
-        arrays = {key: np.asarray(raw[key]) for key in self.observed}
-        arrays = newest_frames(arrays, self._shapes, self._stacks, told=self._told)
-        for key, value in arrays.items():
-            refuse_not_finite(key, value[None])
+        try:
+            arrays = {key: np.asarray(raw[key]) for key in self._shapes}
+        except KeyError:
+            refuse_missing(raw, self._shapes)
+            raise
+        for key, shape in self._shapes.items():
+            if arrays[key].shape != shape:
+                arrays = newest_frames(arrays, self._shapes, self._stacks, told=self._told)
+                break
         return {key: self._prepared(key, value) for key, value in arrays.items()}
 
     def _prepared(self, key: str, value: NDArray[Any]) -> NDArray[np.float32]:
+        refuse_not_finite(key, value[None])
         spec = self.observed[key]
         if value.shape != spec.shape:
             raise UserError(

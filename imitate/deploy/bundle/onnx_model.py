@@ -6,8 +6,11 @@ import contextlib
 import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import onnx
 import torch
+from onnx import numpy_helper
 from torch import Tensor, nn
 
 from imitate.errors import BundleError
@@ -48,7 +51,26 @@ def exported(
             )
     except (RuntimeError, ValueError, TypeError, torch.onnx.errors.OnnxExporterError) as error:
         raise BundleError(f"ONNX has nothing for it: {_line(error)}") from error
-    return file.getvalue()
+    return without_copies(file.getvalue())
+
+
+def without_copies(model: bytes) -> bytes:
+    """Keep one of the weights that are alike, such as those of a network that is evaluated several times."""
+    content = onnx.load_from_string(model)
+    first: dict[tuple[Any, ...], str] = {}
+    renamed: dict[str, str] = {}
+    kept = []
+    for weight in content.graph.initializer:
+        identity = (weight.data_type, *weight.dims, numpy_helper.to_array(weight).tobytes())
+        renamed[weight.name] = first.setdefault(identity, weight.name)
+        if renamed[weight.name] == weight.name:
+            kept.append(weight)
+    del content.graph.initializer[:]
+    content.graph.initializer.extend(kept)
+    for node in content.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+    data: bytes = content.SerializeToString()
+    return data
 
 
 @contextlib.contextmanager

@@ -12,9 +12,8 @@ Needs numpy and onnxruntime; no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,8 +27,7 @@ from imitate.errors import BundleError, MissingPackageError, UserError
 from imitate.policy.finite import refuse_action
 
 
-@dataclass(frozen=True)
-class BundleState:
+class BundleState(NamedTuple):
     """Memory of an episode; never changed in place.
 
     Attributes:
@@ -188,9 +186,9 @@ class BundlePolicy:
             )
         if not history:
             raise UserError("an empty history: expected at least one observation")
-        state = replace(self.begin(None), told=self.state.told)
+        state = self.begin()._replace(told=self.state.told)
         for ob in history[-self.history :]:
-            state = replace(state, frames=self._network.observe(state.frames, ob, state.told))
+            state = state._replace(frames=self._network.observe(state.frames, ob, state.told))
         chunk, _ = self._network.predict(state.frames, {}, state.memory, self._noise.draw())
         return self._checked(chunk)
 
@@ -219,7 +217,7 @@ class BundlePolicy:
             for name, value in state.memory.items()
         }
         plan = None if execution is None else execution.start(self.schema.action_dim)
-        return replace(state, memory=memory, plan=plan)
+        return state._replace(memory=memory, plan=plan)
 
     def step(
         self,
@@ -238,11 +236,10 @@ class BundlePolicy:
         if needed or memory:  # a recurrent state follows every observation
             noise = self._noise.draw() if needed else network.any_noise
             chunk, memory = network.predict(frames, target, memory, noise)
-        seen = replace(state, frames=frames, memory=memory)
         if execution is None or plan is None:
-            return self._checked(chunk), seen
+            return self._checked(chunk), BundleState(state.told, frames, memory, plan)
         ahead, plan = execution.step(plan, lambda: chunk)
-        return self._checked(ahead), replace(seen, plan=plan)
+        return self._checked(ahead), BundleState(state.told, frames, memory, plan)
 
     def _checked(self, actions: Actions) -> Actions:
         """Actions (K, A) within the limits; of a chunk the first has to be finite, and then all are."""
