@@ -9,7 +9,9 @@ import pytest
 
 from imitate.deploy.gamepad import AXES, BUTTONS, Gamepad, SDLGamepad, reading_of, sdl_library
 from imitate.deploy.limits import ActionLimits
+from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.robot import RobotError, make_teleoperator
+from imitate.deploy.simulated import ExpertTeleoperator, SimulatedRobot
 from imitate.errors import UserError
 from tests.deploy.fake_robot import FakeRobot
 
@@ -191,3 +193,55 @@ def test_a_reading_has_every_axis_and_triggers_as_buttons():
     assert reading.axes["forward"] == 1.0
     assert reading.buttons == {"a", "righttrigger"}
     assert set(BUTTONS) <= {*KEYS, "lefttrigger", "righttrigger"}
+
+
+class Hands(Gamepad):
+    """Hands on the pad that do what a scripted expert of robosuite wants."""
+
+    def __init__(self, pad, expert):
+        super().__init__(scale=1.0, dead_band=0.0, grace_s=0.0, keys=False)
+        self.pad, self.expert, self.errors = pad, expert, []
+
+    def guide(self, observation):
+        wanted = self.expert.guide(observation)
+        if wanted.action is None or wanted.events:
+            self.pad.press(
+                *(["y"] if "success" in wanted.events else ["a"] if wanted.events else [])
+            )
+            return super().guide(observation)
+        forward, left, up, _, _, turn, grip = wanted.action
+        for stick, value in (
+            ("lefty", -forward),
+            ("leftx", -left),
+            ("righty", -up),
+            ("rightx", -turn),
+        ):
+            self.pad.move(stick, round(32767 * value))
+        self.pad.move("righttrigger", 32767 if grip > 0 else -32768)
+        self.pad.move("lefttrigger", 32767 if grip <= 0 else -32768)
+        self.pad.press("rightshoulder")
+        guidance = super().guide(observation)
+        if guidance.action is not None:
+            self.errors.append(np.abs(guidance.action - wanted.action)[[0, 1, 2, 5]].max())
+        return guidance
+
+
+@pytest.mark.robosuite
+def test_an_expert_at_the_sticks_lifts_robosuites_cube(pad):
+    robot = SimulatedRobot({"env_name": "Lift", "type": 1, "env_kwargs": {}}, seed=5, in_step=True)
+    robot.connect()
+    expert = ExpertTeleoperator("Lift", seed=0)
+    expert.connect(robot)
+    hand = Hands(pad, expert)
+    hand.connect(robot)
+    Gamepad.guide(hand, None)  # seen at rest
+    try:
+        safety = Safety(late=0, watchdog_s=30.0)
+        loop = ControlLoop(robot, None, 1000.0, any_rate=True, teleoperator=hand, safety=safety)
+        report = loop.run(200)
+    finally:
+        hand.close()
+        robot.close()
+    assert report.ended_by == "success"
+    assert len(hand.errors) > 20
+    assert max(hand.errors) < 1e-4
