@@ -28,6 +28,7 @@ from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
 from imitate.errors import UserError
 
 if TYPE_CHECKING:
+    from imitate.cli.interrupts import Interrupts
     from imitate.deploy.comparison.judges import Judge
     from imitate.deploy.comparison.trial_file import TrialFile
     from imitate.deploy.robot import Robot
@@ -169,7 +170,7 @@ def command(
             limits=limits,
             any_limits=any_limits,
         )
-        stack.enter_context(released(body))
+        interrupts = stack.enter_context(released(body))
         settings |= {"rate_hz": rate, "limits": _limits(limits), "judge": _judge(judge, body)}
         named = {
             letter: {"name": name, "sha256": _identity(name, found[letter])}
@@ -177,7 +178,7 @@ def command(
         }
         file = stack.enter_context(TrialFile(out, named, settings))
         actors = {letter: source.acting(found[letter], rate, stack) for letter in found}
-        _compare(file, body, actors, max_pairs, json_, stack)
+        _compare(file, body, actors, max_pairs, json_, interrupts, stack)
 
 
 def _compare(
@@ -186,6 +187,7 @@ def _compare(
     actors: Mapping[str, Any],
     max_pairs: int,
     json_: bool,
+    interrupts: Interrupts,
     stack: contextlib.ExitStack,
 ) -> None:
     from imitate.cli.robots import safety_of
@@ -205,9 +207,15 @@ def _compare(
             teleoperator=judge.keys,
             any_rate=settings["any_rate"],
             slow=settings["slow"],
+            on_step=interrupts.checked(None),
         )
         for letter, actor in actors.items()
     }
+
+    def say(line: str) -> None:
+        typer.echo(line, err=json_)
+        interrupts.check()
+
     comparison = Comparison(
         file,
         loops,
@@ -215,7 +223,7 @@ def _compare(
         steps=settings["steps"],
         max_pairs=max_pairs,
         lang=settings["lang"],
-        say=lambda line: typer.echo(line, err=json_),
+        say=say,
     )
     try:
         finished = comparison.run()

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -164,6 +165,17 @@ def test_quit_in_a_trial_loses_that_trial_only(policies, tmp_path):
     session.trial("q")
     assert session.end() == 0
     assert "resumes the comparison" in session.text
+    assert len(records(tmp_path / "comparison.jsonl")) == 2
+
+
+def test_a_signal_in_a_trial_ends_it_and_the_trials_before_are_kept(policies, tmp_path):
+    session = Session(policies, tmp_path)
+    session.trial("f")
+    session.trial()
+    time.sleep(0.2)
+    session.process.send_signal(signal.SIGTERM)
+    assert session.end() == 143
+    assert "Traceback" not in session.text
     assert len(records(tmp_path / "comparison.jsonl")) == 2
 
 

@@ -31,8 +31,7 @@ class Comparison:
 
     Args:
         file: what was judged so far, and where each trial is written.
-        loops: control loops of A and B, on the same connected robot. Their teleoperator is the judge's ``keys``; their
-            ``on_step`` is taken.
+        loops: control loops of A and B, on the same connected robot. Their teleoperator is the judge's ``keys``.
         judge: of the trials.
         steps: longest trial, in control steps.
         max_pairs: after so many the comparison ends undecided.
@@ -57,7 +56,7 @@ class Comparison:
         self._pictures = file.path.with_name(f"{file.path.stem}_starts")
         self._sent = 0
         for loop in self._loops.values():
-            loop.on_step = self._count
+            loop.on_step = self._counting(loop.on_step)
 
     @property
     def finished(self) -> bool:
@@ -138,8 +137,15 @@ class Comparison:
         """The pictures of the scene now, while the robot rests."""
         return images_of(Observer(self._robot, max_age_s=math.inf, frozen=0).first())
 
-    def _count(self, step: Step) -> None:
-        self._sent += step.action is not None
+    def _counting(self, on_step: Callable[[Step], None] | None) -> Callable[[Step], None]:
+        """A function for a control loop that counts the actions sent, and then calls ``on_step``."""
+
+        def count(step: Step) -> None:
+            self._sent += step.action is not None
+            if on_step is not None:
+                on_step(step)
+
+        return count
 
 
 def _words(verdict: Verdict, stopped: str) -> str:
