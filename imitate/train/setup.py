@@ -245,14 +245,14 @@ def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
             datasets.append({**chosen, **file.fingerprint()})
     return {
         "datasets": datasets,
-        "observations": _observed(train_set),
+        "observations": observation_statistics(train_set),
         "reward": train_set.numbers.reward.to_dict(),
         "git_commit": _git_commit(),
         "packages": package_versions(),
     }
 
 
-def _observed(train_set: Any) -> dict[str, dict[str, list[float]]]:
+def observation_statistics(train_set: Any) -> dict[str, dict[str, list[float]]]:
     """Return mean, std, min and max of each vector, and of each colour channel: ``imitate check-deploy`` compares."""
     chosen = [
         key

@@ -58,7 +58,7 @@ class Session:
         os.set_blocking(self.process.stdout.fileno(), False)
         self.text, self._at = "", 0
 
-    def until(self, words, seconds=60):
+    def until(self, words, seconds=120):
         """Wait until some words have been printed since the last call."""
         deadline = time.monotonic() + seconds
         while words not in self.text[self._at :]:
@@ -82,7 +82,7 @@ class Session:
             self.press(key)
 
     def end(self):
-        code = self.process.wait(60)
+        code = self.process.wait(120)
         self.text += (self.process.stdout.read() or b"").decode()
         os.close(self.keys)
         return code

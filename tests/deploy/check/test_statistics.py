@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from imitate.data import SequenceDataset
 from imitate.deploy.check.statistics import measured, per_channel, training_of
+from imitate.train.setup import observation_statistics
 from tests.deploy.check.test_deploy_check import KINDS, written
 
 JOINTS = {"joints": {"mean": [0.0] * 3, "std": [1.0] * 3, "min": [-1.0] * 3, "max": [1.0] * 3}}
@@ -52,3 +54,13 @@ def test_statistics_that_are_none_are_left_out(saved, file):
 
 def test_of_a_server_nothing_is_known():
     assert training_of(None, None, KINDS).origin == ""
+
+
+def test_a_training_records_what_is_measured_of_its_file(file):
+    dataset = SequenceDataset(file, obs_keys=("joints", "camera"))
+    saved = {"provenance": {"observations": observation_statistics(dataset)}}
+    recorded, seen = training_of(saved, None, KINDS).ranges, measured(file, KINDS)
+    for key in KINDS:
+        for name in ("mean", "std", "low", "high"):
+            ours, theirs = getattr(recorded[key], name), getattr(seen[key], name)
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
