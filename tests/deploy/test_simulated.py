@@ -205,3 +205,18 @@ def test_devices_by_name():
         make_teleoperator("mouse")
     with pytest.raises(UserError, match="wanted a subclass of imitate.deploy.Teleoperator"):
         make_teleoperator("tests.deploy.fake_robot:FakeRobot")
+
+
+def test_the_same_number_is_the_same_beginning():
+    robot = SimulatedRobot(PENDULUM, seed=7, in_step=True)
+    robot.connect()
+    try:
+        starts = [robot.reset_to(start).values["flat"] for start in (3, 4, 3)]
+        np.testing.assert_array_equal(starts[0], starts[2])
+        assert not np.array_equal(starts[0], starts[1])
+        other = SimulatedRobot(PENDULUM, seed=10, in_step=True)
+        other.connect()  # begins with its first seed, 10, which is the third after 7
+        np.testing.assert_array_equal(other.observe().values["flat"], starts[0])
+        other.close()
+    finally:
+        robot.close()
