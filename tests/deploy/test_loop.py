@@ -139,6 +139,19 @@ def test_old_observations_stop_a_person_too_but_a_pause_before_does_not_count():
     assert 38 <= robot.last_calls().count("hold") <= 45  # 29 of a pause, then 0.1 s
 
 
+def test_a_pause_between_old_observations_starts_the_time_anew():
+    robot = FakeRobot()
+
+    def age():
+        robot.age_s = 0.05 if len(robot.times("observe")) % 10 < 3 else 0.0
+
+    robot.faults["observe"] = age
+    safety = Safety(late=0, hold_s=0.2)
+    made = ControlLoop(robot, None, RATE, teleoperator=Scripted({}), safety=safety)
+    report = made.run(40)  # 0.4 s, of which never more than 0.03 s in a row without an observation
+    assert report.held["the observation is old"] >= 9
+
+
 def test_a_person_does_not_act_on_numbers_that_are_not_finite():
     robot = FakeRobot()
     robot.nan = True
