@@ -59,7 +59,7 @@ def table(subject: str, rows: Sequence[Row]) -> str:
     ]
     if all(row.peer is None for row in rows):
         cells = [line[:5] + line[6:] for line in cells]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = [
         "| "
         + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import faults, wire
+from benchmarks.row import table
 from benchmarks.wire_robot import StandingRobot
 
 
@@ -29,6 +30,9 @@ def test_rounds_alternate_and_the_first_is_not_counted(monkeypatch):
     assert order == ["ours", "openpi", "openpi", "ours", "ours", "openpi"]
     assert [row.value for row in rows] == [1.0, 2.0, 0.5]
     assert rows[2].met
+    header, _, first, *_ = table("wire", rows).splitlines()
+    assert "robomimic" not in header
+    assert len(header) == len(first)
     assert "n = 2 x 2" in rows[0].note
 
 

@@ -6,6 +6,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import trustme
 
 from imitate.deploy.client import RemoteError, RemotePolicy
 from imitate.deploy.server import PolicyServer
+from imitate.deploy.wire import decode, encode
 from imitate.errors import UserError
 from tests.cli.test_robot_verbs import checkpoint, imitate  # noqa: F401 (a fixture)
 from tests.deploy.counting_policy import Counter, observation
@@ -37,10 +39,15 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture
-def server(files):
+def served():
+    return Counter()
+
+
+@pytest.fixture
+def server(files, served):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files["cert"], files["key"])
-    with PolicyServer(Counter(), port=0, tls=context, token=TOKEN) as server:
+    with PolicyServer(served, port=0, tls=context, token=TOKEN) as server:
         yield server
 
 
@@ -57,8 +64,6 @@ def test_a_client_that_knows_the_authority_is_answered(server, files):
 
 
 def test_messages_larger_than_a_record_and_than_all_buffers(server, files):
-    from imitate.deploy.wire import decode, encode
-
     with RemotePolicy(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
         channel = policy._connection
         noise = np.random.default_rng(0).bytes(9_000_000)
@@ -66,6 +71,20 @@ def test_messages_larger_than_a_record_and_than_all_buffers(server, files):
         for _ in range(2):
             channel.send(encode(message), 10)
             assert decode(channel.recv(10))["chunk"][0, 0] == 7.0
+
+
+def test_of_waiting_observations_the_newest_is_answered(server, served, files):
+    """Each message is a record of its own, which one read of the socket does not show."""
+    with RemotePolicy(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
+        channel = policy._connection
+        served.seconds = 0.3
+        for number in range(1, 5):
+            header = {"kind": "observe", "id": number}
+            channel.send(encode({"imitate": header, "obs": observation(number)}), 5)
+            if number == 1:
+                time.sleep(0.1)  # its prediction has begun
+        kinds = [decode(channel.recv(5))["imitate"]["kind"] for _ in range(4)]
+    assert kinds == ["action", "dropped", "dropped", "action"]
 
 
 @pytest.mark.parametrize("authority", [None, "other"])
