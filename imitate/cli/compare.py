@@ -73,7 +73,8 @@ def command(
     judge: Annotated[
         JudgeName,
         typer.Option(
-            "--judge", help="auto: the robot where it can tell success, else a person by keys."
+            "--judge",
+            help="auto: the robot where it can tell success and put up the scene, else a person by keys.",
         ),
     ] = JudgeName.auto,
     max_pairs: Annotated[
@@ -259,7 +260,10 @@ def _show(file: TrialFile, reveal: bool, json_: bool) -> None:
 def _judge(name: JudgeName, body: Robot) -> str:
     if name is not JudgeName.auto:
         return str(name.value)
-    return "person" if body.success() is None else "robot"
+    from imitate.deploy.robot import Robot
+
+    puts_up = type(body).reset is not Robot.reset or type(body).reset_to is not Robot.reset_to
+    return "robot" if puts_up and body.success() is not None else "person"
 
 
 def _made_judge(name: str, body: Robot) -> Judge:

@@ -50,7 +50,7 @@ class Session:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "imitate", "compare", *map(str, policies), *COIN),
-                *("--robot-arg", "tells=false", "--steps", "100", *words),
+                *("--robot-arg", "tells=false", "--robot-arg", "puts_up=false", "--steps", "100", *words),
             ],
             cwd=cwd, env=ENV, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -97,6 +97,7 @@ def test_a_person_judges_by_keys_is_killed_and_resumes(compare, policies, tmp_pa
     first = Session(policies, tmp_path)
     first.trial("7", "s")
     first.until("pair 1 of at most 50, first policy: success, progress 7 of 9")
+    first.until("put the scene as it was")
     first.until("first start: ")
     first.until("both starts: ")
     first.press("o")
@@ -214,6 +215,7 @@ def test_in_a_simulator_both_begin_with_the_same_seed(compare, policies, tmp_pat
             ("A", "B", *COIN, "--robot-arg", "tells=false", "--judge", "robot"),
             "cannot tell success",
         ),
+        (("A", "B", *COIN, "--robot-arg", "puts_up=false"), "take --judge person"),
         (("--report", "--out", "none.jsonl"), "there is no such comparison"),
         (("A", "none.pth", *COIN), "none.pth: no such checkpoint"),
         (("A", "B", *COIN, "--rate-hz", "10"), "the rate is 10 Hz"),

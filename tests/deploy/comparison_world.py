@@ -22,9 +22,9 @@ class Coin(Robot):
 
     observation_shapes = {"flat": (3,), "camera": (4, 6, 3)}
 
-    def __init__(self, tells=True, delay_s=0.0):
+    def __init__(self, tells=True, puts_up=True):
         self.limits = ActionLimits(low=[-1.0], high=[1.0])
-        self.tells, self.delay_s = tells, delay_s
+        self.tells, self.puts_up = tells, puts_up
         self.starts, self.sent = [], []
         self._tick = 0
 
@@ -32,6 +32,7 @@ class Coin(Robot):
         self.starts.append(start)
         self.sent = []
         self._difficulty = np.random.default_rng(start).uniform(-1, 1)
+        return self.observe() if self.puts_up else None
 
     def observe(self):
         self._tick += 1

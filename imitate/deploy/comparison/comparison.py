@@ -87,13 +87,13 @@ class Comparison:
         if position == 1:
             folder = self._file.path.parent
             before = {key: folder / file for key, file in self._file.trials[-1].pictures.items()}
-        self._robot.reset_to(pair)
+        is_set = self._robot.reset_to(pair) is not None
 
         def overlay() -> list[Path]:
             now = self._images() if before else {}
             return save_overlays(before, now, self._pictures, f"{name}_overlay")
 
-        if not self._judge.ready(Start(place, list(before.values()), overlay)):
+        if not self._judge.ready(Start(place, is_set, list(before.values()), overlay)):
             return False
         saved = save_images(self._images(), self._pictures, name)
         report, stopped = self._act(self._file.policy(pair, position))

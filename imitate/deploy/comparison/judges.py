@@ -23,12 +23,14 @@ class Start:
 
     Attributes:
         words: such as "pair 3 of at most 30, first policy".
+        is_set: True where the robot has put up the scene; a person does it otherwise.
         before: pictures of the start of the pair's first trial, where this is the second.
         overlay: saves pictures of the first start and the scene as it is now, and gives their paths; empty where the
             robot has no camera.
     """
 
     words: str
+    is_set: bool
     before: Sequence[Path]
     overlay: Callable[[], Sequence[Path]]
 
@@ -79,7 +81,7 @@ class Judge(Protocol):
 
 
 class RobotJudge:
-    """The verdict of a robot that knows success, without a person.
+    """The verdict of a robot that knows success and puts up the scene by itself, without a person.
 
     Args:
         robot: connected.
@@ -98,7 +100,12 @@ class RobotJudge:
         self._robot = robot
 
     def ready(self, start: Start) -> bool:
-        """See :class:`Judge`."""
+        """See :class:`Judge`. Raises UserError where a person has to put up the scene, perhaps with a hand in it."""
+        if not start.is_set:
+            raise UserError(
+                "the robot does not put up the scene by itself (its reset gives no observation), so nothing may move "
+                "without a person: take --judge person"
+            )
         return True
 
     def judge(self, ended_by: str, stopped: str) -> Verdict | None:
@@ -131,7 +138,10 @@ class PersonJudge:
     def ready(self, start: Start) -> bool:
         """See :class:`Judge`. The person may have the overlay drawn again until the scene is as it was."""
         show(f"{start.words}\n")
-        show("  put the scene as it was" if start.before else "  put the scene at its beginning")
+        if start.is_set:
+            show("  the robot has put up the scene")
+        else:
+            show(f"  put the scene {'as it was' if start.before else 'at its beginning'}")
         for path in start.before:
             show(f"\n  first start: {path}")
         self._show_overlay(start)

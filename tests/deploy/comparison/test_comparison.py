@@ -25,8 +25,10 @@ class Person:
 
     def __init__(self, *verdicts):
         self.verdicts, self.starts, self.told = list(verdicts), [], []
+        self.set_by_the_robot = []
 
     def ready(self, start):
+        self.set_by_the_robot.append(start.is_set)
         self.starts.append((start.words, list(start.before), list(start.overlay())))
         return True
 
@@ -177,3 +179,17 @@ def test_the_same_pair_goes_on_after_an_interruption(world, tmp_path):
 def test_a_robot_that_cannot_tell_is_no_judge():
     with pytest.raises(UserError, match="--judge person"):
         RobotJudge(Coin(tells=False))
+
+
+def test_nothing_moves_where_a_person_puts_up_the_scene_and_none_judges(world):
+    made, file, robot, _ = world(robot=Coin(puts_up=False))
+    with pytest.raises(UserError, match="--judge person"):
+        made.run()
+    assert robot.sent == []
+    assert file.trials == []
+    file.close()
+    file.path.unlink()
+    judge = Person(Verdict(True), Verdict(True))
+    made, *_ = world(judge, robot=Coin(puts_up=False))
+    made.run()
+    assert judge.set_by_the_robot == [False] * 3
