@@ -95,6 +95,8 @@ class Exchange(Teleoperator):
             )
             self._last, self._done = rest, (rest, False, False)
             self._decided, self._outcome, self._events = None, None, frozenset()
+        if self._device is not None:
+            self._device.start_episode()
         self.enter()
 
     def enter(self) -> None:

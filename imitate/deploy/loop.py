@@ -178,6 +178,8 @@ class ControlLoop:
     def _warm_up(self, observer: Observer, lang: str | None) -> None:
         """Call the policy once before the robot moves: the first call takes many times as long as the second."""
         observation = observer.first()
+        if self.teleoperator is not None:
+            self.teleoperator.start_episode()
         if self.policy is not None:
             try:
                 self.policy.start_episode(lang)

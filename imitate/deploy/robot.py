@@ -173,6 +173,9 @@ class Teleoperator(ABC):
     def connect(self, robot: Robot) -> None:  # noqa: B027 - a hook, empty by default
         """Open the device for a robot that is connected."""
 
+    def start_episode(self) -> None:  # noqa: B027 - a hook, empty by default
+        """Forget the last episode. Called at the beginning of each one."""
+
     @abstractmethod
     def guide(self, observation: Observation) -> Guidance:
         """The person's wish in this control step. Returns at once."""

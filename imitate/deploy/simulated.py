@@ -259,18 +259,26 @@ class ExpertTeleoperator(Teleoperator):
         seed: of the expert's habits, which are drawn anew for each episode.
         steps_after: control steps that it waits at the end before it presses ``success``.
         patience: control steps after which it presses ``failure``; None: the expert's own horizon.
+        watches: control steps at the beginning of an episode in which it lets the policy act alone.
     """
 
     def __init__(
-        self, task: str, seed: int = 0, steps_after: int = 5, patience: int | None = None
+        self,
+        task: str,
+        seed: int = 0,
+        steps_after: int = 5,
+        patience: int | None = None,
+        watches: int = 0,
     ) -> None:
         self._expert = find_expert(task)
         self._random = np.random.default_rng(seed)
-        self._after, self._patience = steps_after, patience or self._expert.horizon
+        self._after, self._watches = steps_after, watches
+        self._patience = patience or self._expert.horizon
         self._robot: Robot | None = None
-        self._begin()
+        self.start_episode()
 
-    def _begin(self) -> None:
+    def start_episode(self) -> None:
+        """Draw other habits, and begin to count anew."""
         self._now = self._expert(Style.sample(self._random))
         self._steps = self._solved_for = 0
 
@@ -279,11 +287,12 @@ class ExpertTeleoperator(Teleoperator):
         self._robot = robot
 
     def guide(self, observation: Observation) -> Guidance:
-        """The expert's action; ``success`` or ``failure`` where an episode ends."""
+        """The expert's action, None while it watches; ``success`` or ``failure`` where an episode ends."""
         if self._robot is None:
             raise UserError("the expert is not connected to a robot")
-        action = np.clip(self._now.act(dict(observation.values)), -1.0, 1.0)
         self._steps += 1
+        acts = self._steps > self._watches
+        action = np.clip(self._now.act(dict(observation.values)), -1.0, 1.0) if acts else None
         self._solved_for = self._solved_for + 1 if self._robot.success() else 0
         event = None
         if self._solved_for > self._after:
@@ -292,5 +301,5 @@ class ExpertTeleoperator(Teleoperator):
             event = "failure"
         if event is None:
             return Guidance(action)
-        self._begin()
+        self.start_episode()
         return Guidance(action, frozenset({event}))
