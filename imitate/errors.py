@@ -83,5 +83,9 @@ class TrainingError(Exception):
     """Training had to stop; the message says why, what is intact and how to resume."""
 
 
+class RobotStoppedError(TrainingError):
+    """The robot on which a training learns was stopped; what was learned before is whole."""
+
+
 class EvaluationError(Exception):
     """An evaluation gave no result."""

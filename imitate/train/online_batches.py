@@ -13,7 +13,7 @@ from torch import Tensor
 
 from imitate.algo.algo import Batch, Info
 from imitate.deploy.robot import RobotError
-from imitate.errors import ConfigError, TrainingError, UserError
+from imitate.errors import ConfigError, RobotStoppedError, UserError
 from imitate.online.metrics import Metrics
 from imitate.policy.checkpoint import save_checkpoint
 from imitate.run_folder import RunFolder
@@ -92,7 +92,7 @@ class OnlineBatches:
         try:
             collected = collector.collect(online.collect_steps, random=warmup)
         except RobotError as error:
-            raise TrainingError(
+            raise RobotStoppedError(
                 f"{error}; look at the robot, then: imitate train --resume {self._folder.path}"
             ) from error
         self.waited_s += time.perf_counter() - asked

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from imitate.algo.algo import Batch
-from imitate.errors import TrainingError
+from imitate.errors import RobotStoppedError, TrainingError
 from imitate.evaluation.env_trial import simulated
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
@@ -97,11 +97,16 @@ class Run:
             TrainingError: the loss went bad, or a checkpoint could not be written.
             DatasetError: the loss went bad because the data hold values that are not finite.
         """
-        for batch, epoch in self._batches():
-            info = self.algo.train_on_batch(batch, epoch)
-            self._source.learned(info)
-            self._means.add(info)
-            self._bad = self._guard.add(self.state.step, info, self._source.index)
+        try:
+            for batch, epoch in self._batches():
+                info = self.algo.train_on_batch(batch, epoch)
+                self._source.learned(info)
+                self._means.add(info)
+                self._bad = self._guard.add(self.state.step, info, self._source.index)
+        except RobotStoppedError:
+            if self.config.experiment.save.enabled:
+                self.checkpoints.write_last(self.state.step)
+            raise
         return self._status
 
     def _batches(self) -> Iterator[tuple[Batch, int]]:

@@ -26,7 +26,7 @@ from imitate.config.readiness import check_trainable
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
 from imitate.data.batches.store import DataSource
 from imitate.data.catalogue import download_advice
-from imitate.envs.make import is_real
+from imitate.envs.make import is_real, is_robot
 from imitate.errors import ConfigError
 from imitate.evaluation.environments import environments
 from imitate.models.preprocess import Preprocess
@@ -298,6 +298,12 @@ def without_real_robots(setup: Setup) -> tuple[Setup, list[str]]:
         return setup, []
     config = setup.config.with_overrides({"experiment.rollout.enabled": False})
     check_trainable(config)
+    if is_robot(setup.env_metas[0]):
+        name = setup.env_metas[0]["env_name"]
+        return replace(setup, config=config), [
+            f"rollouts are off: {name} is one robot, which episodes of an evaluation would share with this training; "
+            f"evaluate afterwards: imitate eval --agent RUN --env {name}"
+        ]
     kind = setup.env_metas[0].get("type")
     reason = "a real robot (env_args type 4)" if kind is not None else "no environment (env_args)"
     note = (
