@@ -192,13 +192,14 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
     from imitate.data import DatasetFile
     from imitate.envs import make_env
     from imitate.envs.make import is_robot
-    from imitate.evaluation.environments import laid_over, named_env_of, trust_named
+    from imitate.evaluation.environments import at_rate, laid_over, named_env_of, trust_named
 
     trust_named(config, env)
     own: dict[str, Any] = {}
+    rate = None
     if dataset is not None:
         with DatasetFile(dataset) as file:
-            own = file.env_meta
+            own, rate = file.env_meta, file.control_freq
     update = config.experiment.env_meta_update_dict.to_dict()
     if env is None and not update and dataset is not None:
         return own
@@ -206,7 +207,7 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
         raise ConfigError("--env: name the environment, or give demonstrations that name theirs")
     meta = laid_over(own, update) if env is None else named_env_of(config, env, own)
     if is_robot(meta):  # it is connected once, by the rounds
-        return meta
+        return at_rate(meta, rate)
     made = make_env(meta, obs_keys=config.all_obs_keys)
     try:
         return made.serialize()

@@ -335,14 +335,14 @@ class _Successes:
 
 def _environments(path: Path, env: str | None, lang: str | None) -> list[dict[str, Any]]:
     """Return a checkpoint's evaluation environments: its own, those called ``env``, or the first under that name."""
-    from imitate.evaluation.environments import named_env
-    from imitate.policy.checkpoint import load_checkpoint
+    from imitate.evaluation.environments import at_rate, named_env
+    from imitate.policy.checkpoint import control_freq_of, load_checkpoint
 
     ckpt = load_checkpoint(path)
     metas: list[dict[str, Any]] = ckpt.get("environments") or [ckpt["env_metadata"]]
     if env is not None:
         called = [meta for meta in metas if env in (meta.get("key"), meta.get("env_name"))]
-        other = named_env(env, ckpt["env_metadata"])
+        other = at_rate(named_env(env, ckpt["env_metadata"]), control_freq_of(ckpt))
         metas = called or [{**other, "key": other.get("env_name", env)}]
     if lang is None:
         return metas

@@ -40,6 +40,8 @@ def trust(*names: str) -> None:
 def trust_env(env: str | Mapping[str, Any] | None) -> None:
     """Trust the module of an environment that the user named: an id, or env_args; None: nothing was named."""
     name = env.get("env_name") if isinstance(env, Mapping) else env
+    if isinstance(name, str) and name.startswith(f"{SIMULATED}:"):
+        name = name.removeprefix(f"{SIMULATED}:")
     if isinstance(name, str) and _module_of(name):
         trust(name)
     if isinstance(env, Mapping):

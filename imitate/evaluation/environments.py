@@ -16,7 +16,7 @@ from imitate.config.section import merged
 from imitate.data import DatasetFile
 from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.envs.experts import EXPERTS
-from imitate.envs.make import REAL_ROBOT
+from imitate.envs.make import REAL_ROBOT, is_robot
 from imitate.envs.migration import ROBOSUITE, fitted
 from imitate.envs.trust import ROBOT, SIMULATED, check_trusted, trust_env
 from imitate.errors import ConfigError
@@ -84,6 +84,14 @@ def named_robot(text: str, own: Mapping[str, Any] | None = None) -> dict[str, An
     return {"env_name": text, "type": REAL_ROBOT, "env_kwargs": kwargs}
 
 
+def at_rate(env_meta: Mapping[str, Any], rate_hz: float | None) -> dict[str, Any]:
+    """Return env_args of a robot with the control rate of its data, where they say none; others as they are."""
+    kwargs = env_meta.get("env_kwargs") or {}
+    if not is_robot(env_meta) or rate_hz is None or kwargs.get("control_freq") is not None:
+        return dict(env_meta)
+    return {**env_meta, "env_kwargs": {**kwargs, "control_freq": rate_hz}}
+
+
 def laid_over(own: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
     """Apply changes to env_args; the arguments of one simulator are not passed to another."""
     if update.get("type", own.get("type")) != own.get("type"):
@@ -108,10 +116,11 @@ def with_env(config: Config, text: str) -> Config:
         text: as of :func:`named_env`.
     """
     own: Mapping[str, Any] = {}
+    rate = None
     if config.train.data:
         with DatasetFile(config.train.data[0].path) as file:
-            own = file.env_meta
-    named = named_env_of(config, text, own)
+            own, rate = file.env_meta, file.control_freq
+    named = at_rate(named_env_of(config, text, own), rate)
     changes: dict[str, Any] = {
         "experiment.env_meta_update_dict": named,
         "experiment.env": None,
