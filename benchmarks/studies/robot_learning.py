@@ -32,7 +32,7 @@ from imitate.train.trainer import train
 PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
 HERE = "benchmarks.studies.robot_learning"
 RATE_HZ, HORIZON, EPISODES = 20.0, 200, 50
-SAFETY = {"late": 0, "watchdog_s": 10.0}
+SAFETY = {"late": 0, "watchdog_s": 10.0, "hold_s": 5.0}
 """A simulated robot on a busy machine may be late; a real one has the defaults."""
 
 

@@ -42,7 +42,8 @@ def command(
         str | None,
         typer.Option(
             "--env",
-            help="A gymnasium name (module:Name-v0), a robosuite task or a JSON file of env_args, in place "
+            help="A gymnasium name (module:Name-v0), a robosuite task, a robot (robot:NAME, "
+            "robot:sim) or a JSON file of env_args, in place "
             "of the demonstrations' own.",
         ),
     ] = None,

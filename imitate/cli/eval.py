@@ -64,7 +64,7 @@ def command(
         typer.Option(
             "--env",
             help="One of the checkpoint's environments, or another: a gymnasium name (module:Name-v0), a robosuite "
-            "task, a JSON file of env_args. By default all that it was trained on.",
+            "task, a robot (robot:NAME, robot:sim), a JSON file of env_args. By default all that it was trained on.",
         ),
     ] = None,
     lang: Annotated[

@@ -229,7 +229,8 @@ def test_steps_keep_their_rate(opened):
     for _ in range(20):
         env.step(np.array([0.1, 0.1]))
     gaps = np.diff(robot.times("send"))
-    assert np.median(gaps) == pytest.approx(1 / RATE, rel=0.2)
+    assert gaps.mean() > 0.99 / RATE  # never faster, also after a late step
+    assert np.median(gaps) < 1.5 / RATE
     assert env.counts["steps"] == 20
 
 
