@@ -96,6 +96,7 @@ class LeRobotRobot(Robot):
         self._measured: tuple[float, dict[str, float]] | None = None
         self._still: dict[str, float] | None = None
         self._sent: dict[str, float] = {}
+        self._sent_at = -np.inf
 
     # ---- life ------------------------------------------------------------------------------------
 
@@ -165,14 +166,22 @@ class LeRobotRobot(Robot):
             self._tell(dict(zip(self.action_names, map(float, action), strict=True)))
 
     def hold(self) -> None:
-        """Send the pose in which the first step without an action found the robot: an arm does not sink further."""
+        """Send the pose in which the first step without an action found the robot: an arm does not sink further.
+
+        Where the robot cannot be measured after its last command, that command again: an older pose is behind it.
+        """
         with self._lock:
+            if self._still is None and self._outdated():
+                self._look_in_time()
+                if self._outdated() and self._sent:
+                    self._still = self._at_rest(self._sent)
             self._tell(self._standing())
 
     def stop(self) -> None:
-        """Send the pose in which the robot is, measured at most 0.2 s ago; or switch the torque off (``at_stop``).
+        """Send the pose in which the robot is, or switch its torque off (``at_stop``).
 
-        A call that hangs, in a camera for instance, is not waited for longer than 0.2 s.
+        It is measured after the last command, and at most 0.2 s ago. Where that fails, or a call hangs for 0.2 s, in a
+        camera for instance, it is the last one that was measured.
         """
         if not self._connected:
             return
@@ -182,7 +191,9 @@ class LeRobotRobot(Robot):
                 for bus in buses_of(self._device):
                     bus.disable_torque()
                 return
-            self._tell(self._standing(look=is_free))
+            if self._still is None and is_free and self._outdated():
+                self._look_in_time()
+            self._tell(self._standing())
         finally:
             if is_free:
                 self._lock.release()
@@ -205,14 +216,15 @@ class LeRobotRobot(Robot):
 
     def _look(self) -> tuple[float, dict[str, Any]]:
         """The time of an observation, and LeRobot's observation."""
-        stamp = min(time.monotonic(), self._oldest_image())
+        asked = time.monotonic()
+        stamp = min(asked, self._oldest_image())
         seen = self._device.get_observation()
         missing = [name for name in (*self._numbers, *self._arrays.values()) if name not in seen]
         if missing:
             raise RobotError(f"LeRobot's robot gave no '{missing[0]}', which its features name")
         measured = {name: float(seen[name]) for name in self._numbers}
         if all(map(isfinite, measured.values())):
-            self._measured = time.monotonic(), measured
+            self._measured = asked, measured
         return stamp, seen
 
     def _oldest_image(self) -> float:
@@ -225,13 +237,16 @@ class LeRobotRobot(Robot):
         ages = [time.perf_counter() - stamp for stamp in stamps if stamp is not None]
         return time.monotonic() - max(ages) if ages else np.inf
 
-    def _standing(self, look: bool = True) -> dict[str, float]:
+    def _standing(self) -> dict[str, float]:
         """The action that keeps the robot where it stood when it was last moved."""
         if self._still is None:
-            if look and time.monotonic() - self._last_seen()[0] > _PATIENCE_S:
-                self._look_in_time()
             self._still = self._at_rest(self._last_seen()[1])
         return self._still
+
+    def _outdated(self) -> bool:
+        """Return True if the robot was moved since it was measured, or a while has passed."""
+        measured_at = self._last_seen()[0]
+        return measured_at < self._sent_at or time.monotonic() - measured_at > _PATIENCE_S
 
     def _look_in_time(self) -> None:
         """Measure anew, unless it takes too long or fails: the last position is better than none."""
@@ -266,6 +281,7 @@ class LeRobotRobot(Robot):
     def _tell(self, action: dict[str, float]) -> None:
         if not all(map(isfinite, action.values())):
             raise RobotError(f"the action {action} is not finite; it was not sent")
+        self._sent_at = time.monotonic()
         self._device.send_action(dict(action))
         self._sent = action
 

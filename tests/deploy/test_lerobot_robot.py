@@ -151,6 +151,30 @@ def test_holding_does_not_sink():
     assert arm.sent[-1]["shoulder.pos"] == 8.0
 
 
+@pytest.mark.parametrize("how", ["hold", "stop"])
+def test_rest_is_measured_after_the_last_command(how):
+    robot, arm = connected(Follows())
+    robot.limits = BOX
+    robot.observe()
+    robot.send(np.array([30.0, 0.0, 5.0]))
+    getattr(robot, how)()  # not back to the 10 degrees where it was seen before
+    assert arm.sent[-1] == {"shoulder.pos": 30.0, "elbow.pos": 0.0, "gripper.pos": 5.0}
+
+
+def test_holding_without_a_new_reading_keeps_the_last_command():
+    given = {"arm.pos": 4.0, "x.vel": 0.3}
+    base = _with(Arm(), {"arm.pos": float, "x.vel": float}, given)
+    robot = LeRobotRobot(base)
+    robot.connect()
+    robot.limits = ActionLimits(low=[-9.0, -1.0], high=[9.0, 1.0])
+    robot.send(np.array([6.0, 0.8]))
+    del given["arm.pos"]  # readings fail from now on
+    robot.hold()
+    assert base.sent[-1] == {"arm.pos": 6.0, "x.vel": 0.0}
+    robot.stop()
+    assert base.sent[-1] == {"arm.pos": 6.0, "x.vel": 0.0}
+
+
 def test_speeds_are_zero_at_rest():
     arm = Arm()
     features = {"arm.pos": float, "x.vel": float, "theta.vel": float}
