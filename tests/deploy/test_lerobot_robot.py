@@ -240,6 +240,14 @@ def test_stop_measures_anew_where_the_last_reading_is_old():
     assert arm.sent[-1]["shoulder.pos"] == 30.0
 
 
+def test_stop_measures_anew_where_nothing_was_sent_for_a_while():
+    robot, arm = connected()
+    arm.positions["shoulder"] = 30.0  # by hand
+    time.sleep(0.25)
+    robot.stop()
+    assert arm.sent[-1]["shoulder.pos"] == 30.0
+
+
 @pytest.mark.parametrize("fault", ["hangs", "raises"])
 def test_stop_takes_the_last_reading_where_there_is_no_new_one(fault):
     robot, arm = connected()
