@@ -168,13 +168,11 @@ class LeRobotRobot(Robot):
     def hold(self) -> None:
         """Send the pose in which the first step without an action found the robot: an arm does not sink further.
 
-        Where the robot cannot be measured after its last command, that command again: an older pose is behind it.
+        Where it was not measured after its last command, that command again: an older pose is behind it.
         """
         with self._lock:
-            if self._still is None and self._outdated():
-                self._look_in_time()
-                if self._outdated() and self._sent:
-                    self._still = self._at_rest(self._sent)
+            if self._still is None and self._moved_since():
+                self._still = self._at_rest(self._sent)
             self._tell(self._standing())
 
     def stop(self) -> None:
@@ -191,7 +189,9 @@ class LeRobotRobot(Robot):
                 for bus in buses_of(self._device):
                     bus.disable_torque()
                 return
-            if self._still is None and is_free and self._outdated():
+            seen_s = time.monotonic() - self._last_seen()[0]
+            is_old = self._moved_since() or seen_s > _PATIENCE_S
+            if self._still is None and is_free and is_old:
                 self._look_in_time()
             self._tell(self._standing())
         finally:
@@ -243,10 +243,9 @@ class LeRobotRobot(Robot):
             self._still = self._at_rest(self._last_seen()[1])
         return self._still
 
-    def _outdated(self) -> bool:
-        """Return True if the robot was moved since it was measured, or a while has passed."""
-        measured_at = self._last_seen()[0]
-        return measured_at < self._sent_at or time.monotonic() - measured_at > _PATIENCE_S
+    def _moved_since(self) -> bool:
+        """Return True if a command was sent after the robot was measured."""
+        return self._last_seen()[0] < self._sent_at
 
     def _look_in_time(self) -> None:
         """Measure anew, unless it takes too long or fails: the last position is better than none."""
