@@ -79,6 +79,10 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"valid names: {', '.join(names)}" if names else "there are none"
 
 
+class WorkerError(UserError):
+    """Worker processes that cannot begin to work."""
+
+
 class TrainingError(Exception):
     """Training had to stop; the message says why, what is intact and how to resume."""
 

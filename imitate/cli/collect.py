@@ -119,6 +119,10 @@ def command(
         ),
     ] = 60.0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue an interrupted collection of the same options."),
+    ] = False,
     teleop: Annotated[
         str | None,
         typer.Option(
@@ -190,7 +194,9 @@ def command(
         def advance(report: CollectionReport) -> None:
             nonlocal recorded
             recorded = report.demos
-            bar.advance(words=f"{100 * report.success_rate:.1f} % of the attempts succeed")
+            bar.reach(
+                report.demos, words=f"{100 * report.success_rate:.1f} % of the attempts succeed"
+            )
 
         try:
             report = collect(
@@ -199,12 +205,15 @@ def command(
                 num=num,
                 workers=workers,
                 overwrite=overwrite,
+                resume=resume,
                 on_demo=advance,
                 step_timeout_s=step_timeout_s,
             )
         except KeyboardInterrupt:
             bar.close()
-            typer.echo(f"stopped after {recorded} of {num} demonstrations; {out} was not written")
+            typer.echo(
+                f"stopped after {recorded} of {num} demonstrations; the same command with --resume continues {out}"
+            )
             raise typer.Exit(INTERRUPTED) from None
     typer.echo(_as_json(report) if json_ else _as_text(report))
     if report.lost:
@@ -242,6 +251,8 @@ def _as_text(report: CollectionReport) -> str:
         f"  size             {report.size_mb:.1f} MB",
         f"  time             {report.seconds:.0f} s, {_per_minute(report):.0f} demonstrations/min",
     ]
+    if report.resumed:
+        lines.insert(1, f"  resumed          {report.resumed} of them were there before")
     lines += [f"  problem          {problem}" for problem in report.problems]
     lines += [f"  lost             {episode}: {reason}" for episode, reason in report.lost.items()]
     return "\n".join(lines)

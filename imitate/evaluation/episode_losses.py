@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from imitate.crew import Lost
+from imitate.crew.crew import TRIES
 from imitate.errors import EvaluationError
 from imitate.evaluation.episodes import Episode, EpisodePlan, failed_episode
-from imitate.processes import Lost
 
-TRIES = 2
 HOPELESS = 4
 """So many lost episodes without one that was played: nothing is wrong with a single episode."""
 

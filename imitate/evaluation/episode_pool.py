@@ -1,19 +1,19 @@
 """Worker processes that play episodes, one at a time each, pulled as they become free.
 
-Plain processes with a pipe each rather than an executor: when a simulator takes its process down, the parent knows
-which episode it was. Workers keep policy and environment from one evaluation to the next, ignore Ctrl-C (the parent
-decides) and end with the parent, even when that is killed.
+Workers keep policy and environment from one evaluation to the next. Of several evaluations all episodes lie in one
+queue, so that no worker waits for the last episodes of one before the next begins.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from multiprocessing.connection import Connection
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+from imitate.crew import CancelledError, Crew, Limits, Lost, Reports
+from imitate.crew.local import LocalBackend
 from imitate.errors import EnvError, EvaluationError, UserError
 from imitate.evaluation.env_trial import NO_ROLLOUTS, EnvTrial
 from imitate.evaluation.environments import label
@@ -23,16 +23,54 @@ from imitate.evaluation.episodes import (
     EpisodePlan,
     EpisodeRunner,
     Job,
-    describe_error,
     hopeless,
     in_order,
+    timed,
 )
 from imitate.evaluation.vector_episodes import VectorJob
-from imitate.processes import Lost, Pulse, Worker, heard
+
+EvaluationCancelledError = CancelledError
+"""The run ended before the evaluation did."""
 
 
-class EvaluationCancelledError(Exception):
-    """The run ended before the evaluation did."""
+@dataclass(frozen=True)
+class Planned:
+    """Episodes 0 .. episodes - 1 of a job, or only the first ``give_up_after`` if all of these fail.
+
+    Attributes:
+        on_episode: called with each episode as it ends.
+    """
+
+    job: Job
+    episodes: int
+    on_episode: Callable[[Episode], None] | None = None
+    give_up_after: int | None = None
+
+
+@dataclass(frozen=True)
+class Played:
+    """Outcome of a planned evaluation.
+
+    Attributes:
+        number: its place among the planned ones.
+        outcome: its episodes, or why there are none.
+        wall_s: seconds since its first episode began.
+    """
+
+    number: int
+    outcome: list[Episode] | UserError | EvaluationError
+    wall_s: float
+
+    def episodes(self) -> list[Episode]:
+        """Return the episodes.
+
+        Raises:
+            UserError: the checkpoint or the environment cannot be used, or they do not fit each other.
+            EvaluationError: no episode can be played.
+        """
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
 
 
 class EpisodePool:
@@ -43,9 +81,18 @@ class EpisodePool:
     """
 
     def __init__(self, workers: int) -> None:
-        self.limit = workers
-        self._workers: list[Worker] = []
-        self._cancelled = threading.Event()
+        self._crew: Crew[Any, Any] = Crew(
+            _Player, workers, backend=LocalBackend("imitate-episodes")
+        )
+
+    @property
+    def limit(self) -> int:
+        """Most processes that play at a time."""
+        return self._crew.limit
+
+    @limit.setter
+    def limit(self, workers: int) -> None:
+        self._crew.limit = workers
 
     def __enter__(self) -> EpisodePool:
         return self
@@ -55,15 +102,11 @@ class EpisodePool:
 
     def cancel(self) -> None:
         """Make `run` in another thread raise EvaluationCancelledError soon."""
-        self._cancelled.set()
+        self._crew.cancel()
 
     def close(self) -> None:
         """End every worker."""
-        for worker in self._workers:
-            worker.connection.close()
-        for worker in self._workers:
-            worker.stop(patience_s=15.0)
-        self._workers.clear()
+        self._crew.close()
 
     def run(
         self,
@@ -82,33 +125,37 @@ class EpisodePool:
             EvaluationError: no episode can be played.
             EvaluationCancelledError: `cancel` was called.
         """
-        waiting = deque(range(episodes))
-        losses = Losses(label(job.env_meta), job.plan)
-        results: dict[int, Episode] = {}
-        busy: dict[Worker, int] = {}
-        try:
-            while (waiting or busy) and not hopeless(results, give_up_after):
-                while waiting and len(busy) < self.limit:
-                    index = waiting.popleft()
-                    busy[self._idle_worker(busy, (job, index))] = index
-                for worker in self._ready(busy, job.plan):
-                    index = busy.pop(worker)
-                    answer = _checked(worker.answer(job.plan.step_timeout_s))
-                    if isinstance(answer, Lost):
-                        self._workers.remove(worker)
-                        losses.add(index, answer.reason, results, begun=worker.pulse.beats > 0)
-                    episode = losses.episode(index, answer)
-                    if episode is None:
-                        waiting.appendleft(index)
-                        continue
-                    results[index] = episode
-                    if on_episode is not None:
-                        on_episode(episode)
-        finally:
-            for worker in busy:  # given up, cancelled or failed: what they play is of no use
-                worker.stop()
-                self._workers.remove(worker)
-        return in_order(results, give_up_after)
+        (played,) = self.run_all([Planned(job, episodes, on_episode, give_up_after)])
+        return played.episodes()
+
+    def run_all(self, planned: Sequence[Planned]) -> Iterator[Played]:
+        """Play several evaluations, and yield each as it ends; see `run` for their episodes.
+
+        An evaluation that fails does not keep the others from being played.
+
+        Raises:
+            EvaluationCancelledError: `cancel` was called.
+        """
+        evaluations = [_Evaluation(number, entry) for number, entry in enumerate(planned)]
+        left = len(evaluations)
+        if not left:
+            return
+        results = self._crew.as_completed(
+            (task for evaluation in evaluations for task in evaluation.tasks()),
+            limits=_limits(planned[0].job.plan),
+            on_loss=lambda task, loss: evaluations[task.number].note_loss(task.index, loss),
+        )
+        with closing(results):
+            for done in results:
+                evaluation = evaluations[done.item.number]
+                if evaluation.is_told:  # it was given up meanwhile
+                    continue
+                evaluation.note(done.item.index, done.result)
+                if evaluation.is_over:
+                    yield evaluation.told()
+                    left -= 1
+                    if not left:
+                        return
 
     def run_vector(
         self, job: VectorJob, on_episode: Callable[[Episode], None] | None = None
@@ -120,21 +167,19 @@ class EpisodePool:
             EvaluationError: the process died, or hangs while it makes an environment.
             EvaluationCancelledError: `cancel` was called.
         """
-        worker = self._idle_worker({}, (job, 0))
-        try:
-            while True:
-                self._ready({worker: 0}, job.plan)
-                answer = _checked(worker.answer(job.plan.step_timeout_s))
-                if isinstance(answer, Lost):
-                    raise EvaluationError(f"environment '{label(job.env_meta)}': {answer.reason}")
-                if isinstance(answer, list):
-                    return answer
-                if on_episode is not None:
-                    on_episode(answer)
-        except BaseException:
-            worker.stop()
-            self._workers.remove(worker)
-            raise
+
+        def on_note(task: Task, episode: Episode) -> None:
+            if on_episode is not None:
+                on_episode(episode)
+
+        limits = _limits(job.plan)
+        (done,) = self._crew.as_completed([_Lockstep(job)], limits=limits, tries=1, on_note=on_note)
+        if isinstance(done.result, Lost):
+            raise _failure(
+                done.result, f"environment '{label(job.env_meta)}': {done.result.reason}"
+            )
+        played: list[Episode] = done.result
+        return played
 
     def try_env(self, trial: EnvTrial, step_timeout_s: float, stopped: Callable[[], bool]) -> None:
         """Try an environment in a worker, which is kept; ``stopped`` returns true when the result is no longer wanted.
@@ -143,75 +188,127 @@ class EpisodePool:
             EnvError: the environment cannot be used, its process died, or it hangs.
             EvaluationCancelledError: ``stopped`` said so.
         """
-        worker = self._idle_worker({}, (trial, 0))
+        limits = Limits(call_s=step_timeout_s)
+        (done,) = self._crew.as_completed([_Trial(trial)], limits=limits, tries=1, stopped=stopped)
+        loss = done.result
+        if isinstance(loss, Lost):
+            hint = f"to train without rollouts: {NO_ROLLOUTS}" if loss.begun else GUARD
+            words = f"environment '{label(trial.env_meta)}': {loss.reason}; {hint}"
+            raise loss.error or EnvError(words)
+
+
+def _limits(plan: EpisodePlan) -> Limits:
+    return Limits(call_s=plan.step_timeout_s)
+
+
+def _failure(loss: Lost, died: str) -> UserError | EvaluationError:
+    """Return the error to raise for an evaluation that has no episodes."""
+    if loss.error is not None:
+        return loss.error
+    unplayed = f"the evaluation failed before an episode began: {loss.reason}"
+    return EvaluationError(died if loss.died else unplayed)
+
+
+class _Evaluation:
+    """Bookkeeping of one evaluation: which of its episodes are there, and when it is over."""
+
+    def __init__(self, number: int, planned: Planned) -> None:
+        self.number, self._planned = number, planned
+        self._losses = Losses(label(planned.job.env_meta), planned.job.plan)
+        self._results: dict[int, Episode] = {}
+        self._error: UserError | EvaluationError | None = None
+        self._start = time.perf_counter()
+        self.is_told = False
+
+    def tasks(self) -> Iterator[_EpisodeTask]:
+        """Yield a task for each episode, as long as they are wanted."""
+        self._start = time.perf_counter()
+        for index in range(self._planned.episodes):
+            if self.is_over:
+                return
+            yield _EpisodeTask(self.number, index, self._planned.job)
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing more is to be played."""
+        if self._error is not None or len(self._results) == self._planned.episodes:
+            return True
+        return hopeless(self._results, self._planned.give_up_after)
+
+    def note_loss(self, index: int, loss: Lost) -> bool:
+        """Note that a worker was lost; return true if the episode is to be played again."""
         try:
-            while not heard([worker], step_timeout_s):
-                if stopped():
-                    raise EvaluationCancelledError
-            answer = _checked(worker.answer(step_timeout_s))
-            if isinstance(answer, Lost):
-                hint = f"to train without rollouts: {NO_ROLLOUTS}" if worker.pulse.beats else GUARD
-                raise EnvError(f"environment '{label(trial.env_meta)}': {answer.reason}; {hint}")
-        except BaseException:
-            worker.stop()
-            self._workers.remove(worker)
-            raise
+            self._losses.add(index, loss.reason, self._results, begun=loss.begun)
+        except EvaluationError as error:
+            self._error = error
+        return not self.is_over
 
-    def _idle_worker(self, busy: Mapping[Worker, int], item: Any) -> Worker:
-        for worker in self._workers:
-            if worker not in busy and worker.give(item):
-                return worker
-        worker = Worker(_serve, name="imitate-episodes")
-        self._workers.append(worker)
-        worker.give(item)
-        return worker
+    def note(self, index: int, result: Episode | Lost) -> None:
+        """Note the end of an episode."""
+        if isinstance(result, Lost) and not result.died:
+            self._error = self._error or _failure(result, "")
+        episode = None if self._error else self._losses.episode(index, result)
+        if episode is not None:
+            self._results[index] = episode
+            if self._planned.on_episode is not None:
+                self._planned.on_episode(episode)
 
-    def _ready(self, busy: Mapping[Worker, int], plan: EpisodePlan) -> list[Worker]:
-        """Wait for a worker that has answered, died or hung, and return all of these."""
-        while not self._cancelled.is_set():
-            ready = heard(list(busy), plan.step_timeout_s)
-            if ready:
-                return ready
-        raise EvaluationCancelledError
+    def told(self) -> Played:
+        """Return the outcome of an evaluation that is over."""
+        self.is_told = True
+        episodes = in_order(self._results, self._planned.give_up_after)
+        return Played(self.number, self._error or episodes, timed(self._start))
 
 
-def _checked(answer: Any) -> Any:
-    """Return an answer of a worker; an error that it sent is raised."""
-    if isinstance(answer, UserError):
-        raise answer
-    if isinstance(answer, str):
-        raise EvaluationError(answer)
-    return answer
+# ---- in the processes ----------------------------------------------------------------------------
 
 
-def _serve(connection: Connection, pulse: Pulse) -> None:
-    """Serve as a worker: receive (job, index), answer with an Episode or an error, until the parent closes the pipe."""
-    import torch
+class Task(Protocol):
+    """Item of the crew; picklable."""
 
-    torch.set_num_threads(1)
-    runner = EpisodeRunner(pulse)
-    with suppress(EOFError, OSError):
-        while True:
-            job, index = connection.recv()
-            connection.send(_answer(runner, job, index, connection, pulse))
-    runner.close()
+    def play(self, runner: EpisodeRunner, reports: Reports) -> Any:
+        """Do it, with the runner of the process."""
 
 
-def _answer(
-    runner: EpisodeRunner,
-    job: Job | VectorJob | EnvTrial,
-    index: int,
-    connection: Connection,
-    pulse: Pulse,
-) -> Any:
-    try:
-        if isinstance(job, VectorJob):
-            return job.play(connection.send, pulse)
-        if isinstance(job, EnvTrial):
-            return job.play(pulse)
-        runner.load(job)
-        return runner.play(job.env_meta, job.plan, index)
-    except UserError as error:
-        return error
-    except (Exception, SystemExit) as error:
-        return f"the evaluation failed before an episode began: {describe_error(error)}"
+@dataclass(frozen=True)
+class _EpisodeTask:
+    number: int
+    index: int
+    job: Job
+
+    def play(self, runner: EpisodeRunner, reports: Reports) -> Episode:
+        runner.load(self.job)
+        return runner.play(self.job.env_meta, self.job.plan, self.index)
+
+
+@dataclass(frozen=True)
+class _Lockstep:
+    job: VectorJob
+
+    def play(self, runner: EpisodeRunner, reports: Reports) -> list[Episode]:
+        return self.job.play(reports.note, reports)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    trial: EnvTrial
+
+    def play(self, runner: EpisodeRunner, reports: Reports) -> None:
+        self.trial.play(reports)
+
+
+class _Player:
+    """Work of a process: plays tasks with one runner, which keeps policy and environment."""
+
+    def __init__(self, reports: Reports) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self._reports, self._runner = reports, EpisodeRunner(reports)
+
+    def __call__(self, task: Task) -> Any:
+        return task.play(self._runner, self._reports)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._runner.close()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from imitate.crew import Lost
 from imitate.envs.cameras import sizes_of
 from imitate.envs.vector import HungCopiesError, make_vector_env
 from imitate.errors import EnvError, NotFiniteError
@@ -26,7 +27,7 @@ from imitate.evaluation.episodes import (
 )
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.processes import MAKE, Beat, Lost
+from imitate.processes import MAKE, Beat
 from imitate.seeding import preserved_rng, seed_everything
 
 
@@ -89,6 +90,7 @@ def run_vector_episodes(
     """
     results: dict[int, Episode] = {}
     losses = Losses(label(env_meta), plan)
+    tell = beat or (lambda call: None)
 
     def ended(index: int, answer: Episode | Lost) -> bool:
         episode = losses.episode(index, answer)
@@ -100,9 +102,9 @@ def run_vector_episodes(
 
     while len(results) < episodes and not hopeless(results, give_up_after):
         left = [index for index in range(episodes) if index not in results]
-        lockstep = _Lockstep(policy, plan, left, num_envs, ended, env_meta.get("lang"))
+        lockstep = _Lockstep(policy, plan, left, num_envs, ended, env_meta.get("lang"), tell)
         try:
-            with _copies(policy, env_meta, plan, len(lockstep.slots), beat) as venv:
+            with _copies(policy, env_meta, plan, len(lockstep.slots), tell) as venv:
                 lockstep.run(venv)
         except HungCopiesError as error:
             hung = [lockstep.slots[copy].index for copy in error.copies]
@@ -118,10 +120,9 @@ def _copies(
     env_meta: dict[str, Any],
     plan: EpisodePlan,
     num_envs: int,
-    beat: Beat | None,
+    tell: Beat,
 ) -> Iterator[Any]:
     """Make the environments and check that they fit the policy, with the random numbers of an evaluation."""
-    tell = beat or (lambda call: None)
     tell(MAKE)
     venv = make_vector_env(
         env_meta,
@@ -150,8 +151,10 @@ class _Lockstep:
         num_envs: int,
         ended: Callable[[int, Episode], bool],
         lang: str | None,
+        tell: Beat,
     ) -> None:
         self.policy, self.plan, self.ended, self.lang = policy, plan, ended, lang
+        self.tell = tell
         self.numbers = iter(numbers)
         self.slots = [_Slot(next(self.numbers)) for _ in range(min(num_envs, len(numbers)))]
         self.enough = False
@@ -166,6 +169,7 @@ class _Lockstep:
                 continue
             obs, rewards, terminated, truncated, info = venv.step(actions)
             self.policy.observe(rewards)
+            self.tell("")  # alive: the copies are watched by the environment
             success = _successes(info, len(self.slots))
             if success.any():
                 success = success & self._finite(obs)

@@ -7,7 +7,7 @@ file is written in the order of the episodes, however many workers there are.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from imitate.crew import Crew, Done, Limits, Lost
 from imitate.data import DatasetWriter, Episode
+from imitate.data.file.journal import partial_of
 from imitate.errors import DatasetError, EnvError
 from imitate.processes import STEP_TIMEOUT_S, Beat
-from imitate.simulation.demo_pool import DemoPool, Lost
 from imitate.simulation.demonstrate import Demonstration, Plan, demonstrate, describe
+from imitate.simulation.unfinished import PLAN, Recorded, recorded_so_far, settings_of
 
 VALID_FRACTION = 0.1
 DESCRIBE = "env_args"
@@ -35,6 +37,7 @@ class CollectionReport:
     Attributes:
         path: the file.
         demos: episodes in it.
+        resumed: of them, those that an interrupted collection had recorded.
         solved: those of them that succeed.
         attempts: episodes played, replaced failures included.
         steps: control steps in the file.
@@ -55,6 +58,7 @@ class CollectionReport:
     quality: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     lost: dict[str, str] = field(default_factory=dict)
+    resumed: int = 0
 
     @property
     def success_rate(self) -> float:
@@ -74,6 +78,7 @@ def collect(
     num: int,
     workers: int = 1,
     overwrite: bool = False,
+    resume: bool = False,
     on_demo: Callable[[CollectionReport], None] | None = None,
     step_timeout_s: float = STEP_TIMEOUT_S,
 ) -> CollectionReport:
@@ -88,49 +93,91 @@ def collect(
         num: demonstrations.
         workers: processes.
         overwrite: replace an existing file.
+        resume: continue an interrupted collection of the same plan behind the last episode that it recorded.
         on_demo: called after each recorded demonstration.
         step_timeout_s: a call of the simulator that takes longer, or making it in five times that, ends its process;
             the episode is tried once more, then left out and reported.
 
     Raises:
         EnvError: no such expert or environment, or none of the first episodes can be made.
-        DatasetError: the file exists.
+        DatasetError: the file exists, or an interrupted collection of another plan left something beside it.
     """
-    if Path(path).exists() and not overwrite:
-        raise DatasetError(
-            f"{path}: exists already; choose another name, or replace it with --overwrite"
-        )
+    _check_free(Path(path), overwrite=overwrite, resume=resume)
     report = CollectionReport(path=str(path))
     started = time.monotonic()
     levels: dict[str, list[str]] = {}
     name_of_env = plan.env_meta.get("env_name")
-    with DemoPool[Any](partial(_prepared, plan), workers, step_timeout_s) as pool:
-        results = pool.results([DESCRIBE, *map(str, range(num))])
-        env_meta = _taken(next(results)[1], name_of_env)
-        control_freq = env_meta.get("env_kwargs", {}).get("control_freq")
+    settings, limits = settings_of(plan), Limits(call_s=step_timeout_s)
+    earlier = recorded_so_far(Path(path), settings) if resume else []
+    first = _take_over(report, levels, earlier)
+    with Crew[Any, Any](partial(_prepared, plan), workers, limits=limits) as crew:
+        results = crew.in_order([DESCRIBE, *range(first, num)])
+        env_meta = _taken(next(results).result, name_of_env)
         with DatasetWriter(
-            path, env_meta, overwrite=overwrite, control_freq=control_freq, strict=False
+            path,
+            env_meta,
+            overwrite=overwrite,
+            append=bool(earlier),
+            control_freq=env_meta.get("env_kwargs", {}).get("control_freq"),
+            attrs={PLAN: settings},
+            strict=False,
         ) as writer:
-            for number, found in results:
-                if isinstance(found, Lost) and found.died:
-                    report.lost[f"episode {number}"] = found.reason
+            for done in results:
+                _note_retries(report, done)
+                if isinstance(done.result, Lost) and done.result.died:
+                    report.lost[f"episode {done.item}"] = done.result.reason
                     _check_hope(report, num, name_of_env)
                     continue
-                demo: Demonstration = _taken(found, name_of_env)
+                demo: Demonstration = _taken(done.result, name_of_env)
                 name = writer.append_episode(_episode(demo))
                 levels.setdefault(demo.quality, []).append(name)
-                _count(report, demo)
+                _count(report, demo.success, demo.attempts, len(demo.actions))
                 report.problems += demo.problems
                 report.seconds = time.monotonic() - started
                 if on_demo is not None:
                     on_demo(report)
             for key, members in _filter_keys(levels, plan.seed).items():
                 writer.add_filter_key(key, members)
-    report.problems += [f"episode {problem}" for problem in pool.problems]
     report.quality = {level: len(members) for level, members in levels.items()}
     report.seconds = time.monotonic() - started
     report.size_mb = Path(path).stat().st_size / 1e6
     return report
+
+
+def _check_free(path: Path, *, overwrite: bool, resume: bool) -> None:
+    """Refuse to write over a file that nobody said may be replaced."""
+    if overwrite and resume:
+        raise DatasetError(
+            f"{path}: --resume continues what is there, --overwrite starts again: give one of them"
+        )
+    if path.exists() and not overwrite:
+        raise DatasetError(
+            f"{path}: exists already; choose another name, or replace it with --overwrite"
+        )
+    if partial_of(path).exists() and not (overwrite or resume):
+        raise DatasetError(
+            f"{partial_of(path)}: is left from an interrupted collection: --resume continues it, --overwrite "
+            "starts again"
+        )
+
+
+def _take_over(
+    report: CollectionReport, levels: dict[str, list[str]], earlier: Sequence[Recorded]
+) -> int:
+    """Count the episodes of an interrupted collection; return the number of the next one."""
+    for demo in earlier:
+        levels.setdefault(demo.quality, []).append(demo.name)
+        _count(report, demo.success, demo.attempts, demo.steps)
+    report.resumed = len(earlier)
+    first = earlier[-1].episode + 1 if earlier else 0
+    there = {demo.episode for demo in earlier}
+    for number in sorted(set(range(first)) - there):
+        report.lost[f"episode {number}"] = "it was lost before the interruption"
+    return first
+
+
+def _note_retries(report: CollectionReport, done: Done[Any, Any]) -> None:
+    report.problems += [f"episode {done.item}: {loss.reason}; tried again" for loss in done.retried]
 
 
 def _check_hope(report: CollectionReport, num: int, env_name: Any) -> None:
@@ -143,11 +190,11 @@ def _check_hope(report: CollectionReport, num: int, env_name: Any) -> None:
         )
 
 
-def _count(report: CollectionReport, demo: Demonstration) -> None:
+def _count(report: CollectionReport, success: bool, attempts: int, steps: int) -> None:
     report.demos += 1
-    report.solved += demo.success
-    report.attempts += demo.attempts
-    report.steps += len(demo.actions)
+    report.solved += success
+    report.attempts += attempts
+    report.steps += steps
 
 
 def _episode(demo: Demonstration) -> Episode:
@@ -193,11 +240,11 @@ def _num_valid(num: int) -> int:
     return max(1, round(VALID_FRACTION * num)) if num > 1 else 0
 
 
-def _prepared(plan: Plan, beat: Beat) -> Callable[[str], Any]:
+def _prepared(plan: Plan, beat: Beat) -> Callable[[int | str], Any]:
     """Make a worker's function: from an episode's number to the demonstration, from ``DESCRIBE`` to the env_args."""
 
-    def work(item: str) -> Any:
-        return describe(plan, beat) if item == DESCRIBE else demonstrate(plan, int(item), beat)
+    def work(item: int | str) -> Any:
+        return demonstrate(plan, item, beat) if isinstance(item, int) else describe(plan, beat)
 
     return work
 
@@ -209,9 +256,6 @@ def _taken(found: Any, env_name: Any) -> Any:
         EnvError: it could not.
     """
     if isinstance(found, Lost):
-        raise EnvError(
-            f"{env_name}: {found.reason}; run the environment alone to see why"
-            if found.died
-            else found.reason
-        )
+        died = f"{env_name}: {found.reason}; run the environment alone to see why"
+        raise found.error or EnvError(died if found.died else found.reason)
     return found

@@ -164,6 +164,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
         if episode.success or plan.keep_failures:
             episode.attempts, episode.problems, episode.quality = attempt + 1, problems, quality
             episode.attrs.update(quality=quality, seed=env_seed, success=episode.success)
+            episode.attrs.update(episode=index, attempts=attempt + 1)
             return episode
     raise EnvError(
         f"{plan.env_meta['env_name']}: the expert failed {MAX_ATTEMPTS} times in a row at episode {index} "

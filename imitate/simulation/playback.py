@@ -15,6 +15,7 @@ from typing import Any
 import imageio
 import numpy as np
 
+from imitate.crew import Crew, Limits, Lost
 from imitate.data import DatasetFile
 from imitate.data.file.action_scale import recorded_scale
 from imitate.envs import Env, make_env
@@ -23,7 +24,6 @@ from imitate.envs.make import is_real
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError, nearest
 from imitate.processes import STEP_TIMEOUT_S, Beat
-from imitate.simulation.demo_pool import DemoPool, Lost
 
 SOURCES = ("states", "actions", "obs-images")
 DEFAULT_RATE_HZ = 20.0
@@ -105,8 +105,9 @@ def playback(
             else:
                 folder = stack.enter_context(TemporaryDirectory(prefix="imitate-frames-"))
                 player = partial(Player, file.path, meta, Path(folder), by, camera, size, skip)
-                pool = stack.enter_context(DemoPool(player, 1, step_timeout_s))
-                shown = _played(pool, chosen, report)
+                limits = Limits(call_s=step_timeout_s)
+                crew = stack.enter_context(Crew[str, Played](player, limits=limits))
+                shown = _played(crew, chosen, report)
             for demo, frames in shown:
                 for frame in frames:
                     add_frame(frame)
@@ -131,10 +132,11 @@ class Played:
 
 
 def _played(
-    pool: DemoPool[Played], demos: list[str], report: PlaybackReport
+    crew: Crew[str, Played], demos: list[str], report: PlaybackReport
 ) -> Iterator[tuple[str, Iterable[Array]]]:
     """Yield each demo's frames, from a process that plays it."""
-    for demo, found in pool.results(demos):
+    for done in crew.in_order(demos):
+        demo, found = done.item, done.result
         if isinstance(found, Lost):
             if found.died:
                 raise EnvError(f"{demo} cannot be played: {found.reason}")

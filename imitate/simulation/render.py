@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from imitate.crew import Crew, Limits, Lost
 from imitate.data.curate.selection import Selection, select
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.image_codec import ImageStorage
@@ -15,7 +16,6 @@ from imitate.envs.cameras import Camera, camera_kwargs
 from imitate.envs.migration import tell_mismatch
 from imitate.errors import DatasetError
 from imitate.processes import STEP_TIMEOUT_S
-from imitate.simulation.demo_pool import DemoPool, Lost
 from imitate.simulation.drawing import Artist, Drawing, Drawn, installed_version
 from imitate.simulation.render_file import Layout, RenderedFile
 
@@ -122,13 +122,14 @@ def render(
             missing = [demo for demo in chosen if demo not in set(target.done)]
             lengths = {demo: file.length(demo) for demo in missing}
             on_start(sum(lengths.values()))
-            with DemoPool(
+            with Crew[str, Drawn](
                 functools.partial(Artist, drawing),
                 min(workers, max(1, len(missing))),
-                step_timeout_s,
-            ) as pool:
-                for demo, drawn in pool.results(missing):
-                    _add(target, demo, _kept(file, demo, drawn, drawing, keep_obs), report)
+                limits=Limits(call_s=step_timeout_s),
+            ) as crew:
+                for done in crew.in_order(missing):
+                    demo = done.item
+                    _add(target, demo, _kept(file, demo, done.result, drawing, keep_obs), report)
                     _check_hope(file, report, target, len(missing))
                     on_demo(demo, lengths[demo])
         report.demos = len(target.done)

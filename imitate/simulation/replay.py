@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from imitate.crew import Crew, Lost
 from imitate.data.file.confined import ConfinedFile
 from imitate.data.file.episode import Episode
 from imitate.data.formats.base import Demo, Options, Source
@@ -21,7 +22,6 @@ from imitate.envs.migration import fitted
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError
 from imitate.processes import Beat
-from imitate.simulation.demo_pool import DemoPool, Lost
 
 _SCENE = {"model": "model_file", "ep_meta": "ep_meta"}
 
@@ -46,11 +46,11 @@ def _from_workers(source: Source, workers: int, path: Path) -> Iterator[Demo]:
     names = [
         demo.name for demo in source.demos
     ]  # states are small: reading them twice costs little
-    with DemoPool(partial(_prepared, path, fitted(source.env_meta)), workers) as pool:
-        for name, found in pool.results(names):
-            if isinstance(found, Lost):
-                raise _not_replayed(path, name, found.reason)
-            yield Demo(name, found)
+    with Crew[str, Episode](partial(_prepared, path, fitted(source.env_meta)), workers) as crew:
+        for done in crew.in_order(names):
+            if isinstance(done.result, Lost):
+                raise _not_replayed(path, done.item, done.result.reason)
+            yield Demo(done.item, done.result)
 
 
 def _not_replayed(path: Path, name: str, reason: str) -> EnvError:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from imitate.crew import Crew, Limits, Lost
 from imitate.data import DatasetFile
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError
 from imitate.processes import STEP_TIMEOUT_S, Beat
-from imitate.simulation.demo_pool import DemoPool, Lost
 from imitate.simulation.playback import commands, start_of
 
 _HAND = "_eef_pos"
@@ -66,8 +66,10 @@ def replay_some(
         return {}
     chosen = np.unique(np.linspace(0, len(names) - 1, min(wanted, len(names))).astype(int))
     replays: dict[str, Replay] = {}
-    with DemoPool(partial(_prepared, file.path, env_args), 1, step_timeout_s) as pool:
-        for demo, found in pool.results([names[number] for number in chosen]):
+    limits = Limits(call_s=step_timeout_s)
+    with Crew[str, Replay](partial(_prepared, file.path, env_args), limits=limits) as crew:
+        for done in crew.in_order(names[number] for number in chosen):
+            demo, found = done.item, done.result
             if isinstance(found, Lost):
                 if found.died:
                     raise EnvError(f"{file.path}: {demo} cannot be played: {found.reason}")

@@ -1,3 +1,4 @@
+import dataclasses
 import multiprocessing
 import subprocess
 import sys
@@ -7,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imitate.data import DatasetFile, check_dataset
+from imitate.data import DatasetFile, DatasetWriter, Episode, check_dataset
 from imitate.envs.experts import QUALITIES, Habits
 from imitate.errors import DatasetError, EnvError
-from imitate.simulation.collect import collect
+from imitate.simulation.collect import CollectionReport, _take_over, collect
 from imitate.simulation.demonstrate import Plan
+from imitate.simulation.unfinished import PLAN, Recorded, recorded_so_far, settings_of
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
 
@@ -162,3 +164,68 @@ def is_running(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+# ---- resuming ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_resumed_collection_is_the_one_that_was_not_interrupted(lift_file, tmp_path):
+    path, plan = tmp_path / "lift.hdf5", Plan(env_meta=LIFT, seed=1)
+    interrupted(path, plan)
+    with pytest.raises(DatasetError, match="--resume continues it, --overwrite starts again"):
+        collect(path, plan, num=3)
+    other = dataclasses.replace(plan, seed=2)
+    with pytest.raises(DatasetError, match="was started with seed = 1, now it is 2"):
+        collect(path, other, num=3, resume=True)
+    report = collect(path, plan, num=3, resume=True)
+    assert (report.demos, report.resumed, report.solved, report.attempts) == (3, 1, 3, 3)
+    assert report.steps == lift_file[1].steps
+    (first, first_keys), (again, again_keys) = content(lift_file[0]), content(path)
+    assert first_keys == again_keys and first.keys() == again.keys()
+    for key, values in first.items():
+        np.testing.assert_array_equal(values, again[key], err_msg=str(key))
+    assert not (tmp_path / "lift.hdf5.partial").exists()
+
+
+def interrupted(path, plan):
+    def interrupt(report):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(path, plan, num=3, on_demo=interrupt)
+
+
+def recorded(path, episodes, settings=None):
+    """Write what a collection of these episodes leaves when it is killed."""
+    attrs = {} if settings is None else {PLAN: settings}
+    with pytest.raises(KeyboardInterrupt), DatasetWriter(path, LIFT, attrs=attrs) as writer:
+        for number in episodes:
+            steps, flat = np.zeros((4, 2)), np.zeros(4)
+            own = {"episode": number, "quality": "better", "success": True, "attempts": 2}
+            writer.append_episode(Episode({"x": steps}, steps, flat, flat, flat, attrs=own))
+        raise KeyboardInterrupt
+
+
+def test_episodes_lost_before_the_interruption_stay_lost(tmp_path):
+    settings = settings_of(Plan(env_meta=LIFT))
+    recorded(tmp_path / "a.hdf5", [0, 3], settings)
+    found = recorded_so_far(tmp_path / "a.hdf5", settings)
+    assert found == [
+        Recorded("demo_0", 0, "better", True, 2, 4),
+        Recorded("demo_1", 3, "better", True, 2, 4),
+    ]
+    report, levels = CollectionReport("a.hdf5"), {}
+    assert _take_over(report, levels, found) == 4
+    assert list(report.lost) == ["episode 1", "episode 2"]
+    assert (report.resumed, report.demos, report.attempts, report.steps) == (2, 2, 4, 8)
+    assert levels == {"better": ["demo_0", "demo_1"]}
+    assert recorded_so_far(tmp_path / "none.hdf5", settings) == []
+
+
+def test_a_collection_without_a_plan_is_not_resumed(tmp_path):
+    recorded(tmp_path / "a.hdf5", [0])
+    with pytest.raises(DatasetError, match="imitate dataset finish"):
+        recorded_so_far(tmp_path / "a.hdf5", settings_of(Plan(env_meta=LIFT)))
+    with pytest.raises(DatasetError, match="give one of them"):
+        collect(tmp_path / "a.hdf5", Plan(env_meta=LIFT), num=1, resume=True, overwrite=True)

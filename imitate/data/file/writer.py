@@ -51,6 +51,7 @@ class DatasetWriter:
             loss, a tenth of the size or less, and the others as gzip.
         jpeg_quality: 1 to 100.
         keep_partial: keep what is finished when the context is left with an exception; False: leave nothing.
+        attrs: further attributes of the file, on its group ``data``; with ``append`` those of the file stay.
         strict: refuse observations that readers would take for something else: with '/' in their name, or images that
             are not uint8 (H, W, C), such as floats or channels first (those named 'depth' or 'segmentation' may be
             any); and ``next_obs`` that does not fit ``obs``. False: for tools that copy what others recorded.
@@ -71,6 +72,7 @@ class DatasetWriter:
         image_storage: ImageStorage = "raw",
         jpeg_quality: int = 95,
         keep_partial: bool = True,
+        attrs: Mapping[str, Any] | None = None,
         strict: bool = True,
     ) -> None:
         self.path = Path(path).expanduser()
@@ -106,6 +108,7 @@ class DatasetWriter:
             return
         with self._saved() as file:
             data = file.create_group("data")
+            data.attrs.update(attrs or {})
             data.attrs["env_args"] = json.dumps(dict(env_meta))
             data.attrs["imitate_format"] = FORMAT_VERSION
             data.attrs["total"] = 0

@@ -1,0 +1,10 @@
+"""Workers that do items: one policy of retries, limits and order for all that runs in several processes.
+
+:class:`Crew` is the policy, written once. A :class:`~imitate.crew.backend.Backend` is where its workers run, by
+default in processes of this machine (:class:`~imitate.crew.local.LocalBackend`).
+"""
+
+from imitate.crew.backend import CancelledError, Limits, Lost, Reports
+from imitate.crew.crew import Crew, Done
+
+__all__ = ["CancelledError", "Crew", "Done", "Limits", "Lost", "Reports"]

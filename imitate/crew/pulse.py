@@ -1,0 +1,64 @@
+"""Signs of life of a worker process, in memory that it shares with its parent, and the judgement of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from imitate.crew.backend import POLL_S, Limits
+from imitate.processes import MAKE, MAKE_FACTOR
+
+
+class Pulse:
+    """A process's counter of beats and the call that is running.
+
+    Args:
+        context: of multiprocessing.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._beats = context.RawValue("Q", 0)
+        self._call = context.RawArray("c", 32)
+
+    def __call__(self, call: str) -> None:
+        """Tell what begins now; "" where nothing of the environment runs."""
+        # In this order, and read in the other one: whoever reads the new call reads the new number too.
+        self._beats.value += 1
+        self._call.value = call.encode()[:31]
+
+    def read(self) -> tuple[str, int]:
+        """Return the call that is running, "" where none is, and the number of beats so far, 0 before the first."""
+        return self._call.value.decode(errors="replace"), int(self._beats.value)
+
+
+class Watch:
+    """Judge of a pulse; to be asked every :data:`POLL_S` while its process works."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+        self.restart()
+
+    def restart(self) -> None:
+        """Count anew: an item begins."""
+        self._seen, self._looked = -1, time.monotonic()
+        self._still_s = self._item_s = 0.0
+
+    def verdict(self, limits: Limits) -> str | None:
+        """Return why the process counts as hung, in words; None where it does not."""
+        now, (call, beats) = time.monotonic(), self._pulse.read()
+        # A pause of this process itself, stopped or suspended, is no hang of the other.
+        passed, self._looked = min(now - self._looked, 2 * POLL_S), now
+        self._item_s += passed
+        self._still_s = self._still_s + passed if beats == self._seen else 0.0
+        self._seen = beats
+        if limits.item_s is not None and self._item_s > limits.item_s:
+            return f"it took longer than {limits.item_s:g} s"
+        limit_s = limits.call_s if call else limits.quiet_s
+        if limit_s is None:
+            return None
+        limit_s *= MAKE_FACTOR if call == MAKE else 1.0
+        if self._still_s <= limit_s:
+            return None
+        if call:
+            return f"{call} did not return within {limit_s:g} s"
+        return f"its process reported nothing for {limit_s:g} s"

@@ -1,0 +1,403 @@
+"""Crews of local processes: order, retries, limits, faults."""
+
+import functools
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from imitate.crew import CancelledError, Crew, Lost
+from imitate.crew.backend import Answer, Limits
+from imitate.crew.local import ROOM
+from imitate.errors import DatasetError, EnvError, WorkerError
+from imitate.processes import MAKE
+
+QUICK = Limits(call_s=0.5, quiet_s=60.0)
+
+
+def worker(reports):
+    """Calls what an item names with the worker's reports and the item's arguments."""
+    return lambda item: globals()[item[0]](reports, *item[1:])
+
+
+def echo(reports, value):
+    return value
+
+
+def after(reports, seconds, value):
+    time.sleep(seconds)
+    return value
+
+
+def pid(reports):
+    return os.getpid()
+
+
+def die(reports):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def once(reports, flag, what, *arguments):
+    """Does something the first time; then returns "done"."""
+    if not os.path.exists(flag):
+        os.mkdir(flag)
+        return globals()[what](reports, *arguments)
+    return "done"
+
+
+def calling(reports, *calls):
+    """Makes calls that take so many seconds each."""
+    for call, seconds in calls:
+        reports(call)
+        time.sleep(seconds)
+    reports("")
+    return "done"
+
+
+def stop(reports, call):
+    reports(call)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def spin(reports):
+    """Hangs in one call that never lets another thread of Python run."""
+    reports("step()")
+    sum(range(10**15))
+
+
+def fail(reports, kind, words):
+    raise kind(words)
+
+
+def unsendable(reports):
+    return lambda: None
+
+
+def noise(reports):
+    os.write(1, b"noise from below\n")
+    sys.stdout.write("noise\n")
+    return "quiet"
+
+
+def notes(reports, count):
+    for number in range(count):
+        reports.note(number)
+    return "end"
+
+
+def half_an_answer(reports):
+    """Stops in the middle of sending what a pipe cannot hold."""
+
+    class Stopping:
+        def __reduce__(self):
+            return bytes, (bytes(50_000_000),)
+
+    os.system(f"(sleep 0.3; kill -STOP {os.getpid()}) &")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        reports.note(Stopping())
+
+
+@pytest.fixture(scope="module")
+def crew():
+    """Two workers for the whole module."""
+    with Crew(worker, 2, limits=QUICK) as crew:
+        yield crew
+
+
+def results(crew, items, **kwargs):
+    return {done.item: done.result for done in crew.as_completed(items, **kwargs)}
+
+
+# ---- order ---------------------------------------------------------------------------------------
+
+
+def test_results_in_the_order_of_the_items(crew):
+    items = [("after", 0.5, "a"), ("echo", "b"), ("echo", "c"), ("echo", "d"), ("echo", "e")]
+    done = list(crew.in_order(items))
+    assert [entry.result for entry in done] == list("abcde")
+    assert [entry.number for entry in done] == list(range(5))
+    assert [entry.item for entry in done] == items
+    by_time = [entry.result for entry in crew.as_completed(items)]
+    assert by_time[-1] == "a" and sorted(by_time) == list("abcde")
+
+
+def test_workers_are_not_far_ahead_of_the_item_that_is_waited_for(crew):
+    begun = []
+
+    def items():
+        for number in range(20):
+            begun.append(number)
+            yield ("after", 1.0 if number == 0 else 0.0, number)
+
+    results = crew.in_order(items())
+    assert next(results).result == 0
+    assert begun == list(range(4))  # 2 workers, 2 each
+    assert [done.result for done in results] == list(range(1, 20))
+
+
+def test_items_are_taken_as_workers_become_free(crew):
+    taken = []
+
+    def items():
+        for number in range(6):
+            taken.append(number)
+            yield ("echo", number)
+
+    for done in crew.as_completed(items()):
+        assert len(taken) <= done.number + 3
+    assert taken == list(range(6))
+
+
+def test_workers_are_kept_and_idle_ones_that_died_are_no_loss_of_an_item(crew):
+    first = set(results(crew, [("pid",), ("after", 0.3, 0)]).values())
+    (known,) = first - {0}
+    assert known in {done.result for done in crew.as_completed([("pid",)] * 20)}
+    os.kill(known, signal.SIGKILL)
+    time.sleep(0.2)
+    for done in crew.as_completed([("pid",)] * 4):
+        assert done.retried == () and done.result != known
+
+
+def test_arrays_arrive_and_can_be_written_to(crew):
+    large = np.arange(400_000, dtype=np.float64)
+    assert large.nbytes > ROOM
+    (done,) = crew.in_order([("echo", large)])
+    np.testing.assert_array_equal(done.result, large)
+    assert done.result.flags.writeable
+
+
+def test_notes_come_in_order_ahead_of_the_result(crew):
+    heard = []
+    item = ("notes", 5)
+    (done,) = crew.as_completed([item], on_note=lambda item, value: heard.append((item, value)))
+    assert heard == [(item, number) for number in range(5)] and done.result == "end"
+
+
+# ---- faults --------------------------------------------------------------------------------------
+
+
+def test_an_item_that_kills_two_workers_is_named_and_the_others_go_on(crew):
+    lost = []
+
+    def on_loss(item, loss):
+        lost.append((item, loss))
+        return True
+
+    items = [("echo", 1), ("die",), ("echo", 2)]
+    done = {entry.item: entry for entry in crew.as_completed(items, on_loss=on_loss)}
+    first = Lost("its process died (exit code -9)", died=True)
+    assert lost == [(("die",), first)] * 2
+    assert done[("die",)].result == Lost(f"{first.reason}, in 2 tries", died=True)
+    assert done[("die",)].retried == (first,)
+    assert (done[("echo", 1)].result, done[("echo", 2)].result) == (1, 2)
+
+
+@pytest.mark.parametrize("what", ["die", "spin"])
+def test_an_item_whose_worker_was_lost_once_is_done(crew, tmp_path, what):
+    (done,) = crew.as_completed([("once", str(tmp_path / "flag"), what)])
+    assert done.result == "done"
+    (loss,) = done.retried
+    words = {"die": "exit code -9", "spin": r"step() did not return within 0.5 s"}
+    assert loss.died and words[what] in loss.reason
+
+
+def test_a_single_try_is_enough_where_that_is_wanted(crew):
+    (done,) = crew.as_completed([("die",)], tries=1)
+    assert done.result == Lost("its process died (exit code -9)", died=True)
+    assert done.retried == ()
+    (again,) = crew.as_completed([("die",)], on_loss=lambda item, loss: False)
+    assert again == done
+
+
+@pytest.mark.parametrize(
+    ("item", "limits", "reason"),
+    [
+        (("stop", "step()"), QUICK, "step() did not return within 0.5 s"),
+        (("stop", ""), Limits(60.0, 2.0), "its process reported nothing for 2 s"),
+        (("stop", MAKE), Limits(0.2, 60.0), "making the environment did not return within 1 s"),
+        (("after", 60, 0), Limits(60.0, 60.0, 2.0), "it took longer than 2 s"),
+        (("spin",), QUICK, "step() did not return within 0.5 s"),
+        (("half_an_answer",), Limits(60.0, 2.0), "its process reported nothing for 2 s"),
+    ],
+)
+def test_a_worker_that_hangs_is_ended_and_the_call_is_named(crew, item, limits, reason):
+    list(crew.as_completed([("after", 0.2, 0)] * 2))  # both have begun
+    found = results(crew, [item, ("echo", 1)], limits=limits, tries=1)
+    assert found == {item: Lost(reason, died=True), ("echo", 1): 1}
+
+
+def test_many_short_calls_and_long_work_of_ones_own_are_no_hang(crew):
+    calls = [("step()", 0.2)] * 8 + [("", 2.0), (MAKE, 1.5)]
+    (done,) = crew.as_completed([("calling", *calls)], limits=Limits(1.0, 60.0))
+    assert done.result == "done" and done.retried == ()
+
+
+def test_errors_of_the_work_end_their_item_and_keep_the_worker(crew):
+    items = [
+        ("fail", ValueError, "first line\nsecond"),
+        ("fail", DatasetError, "no states"),
+        ("fail", SystemExit, 3),
+        ("unsendable",),
+        ("echo", 1),
+    ]
+    before = {done.result for done in crew.as_completed([("pid",)] * 20)}
+    done = list(crew.in_order(items))
+    assert [entry.result for entry in done[:3]] == [
+        Lost("ValueError: first line"),
+        Lost("no states"),
+        Lost("the environment called sys.exit(3)"),
+    ]
+    assert isinstance(done[1].result.error, DatasetError) and done[0].result.error is None
+    assert done[3].result.reason.startswith("its result cannot be sent (")
+    assert done[4].result == 1
+    assert {done.result for done in crew.as_completed([("pid",)] * 20)} <= before
+
+
+def test_an_item_that_cannot_be_sent_is_an_error_of_the_caller(crew):
+    with pytest.raises((AttributeError, TypeError), match="pickle"):
+        list(crew.as_completed([("echo", lambda: None)]))
+    assert results(crew, [("echo", 1)]) == {("echo", 1): 1}
+
+
+def test_what_a_worker_prints_does_not_come_on_stdout(capfd):
+    with Crew(worker) as crew:
+        assert results(crew, [("noise",)]) == {("noise",): "quiet"}
+    out, err = capfd.readouterr()
+    assert out == "" and "noise from below" in err and "\nnoise" in err
+
+
+def test_leaving_the_loop_ends_busy_workers_only(crew):
+    list(crew.as_completed([("after", 0.2, 0)] * 2))
+    for done in crew.as_completed([("pid",), ("after", 1000, 0)]):
+        kept = done.result
+        break
+    assert {done.result for done in crew.as_completed([("pid",)] * 2)} >= {kept}
+
+
+# ---- factories -----------------------------------------------------------------------------------
+
+
+def refuses(reports):
+    raise EnvError("no such environment")
+
+
+def breaks(reports):
+    raise ZeroDivisionError("in the factory")
+
+
+def dies_at_once(reports):
+    os._exit(3)
+
+
+def test_a_factory_that_fails_is_told_at_once():
+    items = [("echo", 1)] * 5
+    with pytest.raises(EnvError, match="no such environment"), Crew(refuses, 2) as crew:
+        list(crew.in_order(items))
+    with pytest.raises(WorkerError, match="cannot be prepared: ZeroDivisionError: in the factory"):
+        list(Crew(breaks).in_order(items))
+    with pytest.raises(EnvError, match=r"the environment called sys.exit"), Crew(sys.exit) as crew:
+        list(crew.in_order(items))
+
+
+def prepared_once(flag, reports):
+    os.mkdir(flag)  # fails the second time
+    return worker(reports)
+
+
+def test_a_factory_that_fails_later_costs_an_item(tmp_path):
+    with Crew(functools.partial(prepared_once, str(tmp_path / "flag"))) as crew:
+        done = list(crew.in_order([("echo", 1), ("die",), ("echo", 2)]))
+    assert [entry.result for entry in done[:1]] == [1]
+    assert "cannot be prepared: FileExistsError" in done[1].result.reason
+    assert "cannot be prepared: FileExistsError" in done[2].result.reason
+
+
+def test_a_process_that_ends_in_its_factory_has_begun():
+    (done,) = Crew(dies_at_once).as_completed([("echo", 1)], tries=1)
+    assert done.result.reason == "its process died (exit code 3)" and done.result.begun
+
+
+# ---- ends ----------------------------------------------------------------------------------------
+
+
+def test_cancelled_work_ends_soon():
+    with Crew(worker, 2) as crew, pytest.raises(CancelledError):
+        for _ in crew.as_completed([("echo", 1), ("after", 1000, 0)]):
+            crew.cancel()
+    with Crew(worker) as crew, pytest.raises(CancelledError):
+        list(crew.as_completed([("after", 1000, 0)], stopped=lambda: True))
+
+
+class Closing:
+    def __init__(self, flag, reports):
+        self.flag = flag
+
+    def __call__(self, item):
+        return item
+
+    def close(self):
+        os.mkdir(self.flag)
+
+
+def test_idle_workers_close_what_they_hold(tmp_path):
+    flag = tmp_path / "closed"
+    with Crew(functools.partial(Closing, str(flag))) as crew:
+        list(crew.in_order([1]))
+        assert not flag.exists()
+    assert flag.exists()
+
+
+# ---- another place for workers -------------------------------------------------------------------
+
+
+class Here:
+    """Workers in this process; the first ``losses`` items given are lost."""
+
+    def __init__(self, losses):
+        self.losses, self.started, self.stopped = losses, 0, 0
+
+    def start(self, prepare):
+        self.started += 1
+        return HereMember(self, prepare(lambda call: None))
+
+    def heard(self, members, limits, timeout_s=0.5):
+        return [member for member in members if member.message is not None]
+
+
+class HereMember:
+    def __init__(self, backend, work):
+        self.backend, self.work, self.message = backend, work, None
+
+    def give(self, item):
+        self.backend.losses -= 1
+        lost = self.backend.losses >= 0
+        self.message = Lost("the node is gone", died=True) if lost else Answer(self.work(item))
+        return True
+
+    def answer(self):
+        message, self.message = self.message, None
+        return message
+
+    def dismiss(self):
+        pass
+
+    def stop(self, patience_s=0.0):
+        self.backend.stopped += 1
+
+
+@pytest.mark.parametrize(
+    ("losses", "wanted", "retried"),
+    [(0, [0, 1, 2, 3], 0), (1, [0, 1, 2, 3], 1), (3, [0, None, 2, 3], 2)],
+)
+def test_the_policy_is_the_same_wherever_workers_run(losses, wanted, retried):
+    backend = Here(losses)
+    with Crew(worker, 2, backend=backend) as crew:
+        done = list(crew.in_order([("echo", number) for number in range(4)]))
+    gone = Lost("the node is gone, in 2 tries", died=True)
+    assert [entry.result for entry in done] == [gone if n is None else n for n in wanted]
+    assert sum(len(entry.retried) for entry in done) == retried
+    assert backend.started == backend.stopped == 2 + losses
