@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from imitate.cli.progress import Progress
-from imitate.errors import ConfigError, printable
+from imitate.cli.reports.evaluation import compare, comparison_lines, mean_lines, table
+from imitate.errors import ConfigError, UserError, printable
 
 if TYPE_CHECKING:
     from imitate.evaluation.episodes import Episode
     from imitate.evaluation.eval_result import EvalResult
     from imitate.evaluation.late import Lateness
-    from imitate.functional.statistics import PairedComparison
+    from imitate.evaluation.prepared import EvalSettings
 
 FAILED = 1
+ALL = "all"
+"""Name for all environments of a checkpoint."""
 
 
 class Inference(str, Enum):
@@ -29,7 +32,6 @@ class Inference(str, Enum):
     asynchronous = "async"
     rtc = "rtc"
     rtc_vjp = "rtc-vjp"
-    prefix = "prefix"
 
 
 class Mode(str, Enum):
@@ -46,9 +48,15 @@ def command(
         typer.Option(
             "--agent",
             "-a",
-            help="Checkpoint, run folder, or folder of runs (its newest); give it twice to compare.",
+            help="Checkpoint, run folder, or folder of runs (its newest); give two to compare them.",
         ),
     ],
+    more: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[AGENT]...", help="Further checkpoints: --agent runs/*/checkpoints/best.pth"
+        ),
+    ] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 50,
     workers: Annotated[
         int | None,
@@ -60,11 +68,12 @@ def command(
         typer.Option("--horizon", min=1, help="Longest episode; as trained if left out."),
     ] = None,
     env: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--env",
             help="One of the checkpoint's environments, or another: a gymnasium name (module:Name-v0), a robosuite "
-            "task, a robot (robot:NAME, robot:sim), a JSON file of env_args. By default all that it was trained on.",
+            "task, a robot (robot:NAME, robot:sim), a JSON file of env_args; may be repeated. By default, and with "
+            "'all', those that it was trained on.",
         ),
     ] = None,
     lang: Annotated[
@@ -97,6 +106,18 @@ def command(
     json_: Annotated[
         Path | None, typer.Option("--json", help="Write everything, per-episode seeds too.")
     ] = None,
+    table_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--table",
+            metavar="FILE",
+            help="Write each result as it comes, as in --json, for --resume.",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Leave out the evaluations that are in --table already."),
+    ] = False,
     fqe: Annotated[
         bool,
         typer.Option(
@@ -139,12 +160,14 @@ def command(
         typer.Option(
             "--inference",
             help="With --latency-ms. sync: the robot waits; async: chunks are joined; rtc, rtc-vjp: real-time "
-            "chunking; prefix: the same for policies trained with algo.prefix.max_delay.",
+            "chunking.",
         ),
     ] = Inference.sync,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Measure the success rate of a checkpoint, or compare two on the same seeds.
+    """Measure the success rate of checkpoints, and compare two on the same seeds.
+
+    Worker processes are kept over all checkpoints and environments.
 
     With --fqe no simulator is needed: checkpoints are ranked by fitted Q
     evaluation on demonstrations with rewards. How far to trust it:
@@ -152,9 +175,16 @@ def command(
 
     Exit codes: 0 done; 1 an episode could not be played; 2 invalid input.
     """
+    agent = [*agent, *(more or ())]
     late = _lateness(latency_ms, inference)
     _refuse_mixture(
-        agent, fqe=fqe, video=video, overlay=overlay, late=late, for_fqe=(data, discount)
+        fqe=fqe,
+        video=video,
+        overlay=overlay,
+        late=late,
+        for_fqe=(data, discount),
+        table=table_file,
+        resume=resume,
     )
     if fqe:
         from imitate.cli.eval_fqe import rank
@@ -170,41 +200,35 @@ def command(
         )
         return
 
-    from imitate.envs.make import is_robot
-    from imitate.errors import EvaluationError
-    from imitate.evaluation.evaluate import default_workers, evaluate
+    from imitate.evaluation.evaluate import default_workers
+    from imitate.evaluation.prepared import EvalSettings
     from imitate.run_folder import to_json, write_text
 
     paths = _checkpoints(agent, quiet=quiet)
-    results = []
-    places = [(path, meta) for path in paths for meta in _environments(path, env, lang)]
-    for number, (path, env_meta) in enumerate(places):
-        try:
-            with Progress(episodes, "episode", "eval", quiet=quiet) as progress:
-                result = evaluate(
-                    path,
-                    env_meta,
-                    episodes=episodes,
-                    horizon=horizon,
-                    seed=seed,
-                    workers=workers or (1 if is_robot(env_meta) else default_workers(episodes)),
-                    mode=mode.value,
-                    device=device,
-                    video=_numbered(video, number if len(places) > 1 else None),
-                    video_episodes=video_episodes,
-                    video_skip=video_skip,
-                    overlay=overlay,
-                    on_episode=_Successes(progress).add,
-                    step_timeout_s=step_timeout_s,
-                    late=late,
-                )
-        except EvaluationError as error:
-            typer.echo(printable(f"error: {path}: {error}"), err=True)
-            raise typer.Exit(FAILED) from None
-        results.append(result)
-    comparison = _compare(paths, results)
-    for line in (*table(results), *mean_lines(results), *comparison_lines(comparison)):
-        typer.echo(printable(line))
+    pairs = [(path, meta) for path in paths for meta in _environments(path, env, lang)]
+    num_workers = workers or default_workers(episodes * len(pairs))
+    settings = EvalSettings(
+        episodes=episodes,
+        horizon=horizon,
+        seed=seed,
+        workers=num_workers,
+        mode=mode.value,
+        device=device,
+        video_episodes=video_episodes,
+        video_skip=video_skip,
+        overlay=overlay,
+        step_timeout_s=step_timeout_s,
+        late=late,
+    )
+    places = [
+        (path, meta, replace(settings, video=_numbered(video, number if len(pairs) > 1 else None)))
+        for number, (path, meta) in enumerate(pairs)
+    ]
+    results, failures = _evaluated(places, num_workers, table_file, resume=resume, quiet=quiet)
+    comparison = None if failures else compare(paths, results)
+    if results:
+        for line in (*table(results), *mean_lines(results), *comparison_lines(comparison)):
+            typer.echo(printable(line))
     if json_ is not None:
         report: dict[str, Any] = {"evaluations": [result.to_dict() for result in results]}
         if comparison is not None:
@@ -216,8 +240,55 @@ def command(
     notes = filter(None, (result.horizon_note("--horizon ") for result in results))
     for note in dict.fromkeys(notes):
         typer.echo(f"note: {note}", err=True)
-    if any(result.not_played for result in results):
+    for failure in failures:
+        typer.echo(printable(f"error: {failure}"), err=True)
+    if failures or any(result.not_played for result in results):
         raise typer.Exit(FAILED)
+
+
+def _evaluated(
+    places: Sequence[tuple[Path, dict[str, Any], EvalSettings]],
+    workers: int,
+    table_file: Path | None,
+    *,
+    resume: bool,
+    quiet: bool,
+) -> tuple[list[EvalResult], list[str]]:
+    """Evaluate at all places whose result is not in the table; return the results in order, and what failed.
+
+    Raises:
+        UserError: nothing could be evaluated, and it is the user's to mend.
+    """
+    from imitate.evaluation.eval_result import EvalResult
+    from imitate.evaluation.evaluate import Place, evaluate_all
+    from imitate.evaluation.results_file import ResultsFile
+
+    file = None if table_file is None else ResultsFile(table_file, resume=resume)
+    earlier = [None if file is None else file.find(*place) for place in places]
+    results = {number: found for number, found in enumerate(earlier) if found is not None}
+    left = [number for number in range(len(places)) if number not in results]
+    if results and not quiet:
+        typer.echo(f"{table_file}: {len(results)} of {len(places)} are there already", err=True)
+    failures: dict[int, Exception] = {}
+    total = sum(places[number][2].episodes for number in left)
+    with Progress(total, "episode", "eval", quiet=quiet) as progress:
+        count = _Successes(progress)
+        outcomes = evaluate_all(
+            [Place(*places[number]) for number in left], workers=workers, on_episode=count.add
+        )
+        for index, outcome in outcomes:
+            number = left[index]
+            if isinstance(outcome, EvalResult):
+                results[number] = outcome
+                if file is not None:
+                    file.add(*places[number], outcome)
+            else:
+                failures[number] = outcome
+    errors = [error for _, error in sorted(failures.items())]
+    if not results and isinstance(errors[0], UserError):
+        raise errors[0]
+    words = [f"{places[number][0]}: {error}" for number, error in sorted(failures.items())]
+    return [results[number] for number in sorted(results)], words
 
 
 def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None:
@@ -243,13 +314,14 @@ def _checkpoints(agents: Sequence[Path], *, quiet: bool) -> list[Path]:
 
 
 def _refuse_mixture(
-    agent: Sequence[Path],
     *,
     fqe: bool,
     video: Path | None,
     overlay: bool,
     late: Lateness | None,
     for_fqe: Sequence[object],
+    table: Path | None,
+    resume: bool,
 ) -> None:
     """Refuse options that contradict each other."""
     if fqe and video is not None:
@@ -260,65 +332,12 @@ def _refuse_mixture(
         )
     if not fqe and any(value is not None for value in for_fqe):
         raise ConfigError("--data and --discount are for --fqe: add it, or leave them out")
-    if not fqe and len(agent) > 2:
-        raise ConfigError(
-            f"--agent was given {len(agent)} times: give one checkpoint, or two to compare"
-        )
+    if fqe and table is not None:
+        raise ConfigError("--table is of episodes, and --fqe plays none: write --json FILE")
+    if resume and table is None:
+        raise ConfigError("--resume continues a table: say which with --table FILE")
     if overlay and video is None:
         raise ConfigError("--overlay draws onto a video: say which to write with --video FILE.mp4")
-
-
-def table(results: Sequence[EvalResult]) -> list[str]:
-    """Return the table's lines, a row per checkpoint."""
-    header = ("checkpoint", "env", "success", "95 % interval", "return", "steps", "seconds")
-    rows = [header]
-    for result in results:
-        low, high = result.interval
-        rows.append(
-            (
-                _short(result.checkpoint),
-                result.env_name,
-                f"{result.successes}/{len(result.episodes)} = {100 * result.success_rate:.1f} %",
-                f"{100 * low:.1f} - {100 * high:.1f} %",
-                f"{result.mean_return:.3g}",
-                f"{result.mean_length:.1f}",
-                f"{result.wall_s:.1f}",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    seeds = results[0].seeds
-    lines.append(f"seeds {seeds[0]} - {seeds[-1]}, horizon {results[0].horizon}")
-    lines += [f"video: {result.video}" for result in results if result.video]
-    return lines
-
-
-def mean_lines(results: Sequence[EvalResult]) -> list[str]:
-    """Return each checkpoint's mean success over its environments, where there are several."""
-    rates: dict[str | None, list[float]] = {}
-    for result in results:
-        rates.setdefault(result.checkpoint, []).append(result.success_rate)
-    return [
-        f"{_short(checkpoint)}: mean of {len(found)} environments {100 * fmean(found):.1f} %"
-        for checkpoint, found in rates.items()
-        if len(found) > 1
-    ]
-
-
-def comparison_lines(comparison: PairedComparison | None) -> list[str]:
-    """Return the lines of a comparison of two checkpoints on the same seeds."""
-    if comparison is None:
-        return []
-    c = comparison
-    return [
-        f"paired on {c.n} seeds: first - second = {100 * c.difference:+.1f} % "
-        f"(95 % interval {100 * c.low:+.1f} to {100 * c.high:+.1f} %); "
-        f"only the first succeeds {c.only_first} times, only the second {c.only_second}; "
-        f"p = {c.p_value:.3g} (exact McNemar test)"
-    ]
 
 
 class _Successes:
@@ -333,42 +352,29 @@ class _Successes:
         self._progress.advance(words=f"{self._successes} succeed")
 
 
-def _environments(path: Path, env: str | None, lang: str | None) -> list[dict[str, Any]]:
-    """Return a checkpoint's evaluation environments: its own, those called ``env``, or the first under that name."""
+def _environments(
+    path: Path, names: Sequence[str] | None, lang: str | None
+) -> list[dict[str, Any]]:
+    """Return a checkpoint's evaluation environments: its own, those of these names, or its first under such a name."""
     from imitate.evaluation.environments import at_rate, named_env
     from imitate.policy.checkpoint import control_freq_of, load_checkpoint
 
     ckpt = load_checkpoint(path)
-    metas: list[dict[str, Any]] = ckpt.get("environments") or [ckpt["env_metadata"]]
-    if env is not None:
-        called = [meta for meta in metas if env in (meta.get("key"), meta.get("env_name"))]
-        other = at_rate(named_env(env, ckpt["env_metadata"]), control_freq_of(ckpt))
-        metas = called or [{**other, "key": other.get("env_name", env)}]
+    own: list[dict[str, Any]] = ckpt.get("environments") or [ckpt["env_metadata"]]
+    metas: list[dict[str, Any]] = []
+    for env in names or [ALL]:
+        called = [meta for meta in own if env in (ALL, meta.get("key"), meta.get("env_name"))]
+        if not called:
+            other = at_rate(named_env(env, ckpt["env_metadata"]), control_freq_of(ckpt))
+            called = [{**other, "key": other.get("env_name", env)}]
+        metas += [meta for meta in called if meta not in metas]
     if lang is None:
         return metas
     told = [meta for meta in metas if meta.get("lang") == lang]
     return told or [{**meta, "lang": lang} for meta in metas]
 
 
-def _compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> PairedComparison | None:
-    """Two checkpoints on the same seeds of the same environments, all episodes together."""
-    half = len(results) // 2
-    first, second = results[:half], results[half:]
-    if len(paths) != 2 or [r.env_name for r in first] != [r.env_name for r in second]:
-        return None
-    from imitate.functional.statistics import compare_paired
-
-    return compare_paired(
-        [success for result in first for success in result.success],
-        [success for result in second for success in result.success],
-    )
-
-
 def _numbered(video: Path | None, number: int | None) -> Path | None:
     if video is None or number is None:
         return video
     return video.with_name(f"{video.stem}_{number + 1}{video.suffix}")
-
-
-def _short(checkpoint: str | None) -> str:
-    return "-" if checkpoint is None else "/".join(Path(checkpoint).parts[-3:])

@@ -7,7 +7,7 @@ queue, so that no worker waits for the last episodes of one before the next begi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -128,7 +128,7 @@ class EpisodePool:
         (played,) = self.run_all([Planned(job, episodes, on_episode, give_up_after)])
         return played.episodes()
 
-    def run_all(self, planned: Sequence[Planned]) -> Iterator[Played]:
+    def run_all(self, planned: Sequence[Planned]) -> Generator[Played, None, None]:
         """Play several evaluations, and yield each as it ends; see `run` for their episodes.
 
         An evaluation that fails does not keep the others from being played.

@@ -1,31 +1,21 @@
-"""Evaluation of a policy in an environment, over seeded episodes."""
+"""Evaluation of policies in environments, over seeded episodes."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
-
-from imitate.config.experiment import DEFAULT_HORIZON
 from imitate.deploy.robot import RobotError
-from imitate.envs.make import is_robot
-from imitate.envs.migration import fitted
-from imitate.envs.trust import check_trusted
-from imitate.errors import EnvError, EvaluationError, UserError
-from imitate.evaluation.environments import label
+from imitate.errors import EvaluationError, UserError
 from imitate.evaluation.episode_pool import EpisodePool
 from imitate.evaluation.episodes import (
     Episode,
-    EpisodePlan,
     EpisodeRunner,
-    Job,
     failed_episode,
     hopeless,
     in_order,
@@ -33,21 +23,31 @@ from imitate.evaluation.episodes import (
 )
 from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.late import Lateness
-from imitate.evaluation.mosaic import write_mosaic
-from imitate.evaluation.vector_episodes import VectorJob, run_vector_episodes
-from imitate.policy.checkpoint import config_of, load_checkpoint
+from imitate.evaluation.prepared import (
+    EvalSettings,
+    Mode,
+    Prepared,
+    available_cores,
+    default_workers,
+    subject_of,
+)
+from imitate.evaluation.vector_episodes import run_vector_episodes
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.processes import STEP_TIMEOUT_S
-from imitate.run_folder import find_checkpoint
 
-Mode = Literal["auto", "processes", "vector"]
+__all__ = [
+    "EvalSettings",
+    "Mode",
+    "OnEpisode",
+    "Place",
+    "available_cores",
+    "default_workers",
+    "evaluate",
+    "evaluate_all",
+]
+
 OnEpisode = Callable[[Episode], None]
-
-# From so many weights on, batched calls pay more than independent processes with a policy each.
-LARGE_POLICY = 50_000_000
-# From so many on (image encoders) a GPU, where there is one, pays more than the CPU's cores.
-GPU_POLICY = 5_000_000
+Outcome = EvalResult | UserError | EvaluationError
 
 
 def evaluate(
@@ -96,210 +96,159 @@ def evaluate(
         UserError: the checkpoint, the environment or their match is wrong.
         EvaluationError: no episode could be played.
     """
-    if late is not None and mode == "vector":
-        raise UserError(
-            "--mode vector predicts for many environments at once, without delay: leave it out with --latency-ms"
-        )
-    start = time.perf_counter()
-    subject = _subject(agent, env_meta, device, step_timeout_s)
-    if is_robot(subject.env_meta):
-        _check_robot(subject.env_meta, workers, mode, late)
-        mode, pool, step_timeout_s = "processes", None, None
-    mode = _chosen(mode, subject) if late is None else "processes"
-    with ExitStack() as stack:
-        in_processes = step_timeout_s is not None or (mode == "processes" and workers > 1)
-        if pool is None and subject.policy is None and in_processes:
-            num = 1 if mode == "vector" else min(workers, episodes)
-            pool = stack.enter_context(EpisodePool(num))
-        frame_dir = None
-        if video is not None and mode == "processes":
-            frame_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="imitate-frames-"))
-        plan = EpisodePlan(
-            horizon=subject.horizon if horizon is None else horizon,
-            seed=seed,
-            terminate_on_success=terminate_on_success,
-            frame_dir=frame_dir,
-            video_episodes=video_episodes,
-            video_skip=video_skip,
-            overlay=overlay,
-            step_timeout_s=STEP_TIMEOUT_S if step_timeout_s is None else step_timeout_s,
-            late=late,
-        )
-        rest = (pool, on_episode, give_up_after)
-        if mode == "vector":
-            played = _play_vector(subject, plan, episodes, workers, *rest)
-        else:
-            played = _play_processes(subject, plan, episodes, *rest)
-        if all(episode.error for episode in played):
-            raise EvaluationError(f"no episode could be played: {played[0].error}")
-        written = None
-        if video is not None and frame_dir is not None:
-            written = write_mosaic(video, frame_dir, played, size=plan.frame_size)
-    return EvalResult(
-        env_name=label(subject.env_meta),
-        checkpoint=None if subject.path is None else str(subject.path),
-        episodes=tuple(played),
-        planned=episodes,
-        horizon=plan.horizon,
+    settings = EvalSettings(
+        episodes=episodes,
+        horizon=horizon,
         seed=seed,
-        mode=mode,
         workers=workers,
-        wall_s=timed(start),
-        video=None if written is None else str(written),
-        longest_demo=subject.longest_demo,
+        mode=mode,
+        device=device,
+        terminate_on_success=terminate_on_success,
+        give_up_after=give_up_after,
+        video=video,
+        video_episodes=video_episodes,
+        video_skip=video_skip,
+        overlay=overlay,
+        step_timeout_s=step_timeout_s,
         late=late,
-        warnings=tuple(_warnings(played, wants_video=video is not None, mode=mode)),
     )
+    start = time.perf_counter()
+    with ExitStack() as stack:
+        prepared = stack.enter_context(closing(Prepared(subject_of(agent), env_meta, settings)))
+        if pool is None and prepared.needs_processes:
+            num = 1 if prepared.mode == "vector" else min(workers, episodes)
+            pool = stack.enter_context(EpisodePool(num))
+        if prepared.in_this_process:
+            pool = None
+        return prepared.result(_play(prepared, pool, on_episode), timed(start))
 
 
 @dataclass(frozen=True)
-class _Subject:
-    """A policy and the environment of its evaluation."""
+class Place:
+    """A checkpoint and the environment in which it is evaluated.
 
-    path: Path | None
-    policy: RolloutPolicy | None
-    env_meta: dict[str, Any]
-    horizon: int
-    weights: int
-    device: str
-    longest_demo: int | None = None
+    Attributes:
+        agent: a checkpoint or a run folder.
+        env_meta: env_args; None: the checkpoint's first environment.
+        settings: of the evaluation; those of several places have the same ``step_timeout_s``.
+    """
+
+    agent: str | Path
+    env_meta: Mapping[str, Any] | None
+    settings: EvalSettings
 
 
-def _subject(
-    agent: str | Path | RolloutPolicy,
-    env_meta: Mapping[str, Any] | None,
-    device: str | None,
-    step_timeout_s: float | None,
-) -> _Subject:
-    if isinstance(agent, RolloutPolicy):
-        if env_meta is None:
-            raise EnvError("a policy object needs env_meta, the env_args of its environment")
-        if step_timeout_s is not None:
-            raise EnvError(
-                "a policy object plays in this process, which cannot end a simulator that hangs: leave "
-                "step_timeout_s out, or give a checkpoint"
+def evaluate_all(
+    places: Sequence[Place], *, workers: int = 1, on_episode: OnEpisode | None = None
+) -> Iterator[tuple[int, Outcome]]:
+    """Evaluate policies at several places with the same workers, which keep their simulators.
+
+    The episodes of all places are one queue, those of the same environment together. Each place has the result that
+    :func:`evaluate` gives for it alone.
+
+    Args:
+        places: to evaluate.
+        workers: processes.
+        on_episode: called with each episode as it ends.
+
+    Yields:
+        the number of a place as soon as it is done, with its result or the reason why there is none.
+
+    Raises:
+        UserError: a checkpoint or an environment cannot be used, or settings contradict each other.
+    """
+    subjects = {path: subject_of(path) for path in dict.fromkeys(place.agent for place in places)}
+    with ExitStack() as stack:
+        prepared = [
+            stack.enter_context(
+                closing(Prepared(subjects[place.agent], place.env_meta, place.settings))
             )
-        weights = sum(weight.numel() for weight in agent.algo.nets.parameters())
-        horizon = agent.algo.global_config.experiment.rollout.horizon or DEFAULT_HORIZON
-        check_trusted(env_meta)
-        return _Subject(None, agent, fitted(env_meta), horizon, weights, str(agent.algo.device))
-    path = find_checkpoint(agent)
-    ckpt = load_checkpoint(path)
-    meta = dict(env_meta if env_meta is not None else ckpt["env_metadata"])
-    if not meta:
-        raise EnvError(f"{path}: the checkpoint names no environment; name one with --env")
-    check_trusted(meta)
-    horizon = config_of(ckpt).experiment.rollout.horizon or DEFAULT_HORIZON
-    weights = sum(weight.numel() for weight in ckpt["model"]["nets"].values())
-    if device is None:
-        device = "cuda" if weights > GPU_POLICY and torch.cuda.is_available() else "cpu"
-    longest = ckpt["shape_metadata"].get("longest_demo")
-    return _Subject(path, None, fitted(meta), horizon, weights, device, longest)
+            for place in places
+        ]
+        pool = stack.enter_context(EpisodePool(workers))
+        queue = _by_environment(prepared)
+        planned = [prepared[number].planned(on_episode) for number in queue]
+        with closing(pool.run_all(planned)) as results:
+            for played in results:
+                number = queue[played.number]
+                yield number, _outcome(prepared[number], played.episodes, played.wall_s)
+        for number, entry in enumerate(prepared):
+            if number not in queue:
+                own_pool = None if entry.in_this_process else pool
+                yield number, _outcome(entry, partial(_play, entry, own_pool, on_episode))
 
 
-def _check_robot(
-    env_meta: Mapping[str, Any], workers: int, mode: Mode, late: Lateness | None
-) -> None:
-    """Raise EnvError where a robot is to do what only copies of a simulator can."""
-    name = label(env_meta)
-    if workers > 1 or mode == "vector":
-        raise EnvError(
-            f"{name} is one robot, driven by this process: leave --workers and --mode out (got {workers} workers, "
-            f"mode {mode})"
-        )
-    if late is not None:
-        raise EnvError(
-            f"{name}: --latency-ms is for simulators; on a robot predictions take the time they take"
-        )
+def _by_environment(prepared: Sequence[Prepared]) -> list[int]:
+    """Return the numbers of those whose episodes any worker plays, so that workers seldom change their environment."""
+    first: dict[str, int] = {}
+    for entry in prepared:
+        first.setdefault(repr(entry.env_meta), len(first))
+    numbers = [
+        number
+        for number, entry in enumerate(prepared)
+        if entry.mode == "processes" and not entry.in_this_process
+    ]
+    return sorted(numbers, key=lambda number: first[repr(prepared[number].env_meta)])
 
 
-def _chosen(mode: Mode, subject: _Subject) -> Mode:
-    if mode != "auto":
-        return mode
-    batched = subject.weights > LARGE_POLICY or not subject.device.startswith("cpu")
-    return "vector" if batched else "processes"
+def _outcome(
+    prepared: Prepared, play: Callable[[], list[Episode]], wall_s: float | None = None
+) -> Outcome:
+    """Return the result of the episodes that ``play`` gives; ``wall_s`` is the time that they took, if not its own."""
+    start = time.perf_counter()
+    try:
+        played = play()
+        return prepared.result(played, timed(start) if wall_s is None else wall_s)
+    except (UserError, EvaluationError) as error:
+        return error
+    finally:
+        prepared.close()
 
 
-def _play_vector(
-    subject: _Subject,
-    plan: EpisodePlan,
-    episodes: int,
-    workers: int,
-    pool: EpisodePool | None,
-    on_episode: OnEpisode | None,
-    give_up_after: int | None,
+def _play(
+    prepared: Prepared, pool: EpisodePool | None, on_episode: OnEpisode | None
 ) -> list[Episode]:
-    meta, path = subject.env_meta, str(subject.path)
-    if pool is not None and subject.policy is None:
-        job = VectorJob(path, meta, plan, subject.device, episodes, workers, give_up_after)
+    play = _play_lockstep if prepared.mode == "vector" else _play_processes
+    return play(prepared, pool, on_episode)
+
+
+def _play_lockstep(
+    prepared: Prepared, pool: EpisodePool | None, on_episode: OnEpisode | None
+) -> list[Episode]:
+    job, policy = prepared.vector_job, prepared.subject.policy
+    if pool is not None:
         return pool.run_vector(job, on_episode)
-    policy = subject.policy
     if policy is None:
-        policy, _ = policy_from_checkpoint(device=subject.device, ckpt_path=path)
-    return run_vector_episodes(policy, meta, plan, episodes, workers, on_episode, give_up_after)
+        policy, _ = policy_from_checkpoint(device=job.device, ckpt_path=job.checkpoint)
+    return run_vector_episodes(
+        policy, job.env_meta, job.plan, job.episodes, job.num_envs, on_episode, job.give_up_after
+    )
 
 
 def _play_processes(
-    subject: _Subject,
-    plan: EpisodePlan,
-    episodes: int,
-    pool: EpisodePool | None,
-    on_episode: OnEpisode | None,
-    give_up_after: int | None,
+    prepared: Prepared, pool: EpisodePool | None, on_episode: OnEpisode | None
 ) -> list[Episode]:
-    job = Job(str(subject.path), subject.env_meta, plan, subject.device)
-    if subject.policy is None and pool is not None:
-        return pool.run(job, episodes, on_episode, give_up_after)
+    job, settings = prepared.job, prepared.settings
+    if pool is not None:
+        return pool.run(job, settings.episodes, on_episode, settings.give_up_after)
     runner = EpisodeRunner()
-    if subject.policy is None:
+    if prepared.subject.policy is None:
         runner.load(job)
     else:
-        runner.use_policy(subject.policy)
+        runner.use_policy(prepared.subject.policy)
     results: dict[int, Episode] = {}
     try:
-        for index in range(episodes):
-            results[index] = runner.play(subject.env_meta, plan, index)
+        for index in range(settings.episodes):
+            results[index] = runner.play(job.env_meta, job.plan, index)
             if on_episode is not None:
                 on_episode(results[index])
-            if hopeless(results, give_up_after):
+            if hopeless(results, settings.give_up_after):
                 break
     except (
         RobotError
-    ) as error:  # what was measured before counts; a person has to look before it moves again
+    ) as error:  # what was measured before counts; a person has to look at the robot
         index = len(results)
-        results[index] = failed_episode(plan, index, str(error))
+        results[index] = failed_episode(job.plan, index, str(error))
     finally:
         runner.close()
-    return in_order(results, give_up_after)
-
-
-def _warnings(played: Sequence[Episode], *, wants_video: bool, mode: str) -> list[str]:
-    warnings = [
-        f"episode {episode.index} (seed {episode.seed}) could not be played and counts as failed: {episode.error}"
-        for episode in played
-        if episode.error
-    ]
-    warnings += [
-        f"episode {episode.index} (seed {episode.seed}) was played a second time, which counts; the first try: "
-        f"{episode.first_error}"
-        for episode in played
-        if episode.first_error
-    ]
-    render_errors = [episode.render_error for episode in played if episode.render_error]
-    if render_errors:
-        warnings.append(f"video incomplete or missing, rendering failed: {render_errors[0]}")
-    if wants_video and mode == "vector":
-        warnings.append("no video: mode 'vector' renders none; use mode 'processes'")
-    return warnings
-
-
-def available_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def default_workers(episodes: int) -> int:
-    """Return the default number of workers: one per core, at most 16."""
-    return max(1, min(available_cores(), episodes, 16))
+    return in_order(results, settings.give_up_after)

@@ -78,8 +78,7 @@ def test_user_errors(run, tmp_path):
     assert "takes actions of 3 numbers, the checkpoint gives 2" in str(result.exception)
     other = run("--agent", agent, "--episodes", 1, "--workers", 1, "--env", "point_mass:Nothing-v0")
     assert isinstance(other.exception, EnvError)
-    three = run("--agent", agent, "--agent", agent, "--agent", agent)
-    assert isinstance(three.exception, ConfigError)
+    assert isinstance(run("--agent", agent, "--resume").exception, ConfigError)
 
 
 def test_an_episode_that_cannot_be_played_is_exit_code_1(run, tmp_path):
@@ -107,3 +106,58 @@ def test_a_video_for_each_checkpoint(run, tmp_path):
     assert result.exit_code == 0, result.output
     assert (tmp_path / "v_1.mp4").stat().st_size > 0
     assert (tmp_path / "v_2.mp4").stat().st_size > 0
+
+
+# ---- several checkpoints -------------------------------------------------------------------------
+
+
+def test_checkpoints_as_the_shell_names_them_and_a_table_that_is_resumed(run, tmp_path):
+    agents = [ground.write_expert(tmp_path / f"{name}.pth", gain=g) for name, g in GAINS.items()]
+    table, report = tmp_path / "out" / "table.json", tmp_path / "report.json"
+    options = ("--episodes", 2, "--workers", 1, "--env", "all", "--table", table)
+    first = run("--agent", *agents[:2], *options)
+    assert first.exit_code == 0, first.output
+    before = json.loads(table.read_text())["evaluations"]
+    again = run("--agent", *agents, *options, "--resume", "--json", report)
+    assert again.exit_code == 0, again.output
+    assert "2 of 3 are there already" in again.stderr
+    after = json.loads(table.read_text())["evaluations"]
+    assert after[:2] == before and len(after) == 3
+    shown = json.loads(report.read_text())["evaluations"]
+    assert [entry["checkpoint"] for entry in shown] == [str(agent) for agent in agents]
+    assert [entry["successes"] for entry in shown] == [2, 0, 2]
+    assert shown == [{k: v for k, v in entry.items() if k != "settings"} for entry in after]
+    assert all(f"{name}.pth" in again.stdout for name in GAINS)
+    # Other numbers under the same name are other evaluations.
+    ground.write_expert(agents[0], gain=0.0)
+    changed = run("--agent", agents[0], *options, "--resume")
+    assert "0/2" in changed.stdout and len(json.loads(table.read_text())["evaluations"]) == 4
+    refused = run("--agent", agents[0], *options)
+    assert isinstance(refused.exception, ConfigError)
+    assert "continue it with --resume" in str(refused.exception)
+
+
+GAINS = {"a": 4.0, "b": 0.0, "c": 4.0}
+
+
+def test_an_evaluation_that_fails_is_named_and_the_others_go_on(run, tmp_path):
+    good = ground.write_expert(tmp_path / "good.pth")
+    bad = ground.write_expert(tmp_path / "bad.pth", ground.env_meta(action_dim=3))
+    table = tmp_path / "table.json"
+    result = run("--agent", bad, good, "--episodes", 2, "--workers", 1, "--table", table)
+    assert result.exit_code == 1
+    assert "2/2 = 100.0 %" in result.stdout
+    assert "bad.pth: environment 'point_mass:PointMass-v0' takes actions of 3" in result.stderr
+    (entry,) = json.loads(table.read_text())["evaluations"]
+    assert entry["checkpoint"] == str(good)
+
+
+def test_several_environments_by_name(run, tmp_path):
+    agent = ground.write_expert(tmp_path / "a.pth")
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({**ground.env_meta(impossible_at=[0, 1]), "key": "impossible"}))
+    envs = ("--env", "all", "--env", other)
+    result = run("--agent", agent, *envs, "--episodes", 2, "--workers", 1, "--horizon", 20)
+    assert result.exit_code == 0, result.output
+    assert "2/2 = 100.0 %" in result.stdout and "0/2 = 0.0 %" in result.stdout
+    assert "mean of 2 environments 50.0 %" in result.stdout

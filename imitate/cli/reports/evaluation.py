@@ -1,0 +1,83 @@
+"""Words of ``imitate eval``: a table of results, their means, a comparison of two checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from imitate.evaluation.eval_result import EvalResult
+    from imitate.functional.statistics import PairedComparison
+
+
+def table(results: Sequence[EvalResult]) -> list[str]:
+    """Return the table's lines, a row per checkpoint."""
+    header = ("checkpoint", "env", "success", "95 % interval", "return", "steps", "seconds")
+    rows = [header]
+    for result in results:
+        low, high = result.interval
+        rows.append(
+            (
+                _short(result.checkpoint),
+                result.env_name,
+                f"{result.successes}/{len(result.episodes)} = {100 * result.success_rate:.1f} %",
+                f"{100 * low:.1f} - {100 * high:.1f} %",
+                f"{result.mean_return:.3g}",
+                f"{result.mean_length:.1f}",
+                f"{result.wall_s:.1f}",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    seeds = results[0].seeds
+    lines.append(f"seeds {seeds[0]} - {seeds[-1]}, horizon {results[0].horizon}")
+    lines += [f"video: {result.video}" for result in results if result.video]
+    return lines
+
+
+def mean_lines(results: Sequence[EvalResult]) -> list[str]:
+    """Return each checkpoint's mean success over its environments, where there are several."""
+    rates: dict[str | None, list[float]] = {}
+    for result in results:
+        rates.setdefault(result.checkpoint, []).append(result.success_rate)
+    return [
+        f"{_short(checkpoint)}: mean of {len(found)} environments {100 * fmean(found):.1f} %"
+        for checkpoint, found in rates.items()
+        if len(found) > 1
+    ]
+
+
+def comparison_lines(comparison: PairedComparison | None) -> list[str]:
+    """Return the lines of a comparison of two checkpoints on the same seeds."""
+    if comparison is None:
+        return []
+    c = comparison
+    return [
+        f"paired on {c.n} seeds: first - second = {100 * c.difference:+.1f} % "
+        f"(95 % interval {100 * c.low:+.1f} to {100 * c.high:+.1f} %); "
+        f"only the first succeeds {c.only_first} times, only the second {c.only_second}; "
+        f"p = {c.p_value:.3g} (exact McNemar test)"
+    ]
+
+
+def compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> PairedComparison | None:
+    """Two checkpoints on the same seeds of the same environments, all episodes together."""
+    half = len(results) // 2
+    first, second = results[:half], results[half:]
+    if len(paths) != 2 or [r.env_name for r in first] != [r.env_name for r in second]:
+        return None
+    from imitate.functional.statistics import compare_paired
+
+    return compare_paired(
+        [success for result in first for success in result.success],
+        [success for result in second for success in result.success],
+    )
+
+
+def _short(checkpoint: str | None) -> str:
+    return "-" if checkpoint is None else "/".join(Path(checkpoint).parts[-3:])

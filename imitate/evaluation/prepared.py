@@ -1,0 +1,269 @@
+"""An evaluation before and after its episodes: its policy, environment and plan, and the result that they make."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import torch
+
+from imitate.config.experiment import DEFAULT_HORIZON
+from imitate.envs.migration import fitted
+from imitate.envs.trust import check_trusted
+from imitate.errors import EnvError, EvaluationError, UserError
+from imitate.evaluation.environments import label
+from imitate.evaluation.episode_pool import Planned
+from imitate.evaluation.episodes import Episode, EpisodePlan, Job
+from imitate.evaluation.eval_result import EvalResult
+from imitate.evaluation.late import Lateness
+from imitate.evaluation.mosaic import write_mosaic
+from imitate.evaluation.vector_episodes import VectorJob
+from imitate.policy.checkpoint import config_of, load_checkpoint
+from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.processes import STEP_TIMEOUT_S
+from imitate.run_folder import find_checkpoint
+
+Mode = Literal["auto", "processes", "vector"]
+
+# From so many weights on, batched calls pay more than independent processes with a policy each.
+LARGE_POLICY = 50_000_000
+# From so many on (image encoders) a GPU, where there is one, pays more than the CPU's cores.
+GPU_POLICY = 5_000_000
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """Settings of an evaluation; see :func:`imitate.evaluation.evaluate.evaluate`."""
+
+    episodes: int = 50
+    horizon: int | None = None
+    seed: int = 0
+    workers: int = 1
+    mode: Mode = "auto"
+    device: str | None = None
+    terminate_on_success: bool = True
+    give_up_after: int | None = None
+    video: str | Path | None = None
+    video_episodes: int = 9
+    video_skip: int = 5
+    overlay: bool = False
+    step_timeout_s: float | None = None
+    late: Lateness | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A policy under evaluation.
+
+    Attributes:
+        path: its checkpoint; None where the policy is at hand.
+        policy: at hand; None where there is a checkpoint.
+        env_meta: env_args of its first environment; empty where it names none.
+        horizon: longest episode, as in its configuration.
+        weights: how many it has.
+        longest_demo: steps of the longest demonstration that it learned from; None: not known.
+    """
+
+    path: Path | None
+    policy: RolloutPolicy | None
+    env_meta: dict[str, Any]
+    horizon: int
+    weights: int
+    longest_demo: int | None = None
+
+
+def subject_of(agent: str | Path | RolloutPolicy) -> Subject:
+    """Describe a policy, or the checkpoint that a path stands for.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if isinstance(agent, RolloutPolicy):
+        weights = sum(weight.numel() for weight in agent.algo.nets.parameters())
+        horizon = agent.algo.global_config.experiment.rollout.horizon or DEFAULT_HORIZON
+        return Subject(None, agent, {}, horizon, weights)
+    path = find_checkpoint(agent)
+    ckpt = load_checkpoint(path)
+    horizon = config_of(ckpt).experiment.rollout.horizon or DEFAULT_HORIZON
+    weights = sum(weight.numel() for weight in ckpt["model"]["nets"].values())
+    longest = ckpt["shape_metadata"].get("longest_demo")
+    return Subject(path, None, dict(ckpt["env_metadata"] or {}), horizon, weights, longest)
+
+
+class Prepared:
+    """One evaluation of a subject in an environment.
+
+    Args:
+        subject: who is evaluated.
+        env_meta: env_args of the environment; None: the subject's own.
+        settings: of the evaluation.
+
+    Attributes:
+        mode: "processes" or "vector".
+        plan: of the episodes.
+        device: where the policy runs.
+
+    Raises:
+        EnvError: no environment is named, or it is not trusted.
+        UserError: the settings contradict each other.
+    """
+
+    def __init__(
+        self, subject: Subject, env_meta: Mapping[str, Any] | None, settings: EvalSettings
+    ) -> None:
+        _check(subject, env_meta, settings)
+        meta = dict(subject.env_meta if env_meta is None else env_meta)
+        check_trusted(meta)
+        self.subject, self.settings, self.env_meta = subject, settings, fitted(meta)
+        self.device = _device(subject, settings.device)
+        self.mode: Mode = "processes"
+        if settings.late is None:
+            self.mode = _chosen(settings.mode, subject, self.device)
+        self._frames: TemporaryDirectory[str] | None = None
+        if settings.video is not None and self.mode == "processes":
+            self._frames = TemporaryDirectory(prefix="imitate-frames-")
+        self.plan = EpisodePlan(
+            horizon=subject.horizon if settings.horizon is None else settings.horizon,
+            seed=settings.seed,
+            terminate_on_success=settings.terminate_on_success,
+            frame_dir=None if self._frames is None else self._frames.name,
+            video_episodes=settings.video_episodes,
+            video_skip=settings.video_skip,
+            overlay=settings.overlay,
+            step_timeout_s=STEP_TIMEOUT_S
+            if settings.step_timeout_s is None
+            else settings.step_timeout_s,
+            late=settings.late,
+        )
+
+    @property
+    def needs_processes(self) -> bool:
+        """True if it is to be played in worker processes, even where nobody keeps any."""
+        several = self.mode == "processes" and self.settings.workers > 1
+        return self.subject.policy is None and (self.settings.step_timeout_s is not None or several)
+
+    @property
+    def job(self) -> Job:
+        """Task of workers that play an episode each."""
+        return Job(str(self.subject.path), self.env_meta, self.plan, self.device)
+
+    def planned(self, on_episode: Callable[[Episode], None] | None) -> Planned:
+        """Return the episodes for a pool of workers."""
+        settings = self.settings
+        return Planned(self.job, settings.episodes, on_episode, settings.give_up_after)
+
+    @property
+    def vector_job(self) -> VectorJob:
+        """Task of one worker that plays all episodes in lockstep."""
+        settings = self.settings
+        return VectorJob(
+            str(self.subject.path),
+            self.env_meta,
+            self.plan,
+            self.device,
+            settings.episodes,
+            settings.workers,
+            settings.give_up_after,
+        )
+
+    def result(self, played: Sequence[Episode], wall_s: float) -> EvalResult:
+        """Put the result together, with its video.
+
+        Raises:
+            EvaluationError: no episode could be played.
+        """
+        if all(episode.error for episode in played):
+            raise EvaluationError(f"no episode could be played: {played[0].error}")
+        settings, written = self.settings, None
+        if settings.video is not None and self._frames is not None:
+            size = self.plan.frame_size
+            written = write_mosaic(settings.video, self._frames.name, played, size=size)
+        return EvalResult(
+            env_name=label(self.env_meta),
+            checkpoint=None if self.subject.path is None else str(self.subject.path),
+            episodes=tuple(played),
+            planned=settings.episodes,
+            horizon=self.plan.horizon,
+            seed=settings.seed,
+            mode=self.mode,
+            workers=settings.workers,
+            wall_s=wall_s,
+            video=None if written is None else str(written),
+            longest_demo=self.subject.longest_demo,
+            late=settings.late,
+            warnings=tuple(
+                _warnings(played, wants_video=settings.video is not None, mode=self.mode)
+            ),
+        )
+
+    def close(self) -> None:
+        """Remove the frames of the video."""
+        if self._frames is not None:
+            self._frames.cleanup()
+
+
+def _check(subject: Subject, env_meta: Mapping[str, Any] | None, settings: EvalSettings) -> None:
+    if settings.late is not None and settings.mode == "vector":
+        raise UserError(
+            "--mode vector predicts for many environments at once, without delay: leave it out with --latency-ms"
+        )
+    if subject.policy is not None and env_meta is None:
+        raise EnvError("a policy object needs env_meta, the env_args of its environment")
+    if subject.policy is not None and settings.step_timeout_s is not None:
+        raise EnvError(
+            "a policy object plays in this process, which cannot end a simulator that hangs: leave "
+            "step_timeout_s out, or give a checkpoint"
+        )
+    if not (subject.env_meta if env_meta is None else env_meta):
+        raise EnvError(f"{subject.path}: the checkpoint names no environment; name one with --env")
+
+
+def _device(subject: Subject, wanted: str | None) -> str:
+    if subject.policy is not None:
+        return str(subject.policy.algo.device)
+    if wanted is not None:
+        return wanted
+    return "cuda" if subject.weights > GPU_POLICY and torch.cuda.is_available() else "cpu"
+
+
+def _chosen(mode: Mode, subject: Subject, device: str) -> Mode:
+    if mode != "auto":
+        return mode
+    batched = subject.weights > LARGE_POLICY or not device.startswith("cpu")
+    return "vector" if batched else "processes"
+
+
+def _warnings(played: Sequence[Episode], *, wants_video: bool, mode: str) -> list[str]:
+    warnings = [
+        f"episode {episode.index} (seed {episode.seed}) could not be played and counts as failed: {episode.error}"
+        for episode in played
+        if episode.error
+    ]
+    warnings += [
+        f"episode {episode.index} (seed {episode.seed}) was played a second time, which counts; the first try: "
+        f"{episode.first_error}"
+        for episode in played
+        if episode.first_error
+    ]
+    render_errors = [episode.render_error for episode in played if episode.render_error]
+    if render_errors:
+        warnings.append(f"video incomplete or missing, rendering failed: {render_errors[0]}")
+    if wants_video and mode == "vector":
+        warnings.append("no video: mode 'vector' renders none; use mode 'processes'")
+    return warnings
+
+
+def available_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def default_workers(episodes: int) -> int:
+    """Return the default number of workers: one per core, at most 16."""
+    return max(1, min(available_cores(), episodes, 16))

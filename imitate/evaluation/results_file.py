@@ -1,0 +1,134 @@
+"""File of evaluations, written as they end, so that an interrupted series of them is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from imitate.errors import ConfigError
+from imitate.evaluation.episodes import Episode
+from imitate.evaluation.eval_result import EvalResult
+from imitate.evaluation.late import Lateness
+from imitate.evaluation.prepared import EvalSettings
+from imitate.run_folder import find_checkpoint, to_json, write_text
+
+SAME = "settings"
+"""Key of an entry: all that its result depends on."""
+
+
+class ResultsFile:
+    """A JSON file ``{"evaluations": [...]}``, with the entries of ``imitate eval --json``.
+
+    Args:
+        path: of the file.
+        resume: take over the evaluations that are there.
+
+    Raises:
+        ConfigError: the file exists, and is not to be resumed, or is no such file.
+    """
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        self.path = path
+        self._entries: list[dict[str, Any]] = []
+        self._sums: dict[Path, str] = {}
+        if not path.exists():
+            return
+        if not resume:
+            raise ConfigError(
+                f"{path}: exists already; choose another name, or continue it with --resume"
+            )
+        try:
+            self._entries = list(json.loads(path.read_text(encoding="utf-8"))["evaluations"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path}: is no table of evaluations ({type(error).__name__}: {error}); choose another name"
+            ) from error
+
+    def find(
+        self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings
+    ) -> EvalResult | None:
+        """Return the result of an earlier evaluation of the same checkpoint, environment and settings."""
+        wanted = self._same(agent, env_meta, settings)
+        for entry in self._entries:
+            if entry.get(SAME) == wanted:
+                return result_from_dict(entry)
+        return None
+
+    def add(
+        self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings, result: EvalResult
+    ) -> None:
+        """Write the file with one more result."""
+        entry = {**result.to_dict(), SAME: self._same(agent, env_meta, settings)}
+        self._entries.append(entry)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.path, to_json({"evaluations": self._entries}, indent=2) + "\n")
+
+    def _same(
+        self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings
+    ) -> dict[str, Any]:
+        """Return all that a result depends on, as it is read from JSON."""
+        late = settings.late
+        same = {
+            "checkpoint_sha256": self._sum(find_checkpoint(agent)),
+            "env_args": dict(env_meta),
+            "episodes": settings.episodes,
+            "horizon": settings.horizon,
+            "seed": settings.seed,
+            "mode": settings.mode,
+            # policies that draw, draw for all environments of a lockstep at once
+            "num_envs": settings.workers if settings.mode == "vector" else None,
+            "terminate_on_success": settings.terminate_on_success,
+            "give_up_after": settings.give_up_after,
+            "late": None if late is None else vars(late),
+        }
+        return dict(json.loads(to_json(same)))
+
+    def _sum(self, path: Path) -> str:
+        if path not in self._sums:
+            with path.open("rb") as file:
+                self._sums[path] = _digest(file)
+        return self._sums[path]
+
+
+def result_from_dict(entry: Mapping[str, Any]) -> EvalResult:
+    """Return the result whose :meth:`EvalResult.to_dict` an entry is."""
+    own = {key: entry[key] for key in _names(Lateness) if key in entry}
+    return EvalResult(
+        env_name=entry["env"],
+        checkpoint=entry["checkpoint"],
+        episodes=tuple(_episode(episode) for episode in entry["per_episode"]),
+        planned=entry["planned_episodes"],
+        horizon=entry["horizon"],
+        seed=entry["seed"],
+        mode=entry["mode"],
+        workers=entry["workers"],
+        wall_s=entry["wall_s"],
+        video=entry["video"],
+        warnings=tuple(entry["warnings"]),
+        longest_demo=entry["longest_demo"],
+        late=Lateness(**own) if own else None,
+    )
+
+
+def _episode(entry: Mapping[str, Any]) -> Episode:
+    own = {key: value for key, value in entry.items() if key in _names(Episode)}
+    if own["episode_return"] is None:  # JSON has no number that is not finite
+        own["episode_return"] = math.nan
+    return Episode(**own)
+
+
+def _names(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+def _digest(file: BinaryIO) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    found = hashlib.sha256()
+    while block := file.read(1 << 20):
+        found.update(block)
+    return found.hexdigest()
