@@ -32,6 +32,7 @@ class Inference(str, Enum):
     asynchronous = "async"
     rtc = "rtc"
     rtc_vjp = "rtc-vjp"
+    prefix = "prefix"
 
 
 class Mode(str, Enum):
@@ -160,7 +161,7 @@ def command(
         typer.Option(
             "--inference",
             help="With --latency-ms. sync: the robot waits; async: chunks are joined; rtc, rtc-vjp: real-time "
-            "chunking.",
+            "chunking; prefix: the same for policies trained with algo.prefix.max_delay.",
         ),
     ] = Inference.sync,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
@@ -200,6 +201,7 @@ def command(
         )
         return
 
+    from imitate.envs.make import is_robot
     from imitate.evaluation.evaluate import default_workers
     from imitate.evaluation.prepared import EvalSettings
     from imitate.run_folder import to_json, write_text
@@ -221,7 +223,15 @@ def command(
         late=late,
     )
     places = [
-        (path, meta, replace(settings, video=_numbered(video, number if len(pairs) > 1 else None)))
+        (
+            path,
+            meta,
+            replace(
+                settings,
+                workers=workers or (1 if is_robot(meta) else num_workers),
+                video=_numbered(video, number if len(pairs) > 1 else None),
+            ),
+        )
         for number, (path, meta) in enumerate(pairs)
     ]
     results, failures = _evaluated(places, num_workers, table_file, resume=resume, quiet=quiet)

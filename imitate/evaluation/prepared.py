@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 
 from imitate.config.experiment import DEFAULT_HORIZON
+from imitate.envs.make import is_robot
 from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError, EvaluationError, UserError
@@ -106,9 +107,10 @@ class Prepared:
         mode: "processes" or "vector".
         plan: of the episodes.
         device: where the policy runs.
+        in_this_process: no worker can play it: the policy is at hand, or the environment is a robot.
 
     Raises:
-        EnvError: no environment is named, or it is not trusted.
+        EnvError: no environment is named, it is not trusted, or is a robot, of which there is one.
         UserError: the settings contradict each other.
     """
 
@@ -118,10 +120,13 @@ class Prepared:
         _check(subject, env_meta, settings)
         meta = dict(subject.env_meta if env_meta is None else env_meta)
         check_trusted(meta)
+        if is_robot(meta):
+            _check_robot(label(meta), settings)
         self.subject, self.settings, self.env_meta = subject, settings, fitted(meta)
         self.device = _device(subject, settings.device)
+        self.in_this_process = subject.policy is not None or is_robot(self.env_meta)
         self.mode: Mode = "processes"
-        if settings.late is None:
+        if settings.late is None and not is_robot(self.env_meta):
             self.mode = _chosen(settings.mode, subject, self.device)
         self._frames: TemporaryDirectory[str] | None = None
         if settings.video is not None and self.mode == "processes":
@@ -144,7 +149,7 @@ class Prepared:
     def needs_processes(self) -> bool:
         """True if it is to be played in worker processes, even where nobody keeps any."""
         several = self.mode == "processes" and self.settings.workers > 1
-        return self.subject.policy is None and (self.settings.step_timeout_s is not None or several)
+        return not self.in_this_process and (self.settings.step_timeout_s is not None or several)
 
     @property
     def job(self) -> Job:
@@ -220,6 +225,19 @@ def _check(subject: Subject, env_meta: Mapping[str, Any] | None, settings: EvalS
         )
     if not (subject.env_meta if env_meta is None else env_meta):
         raise EnvError(f"{subject.path}: the checkpoint names no environment; name one with --env")
+
+
+def _check_robot(name: str, settings: EvalSettings) -> None:
+    """Raise EnvError where a robot is to do what only copies of a simulator can."""
+    if settings.workers > 1 or settings.mode == "vector":
+        raise EnvError(
+            f"{name} is one robot, driven by this process: leave --workers and --mode out (got {settings.workers} "
+            f"workers, mode {settings.mode})"
+        )
+    if settings.late is not None:
+        raise EnvError(
+            f"{name}: --latency-ms is for simulators; on a robot predictions take the time they take"
+        )
 
 
 def _device(subject: Subject, wanted: str | None) -> str:
