@@ -39,13 +39,15 @@ class Limits:
 
     Attributes:
         call_s: in one call of an environment; making one may take five times as long. None: no limit.
-        quiet_s: between two calls, for a start, a prediction, a file. None: no limit.
+        quiet_s: between two calls, for a prediction, a file. None: no limit.
         item_s: for a whole item. None: no limit.
+        start_s: until a worker begins. None: no limit.
     """
 
     call_s: float | None = STEP_TIMEOUT_S
     quiet_s: float | None = 600.0
     item_s: float | None = None
+    start_s: float | None = 300.0
 
 
 @dataclass(frozen=True)

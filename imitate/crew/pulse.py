@@ -53,12 +53,18 @@ class Watch:
         self._seen = beats
         if limits.item_s is not None and self._item_s > limits.item_s:
             return f"it took longer than {limits.item_s:g} s"
-        limit_s = limits.call_s if call else limits.quiet_s
-        if limit_s is None:
-            return None
-        limit_s *= MAKE_FACTOR if call == MAKE else 1.0
-        if self._still_s <= limit_s:
+        limit_s = _limit(limits, call, beats)
+        if limit_s is None or self._still_s <= limit_s:
             return None
         if call:
             return f"{call} did not return within {limit_s:g} s"
-        return f"its process reported nothing for {limit_s:g} s"
+        return f"its process {'reported nothing for' if beats else 'did not begin within'} {limit_s:g} s"
+
+
+def _limit(limits: Limits, call: str, beats: int) -> float | None:
+    """Return the seconds that may pass without a beat."""
+    if beats == 0:
+        return limits.start_s
+    if call and limits.call_s is not None:
+        return limits.call_s * (MAKE_FACTOR if call == MAKE else 1.0)
+    return None if call else limits.quiet_s

@@ -8,12 +8,10 @@ the episodes that ran in it are lost, and nothing else.
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-import time
+import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,15 +21,19 @@ from numpy.typing import NDArray
 from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
 from imitate.config import load_config
+from imitate.crew import Limits, Lost, Reports
+from imitate.crew.backend import Backend, Member, Unprepared
+from imitate.crew.local import LocalBackend
 from imitate.envs.env import Env
 from imitate.errors import EnvError
 from imitate.models.preprocess import Preprocess
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.steps import Array, Collected, Step
-from imitate.processes import end_with_parent
+from imitate.processes import MAKE, MAKE_FACTOR
 
-POLL_S = 0.5
+PATIENCE_S = 2.0
+"""Time in which idle workers may end."""
 START_S = 300.0
 """Time after which a process that is not ready counts as hung."""
 MAX_REPLACEMENTS = 10
@@ -73,7 +75,8 @@ class _Request:
     random: bool
     progress: float
     version: int
-    weights: dict[str, Any]
+    weights: bytes
+    state: dict[str, Any] | None = None
 
 
 class ProcessCollector:
@@ -84,6 +87,7 @@ class ProcessCollector:
         algo: whose weights act.
         step_timeout_s: a process that takes longer for a step counts as hung.
         max_staleness: updates by which weights may lag; None: collect in step with learning.
+        backend: where workers run; None: in processes of this machine.
 
     Attributes:
         version: updates of the weights so far, to be set by whoever learns.
@@ -97,36 +101,35 @@ class ProcessCollector:
         *,
         step_timeout_s: float,
         max_staleness: int | None = None,
+        backend: Backend[Any] | None = None,
     ) -> None:
         self.algo, self.version, self.staleness, self.progress = algo, 0, 0, 0.0
-        self._timeout_s, self._max_staleness = step_timeout_s, max_staleness
-        self._workers = [_Worker(blueprint) for blueprint in blueprints]
+        self._limits = Limits(START_S / MAKE_FACTOR, step_timeout_s, start_s=START_S)
+        self._max_staleness = max_staleness
+        self._backend: Backend[Any] = backend or LocalBackend("imitate-collector")
+        self._seats = [_Seat(blueprint, self._backend) for blueprint in blueprints]
         self._messages: list[str] = []
         self._replaced = 0
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
         """``num_steps`` steps of each environment, or of some of them where updates do not wait."""
-        for worker in self._workers:
-            if worker.request is None:
-                self._send(worker, num_steps, random)
+        self._send(num_steps, random)
         parts, lost = self._receive()
         while not parts:
-            for worker in self._workers:
-                worker.resend()
+            for seat in self._seats:
+                seat.resend()
             more, more_lost = self._receive()
             parts, lost = more, lost + more_lost
         messages, self._messages = self._messages, []
         if self._max_staleness is not None:
-            for worker in self._workers:
-                if worker.request is None:
-                    self._send(worker, num_steps, random)
+            self._send(num_steps, random)
         return merged_parts(parts, lost, messages)
 
     def updates_allowed(self) -> int | None:
         """Updates until weights that are out become too old; None: any number."""
         if self._max_staleness is None:
             return None
-        out = [w.request.version for w in self._workers if w.request is not None]
+        out = [seat.request.version for seat in self._seats if seat.request is not None]
         return max(0, min(out, default=self.version) + self._max_staleness - self.version)
 
     def metrics(self) -> dict[str, float]:
@@ -135,49 +138,52 @@ class ProcessCollector:
 
     def state_dict(self) -> dict[str, Any]:
         """Episode counters and states of the processes' random numbers, as last received."""
-        states = [worker.state for worker in self._workers]
+        states = [seat.state for seat in self._seats]
         return {"workers": [None if state is None else _tensors(state) for state in states]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`: running episodes are left."""
-        for worker, saved in zip(self._workers, state["workers"], strict=True):
-            worker.restore(None if saved is None else _arrays(saved))
+        for seat, saved in zip(self._seats, state["workers"], strict=True):
+            seat.restore(None if saved is None else _arrays(saved))
 
     def close(self) -> None:
         """End the processes."""
-        for worker in self._workers:
-            worker.end()
+        for seat in self._seats:
+            seat.member.dismiss()
+        for seat in self._seats:
+            seat.member.stop(patience_s=0.0 if seat.request else PATIENCE_S)
 
-    def _send(self, worker: _Worker, num_steps: int, random: bool) -> None:
-        weights = acting_weights(self.algo)
-        worker.send(_Request(num_steps, random, self.progress, self.version, weights))
+    def _send(self, num_steps: int, random: bool) -> None:
+        """Ask all workers that have nothing to do for steps with the newest weights, which are pickled once."""
+        idle = [seat for seat in self._seats if seat.request is None]
+        if not idle:
+            return
+        weights = pickle.dumps(acting_weights(self.algo), protocol=pickle.HIGHEST_PROTOCOL)
+        request = _Request(num_steps, random, self.progress, self.version, weights)
+        for seat in idle:
+            seat.send(request)
 
     def _receive(self) -> tuple[list[Collected], list[int]]:
         """Receive steps: from all processes where learning waits, else from at least one."""
         parts: list[Collected] = []
         lost: list[int] = []
-        waiting = [worker for worker in self._workers if worker.request is not None]
+        waiting = {seat.member: seat for seat in self._seats if seat.request is not None}
         while waiting and (self._max_staleness is None or not (parts or lost)):
-            ready = wait([worker.connection for worker in waiting], timeout=POLL_S)
-            for worker in list(waiting):
-                came = worker.receive() if worker.connection in ready else None
-                if came is not None:
+            for member in self._backend.heard(list(waiting), self._limits):
+                seat = waiting.pop(member)
+                came = seat.receive()
+                if isinstance(came, Lost):
+                    lost += seat.blueprint.lanes.tolist()
+                    self._replace(seat, came)
+                else:
                     self.staleness = max(self.staleness, self.version - came.version)
                     parts.append(came)
                     self._replaced = 0
-                elif worker.connection in ready or worker.hangs(self._timeout_s):
-                    lost += worker.blueprint.lanes.tolist()
-                    self._replace(worker)
-                else:
-                    continue
-                waiting.remove(worker)
         return parts, lost
 
-    def _replace(self, worker: _Worker) -> None:
-        """Start another process in place of one that died or hangs."""
-        hung = worker.process.is_alive()
-        why = f"hung for {self._timeout_s:g} s" if hung else f"died ({worker.process.exitcode})"
-        words = f"the process of environments {worker.blueprint.lanes.tolist()} {why}"
+    def _replace(self, seat: _Seat, loss: Lost) -> None:
+        """Start another worker in place of one that died or hangs."""
+        words = f"environments {seat.blueprint.lanes.tolist()}: {loss.reason}"
         self._replaced += 1
         if self._replaced >= MAX_REPLACEMENTS:
             raise EnvError(
@@ -185,88 +191,65 @@ class ProcessCollector:
                 "train.online.num_workers 0"
             )
         self._messages.append(f"{words}; its episodes are left out, another one takes its place")
-        worker.start_anew()
+        seat.start_anew()
 
 
-class _Worker:
-    """A process, its pipe, and the request that it works on."""
+class _Seat:
+    """The environments of a blueprint, the worker that has them now, and the request that it works on."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
-        self.blueprint = blueprint
+    def __init__(self, blueprint: Blueprint, backend: Backend[Any]) -> None:
+        self.blueprint, self._backend = blueprint, backend
         self.request: _Request | None = None
         self.state: dict[str, Any] | None = None
         self._last: _Request | None = None
+        self._restores = False
         self._start()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self._steps = context.RawValue("Q", 0)
-        self._seen, self._seen_at = 0, time.monotonic()
-        self.process = context.Process(
-            target=_collect_in_process, args=(theirs, self._steps, self.blueprint), daemon=True
-        )
-        self.process.start()
-        theirs.close()
+        self.member: Member = self._backend.start(partial(_CollectorWork, self.blueprint))
 
     def send(self, request: _Request) -> None:
+        """Ask for steps; a worker that is gone is noticed when its answer is waited for."""
+        if self._restores:
+            request, self._restores = replace(request, state=self.state), False
         self.request = self._last = request
-        self._seen_at = time.monotonic()
-        try:
-            self.connection.send(request)
-        except (BrokenPipeError, ConnectionResetError):
-            return  # its death is noticed when the answer is waited for
+        self.member.give(request)
 
     def resend(self) -> None:
-        """Ask a new process what the one before it did not answer."""
+        """Ask a new worker what the one before it did not answer."""
         if self.request is None and self._last is not None:
-            self.send(self._last)
+            self.send(replace(self._last, state=None))
 
-    def receive(self) -> Collected | None:
-        """The answer; None where the process is gone."""
-        try:
-            answer = self.connection.recv()
-        except (EOFError, ConnectionResetError):
-            self.process.join(timeout=5.0)
-            return None
-        if isinstance(answer, str):
-            raise EnvError(answer)
+    def receive(self) -> Collected | Lost:
+        """Return the steps that came, or the loss of the worker.
+
+        Raises:
+            UserError: the worker could not be prepared, or its environments fail each time.
+        """
+        answer = self.member.answer()
+        if isinstance(answer, Unprepared):
+            raise answer.error
+        if isinstance(answer, Lost):
+            if answer.died:
+                return answer
+            lanes = self.blueprint.lanes.tolist()
+            raise answer.error or EnvError(f"environments {lanes} failed: {answer.reason}")
         self.request = None
-        collected, self.state = answer
+        collected, self.state = answer.value
         return Collected(**collected)
 
-    def hangs(self, timeout_s: float) -> bool:
-        """Return true if the process has done no step for so long."""
-        if not self.process.is_alive():
-            return False
-        if self._steps.value != self._seen:
-            self._seen, self._seen_at = self._steps.value, time.monotonic()
-        return time.monotonic() - self._seen_at > (timeout_s if self._seen else START_S)
-
     def start_anew(self) -> None:
-        """Another process, whose episodes have other seeds than those that were lost."""
-        self.end(at_once=True)
+        """Start another worker, whose episodes have other seeds than those that were lost."""
+        self.member.stop()
         self._start()
         self.request = None
         if self.state is not None:
             begun = [number + 1_000_000 for number in self.state["begun"]]
-            self.state = {**self.state, "begun": begun}
-            self.restore(self.state)
+            self.restore({**self.state, "begun": begun})
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Let the process resume from a state."""
-        self.state = state
-        if state is not None:
-            self.connection.send(state)
-
-    def end(self, at_once: bool = False) -> None:
-        if at_once:
-            self.process.kill()
-        self.connection.close()
-        self.process.join(timeout=2.0)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        """Let the worker resume from a state, with its next request."""
+        self.state, self._restores = state, state is not None
 
 
 def acting_weights(algo: Algo) -> dict[str, Any]:
@@ -334,34 +317,30 @@ def _joined_marks(steps: Sequence[Step], name: str) -> NDArray[np.bool_] | None:
     return joined
 
 
-def _collect_in_process(connection: Connection, steps: Any, blueprint: Blueprint) -> None:
-    """Answer requests until the pipe closes: the main function of a worker process."""
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    torch.manual_seed(blueprint.seed)
-    name, config, shapes, ac_dim = blueprint.algo
-    algo = algo_factory(name, load_config(config), shapes, ac_dim, load_pretrained=False)
-    algo.ema = None
-    try:
-        collector = blueprint.collector(algo)
-        collector.on_step = lambda: setattr(steps, "value", steps.value + 1)
-        collector.on_step()  # ready
-        while True:
-            request = connection.recv()
-            if isinstance(request, dict):
-                collector.load_state_dict(request)
-                torch.set_rng_state(torch.from_numpy(request["rng"].copy()))
-                continue
-            load_acting_weights(algo, request.weights)
-            collector.progress, collector.version = request.progress, request.version
-            came = collector.collect(request.num_steps, random=request.random)
-            state = {**collector.state_dict(), "rng": torch.get_rng_state().numpy()}
-            connection.send((vars(came), state))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the training is over
-    except EnvError as error:
-        connection.send(str(error))
+class _CollectorWork:
+    """Work of a worker process: answers requests with steps."""
+
+    def __init__(self, blueprint: Blueprint, reports: Reports) -> None:
+        reports(MAKE)
+        torch.set_num_threads(1)
+        torch.manual_seed(blueprint.seed)
+        name, config, shapes, ac_dim = blueprint.algo
+        self._algo = algo_factory(name, load_config(config), shapes, ac_dim, load_pretrained=False)
+        self._algo.ema = None
+        self._collector = blueprint.collector(self._algo)
+        self._collector.on_step = partial(reports, "")
+        reports("")
+
+    def __call__(self, request: _Request) -> tuple[dict[str, Any], dict[str, Any]]:
+        collector = self._collector
+        if request.state is not None:
+            collector.load_state_dict(request.state)
+            torch.set_rng_state(torch.from_numpy(request.state["rng"].copy()))
+        load_acting_weights(self._algo, pickle.loads(request.weights))
+        collector.progress, collector.version = request.progress, request.version
+        came = collector.collect(request.num_steps, random=request.random)
+        state = {**collector.state_dict(), "rng": torch.get_rng_state().numpy()}
+        return vars(came), state
 
 
 def _arrays(tree: Any) -> Any:

@@ -321,6 +321,23 @@ def test_a_process_that_ends_in_its_factory_has_begun():
     assert done.result.reason == "its process died (exit code 3)" and done.result.begun
 
 
+class NeverThere:
+    """A factory that never arrives in its process."""
+
+    def __call__(self, reports):
+        return worker(reports)
+
+    def __reduce__(self):
+        return time.sleep, (1000,)
+
+
+def test_a_process_that_does_not_begin_is_ended():
+    limits = Limits(start_s=1.0)
+    (done,) = Crew(NeverThere(), limits=limits).as_completed([("echo", 1)], tries=1)
+    assert done.result == Lost("its process did not begin within 1 s", died=True)
+    assert not done.result.begun
+
+
 # ---- ends ----------------------------------------------------------------------------------------
 
 

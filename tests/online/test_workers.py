@@ -93,7 +93,7 @@ def test_a_process_that_dies_or_hangs_is_replaced_and_no_half_episode_is_kept(
     collected = collector.collect(1)
     learner.take(collected)
     assert collected.lost_lanes.tolist() == [1] and collected.lanes.tolist() == [0]
-    assert ("died (-9)" if how == "kill" else "hung for 3 s") in collected.messages[0]
+    assert ("exit code -9" if how == "kill" else "nothing for 3 s") in collected.messages[0]
     assert len(memory) == 3
     for _ in range(5):
         learner.take(collector.collect(1))
