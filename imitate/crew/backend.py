@@ -98,8 +98,8 @@ Message = Answer | Note | Lost | Unprepared
 class Member(Protocol):
     """One worker, which has at most one item at a time."""
 
-    def give(self, item: Any) -> bool:
-        """Send an item without waiting for it to arrive; return False if the worker is gone."""
+    def give(self, packed: Any) -> bool:
+        """Send an item that its backend has packed, without waiting for it to arrive; False if the worker is gone."""
 
     def answer(self) -> Message:
         """Return what was heard of it: a :class:`Lost` that has ``died`` where it is gone or was ended as hung."""
@@ -119,6 +119,9 @@ class Backend(Protocol[AnyMember]):
 
     def start(self, prepare: Prepare) -> AnyMember:
         """Start a worker."""
+
+    def pack(self, item: Any) -> Any:
+        """Return an item in the form that workers are given; one that many are given is packed once."""
 
     def heard(
         self, members: Sequence[AnyMember], limits: Limits, timeout_s: float = POLL_S

@@ -206,13 +206,14 @@ class Crew(Generic[Item, Result]):
 
     def _idle_member(self, busy: dict[Member, _Task], item: Any) -> Member:
         """Give an item to a worker that has none, or to a new one."""
+        packed = self._backend.pack(item)
         for idle in [member for member in self._members if member not in busy]:
-            if idle.give(item):
+            if idle.give(packed):
                 return idle
             self._drop(idle)
         member: Member = self._backend.start(self._prepare)
         self._members.append(member)
-        member.give(item)
+        member.give(packed)
         return member
 
     def _heard(

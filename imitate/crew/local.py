@@ -17,6 +17,7 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -38,7 +39,18 @@ from imitate.processes import end_with_parent
 
 ROOM = 32 * 1024
 """Bytes that a pipe takes even if nobody reads at its other end."""
-_END = b""
+
+
+@dataclass(frozen=True)
+class _Item:
+    """Message to a process: what to work on."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class _End:
+    """Message to a process: there is nothing more to do."""
 
 
 class LocalBackend:
@@ -64,6 +76,10 @@ class LocalBackend:
                 return member
             member.stop()
         raise CancelledError
+
+    def pack(self, item: Any) -> bytes:
+        """Pickle an item."""
+        return pickle.dumps(_Item(item), protocol=pickle.HIGHEST_PROTOCOL)
 
     def heard(
         self, members: Sequence[LocalMember], limits: Limits, timeout_s: float = POLL_S
@@ -104,27 +120,24 @@ class LocalMember:
         theirs.close()
         self._owner, self._over = os.getpid(), over
         atexit.register(self._leave)  # Python waits at its end for processes that were left
-        self._news, self._inbox = news, deque[bytes | None]()
+        self._news, self._inbox = news, deque[Message | None]()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self._writer: threading.Thread | None = None
 
     @property
     def exit_code(self) -> int | None:
         """Exit code of a dead process, negative the number of a signal."""
         return self._process.exitcode
 
-    def give(self, item: Any) -> bool:
+    def give(self, packed: bytes) -> bool:
         """See :class:`imitate.crew.backend.Member`."""
-        data = pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL)
         if None in self._inbox or not self._process.is_alive():
             return False
         self._watch.restart()
-        if len(data) > ROOM:
-            self._writer = threading.Thread(target=self._write, args=(data,), daemon=True)
-            self._writer.start()
+        if len(packed) > ROOM:
+            threading.Thread(target=self._write, args=(packed,), daemon=True).start()
             return True
-        return self._write(data)
+        return self._write(packed)
 
     def has_news(self, limits: Limits) -> bool:
         """Return true if it has sent something, is gone, or hangs."""
@@ -139,14 +152,8 @@ class LocalMember:
         """See :class:`imitate.crew.backend.Member`."""
         if not self._inbox and not self._process.is_alive():
             self._reader.join(timeout=1.0)  # its last words may be on their way
-        data = self._inbox.popleft() if self._inbox else None
-        if data is None:
-            return self._loss()
-        try:
-            message: Message = pickle.loads(data)
-        except Exception as error:  # of a class that this process cannot import, perhaps
-            return Lost(f"its result cannot be read ({_described(error)})")
-        return message
+        message = self._inbox.popleft() if self._inbox else None
+        return self._loss() if message is None else message
 
     def _loss(self) -> Lost:
         """End the process, and say why there is no answer."""
@@ -162,7 +169,7 @@ class LocalMember:
 
     def dismiss(self) -> None:
         """See :class:`imitate.crew.backend.Member`."""
-        self._write(_END)
+        self._write(pickle.dumps(_End()))
 
     def stop(self, patience_s: float = 0.0) -> None:
         """See :class:`imitate.crew.backend.Member`."""
@@ -188,13 +195,15 @@ class LocalMember:
         return True
 
     def _read(self) -> None:
-        data: bytes | None = b""
-        while data is not None:
+        message: Message | None = Note(None)
+        while message is not None:
             try:
-                data = self._connection.recv_bytes()
+                message = self._connection.recv()
             except (EOFError, OSError):
-                data = None
-            self._inbox.append(data)
+                message = None
+            except Exception as error:  # of a class that this process cannot import, perhaps
+                message = Lost(f"its result cannot be read ({_described(error)})")
+            self._inbox.append(message)
             self._news.set()
 
 
@@ -224,8 +233,8 @@ def _serve(prepare: Prepare, connection: Connection, pulse: Pulse) -> None:
         if isinstance(work, Unprepared):
             connection.send_bytes(_pickled(work))
             return
-        while (data := connection.recv_bytes()) != _END:
-            connection.send_bytes(_pickled(_answer(work, data)))
+        while (answer := _answered(work, connection)) is not None:
+            connection.send_bytes(_pickled(answer))
             pulse("")
         getattr(work, "close", lambda: None)()
 
@@ -242,9 +251,24 @@ def _prepared(prepare: Prepare, reports: _Reports) -> Work | Unprepared:
         return Unprepared(WorkerError(f"a worker cannot be prepared: {_described(error)}"))
 
 
-def _answer(work: Work, data: bytes) -> Message:
+def _answered(work: Work, connection: Connection) -> Message | None:
+    """Return the answer to the next item; None where none follows.
+
+    Raises:
+        EOFError, OSError: the parent is gone.
+    """
     try:
-        return Answer(work(pickle.loads(data)))
+        item = connection.recv()
+    except (EOFError, OSError):
+        raise
+    except Exception as error:  # of a class that this process cannot import, perhaps
+        return Lost(f"its item cannot be read ({_described(error)})")
+    return _answer(work, item.value) if isinstance(item, _Item) else None
+
+
+def _answer(work: Work, item: Any) -> Message:
+    try:
+        return Answer(work(item))
     except UserError as error:
         return Lost(str(error), error=error)
     except (Exception, SystemExit) as error:  # a simulator that blew up: the next item may be sound

@@ -38,7 +38,11 @@ GPU_POLICY = 5_000_000
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """Settings of an evaluation; see :func:`imitate.evaluation.evaluate.evaluate`."""
+    """Settings of an evaluation; see :func:`imitate.evaluation.evaluate.evaluate`.
+
+    Raises:
+        UserError: they contradict each other.
+    """
 
     episodes: int = 50
     horizon: int | None = None
@@ -54,6 +58,12 @@ class EvalSettings:
     overlay: bool = False
     step_timeout_s: float | None = None
     late: Lateness | None = None
+
+    def __post_init__(self) -> None:
+        if self.late is not None and self.mode == "vector":
+            raise UserError(
+                "--mode vector predicts for many environments at once, without delay: leave it out with --latency-ms"
+            )
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,6 @@ class Prepared:
 
     Raises:
         EnvError: no environment is named, it is not trusted, or is a robot, of which there is one.
-        UserError: the settings contradict each other.
     """
 
     def __init__(
@@ -212,10 +221,6 @@ class Prepared:
 
 
 def _check(subject: Subject, env_meta: Mapping[str, Any] | None, settings: EvalSettings) -> None:
-    if settings.late is not None and settings.mode == "vector":
-        raise UserError(
-            "--mode vector predicts for many environments at once, without delay: leave it out with --latency-ms"
-        )
     if subject.policy is not None and env_meta is None:
         raise EnvError("a policy object needs env_meta, the env_args of its environment")
     if subject.policy is not None and settings.step_timeout_s is not None:

@@ -72,9 +72,10 @@ class ResultsFile:
         self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings
     ) -> dict[str, Any]:
         """Return all that a result depends on, as it is read from JSON."""
-        late = settings.late
+        late, path = settings.late, find_checkpoint(agent)
         same = {
-            "checkpoint_sha256": self._sum(find_checkpoint(agent)),
+            "checkpoint": str(path.resolve()),
+            "checkpoint_sha256": self._sum(path),
             "env_args": dict(env_meta),
             "episodes": settings.episodes,
             "horizon": settings.horizon,

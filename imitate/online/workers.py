@@ -8,7 +8,6 @@ the episodes that ran in it are lost, and nothing else.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -75,7 +74,7 @@ class _Request:
     random: bool
     progress: float
     version: int
-    weights: bytes
+    weights: dict[str, Any]
     state: dict[str, Any] | None = None
 
 
@@ -158,10 +157,11 @@ class ProcessCollector:
         idle = [seat for seat in self._seats if seat.request is None]
         if not idle:
             return
-        weights = pickle.dumps(acting_weights(self.algo), protocol=pickle.HIGHEST_PROTOCOL)
+        weights = acting_weights(self.algo)
         request = _Request(num_steps, random, self.progress, self.version, weights)
+        packed = self._backend.pack(request)
         for seat in idle:
-            seat.send(request)
+            seat.send(request, packed)
 
     def _receive(self) -> tuple[list[Collected], list[int]]:
         """Receive steps: from all processes where learning waits, else from at least one."""
@@ -208,17 +208,23 @@ class _Seat:
     def _start(self) -> None:
         self.member: Member = self._backend.start(partial(_CollectorWork, self.blueprint))
 
-    def send(self, request: _Request) -> None:
-        """Ask for steps; a worker that is gone is noticed when its answer is waited for."""
-        if self._restores:
-            request, self._restores = replace(request, state=self.state), False
+    def send(self, request: _Request, packed: Any) -> None:
+        """Ask for steps; a worker that is gone is noticed when its answer is waited for.
+
+        Args:
+            request: to the worker.
+            packed: the same, as the backend packs it for all workers.
+        """
         self.request = self._last = request
-        self.member.give(request)
+        if self._restores:
+            self._restores = False
+            packed = self._backend.pack(replace(request, state=self.state))
+        self.member.give(packed)
 
     def resend(self) -> None:
         """Ask a new worker what the one before it did not answer."""
         if self.request is None and self._last is not None:
-            self.send(replace(self._last, state=None))
+            self.send(self._last, self._backend.pack(self._last))
 
     def receive(self) -> Collected | Lost:
         """Return the steps that came, or the loss of the worker.
@@ -336,7 +342,7 @@ class _CollectorWork:
         if request.state is not None:
             collector.load_state_dict(request.state)
             torch.set_rng_state(torch.from_numpy(request.state["rng"].copy()))
-        load_acting_weights(self._algo, pickle.loads(request.weights))
+        load_acting_weights(self._algo, request.weights)
         collector.progress, collector.version = request.progress, request.version
         came = collector.collect(request.num_steps, random=request.random)
         state = {**collector.state_dict(), "rng": torch.get_rng_state().numpy()}

@@ -76,6 +76,10 @@ def unsendable(reports):
     return lambda: None
 
 
+def made_here(reports):
+    return OnlyHere()
+
+
 def noise(reports):
     os.write(1, b"noise from below\n")
     sys.stdout.write("noise\n")
@@ -263,6 +267,28 @@ def test_an_item_that_cannot_be_sent_is_an_error_of_the_caller(crew):
     assert results(crew, [("echo", 1)]) == {("echo", 1): 1}
 
 
+class OnlyHere:
+    """An object that other processes than the one that made it cannot read."""
+
+    def __reduce__(self):
+        return _here, (os.getpid(),)
+
+
+def _here(pid):
+    if pid != os.getpid():
+        raise ImportError("no such module here")
+    return "here"
+
+
+def test_what_cannot_be_read_at_the_other_end_is_told_as_that(crew):
+    item = ("echo", OnlyHere())
+    (done,) = crew.as_completed([item])
+    assert done.result == Lost("its item cannot be read (ImportError: no such module here)")
+    (done,) = crew.as_completed([("made_here",)])
+    assert done.result == Lost("its result cannot be read (ImportError: no such module here)")
+    assert results(crew, [("echo", 1)]) == {("echo", 1): 1}
+
+
 def test_what_a_worker_prints_does_not_come_on_stdout(capfd):
     with Crew(worker) as crew:
         assert results(crew, [("noise",)]) == {("noise",): "quiet"}
@@ -381,6 +407,9 @@ class Here:
         self.started += 1
         return HereMember(self, prepare(lambda call: None))
 
+    def pack(self, item):
+        return [item]
+
     def heard(self, members, limits, timeout_s=0.5):
         return [member for member in members if member.message is not None]
 
@@ -389,7 +418,8 @@ class HereMember:
     def __init__(self, backend, work):
         self.backend, self.work, self.message = backend, work, None
 
-    def give(self, item):
+    def give(self, packed):
+        (item,) = packed
         self.backend.losses -= 1
         lost = self.backend.losses >= 0
         self.message = Lost("the node is gone", died=True) if lost else Answer(self.work(item))
