@@ -22,6 +22,7 @@ from imitate.errors import ConfigError
 from imitate.functional.over_seeds import FEWEST_SEEDS, Statistic
 from imitate.run_folder import RunFolder, newest_run_folder, to_json, write_text
 from imitate.train.curves import read_curves
+from imitate.train.gpus import GpuShares, visible_gpus
 from imitate.train.interrupts import ending_signals
 from imitate.train.over_seeds import SEED, Setting, settings_of
 from imitate.train.plot import draw_settings
@@ -128,6 +129,7 @@ class Sweep:
         self.folder = Path(first.train.output_dir).expanduser() / (name or first.experiment.name)
         self._claim()
         self._stop = threading.Event()
+        self._gpus = GpuShares(visible_gpus())
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -212,13 +214,17 @@ class Sweep:
             arguments = ["--resume", str(folder.path)]
             self._await_trainer(folder)
         command = [sys.executable, "-c", _TRAINER, "train", *arguments]
-        with (where / "output.txt").open("a", encoding="utf-8") as output:
+        with (
+            (where / "output.txt").open("a", encoding="utf-8") as output,
+            self._gpus.taken(self._configs[name].train.device) as variables,
+        ):
             # A session of its own: Ctrl-C reaches it through us, once.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
+                env={**os.environ, **variables},
                 start_new_session=True,
             )
             while process.poll() is None:
