@@ -72,9 +72,11 @@ def _trust(modules: list[str] | None) -> None:
     trust(*(modules or ()))
 
 
-def _trust_env(ctx: Any, parameter: Any, env: str | None) -> str | None:
+def _trust_env(ctx: Any, parameter: Any, given: Any) -> Any:
+    """Trust the modules of ``--env``: one name, or several where the option may be repeated."""
     from imitate.envs.trust import trust_env
 
-    if env and ":" in env:
-        trust_env(env)
-    return env
+    for env in [given] if isinstance(given, str) else given or ():
+        if ":" in env:
+            trust_env(env)
+    return given

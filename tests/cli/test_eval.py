@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from imitate.cli import eval as verb
+from imitate.cli.main import app
 from imitate.errors import CheckpointError, ConfigError, EnvError
 from imitate.evaluation.eval_result import EvalResult
 
@@ -161,3 +162,12 @@ def test_several_environments_by_name(run, tmp_path):
     assert result.exit_code == 0, result.output
     assert "2/2 = 100.0 %" in result.stdout and "0/2 = 0.0 %" in result.stdout
     assert "mean of 2 environments 50.0 %" in result.stdout
+
+
+def test_modules_of_each_environment_that_is_named_are_trusted(tmp_path, monkeypatch):
+    monkeypatch.setattr("imitate.envs.trust.trust_env", (trusted := []).append)
+    missing = str(tmp_path / "none.pth")
+    named = ["--env", "first:A-v0", "--env", "Lift", "--env", "second:B-v0"]
+    CliRunner().invoke(app, ["eval", "--agent", missing, *named])
+    CliRunner().invoke(app, ["eval", "--agent", missing, "--env", "third:C-v0"])
+    assert trusted == ["first:A-v0", "second:B-v0", "third:C-v0"]
