@@ -17,6 +17,8 @@ from imitate.deploy.bundle.exporting import export_policy
 from imitate.deploy.bundle.policy import BundlePolicy
 from imitate.deploy.bundle.tracing import Draws
 from imitate.errors import BundleError, NotFiniteError, UserError
+from imitate.models.action_layout import ActionLayout
+from imitate.models.preprocess import Preprocess
 from imitate.policy.rollout_policy import RolloutPolicy
 
 ROOT = Path(__file__).parents[3]
@@ -298,3 +300,118 @@ def test_a_bundle_needs_no_torch(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert json.loads(done.stdout) == BundlePolicy(tmp_path / "b.zip", seed=0)(ob).tolist()
+
+
+def prepared_policy(algo_name, algo, rotation=None):
+    """A policy with a resized image, actions relative to an observation, and a rotation."""
+    layout = ActionLayout({"pos": 3, "rot": 3}, {"rot": rotation} if rotation else {})
+    preprocess = Preprocess(
+        {"cam": (20, 30, 3), "p": (3,)},
+        {"cam": "rgb", "p": "low_dim"},
+        layout,
+        obs_affine={"p": (torch.full((3,), 0.2), torch.full((3,), 2.0))},
+        action_affine={"pos": (torch.full((3,), 0.1), torch.full((3,), 3.0))},
+        steps=[
+            {"step": "resize", "size": [12, 16]},
+            {"step": "relative_actions", "observation": "p", "action": "pos"},
+        ],
+    )
+    tree = {
+        "algo_name": algo_name,
+        "experiment": {"epoch_every_n_steps": 10},
+        "train": {"seq_length": 4},
+        "observation": {
+            "modalities": {"obs": {"low_dim": ["p"], "rgb": ["cam"]}},
+            "encoder": {"rgb": {"core_class": "VisualCore", "core_kwargs": CORE}},
+        },
+        "algo": algo,
+    }
+    torch.manual_seed(0)
+    made = algo_factory(
+        algo_name, load_config(tree), preprocess.obs_shapes, preprocess.action_dim, "cpu"
+    )
+    made.preprocess = preprocess
+    return RolloutPolicy(made)
+
+
+CORE = {"backbone_class": "ShallowConv", "pool_class": "SpatialSoftmax", "feature_dimension": 8}
+CHUNK = {"enabled": True, "size": 4, "execute": 3}
+
+
+@pytest.mark.parametrize("rotation", [None, "rot_axis_angle"])
+def test_steps_of_preparation(tmp_path, rotation):
+    policy = prepared_policy("bc", {"chunk": CHUNK, "actor_layer_dims": [16]}, rotation)
+    export_policy(policy, tmp_path / "b.zip")
+    check_equal(policy, BundlePolicy(tmp_path / "b.zip"), 9)
+
+
+def test_ensembles_of_relative_actions(tmp_path):
+    ensemble = {**CHUNK, "execute": 1, "temporal_ensemble": 0.2}
+    policy = prepared_policy("bc", {"chunk": ensemble, "actor_layer_dims": [16]})
+    export_policy(policy, tmp_path / "b.zip")
+    check_equal(policy, BundlePolicy(tmp_path / "b.zip"), 9)
+    turned = prepared_policy(
+        "bc", {"chunk": ensemble, "actor_layer_dims": [16]}, rotation="rot_axis_angle"
+    )
+    with pytest.raises(BundleError, match="temporal ensembling averages rotations"):
+        export_policy(turned, tmp_path / "turned.zip")
+
+
+SMALL = {"enabled": True, "diffusion_step_embed_dim": 16, "down_dims": [16, 32]}
+DENOISERS = {
+    "ddpm": ("diffusion_policy", {"unet": SMALL, "ddpm": {"enabled": True}}),
+    "ddpm, few steps, sample": (
+        "diffusion_policy",
+        {
+            "unet": {"enabled": False},
+            "mlp": {"enabled": True},
+            "ddpm": {"num_inference_timesteps": 7, "prediction_type": "sample"},
+        },
+    ),
+    "ddim, velocity": (
+        "diffusion_policy",
+        {
+            "unet": SMALL,
+            "ddpm": {"enabled": False},
+            "ddim": {"enabled": True, "prediction_type": "v_prediction", "clip_sample": False},
+        },
+    ),
+    "flow U-Net, heun": (
+        "flow_policy",
+        {"unet": SMALL, "mlp": {"enabled": False}, "flow": {"integrator": "heun"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DENOISERS)
+def test_samplers(tmp_path, name):
+    algo_name, algo = DENOISERS[name]
+    tree = {
+        "algo_name": algo_name,
+        "observation": {"modalities": {"obs": {"low_dim": ["a"]}}},
+        "algo": algo,
+    }
+    policy = make_policy(tree, fit=True)
+    size = export_policy(policy, tmp_path / "b.zip").size_mb
+    weights = sum(p.numel() for p in policy.algo.active_nets.parameters())
+    assert size < 5e-6 * weights + 1.0  # each weight once, whatever the number of steps
+    check_equal(policy, BundlePolicy(tmp_path / "b.zip"), 10)
+
+
+def test_a_loop_over_memory_is_exported_with_its_horizon(tmp_path):
+    """The recurrent state is zeroed every few steps, and an open loop sees the first observation of them."""
+    policy = make_policy(
+        ROOT / "configs/bc/bc_rnn.json",
+        fit=True,
+        **{
+            "algo.rnn.horizon": 4,
+            "algo.rnn.open_loop": True,
+            "algo.rnn.hidden_dim": 16,
+            "train.seq_length": 4,
+        },
+    )
+    export_policy(policy, tmp_path / "b.zip")
+    bundle = BundlePolicy(tmp_path / "b.zip")
+    check_equal(policy, bundle, 13)
+    with pytest.raises(UserError, match="remembers more than its last observations"):
+        bundle.predict_chunk(observations(policy, 1))
