@@ -77,15 +77,16 @@ def without_copies(model: bytes) -> bytes:
 def _plain_export() -> Iterator[None]:
     """Attention in operators that ONNX has; no warnings of constant shapes, since a bundle has one batch size."""
     fast = torch.backends.mha.get_fastpath_enabled()
-    log = getattr(torch._C, "_jit_set_onnx_log_enabled", None)
-    if log is not None:
-        log(False)  # the whole graph, where an operator is missing
+    # Where an operator is missing, torch prints the whole graph to the terminal.
+    log = torch._C._jit_onnx_log
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.backends.mha.set_fastpath_enabled(False)
+        torch._C._jit_onnx_log = lambda *_: None
         try:
             yield
         finally:
+            torch._C._jit_onnx_log = log
             torch.backends.mha.set_fastpath_enabled(fast)
 
 

@@ -69,6 +69,36 @@ class Draws(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class Resizing(TorchFunctionMode):
+    """Context in which images are resized with antialiasing by two matrices: ONNX has no operator for it."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Resize by matrices; pass on all other functions."""
+        options = dict(kwargs or {})
+        if func is not nn.functional.interpolate or not options.get("antialias"):
+            return func(*args, **options)
+        image = args[0]
+        size = args[1] if len(args) > 1 else options.pop("size")
+        height, width = (int(pixels) for pixels in image.shape[-2:])
+        rows = self._matrix(height, int(size[0]), options)
+        columns = self._matrix(width, int(size[1]), options)
+        return rows @ image @ columns.T
+
+    @staticmethod
+    def _matrix(before: int, after: int, options: Mapping[str, Any]) -> Tensor:
+        """(after, before): what becomes of a column of pixels, one of which is 1."""
+        # An image of two equal columns for each pixel.
+        single = torch.eye(before).unsqueeze(-1).repeat(1, 1, 2).unsqueeze(0)
+        resized = nn.functional.interpolate(single, (after, 2), **options)
+        return resized[0, :, :, 0].T
+
+
 class Numbers:
     """Flat random numbers, given out in turn.
 
@@ -136,7 +166,7 @@ class Predictor(nn.Module):
         """
         algo = self._algo
         # With gradients, networks take the plain path, without the shortcuts of acting that no exporter knows.
-        with torch.enable_grad(), Draws(give):
+        with torch.enable_grad(), Draws(give), Resizing():
             prepared = algo.preprocess.prepare_obs(obs, tuple(obs))
             target = algo.preprocess.prepare_obs(goal, tuple(goal)) if goal else None
             state = self.state_of(memory)  # without a plan, so a chunk is predicted

@@ -92,9 +92,13 @@ class RelativeActions(PreprocessStep):
         value = reference[self.references[0]][..., self._from].to(actions)
         while value.dim() < actions.dim():
             value = value.unsqueeze(-2)
-        shift = torch.zeros(*value.shape[:-1], actions.shape[-1]).to(actions)
-        shift[..., self._index] = value
-        return shift
+        none = len(self._index)
+        padded = torch.cat((value, torch.zeros_like(value[..., :1])), dim=-1)
+        places = [
+            self._index.index(dim) if dim in self._index else none
+            for dim in range(actions.shape[-1])
+        ]
+        return padded[..., places]
 
 
 def _check_dims(place: str, dims: Sequence[int], size: int, what: str) -> None:
