@@ -74,20 +74,11 @@ def _trust(modules: list[str] | None) -> None:
     trust(*modules)
 
 
-<<<<<<< HEAD
 def _trust_env(ctx: Any, parameter: Any, given: Any) -> Any:
     """Trust the modules of ``--env``: one name, or several where the option may be repeated."""
-    from imitate.envs.trust import trust_env
-
     for env in [given] if isinstance(given, str) else given or ():
         if ":" in env:
+            from imitate.envs.trust import trust_env
+
             trust_env(env)
     return given
-=======
-def _trust_env(ctx: Any, parameter: Any, env: str | None) -> str | None:
-    if env and ":" in env:
-        from imitate.envs.trust import trust_env
-
-        trust_env(env)
-    return env
->>>>>>> 17ae0c6 (Docs of bundles; imitate run takes a bundle where torch and gymnasium are missing; tests of samplers)
