@@ -139,7 +139,7 @@ def test_workers_are_not_far_ahead_of_the_item_that_is_waited_for(crew):
 
     results = crew.in_order(items())
     assert next(results).result == 0
-    assert begun == list(range(4))  # 2 workers, 2 each
+    assert len(begun) <= 4  # 2 workers, 2 each
     assert [done.result for done in results] == list(range(1, 20))
 
 
@@ -151,8 +151,8 @@ def test_items_are_taken_as_workers_become_free(crew):
             taken.append(number)
             yield ("echo", number)
 
-    for done in crew.as_completed(items()):
-        assert len(taken) <= done.number + 3
+    for count, _ in enumerate(crew.as_completed(items())):
+        assert len(taken) <= count + 2  # those that are done, and one that the other worker has
     assert taken == list(range(6))
 
 
