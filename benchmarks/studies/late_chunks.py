@@ -36,9 +36,9 @@ POLICIES: dict[str, tuple[str, ...]] = {
 }
 WAYS = (
     *(("plain", "sync"), ("plain", "async"), ("plain", "rtc"), ("plain", "rtc-vjp")),
-    *(("prefix", "prefix"), ("prefix", "async")),
+    ("prefix", "prefix"),
 )
-"""Policies and ways of inference; the last one shows what the conditioning is worth to its policy."""
+"""Policies and ways of inference."""
 HORIZON = 300
 AT_ONCE = 10
 """Episodes after which numbers are written."""
@@ -163,9 +163,8 @@ def row(numbers: dict[str, Any]) -> str:
     at, within = (
         fmean(value for value in numbers[key] if value == value) for key in ("at_borders", "within")
     )
-    way = label(numbers)
     return (
-        f"| {numbers['latency_ms']:g} ms | {way} | {numbers['execute']} | {wins}/{total} "
+        f"| {numbers['latency_ms']:g} ms | {numbers['inference']} | {numbers['execute']} | {wins}/{total} "
         f"| {100 * low:.0f} - {100 * high:.0f} % | {steps_to_success(numbers):g} | {at:.3f} | {within:.3f} |"
     )
 
@@ -174,13 +173,6 @@ HEADER = (
     "| latency | inference | executed | success | 95 % interval | steps to success, median | jump at chunk borders "
     "| elsewhere |"
 )
-
-
-def label(numbers: dict[str, Any]) -> str:
-    """Name of a way of inference, with the policy where that is not the way's own."""
-    own = "prefix" if numbers["inference"] == "prefix" else "plain"
-    way = numbers["inference"]
-    return way if numbers["policy"] == own else f"{way}, {numbers['policy']} policy"
 
 
 def steps_to_success(numbers: dict[str, Any]) -> float:
@@ -201,9 +193,9 @@ def draw(cells: Sequence[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(11, 3.2), layout="constrained")
     FigureCanvasAgg(figure)
     success, steps, jump = figure.subplots(1, 3)
-    names = list(dict.fromkeys(label(cell) for cell in cells))
+    names = list(dict.fromkeys(cell["inference"] for cell in cells))
     for number, name in enumerate(names):
-        line = [cell for cell in cells if label(cell) == name]
+        line = [cell for cell in cells if cell["inference"] == name]
         latency = np.array([cell["latency_ms"] for cell in line]) + 3.0 * number - 6.0
         wins = [sum(cell["success"]) for cell in line]
         totals = [len(cell["success"]) for cell in line]

@@ -28,12 +28,10 @@ def test_jumps_at_borders_and_elsewhere():
     assert np.isnan(jumps(actions[:2], borders[:2])[0]), "no border"
 
 
-def test_a_row_names_the_policy_where_it_is_not_the_ways_own():
+def test_a_row():
     assert row(numbers("plain", "rtc", 100.0)) == (
         "| 100 ms | rtc | 8 | 2/3 | 21 - 94 % | 55 | 0.600 | 0.200 |"
     )
-    assert "| prefix |" in row(numbers("prefix", "prefix", 0.0))
-    assert "| async, prefix policy |" in row(numbers("prefix", "async", 0.0))
 
 
 def test_kept_episodes_are_not_run_again_and_missing_ones_are_added(tmp_path, monkeypatch):
