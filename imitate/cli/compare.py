@@ -167,6 +167,7 @@ def command(
             robot_arg or [],
             env=env,
             own=own,
+            seen={**found["B"].shapes, **found["A"].shapes},
             rate_hz=rate,
             limits=limits,
             any_limits=any_limits,

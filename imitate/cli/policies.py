@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from imitate.errors import UserError
 from imitate.extras import missing
+
+if TYPE_CHECKING:
+    from imitate.deploy.schema import Schema
 
 _WAITED_S, _BACKGROUND_S = 0.3, 1.0
 
@@ -67,6 +70,7 @@ class FoundPolicy:
         actor: called at each control step, see :class:`imitate.deploy.loop.Actor`.
         env_args: of the checkpoint, where they name a simulated environment; else empty.
         execute: actions that it executes of a chunk.
+        shapes: of one step of each observation, as recorded; empty where a server does not tell them.
         checkpoint: content of the checkpoint; None of a server or a bundle.
         path: file of the checkpoint or the bundle; None of a server.
     """
@@ -74,6 +78,7 @@ class FoundPolicy:
     actor: Any
     env_args: Mapping[str, Any]
     execute: int = 1
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     checkpoint: Mapping[str, Any] | None = None
     path: Path | None = None
 
@@ -130,6 +135,7 @@ class PolicySource:
             actor,
             _simulator(ckpt.get("env_metadata") or {}),
             1 if execution is None else execution.execute,
+            found.algo.preprocess.raw_shapes,
             ckpt,
             path,
         )
@@ -147,7 +153,8 @@ class PolicySource:
             from imitate.deploy.resizing import ResizedPolicy
 
             actor = ResizedPolicy(found, found.schema)
-        return FoundPolicy(actor, _simulator(found.spec.environment), execute, path=path)
+        environment = _simulator(found.spec.environment)
+        return FoundPolicy(actor, environment, execute, _shapes(found.schema), path=path)
 
     def _served(self, url: str, stack: contextlib.ExitStack) -> FoundPolicy:
         try:
@@ -168,7 +175,8 @@ class PolicySource:
             )
         except RemoteError as error:
             raise UserError(str(error)) from error
-        return FoundPolicy(stack.enter_context(remote), {}, remote.execute)
+        shapes = {} if remote.schema is None else _shapes(remote.schema)
+        return FoundPolicy(stack.enter_context(remote), {}, remote.execute, shapes)
 
     def acting(self, found: FoundPolicy, rate_hz: float, stack: contextlib.ExitStack) -> Any:
         """The policy as the control loop calls it: with :attr:`join` it predicts in the background.
@@ -212,6 +220,10 @@ class PolicySource:
 def _simulator(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     """The env_args of a policy's own environment where that is a simulator; else empty."""
     return meta if meta.get("type") in (1, 2) else {}
+
+
+def _shapes(schema: Schema) -> dict[str, tuple[int, ...]]:
+    return {key: seen.shape for key, seen in schema.observations.items()}
 
 
 def _trusting(path: Path | None) -> ssl.SSLContext | None:

@@ -69,6 +69,7 @@ def robot_of(
     *,
     env: str | None = None,
     own: Mapping[str, Any] | None = None,
+    seen: Mapping[str, Sequence[int]] | None = None,
     rate_hz: float | None = None,
     limits: Path | None = None,
     any_limits: bool = False,
@@ -80,6 +81,7 @@ def robot_of(
         words: ``--robot-arg``.
         env: ``--env``, for ``sim``.
         own: env_args of the checkpoint, for ``sim``.
+        seen: shape of each observation of the policy, by which ``sim`` has its cameras.
         rate_hz: control rate, for ``sim``.
         limits: JSON file of limits that replace those of the robot of the same name.
         any_limits: allow limits that are looser than the robot's own.
@@ -91,12 +93,14 @@ def robot_of(
     robot: Robot
     if name == SIMULATED:
         from imitate.deploy.simulated import SimulatedRobot
+        from imitate.envs.cameras import sizes_of
         from imitate.evaluation.environments import named_env
 
         meta = named_env(env, own) if env is not None else dict(own or {})
         if not meta:
             raise UserError("--robot sim: which environment? Give --env, such as --env Lift")
-        robot = _made(name, partial(SimulatedRobot, meta), {"rate_hz": rate_hz, **options})
+        defaults = {"rate_hz": rate_hz, "cameras": sizes_of(seen or {})}
+        robot = _made(name, partial(SimulatedRobot, meta), {**defaults, **options})
     elif env is not None:
         raise UserError("--env is for --robot sim")
     else:

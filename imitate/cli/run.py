@@ -120,6 +120,7 @@ def command(
             robot_arg or [],
             env=env,
             own=found.env_args,
+            seen=found.shapes,
             rate_hz=rate,
             limits=limits,
             any_limits=any_limits,

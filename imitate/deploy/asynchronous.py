@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.chunks import ChunkCounts, ChunkPlayer, DelayEstimate, Join, Ticket
-from imitate.errors import UserError
+from imitate.errors import NotFiniteError, UserError
 
 Guidance = Literal["identity", "vjp", "prefix"]
 GUIDANCE: Mapping[str, Guidance] = {"rtc": "identity", "rtc-vjp": "vjp", "prefix": "prefix"}
@@ -101,6 +101,7 @@ class AsynchronousPolicy:
         self._changed = threading.Condition()
         self._job: tuple[Ticket, dict[str, Any], int] | None = None
         self._busy = self._closed = False
+        self._refusal: UserError | None = None
         self._epoch = 0
         self.finished = 0
         """Predictions that have ended, also those that were thrown away."""
@@ -117,12 +118,18 @@ class AsynchronousPolicy:
         """Forget the past; a prediction that was requested is waited for and thrown away.
 
         So a call followed by this makes the first prediction, the slowest, before the robot moves.
+
+        Raises:
+            UserError: the policy refused to predict, such as one that cannot be guided.
         """
         with self._changed:
             self._epoch += 1
             while (self._busy or self._job is not None) and not self._closed:
                 self._changed.wait()
             self._done = None
+            refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
         self._lost = None
         self._player.clear()
         self._history.clear()
@@ -188,6 +195,7 @@ class AsynchronousPolicy:
         """Take the chunk that has come, if any."""
         with self._changed:
             done, self._done = self._done, None
+            self._refusal = None
         if done is None:
             return
         ticket, outcome, seconds, epoch = done
@@ -213,15 +221,24 @@ class AsynchronousPolicy:
             began = time.monotonic()
             outcome: Vector | BaseException
             try:
-                outcome = np.asarray(self._source.predict_chunk(**question), dtype=np.float64)
+                outcome = self._predict(question)
             except BaseException as error:
                 outcome = error
             with self._changed:
                 self._busy = False
+                if isinstance(outcome, UserError) and not isinstance(outcome, NotFiniteError):
+                    self._refusal = outcome
                 self.finished += 1
                 if epoch == self._epoch:
                     self._done = (ticket, outcome, time.monotonic() - began, epoch)
                 self._changed.notify_all()
+
+    def _predict(self, question: Mapping[str, Any]) -> Vector:
+        """Predict a chunk; the first time a guided one, too, so that a policy refuses before the robot moves."""
+        chunk = np.asarray(self._source.predict_chunk(**question), dtype=np.float64)
+        if self._guidance is not None and not self.finished:
+            self._source.predict_chunk(question["history"], chunk, 0, self._guidance)
+        return chunk
 
     def close(self) -> None:
         """End the thread, after the prediction that runs."""

@@ -16,6 +16,7 @@ from typing import Any
 from imitate.deploy.loop import Safety
 from imitate.deploy.robot import make_robot, make_teleoperator
 from imitate.deploy.robot_env import Reward, RobotEnv
+from imitate.envs.cameras import cameras_in
 from imitate.envs.trust import ROBOT, SIMULATED, check_trusted
 from imitate.errors import EnvError, UserError, nearest
 
@@ -74,6 +75,7 @@ def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None
             )
         if args.control_freq is not None:
             options.setdefault("rate_hz", args.control_freq)
+        options.setdefault("cameras", cameras_in(obs_keys or ()))
         safety.setdefault("frozen", 0)  # a simulator's images of a scene at rest are identical
     device = None
     if args.take_over is not None:

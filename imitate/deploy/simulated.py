@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
 from imitate.deploy.scene_window import SceneWindow
+from imitate.envs.cameras import Size
 from imitate.envs.env import Env
 from imitate.envs.experts import find_expert
 from imitate.envs.experts.expert import Style
@@ -42,6 +43,8 @@ class SimulatedRobot(Robot):
             the pose where actions are changes. A gripper at the last place of a robosuite action keeps its command.
         in_step: for tests: the simulator takes a step when an action is sent, and time does not matter.
         view: show a robosuite scene in a window; needs a display.
+        cameras: of a robosuite scene, observed as ``<camera>_image``: names, or the size of the images by name, as the
+            side in pixels or (height, width); sizes that are not given are those of ``env_meta``, else 84.
 
     An environment that has terminated stands still until :meth:`reset`.
     """
@@ -55,8 +58,10 @@ class SimulatedRobot(Robot):
         hold_action: ArrayLike | None = None,
         in_step: bool = False,
         view: bool = False,
+        cameras: Sequence[str] | Mapping[str, Size] = (),
     ) -> None:
         self.env_meta = dict(env_meta)
+        self._cameras = cameras
         self._keys, self._seed, self.in_step = obs_keys, seed, in_step
         self._first_seed = seed
         own = (env_meta.get("env_kwargs") or {}).get("control_freq")
@@ -193,7 +198,12 @@ class SimulatedRobot(Robot):
 
     def _live(self, ready: Future[Env]) -> None:
         try:
-            env = make_env(self.env_meta, obs_keys=self._keys)
+            env = make_env(
+                self.env_meta,
+                obs_keys=self._keys,
+                camera_names=list(self._cameras) or None,
+                camera_size=self._cameras if isinstance(self._cameras, Mapping) else None,
+            )
         except BaseException as error:
             ready.set_exception(error)
             return

@@ -76,8 +76,7 @@ def choose_cameras(
     """
     keys = list(obs_keys or ())
     if names is None:
-        asked = (key[: -len(end)] for key in keys for end in _SUFFIXES if key.endswith(end))
-        names = list(dict.fromkeys(asked))
+        names = cameras_in(keys)
     recorded = _recorded(env_kwargs)
     chosen = []
     for name in dict.fromkeys(names):
@@ -90,6 +89,12 @@ def choose_cameras(
         depth = camera.depth or name + DEPTH in keys
         chosen.append(Camera(name, height, width, depth, segmentation))
     return tuple(chosen)
+
+
+def cameras_in(keys: Iterable[str]) -> list[str]:
+    """Return the names of the cameras of observations such as ``agentview_image``."""
+    named = (key[: -len(end)] for key in keys for end in _SUFFIXES if key.endswith(end))
+    return list(dict.fromkeys(named))
 
 
 def sizes_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:

@@ -8,6 +8,8 @@ import pytest
 
 from imitate.deploy.asynchronous import AsynchronousPolicy
 from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot import Observation
+from imitate.errors import UserError
 from tests.deploy.fake_robot import FakeRobot
 from tests.deploy.test_served import observations, policy_of
 
@@ -246,8 +248,6 @@ def test_a_chunk_begins_with_the_actions_that_it_is_given(name):
 
 
 def test_a_policy_that_is_given_no_actions_says_so():
-    from imitate.errors import UserError
-
     policy, planned = policy_of("flow_policy/flow_policy"), np.zeros((4, 7))
     with pytest.raises(UserError, match=r"flow_policy is not trained .* algo.prefix.max_delay"):
         policy.predict_chunk(observations(policy, 1), planned, delay=1, guidance="prefix")
@@ -258,8 +258,6 @@ def test_a_policy_that_is_given_no_actions_says_so():
 
 
 def test_what_cannot_be_guided_says_so():
-    from imitate.errors import UserError
-
     planned = np.zeros((4, 7))
     for name, words in (
         ("act/act", "flow_policy and diffusion_policy can"),
@@ -276,6 +274,8 @@ def test_guidance_asks_for_what_is_planned():
     class Guided(Clock):
         def predict_chunk(self, history, planned=None, delay=0, guidance="identity"):
             asked.append((planned, delay, guidance))
+            if len(asked) == 2:  # tried before the robot moves
+                return np.zeros((self.size, 1))
             return super().predict_chunk(history)
 
     source = Guided()
@@ -286,14 +286,31 @@ def test_guidance_asks_for_what_is_planned():
         acted(policy, [1, 2, 3, 4])
         let_go(policy, source)
     assert asked[0][0] is None
-    planned, _, guidance = asked[1]
+    assert asked[1][1:] == (0, "vjp") and asked[1][0][:, 0].tolist() == list(range(8))
+    planned, _, guidance = asked[2]
     assert planned[:, 0].tolist() == [3, 4, 5, 6, 7]  # at step 4, before action 3 was executed
     assert guidance == "vjp"
 
 
-def test_a_policy_with_another_memory_is_called_at_every_step():
-    from imitate.errors import UserError
+def test_a_policy_that_cannot_be_guided_refuses_before_the_robot_moves():
+    source = policy_of("act/act")
+    values = observations(source, 1)[0]
 
+    class Seeing(FakeRobot):
+        observation_shapes = {key: np.shape(value) for key, value in values.items()}
+
+        def observe(self):
+            return Observation(values, time.monotonic())
+
+    robot = Seeing()
+    with AsynchronousPolicy(source, 20.0, join="replace", guidance="identity") as policy:
+        loop = ControlLoop(robot, policy, 20.0, any_rate=True)
+        with pytest.raises(UserError, match="flow_policy and diffusion_policy can"):
+            loop.run(5)
+    assert set(robot.last_calls()) == {"stop"}
+
+
+def test_a_policy_with_another_memory_is_called_at_every_step():
     policy = policy_of("bc/bc_rnn")
     with pytest.raises(UserError, match="call the policy at every control step"):
         policy.predict_chunk(observations(policy, 1))

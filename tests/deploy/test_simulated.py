@@ -220,3 +220,37 @@ def test_the_same_number_is_the_same_beginning():
         other.close()
     finally:
         robot.close()
+
+
+@pytest.mark.robosuite
+@pytest.mark.render
+def test_a_simulated_robot_has_the_cameras_of_its_policy():
+    from imitate.cli.robots import robot_of
+
+    seen = {"robot0_eef_pos": (3,), "agentview_image": (40, 32, 3)}
+    robot = robot_of("sim", ["in_step=true"], own=LIFT, seen=seen)
+    try:
+        first = robot.observe().values["agentview_image"]
+        assert first.shape == (40, 32, 3) and first.dtype == np.uint8 and first.std() > 5
+        assert robot.observation_shapes["agentview_image"] == (40, 32, 3)
+        for _ in range(5):
+            robot.send(np.array([0, 0, -1, 0, 0, 0, 1.0]))
+        assert (robot.observe().values["agentview_image"] != first).any()
+    finally:
+        robot.close()
+
+
+@pytest.mark.robosuite
+@pytest.mark.render
+def test_cameras_of_a_recording_are_named():
+    from imitate.cli.robots import robot_of
+
+    words = ["in_step=true", 'cameras={"frontview": 32, "robot0_eye_in_hand": [24, 48]}']
+    robot = robot_of("sim", words, own=LIFT)
+    try:
+        shapes = robot.observation_shapes
+        assert shapes["frontview_image"] == (32, 32, 3)
+        assert shapes["robot0_eye_in_hand_image"] == (24, 48, 3)
+        assert robot.env_meta["env_kwargs"]["camera_heights"] == [32, 24]  # what the file remembers
+    finally:
+        robot.close()
