@@ -131,6 +131,7 @@ class Session:
     def _episodes(self, loop: ControlLoop, recorder: Recorder, interrupts: Interrupts) -> _Done:
         """Record episodes until there are enough, the person quits, or the robot was stopped."""
         from imitate.deploy.robot import RobotError
+        from imitate.deploy.watchdog import reset_robot
 
         done = _Done()
         fresh = True
@@ -139,7 +140,7 @@ class Session:
             try:
                 if not fresh:
                     time.sleep(self.pause_s)
-                    loop.robot.reset()
+                    reset_robot(loop.robot)
                 fresh = False
                 report = loop.run(self.steps)
             except RobotError as error:

@@ -80,7 +80,7 @@ def command(
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
-    from imitate.cli.robots import robot_of
+    from imitate.cli.robots import robot_of, safety_of
     from imitate.data import DatasetFile
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.robot import RobotError
@@ -113,6 +113,7 @@ def command(
             body,
             policy,
             float(rate),
+            safety=safety_of(robot),
             any_rate=any_rate,
             dry_run=dry_run,
             slow=slow,

@@ -193,11 +193,12 @@ def _episode(
     loop: ControlLoop, number: int, steps: int, lang: str | None, recorder: Recorder | None
 ) -> _Result:
     from imitate.deploy.robot import RobotError
+    from imitate.deploy.watchdog import reset_robot
 
     report, failure, event = None, None, ""
     try:
         if number:
-            loop.robot.reset()
+            reset_robot(loop.robot)
         report = loop.run(steps, lang, until_success=True)
         event = report.ended_by
     except RobotError as error:

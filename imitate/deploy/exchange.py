@@ -71,8 +71,8 @@ class Exchange(Teleoperator):
         self._robot, self._device = robot, device
         self._loop: ControlLoop | None = None
         self._changed = threading.Condition()
-        self._decided: tuple[Vector, Observation] | None = None
-        self._shown: Observation | None = None
+        self._decided: tuple[Vector, float] | None = None
+        self._seen_s: float | None = None
         self._outcome: Outcome | None = None
         self._done: tuple[Vector, bool, bool] | None = None
         self._open: bool | None = None
@@ -109,8 +109,8 @@ class Exchange(Teleoperator):
     def decide(self, action: Vector) -> bool:
         """Give the action (A,) for the last observation; return True where a new run of the loop is needed."""
         with self._changed:
-            assert self._shown is not None
-            self._decided, self._outcome = (action, self._shown), None
+            assert self._seen_s is not None
+            self._decided, self._outcome = (action, self._seen_s), None
             self._changed.notify_all()
             return self._asleep
 
@@ -152,13 +152,13 @@ class Exchange(Teleoperator):
             self._open = None
             if decided is None:
                 return Guidance()
-            action, seen = decided
+            action, seen_s = decided
             # What a device gathered while nobody asked it is no wish of this moment.
             if person.action is not None and not begins:
                 self._open = True
                 return Guidance(person.action)
             self._open = False
-            return Guidance() if self._is_old(seen) else Guidance(action)
+            return Guidance() if self._is_old(seen_s) else Guidance(action)
 
     def on_step(self, step: Step) -> None:
         """Take note of what the loop made of the action."""
@@ -192,11 +192,13 @@ class Exchange(Teleoperator):
             self._robot.success(),
             self._robot.ended(),
         )
-        self._shown, self._events = observation, frozenset()
         self._waits_since = time.monotonic()
+        # An observation without a stamp counts from when it is shown.
+        self._seen_s = self._waits_since if observation.stamp_s is None else observation.stamp_s
+        self._events = frozenset()
         self._changed.notify_all()
 
-    def _awaited(self) -> tuple[Vector, Observation] | None:
+    def _awaited(self) -> tuple[Vector, float] | None:
         """Wait for the program's action until the control step is nearly over."""
         assert self._loop is not None
         until = self._loop.step_ends_s - (1.0 - _SHARE) * self._loop.period_s
@@ -210,12 +212,12 @@ class Exchange(Teleoperator):
         decided, self._decided = self._decided, None
         return decided
 
-    def _is_old(self, seen: Observation) -> bool:
+    def _is_old(self, seen_s: float) -> bool:
         assert self._loop is not None
-        if self._robot.in_step or seen.stamp_s is None:
+        if self._robot.in_step:
             return False
         limit_s = self._loop.safety.max_age_periods * self._loop.period_s
-        return time.monotonic() - seen.stamp_s > limit_s
+        return time.monotonic() - seen_s > limit_s
 
 
 class ControlThread:

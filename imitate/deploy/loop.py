@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from imitate.deploy.limits import LimitError, LimitFilter
 from imitate.deploy.observing import Observer, finite
 from imitate.deploy.report import Report
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+from imitate.deploy.safety import Safety as Safety
 from imitate.deploy.watchdog import Watchdog, stop_robot
 from imitate.errors import NotFiniteError, UserError
 
@@ -41,31 +42,6 @@ class Actor(Protocol):
 
     def __call__(self, ob: Mapping[str, Any]) -> Vector | None:
         """The action (A,) for an observation; None: there is none yet, hold."""
-
-
-@dataclass(frozen=True)
-class Safety:
-    """When to hold, and when to give up. Defaults suit an arm at 10 to 30 Hz.
-
-    Attributes:
-        max_age_periods: an observation older than so many control periods is not acted on.
-        hold_s: seconds in which a policy gives no action after which the episode ends.
-        late: so many late steps ...
-        late_of: ... among so many end the episode.
-        watchdog_s: seconds without a finished step after which another thread stops the robot; three periods at least.
-        frozen: steps with identical images after which the camera counts as frozen; 0: not checked.
-        first_action: one too far from the present pose is approached within the limits, or refused.
-        stop_attempts: times that a stop which raises is tried.
-    """
-
-    max_age_periods: float = 3.0
-    hold_s: float = 1.0
-    late: int = 3
-    late_of: int = 10
-    watchdog_s: float = 0.5
-    frozen: int = 10
-    first_action: Literal["approach", "refuse"] = "approach"
-    stop_attempts: int = 3
 
 
 @dataclass(frozen=True)
@@ -205,7 +181,7 @@ class _Episode:
         self._robot, self._policy = loop.robot, loop.policy
         self._safety, self._period = loop.safety, loop.period_s
         self._late: deque[bool] = deque(maxlen=max(self._safety.late_of, 1))
-        self._held = False
+        self._held = True  # the robot rests before the first action, which begins at the pose then
         self._unable_since: float | None = None
         self._last_sent: float | None = None
         self._person_acted = False
@@ -248,6 +224,8 @@ class _Episode:
         if usable:
             wanted, reason = self._wanted(observation, guidance)
             action = guidance.action if person else wanted
+            if action is not None and self._observer.fault_of_age():  # the policy took its time
+                action, reason = None, "the action came too late"
         sent: Vector | None = None
         if action is None:
             self._hold(reason, started, patient=usable and self._policy is None)
@@ -299,10 +277,10 @@ class _Episode:
 
     def _send(self, action: Vector, observation: Observation) -> Vector:
         pose, limit = self._robot.pose(observation), self._loop.filter
-        first = limit.last
         try:
             if self._held:
                 limit.rest(pose)
+            first = limit.last
             safe = limit(action, pose)
         except LimitError as error:
             raise RobotError(f"{error}; the robot was stopped") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from typing import Any
@@ -26,6 +27,7 @@ class Observer:
         self._robot, self._max_age_s = robot, max_age_s
         self._cameras = _Cameras(frozen)
         self._last: Observation | None = None
+        self._came_s = 0.0
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.unstamped = False
         """True where the robot does not tell when it observed, so that freshness is not checked."""
@@ -60,15 +62,25 @@ class Observer:
             raise
         except Exception as error:  # a driver may raise anything, also for a single lost frame
             return before, _words(error)
-        self._last = seen
+        self._last, self._came_s = seen, time.monotonic()
         self.unstamped |= seen.stamp_s is None
         fault = self._changed(seen)
         if fault:
             self._last = before
             return before, fault
         self._cameras.check(seen)
-        old = seen.stamp_s is not None and time.monotonic() - seen.stamp_s > self._max_age_s
-        return seen, "the observation is old" if old else ""
+        return seen, self.fault_of_age()
+
+    def fault_of_age(self) -> str:
+        """The reason why the newest observation is too old to be acted on now, or why its age is unknown, else ''.
+
+        One without a stamp counts from when it came.
+        """
+        stamp_s = None if self._last is None else self._last.stamp_s
+        age_s = time.monotonic() - (self._came_s if stamp_s is None else stamp_s)
+        if math.isnan(age_s) or age_s < -self._max_age_s:
+            return f"the observation's stamp {stamp_s} is none of time.monotonic()"
+        return "the observation is old" if age_s > self._max_age_s else ""
 
     def _changed(self, seen: Observation) -> str:
         """The words for keys or shapes that are not those of the beginning."""

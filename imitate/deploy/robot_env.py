@@ -34,7 +34,7 @@ from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.observing import observed
 from imitate.deploy.report import Report
 from imitate.deploy.robot import Robot, RobotError, Teleoperator
-from imitate.deploy.watchdog import stop_robot
+from imitate.deploy.watchdog import reset_robot, stop_robot
 from imitate.envs.env import Array, Obs
 from imitate.errors import EnvError, UserError
 
@@ -98,6 +98,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
     ) -> None:
         self.name, self._robot, self._device = name, robot, teleoperator
         self._reward, self._horizon, self._prepare = reward, horizon, prepare
+        self._slow = slow
         self._meta = dict(meta or {"env_name": name, "type": 4, "env_kwargs": {}})
         self.counts: Counter[str] = Counter()
         self._run: Future[Report] | None = None
@@ -181,7 +182,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._goes_on = self._success = False
         self._steps = self._interventions = 0
         robot = self._robot
-        begun = self._ask(robot.reset if seed is None else lambda: robot.reset_to(seed))
+        begun = self._ask(lambda: reset_robot(robot, seed))
         if begun is None and self._prepare:
             self._wait_for_the_scene()
         self._exchange.begin()
@@ -289,6 +290,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
                 self.rate_hz,
                 safety=self._loop.safety,
                 teleoperator=device,
+                slow=self._slow,
             )
             ends = frozenset({"success", "quit"})
             report = self._ask(lambda: loop.run(None, ends=ends))

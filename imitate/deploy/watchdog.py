@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.deploy.robot import Robot, RobotError
+from imitate.deploy.robot import Observation, Robot, RobotError
 from imitate.errors import UserError
 
 
@@ -40,6 +40,29 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
         ) from failure
     if interrupted:
         raise KeyboardInterrupt
+
+
+def reset_robot(robot: Robot, start: int | None = None) -> Observation | None:
+    """Bring robot and scene to the beginning of an episode; whatever ends it early stops the robot at once.
+
+    Args:
+        robot: connected.
+        start: number of the beginning, for :meth:`Robot.reset_to`; None: any beginning.
+
+    Raises:
+        RobotError: the robot could not be reset.
+    """
+    try:
+        return robot.reset() if start is None else robot.reset_to(start)
+    except (
+        BaseException
+    ) as error:  # Ctrl-C, too: others may close files and connections before they stop the robot
+        stop_robot(robot)
+        if isinstance(error, RobotError | UserError) or not isinstance(error, Exception):
+            raise
+        raise RobotError(
+            f"reset() failed ({type(error).__name__}: {error}); the robot was stopped"
+        ) from error
 
 
 class Watchdog:

@@ -11,10 +11,15 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from imitate import RolloutPolicy, algo_factory, load_config
+from imitate.cli.main import app
 from imitate.cli.robots import safety_of
+from imitate.data import DatasetWriter
 from imitate.deploy.loop import Safety
+from imitate.deploy.robot import Observation
+from imitate.deploy.simulated import SimulatedRobot
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -219,6 +224,24 @@ def test_replay_sends_what_was_recorded(tmp_path):
     )
     assert other.returncode == 2
     assert "the rate is 20 Hz" in other.stderr
+
+
+def test_a_scene_at_rest_in_a_simulator_is_no_frozen_camera_of_a_replay(tmp_path, monkeypatch):
+    path = tmp_path / "d.hdf5"
+    with DatasetWriter(path, PENDULUM, control_freq=50) as writer:
+        writer.start_episode()
+        for _ in range(15):
+            writer.append(obs={"flat": np.zeros(3, np.float32)}, action=np.zeros(1))
+        writer.finish_episode()
+    observe = SimulatedRobot.observe
+
+    def with_camera(self):
+        seen = observe(self)
+        return Observation({**seen.values, "camera": np.zeros((4, 4, 3), np.uint8)}, seen.stamp_s)
+
+    monkeypatch.setattr(SimulatedRobot, "observe", with_camera)
+    done = CliRunner().invoke(app, ["replay", str(path), "--robot", "sim"])
+    assert done.exit_code == 0, done.output
 
 
 def test_collect_with_a_device_is_record_in_a_simulator(tmp_path):

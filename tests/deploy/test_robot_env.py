@@ -208,6 +208,14 @@ def test_a_person_prepares_the_scene_where_the_robot_cannot(opened):
     np.testing.assert_allclose(obs["place"], [0.5])
 
 
+def test_slow_motion_holds_for_the_person_who_prepares_the_scene_too(opened):
+    robot = Stepping(step=0.5, resets=False)
+    press = {2: Guidance(events=frozenset({"success"})), 1: Guidance(np.array([1.0]))}
+    env = opened(robot, slow=0.1, teleoperator=Scripted(press))
+    env.reset()
+    assert [call for call in robot.calls if isinstance(call, float)] == pytest.approx([0.05])
+
+
 def test_without_anybody_to_prepare_the_scene_nothing_moves(opened, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     robot = Stepping(resets=False)
@@ -259,6 +267,18 @@ def test_a_learner_that_takes_its_time_leaves_no_robot_moving(opened):
     assert not info["held"]
     np.testing.assert_allclose(info["executed_action"], [-0.4, 0.0])
     assert env.counts["held"] == 2
+
+
+@pytest.mark.alone
+def test_an_action_of_before_a_pause_is_not_sent_by_a_robot_without_stamps_either(opened):
+    robot = FakeRobot(stamped=False)
+    env = opened(robot, RATE, safety=Safety(late=0, hold_s=0.3), prepare=False)
+    env.reset()
+    for pause_s in (0.15, 0.8):  # within and beyond the time after which the robot is stopped
+        env.step(np.array([0.1, 0.0]))
+        time.sleep(pause_s)
+        assert env.step(np.array([0.7, 0.0]))[4]["held"]
+    assert 0.7 not in robot.sent
 
 
 @pytest.mark.alone

@@ -1,0 +1,73 @@
+"""Nothing is decided on an observation that is old by the time of the action, nor begun at a pose of before."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+from imitate.deploy.limits import ActionLimits
+from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot import Observation, RobotError
+from tests.deploy.fake_robot import Constant, FakeRobot, Pushing
+
+pytestmark = pytest.mark.alone  # calls must come in time
+
+RATE = 20.0
+CALM = Safety(late=0, watchdog_s=5.0)
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+@pytest.mark.parametrize("person", [None, Pushing((0.3, 0.0))])
+def test_an_action_that_comes_four_periods_late_is_not_sent(stamped, person):
+    robot, steps = FakeRobot(stamped=stamped), []
+    policy = Constant(lambda step: time.sleep(0.2 if step == 3 else 0) or (0.1, 0.1))
+    made = ControlLoop(
+        robot, policy, RATE, teleoperator=person, any_rate=True, safety=CALM, on_step=steps.append
+    )
+    report = made.run(4)
+    assert robot.last_calls() == ["send", "send", "hold", "send", "stop"]
+    assert report.held == {"the action came too late": 1}
+    assert [step.action is None for step in steps] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("ahead_s", [1e9, 1.0, math.nan])
+def test_stamps_of_another_clock_are_no_sign_of_freshness(ahead_s):
+    robot = FakeRobot()
+    robot.age_s = -ahead_s
+    with pytest.raises(RobotError, match=r"stamp .* is none of time.monotonic\(\)"):
+        ControlLoop(robot, Constant(), RATE, any_rate=True, safety=Safety(late=0, hold_s=0.1)).run(
+            20
+        )
+    assert len(robot.sent) == 0
+
+
+def test_a_stamp_slightly_ahead_is_fresh():
+    robot = FakeRobot()
+    robot.age_s = -0.01
+    assert ControlLoop(robot, Constant(), RATE, any_rate=True, safety=CALM).run(2).steps == 2
+
+
+class Moved(FakeRobot):
+    """A robot that tells its pose and is moved by hand."""
+
+    place = 0.0
+
+    def observe(self):
+        seen = super().observe()
+        values = {**seen.values, "state": np.full(2, self.place, np.float32)}
+        return Observation(values, seen.stamp_s)
+
+    def pose(self, observation):
+        return np.asarray(observation.values["state"], dtype=float)
+
+
+def test_a_robot_that_was_moved_while_the_network_was_loaded_does_not_jump_back():
+    robot = Moved(ActionLimits(low=[-1, -1], high=[1, 1], speed=1.0))
+
+    def act(step):
+        robot.place = 0.5  # since the first call, before the robot moves
+        return (0.6, 0.6)
+
+    ControlLoop(robot, Constant(act), RATE, any_rate=True, safety=CALM).run(2)
+    np.testing.assert_allclose(robot.sent, [[0.55, 0.55], [0.6, 0.6]])  # 1/20 a step, from 0.5
