@@ -30,10 +30,17 @@ class AtExit:
             signal.signal(signal.SIGTERM, self._terminated)
 
     def release(self) -> None:
-        """Forget the method, and leave the signal as it was."""
+        """Forget the method, and leave the signal as it was; others of this kind may be released before or later."""
         atexit.unregister(self._at_end)
-        if _in_main_thread() and signal.getsignal(signal.SIGTERM) == self._terminated:
+        if not _in_main_thread():
+            return
+        handler: Any = signal.getsignal(signal.SIGTERM)
+        if handler == self._terminated:
             signal.signal(signal.SIGTERM, self._before)
+        while isinstance(later := getattr(handler, "__self__", None), AtExit):
+            handler = later._before
+            if handler == self._terminated:
+                later._before = self._before
 
     def _at_end(self) -> None:
         close = self._close()
