@@ -194,7 +194,7 @@ class RemotePolicy:
 
     def check(self, ob: Mapping[str, ArrayLike]) -> None:
         """Raise NotFiniteError where a call with this observation would; it may lack keys. Sends nothing."""
-        for key in self.obs_keys:
+        for key in self.obs_keys or ob:
             if key in ob:
                 _refuse_not_finite(key, np.asarray(ob[key]))
 
@@ -241,7 +241,8 @@ class RemotePolicy:
         """The open connection, made where there is none."""
         if self._connection is not None:
             return self._connection
-        left = min(self._connect_s, max(deadline - time.monotonic(), 0.01))
+        began = time.monotonic()
+        left = min(self._connect_s, max(deadline - began, 0.01))
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
             connection = connected(self._url, left, MAX_MESSAGE, headers, self._tls)
@@ -260,7 +261,9 @@ class RemotePolicy:
             reason = error.strerror or str(error) or type(error).__name__
             raise RemoteError(f"{self._url} was not reached: {reason}") from error
         try:
-            self._read_metadata(decode(_bytes(connection.recv(left))))
+            self._read_metadata(
+                decode(_bytes(connection.recv(max(began + left - time.monotonic(), 0.0))))
+            )
         except (ClosedError, TimeoutError, WireError) as error:
             connection.abort()
             raise RemoteError(f"{self._url} sent no schema: {error}") from error
@@ -382,6 +385,8 @@ class RemotePolicy:
         """The chunk (K, A) of an openpi server."""
         began = time.monotonic()
         message: dict[str, Any] = {key: np.asarray(value) for key, value in ob.items()}
+        for key, value in message.items():
+            _refuse_not_finite(key, value)
         if self._lang is not None:
             message["prompt"] = self._lang
         self._send(connection, message, deadline)

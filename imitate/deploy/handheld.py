@@ -132,6 +132,11 @@ class Handheld(Teleoperator):
             terminal.close()
         self._source.close()
 
+    def start_episode(self) -> None:
+        """Forget the last episode; what is held meanwhile neither acts nor counts as pressed."""
+        self._down, self._acted = None, False
+        self._begin()
+
     def guide(self, observation: Observation) -> Guidance:
         """The person's action; None where the device is at rest."""
         now = time.monotonic()

@@ -157,7 +157,7 @@ class Handshake:
         self._stream.end_writing()
         deadline, into = time.monotonic() + _REST_S, memoryview(bytearray(_LONGEST_HEAD))
         with contextlib.suppress(OSError):
-            while True:
+            while time.monotonic() < deadline:
                 self._stream.read(into, deadline)
         self._stream.abort()
 

@@ -154,8 +154,6 @@ class ControlLoop:
     def _warm_up(self, observer: Observer, lang: str | None) -> None:
         """Call the policy once before the robot moves: the first call takes many times as long as the second."""
         observation = observer.first()
-        if self.teleoperator is not None:
-            self.teleoperator.start_episode()
         if self.policy is not None:
             try:
                 self.policy.start_episode(lang)
@@ -163,6 +161,8 @@ class ControlLoop:
                 self.policy.start_episode(lang)
             except ConnectionError as error:
                 raise RobotError(f"the robot was not moved: {error}") from error
+        if self.teleoperator is not None:
+            self.teleoperator.start_episode()
         try:
             self.filter.start(self.robot.pose(observation))
         except LimitError as error:

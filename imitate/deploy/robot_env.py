@@ -107,7 +107,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._seen: Mapping[str, Any] = {}
         self._thread = ControlThread()
         self._closed = False
-        self._at_exit = AtExit(self.close)
+        self._at_exit = AtExit(self._end_of_process)
         try:
             self._ask(robot.connect)
             if limits:
@@ -311,7 +311,6 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         if self._closed:
             return
         self._closed = True
-        self._at_exit.release()
         run, self._run = self._run, None
         try:
             if run is not None:
@@ -322,12 +321,19 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
                     self.counts["late"] += run.result(_PATIENCE_S).late
         finally:
             stop_robot(self._robot)
+            self._at_exit.release()
             for part in (self._device, self._robot):
                 if part is not None:
                     self._thread.submit(part.close)
             self._thread.end(_PATIENCE_S)
         if self.counts["held"] or self.counts["late"]:
             _log.warning("%s: %s", self.name, self._summary())
+
+    def _end_of_process(self) -> None:
+        """Close, and stop the robot at once where a close is already under way, which may wait for the loop."""
+        if self._closed:
+            stop_robot(self._robot)
+        self.close()
 
     def _summary(self) -> str:
         counts = self.counts

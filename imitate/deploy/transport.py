@@ -205,6 +205,8 @@ class Channel:
                 raise ClosedError(str(error)) from error
             if message is not None:
                 return message
+            if time.monotonic() > deadline:  # of a side that sends pings without end
+                raise TimeoutError("nothing but pings was received in time")
 
     @property
     def emptied(self) -> bool:
@@ -224,7 +226,7 @@ class Channel:
                 self._stream.end_writing()
                 # What the other side has sent is read to its end, or it would see a reset and not the reason.
                 deadline, into = time.monotonic() + _CLOSE_S, memoryview(bytearray(_FIRST_BUFFER))
-                while True:
+                while time.monotonic() < deadline:
                     self._stream.read(into, deadline)
         self.abort()
 

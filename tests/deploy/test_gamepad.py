@@ -202,6 +202,10 @@ class Hands(Gamepad):
         super().__init__(scale=1.0, dead_band=0.0, grace_s=0.0, keys=False)
         self.pad, self.expert, self.errors = pad, expert, []
 
+    def start_episode(self):
+        super().start_episode()
+        super().guide(None)  # seen at rest
+
     def guide(self, observation):
         wanted = self.expert.guide(observation)
         if wanted.action is None or wanted.events:
@@ -234,7 +238,6 @@ def test_an_expert_at_the_sticks_lifts_robosuites_cube(pad):
     expert.connect(robot)
     hand = Hands(pad, expert)
     hand.connect(robot)
-    Gamepad.guide(hand, None)  # seen at rest
     try:
         safety = Safety(late=0, watchdog_s=30.0)
         loop = ControlLoop(robot, None, 1000.0, any_rate=True, teleoperator=hand, safety=safety)

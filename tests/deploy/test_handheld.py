@@ -74,6 +74,25 @@ def test_nothing_moves_unless_the_button_is_held(device):
     assert hand.guide(None).action is None
 
 
+def test_what_is_held_at_the_beginning_of_an_episode_moves_nothing_and_ends_nothing(device):
+    hand = made(device)
+    device.pushes, device.buttons = {"x": 1.0}, {"rb"}
+    assert hand.guide(None).action is not None
+    hand.start_episode()  # the episode before ended by itself
+    assert hand.guide(None).action is None
+    device.buttons = set()
+    hand.guide(None)
+    device.buttons = {"rb"}
+    assert hand.guide(None).action is not None
+    device.buttons = {"ok"}  # pressed while the robot resets itself
+    hand.start_episode()
+    assert hand.guide(None).events == frozenset()
+    device.buttons = set()
+    hand.guide(None)
+    device.buttons = {"ok"}
+    assert hand.guide(None).events == {"success"}
+
+
 def test_pushing_suffices_where_no_button_has_to_be_held(device):
     hand = made(device, hold=False)
     assert hand.guide(None).action is None
@@ -233,16 +252,17 @@ def test_absolute_actions_begin_at_the_pose(device):
 def test_nothing_is_sent_after_the_device_is_gone(device, policy):
     robot = FakeRobot()
     hand = made(device, robot, gripper=False, hold=False)
-    device.pushes = {"x": 1.0}
 
-    def vanish():
+    def vanish():  # the person pushes from the second step on
+        device.pushes = {"x": 1.0} if len(robot.times("observe")) > 2 else {}
         device.gone = len(robot.times("observe")) > 5
 
     robot.faults["observe"] = vanish
     loop = ControlLoop(robot, policy, 100.0, teleoperator=hand, safety=Safety(late=0))
     with pytest.raises(RobotError, match="was disconnected; the robot was stopped"):
         loop.run(100)
-    assert robot.last_calls() == ["send"] * 4 + ["stop"]
+    first = "send" if policy else "hold"
+    assert robot.last_calls() == [first, *["send"] * 3, "stop"]
     assert robot.times("stop")[0] - robot.times("observe")[-1] < 0.05
 
 

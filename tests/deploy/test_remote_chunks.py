@@ -331,6 +331,19 @@ def test_an_openpi_server_answers_with_its_chunk():
             policy.predict_chunk([observation()], np.zeros((3, 1)))
 
 
+def test_an_openpi_server_is_sent_nothing_that_is_not_finite():
+    seen = []
+    with (
+        openpi_server(lambda obs: seen.append(obs) or acted_on(obs)) as url,
+        RemotePolicy(url) as policy,
+    ):
+        for call in (policy, policy.check, lambda ob: policy.predict_chunk([ob])):
+            with pytest.raises(NotFiniteError, match="'state'"):
+                call({"state": np.array([0.0, np.nan], np.float32)})
+        policy(observation(1))
+    assert len(seen) == 1
+
+
 def test_a_traceback_of_an_openpi_server_is_its_last_line_and_the_next_call_connects_anew():
     with openpi_server(acted_on) as url, RemotePolicy(url) as policy:
         policy(observation(1))

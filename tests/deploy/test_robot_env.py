@@ -363,6 +363,44 @@ def test_however_a_process_ends_the_robot_is_at_rest(how, code):
     assert lines[-1] == "stop"
 
 
+CLOSING = """
+import time, numpy as np
+from imitate.deploy.loop import Safety
+from imitate.deploy.robot_env import RobotEnv
+from tests.deploy.fake_robot import FakeRobot
+
+class Told(FakeRobot):
+    def note(self, name, value=None):
+        super().note(name, value)
+        if name == "stop":
+            print(name, flush=True)
+
+robot = Told()
+env = RobotEnv(robot, 50.0, safety=Safety(late=0, watchdog_s=60.0), prepare=False)
+env.reset()
+env.step(np.zeros(2))
+robot.faults["observe"] = lambda: time.sleep(30)  # a driver that hangs
+time.sleep(0.2)
+print("closing", flush=True)
+env.close()
+"""
+
+
+@pytest.mark.alone
+def test_a_signal_while_the_environment_is_closed_stops_the_robot_too():
+    with subprocess.Popen(
+        [sys.executable, "-c", CLOSING],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    ) as process:
+        assert process.stdout.readline() == "closing\n"
+        time.sleep(0.5)  # it waits for the driver
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=30)[0].split() == ["stop"]
+    assert process.returncode == -signal.SIGTERM
+
+
 # ---- by name -------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
+from websockets.utils import accept_key
 
 from imitate.deploy.client import RemoteError, RemotePolicy
 from imitate.deploy.loop import ControlLoop, Safety
@@ -324,6 +325,32 @@ def test_somebody_who_never_answers_is_left_within_the_deadline():
         with pytest.raises(RemoteError, match="was not reached"):
             RemotePolicy(f"ws://127.0.0.1:{silent.getsockname()[1]}", connect_s=0.5)
         assert time.monotonic() - began < 2.0
+
+
+@pytest.mark.alone
+def test_a_slow_handshake_leaves_less_time_for_the_schema():
+    """A server that accepts a client late and then says nothing costs one deadline, not two."""
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+
+        def accept():
+            sock, _ = slow.accept()
+            request = sock.recv(65536).decode()
+            key = request.split("Sec-WebSocket-Key: ")[1].split("\r\n")[0]
+            time.sleep(0.8)
+            sock.sendall(
+                "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                f"Sec-WebSocket-Accept: {accept_key(key)}\r\n\r\n".encode()
+            )
+            sock.recv(1)
+            sock.close()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(RemoteError, match="sent no schema"):
+            RemotePolicy(f"ws://127.0.0.1:{slow.getsockname()[1]}", connect_s=1.0)
+        assert time.monotonic() - began < 1.5
+        thread.join()
 
 
 # ---- faults of another process -------------------------------------------------------------------

@@ -174,16 +174,16 @@ def test_buttons_may_open_and_close_and_a_third_one_hold(hid):
 @pytest.mark.alone
 def test_an_unplugged_device_stops_the_robot(hid, hand):
     robot = FakeRobot(ARM)
-    hid.reports = [pushes(0, -350, 0)]
 
-    def vanish():
+    def vanish():  # the person pushes in the second step
+        hid.reports += [pushes(0, -350, 0)] if len(robot.times("observe")) == 3 else []
         hid.gone = len(robot.times("observe")) > 4
 
     robot.faults["observe"] = vanish
     loop = ControlLoop(robot, None, 100.0, teleoperator=hand, safety=Safety(late=0))
     with pytest.raises(RobotError, match="'SpaceMouse Compact' was disconnected .read error"):
         loop.run(50)
-    assert robot.last_calls() == ["send"] * 3 + ["stop"]
+    assert robot.last_calls() == ["hold", "send", "send", "stop"]
 
 
 def test_only_interfaces_with_six_axes_are_spacemice():

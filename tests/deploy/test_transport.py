@@ -1,5 +1,6 @@
 """Connections: messages of every size and form, deadlines, and farewells."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -173,6 +174,35 @@ def test_every_call_ends_at_its_deadline(sockets):
     assert time.monotonic() - began < 3
     with pytest.raises(ClosedError):  # part of a message was sent: nothing may follow it
         client.send(b"x", 1)
+
+
+@pytest.mark.alone
+def test_a_side_that_sends_pings_without_end_is_left_at_the_deadline(sockets):
+    client, far = client_of(sockets[0]), sockets[1]
+    pings, ended = b"\x89\x00" * 500, threading.Event()
+
+    def flood():
+        far.settimeout(5)
+        with contextlib.suppress(OSError):
+            while not ended.is_set():
+                far.recv(2**20)  # the answers
+                far.sendall(pings)
+
+    far.sendall(pings)
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            client.recv(0.3)
+        assert time.monotonic() - began < 2
+        began = time.monotonic()
+        client.close()
+        assert time.monotonic() - began < 3
+    finally:
+        ended.set()
+        sockets[0].close()
+        thread.join()
 
 
 @pytest.mark.alone
