@@ -41,6 +41,8 @@ from imitate.train.training_data import (
     with_filter_key,
 )
 
+_PROVENANCE_IMAGES = 100
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -253,13 +255,17 @@ def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
 
 
 def observation_statistics(train_set: Any) -> dict[str, dict[str, list[float]]]:
-    """Return mean, std, min and max of each vector, and of each colour channel: ``imitate check-deploy`` compares."""
+    """Return mean, std, min and max of each vector, and of each colour channel: ``imitate check-deploy`` compares.
+
+    Images are those of :data:`_PROVENANCE_IMAGES` steps: every training reads them at its start.
+    """
     chosen = [
         key
         for key, shape in train_set.obs_shapes.items()
         if len(shape) == 1 or (len(shape) == 3 and shape[-1] == 3)
     ]
-    found = {key: train_set.statistics()["obs"][key] for key in chosen}
+    known = train_set.statistics(max_images=_PROVENANCE_IMAGES)["obs"]
+    found = {key: known[key] for key in chosen}
     return {
         key: {name: getattr(stats, name).ravel().tolist() for name in ("mean", "std", "min", "max")}
         for key, stats in found.items()

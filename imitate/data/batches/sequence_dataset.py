@@ -20,7 +20,13 @@ from imitate.data.batches.demo_language import DemoLanguage, holds_language
 from imitate.data.batches.gathering import Gatherer
 from imitate.data.batches.placement import CACHE_MODES
 from imitate.data.batches.returns import ReturnTable
-from imitate.data.batches.statistics import KeyStats, StatsOnDemand, quantiles_of, statistics_of
+from imitate.data.batches.statistics import (
+    KeyStats,
+    StatsOnDemand,
+    image_statistics,
+    quantiles_of,
+    statistics_of,
+)
 from imitate.data.batches.step_numbers import StepNumbers
 from imitate.data.batches.store import DataSource, Store
 from imitate.data.batches.windows import Windows
@@ -352,36 +358,37 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         demo, row = self._windows.steps(np.array([index]))
         return self.demos[int(demo[0])], int(row[0] - self.store.demo_start[demo[0]])
 
-    def statistics(self) -> dict[str, Mapping[str, KeyStats]]:
+    def statistics(self, max_images: int = MAX_IMAGES) -> dict[str, Mapping[str, KeyStats]]:
         """``{"obs": {key: KeyStats}, "actions": {action key: KeyStats}}`` over all steps of the demos.
 
         Each key is computed when it is first asked for. Vectors: exact, in float64. Images: per channel, uint8 as
-        [0, 1]. Images and scans: from at most :data:`MAX_IMAGES` frames, evenly spread. Steps count alike, whatever
-        the weights of their files.
+        [0, 1]. Images and scans: from at most ``max_images`` frames, evenly spread. Steps count alike, whatever the
+        weights of their files.
         """
         return {
-            "obs": StatsOnDemand(self.obs_keys, lambda key: self._statistics(f"obs/{key}")),
-            "actions": StatsOnDemand(self.action_keys, self._statistics),
+            "obs": StatsOnDemand(
+                self.obs_keys, lambda key: self._statistics(f"obs/{key}", max_images)
+            ),
+            "actions": StatsOnDemand(
+                self.action_keys, lambda key: self._statistics(key, max_images)
+            ),
         }
 
-    def _statistics(self, key: str) -> KeyStats:
+    def _statistics(self, key: str, max_images: int) -> KeyStats:
         if self.serves_language and key == f"obs/{LANGUAGE_KEY}":
             return self._language.statistics()
         field = self.store.fields[key]
         count = len(self.store)
         rows = np.arange(count)
-        if field.columns is None and count > MAX_IMAGES:
-            rows = np.linspace(0, count - 1, MAX_IMAGES).astype(np.int64)
+        if field.columns is None and count > max_images:
+            rows = np.linspace(0, count - 1, max_images).astype(np.int64)
         size = max(1, _CHUNK_VALUES // max(1, int(np.prod(field.shape))))
 
         def chunks() -> Any:
             for start in range(0, len(rows), size):
-                values = self.store.field(key, rows[start : start + size]).cpu().numpy()
-                if field.dtype == np.uint8:
-                    values = values / 255.0
-                yield values.reshape(-1, values.shape[-1]) if len(field.shape) >= 3 else values
+                yield self.store.field(key, rows[start : start + size]).cpu().numpy()
 
-        stats = statistics_of(chunks())
+        stats = image_statistics(chunks()) if len(field.shape) >= 3 else statistics_of(chunks())
         if field.columns is None:
             return stats
         return replace(

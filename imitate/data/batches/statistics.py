@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +69,31 @@ def statistics_of(chunks: Iterable[NDArray[Any]]) -> KeyStats:
             low, high = np.minimum(low, chunk_low), np.maximum(high, chunk_high)
         count += n
     return KeyStats(mean, np.sqrt(squares / count), low, high)
+
+
+def image_statistics(chunks: Iterable[NDArray[Any]]) -> KeyStats:
+    """Compute statistics per channel of images that come one after another; uint8 as [0, 1].
+
+    Of uint8 the pixels of each level are counted, a tenth of the work of sums in float64, and as exact.
+
+    Args:
+        chunks: (n, H, W, C) each, at least one image in all, of one type.
+    """
+    images = (image for chunk in chunks for image in chunk)
+    first = next(images)
+    every = itertools.chain([first], images)
+    if first.dtype != np.uint8:
+        return statistics_of(image.reshape(-1, image.shape[-1]) for image in every)
+    counts = np.zeros((first.shape[-1], 256), dtype=np.int64)
+    for image in every:
+        for channel, levels in enumerate(counts):
+            levels += np.bincount(image[..., channel].ravel(), minlength=256)
+    levels, total = np.arange(256) / 255.0, counts.sum(axis=1)
+    mean = counts @ levels / total
+    variance = (counts * (levels - mean[:, None]) ** 2).sum(axis=1) / total
+    seen = counts > 0
+    low, high = seen.argmax(axis=1), 255 - seen[:, ::-1].argmax(axis=1)
+    return KeyStats(mean, np.sqrt(variance), low / 255.0, high / 255.0)
 
 
 class StatsOnDemand(Mapping[str, KeyStats]):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.check.finding import Finding, Level
-from imitate.deploy.check.statistics import Range, per_channel, range_of
+from imitate.deploy.check.statistics import Range, image_range
 
 BRIGHTNESS = 0.15
 """A channel's mean may differ from the training's by so much, of 1."""
@@ -39,7 +39,7 @@ def image_findings(
     findings = _blank(key, demos)
     if training is None:
         return findings
-    seen = range_of([per_channel(images) for images in demos])
+    seen = image_range(demos)
     if seen.mean.shape != training.mean.shape:
         return findings  # another number of channels: told with the shapes
     return findings + _colours(key, seen.mean, training.mean)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.config.train import TrainConfig
-from imitate.data.batches.statistics import statistics_of
+from imitate.data.batches.statistics import image_statistics, statistics_of
 from imitate.data.dataset_file import DatasetFile
 from imitate.errors import UserError
 
 Vector = NDArray[np.float64]
-MAX_IMAGES = 1000
+MAX_IMAGES = 100
 """Images of a training file are taken from at most so many frames, evenly spread."""
 
 
@@ -91,23 +91,27 @@ def measured(path: Path, kinds: Mapping[str, str]) -> dict[str, Range]:
             if kind == "low_dim" and having:
                 ranges[key] = range_of([file.read(demo, f"obs/{key}") for demo in having])
             elif kind == "rgb" and having:
-                ranges[key] = range_of(_frames(file, having, key))
+                ranges[key] = image_range(_frames(file, having, key))
     return ranges
 
 
-def _frames(file: DatasetFile, demos: Sequence[str], key: str) -> list[NDArray[Any]]:
+def _frames(file: DatasetFile, demos: Sequence[str], key: str) -> Iterator[NDArray[Any]]:
+    """Single images (1, H, W, C), read when they are needed."""
     each = max(1, MAX_IMAGES // len(demos))
-    frames = []
-    for demo in demos:
+    chosen = np.linspace(0, len(demos) - 1, min(len(demos), MAX_IMAGES)).astype(int)
+    for demo in (demos[index] for index in chosen):
         steps = np.linspace(0, file.length(demo) - 1, min(each, file.length(demo))).astype(int)
-        frames += [file.read(demo, f"obs/{key}", step, step + 1) for step in steps]
-    return [per_channel(frame) for frame in frames]
+        for step in steps:
+            yield file.read(demo, f"obs/{key}", step, step + 1)
 
 
-def per_channel(images: NDArray[Any]) -> NDArray[np.float64]:
-    """Pixels (N, C) in [0, 1] of images (T, H, W, C): uint8, or floats that are in [0, 1] already."""
-    scale = 255.0 if images.dtype.kind in "iu" else 1.0
-    return images.reshape(-1, images.shape[-1]) / scale
+def image_range(chunks: Iterable[NDArray[Any]]) -> Range:
+    """Statistics per channel, in [0, 1], of images (T, H, W, C): integers, or floats that are in [0, 1] already."""
+    stats = image_statistics(
+        chunk / 255.0 if chunk.dtype.kind in "iu" and chunk.dtype != np.uint8 else chunk
+        for chunk in chunks
+    )
+    return Range(stats.mean, stats.std, stats.min, stats.max)
 
 
 def range_of(chunks: Sequence[NDArray[Any]]) -> Range:

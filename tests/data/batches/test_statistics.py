@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from imitate.data.batches.statistics import StatsOnDemand, statistics_of
+from imitate.data.batches.statistics import StatsOnDemand, image_statistics, statistics_of
 
 
 @given(
@@ -44,3 +44,18 @@ def test_computed_once_and_only_when_asked_for():
     assert asked == ["a"]
     with pytest.raises(KeyError):
         stats["c"]
+
+
+def test_images_per_channel_by_counting_levels():
+    images = np.random.default_rng(0).integers(3, 250, (5, 6, 7, 3), dtype=np.uint8)
+    images[..., 1] = 77
+    counted = image_statistics([images[:2], images[2:]])
+    pixels = images.reshape(-1, 3) / 255.0
+    np.testing.assert_allclose(counted.mean, pixels.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(counted.std, pixels.std(axis=0), rtol=1e-12, atol=1e-14)
+    np.testing.assert_array_equal(counted.min, pixels.min(axis=0))
+    np.testing.assert_array_equal(counted.max, pixels.max(axis=0))
+    depth = images.astype(np.float32)
+    np.testing.assert_allclose(
+        image_statistics([depth]).mean, depth.reshape(-1, 3).mean(axis=0), rtol=1e-6
+    )

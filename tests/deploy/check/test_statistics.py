@@ -1,10 +1,14 @@
 """Where statistics of the training come from."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from imitate.data import SequenceDataset
-from imitate.deploy.check.statistics import measured, per_channel, training_of
+from imitate.data import DatasetFile, SequenceDataset
+from imitate.deploy.check import statistics
+from imitate.deploy.check.statistics import image_range, measured, training_of
+from imitate.train import setup
 from imitate.train.setup import observation_statistics
 from tests.deploy.check.test_deploy_check import KINDS, written
 
@@ -27,8 +31,27 @@ def test_measured_by_hand(file):
 
 def test_bytes_and_floats_are_the_same_pixels():
     pixels = np.array([[[[0, 51, 255]]]], np.uint8)
-    np.testing.assert_allclose(per_channel(pixels), [[0.0, 0.2, 1.0]])
-    np.testing.assert_allclose(per_channel(pixels / 255.0), per_channel(pixels))
+    for images in (pixels, pixels.astype(np.int64), pixels / 255.0):
+        np.testing.assert_allclose(image_range([images]).mean, [0.0, 0.2, 1.0])
+
+
+def test_images_are_not_held_as_floats():
+    """500 images of a camera would take 3.7 GB."""
+    images = np.zeros((50, 480, 640, 3), np.uint8)
+    tracemalloc.start()
+    try:
+        image_range([images])
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert taken < images.nbytes / 2
+
+
+def test_images_of_many_demos_are_read_from_a_part_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(statistics, "MAX_IMAGES", 3)
+    path = written(tmp_path / "training.hdf5", seed=0)
+    with DatasetFile(path) as file:
+        assert len(list(statistics._frames(file, file.demos() * 4, "camera"))) == 3
 
 
 def test_the_users_file_comes_first_then_the_checkpoint_then_its_training_file(file):
@@ -56,7 +79,9 @@ def test_of_a_server_nothing_is_known():
     assert training_of(None, None, KINDS).origin == ""
 
 
-def test_a_training_records_what_is_measured_of_its_file(file):
+def test_a_training_records_what_is_measured_of_its_file(file, monkeypatch):
+    monkeypatch.setattr(statistics, "MAX_IMAGES", 10**6)  # all images, not two selections
+    monkeypatch.setattr(setup, "_PROVENANCE_IMAGES", 10**6)
     dataset = SequenceDataset(file, obs_keys=("joints", "camera"))
     saved = {"provenance": {"observations": observation_statistics(dataset)}}
     recorded, seen = training_of(saved, None, KINDS).ranges, measured(file, KINDS)
@@ -64,3 +89,17 @@ def test_a_training_records_what_is_measured_of_its_file(file):
         for name in ("mean", "std", "low", "high"):
             ours, theirs = getattr(recorded[key], name), getattr(seen[key], name)
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_a_training_reads_few_images_at_its_start(file, monkeypatch):
+    read = []
+    dataset = SequenceDataset(file, obs_keys=("joints", "camera"))
+    field = dataset.store.field
+
+    def counted(key, rows):
+        read.extend(rows if key == "obs/camera" else ())
+        return field(key, rows)
+
+    monkeypatch.setattr(dataset.store, "field", counted)
+    observation_statistics(dataset)
+    assert len(dataset.store) > len(read) == 100
