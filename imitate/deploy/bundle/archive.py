@@ -28,6 +28,9 @@ DESCRIPTION, NETWORK, ARRAYS = "bundle.json", "policy.onnx", "arrays.bin"
 MOST_BYTES = {DESCRIPTION: 16 * 2**20, NETWORK: 2**31 - 1, ARRAYS: 2**30}
 """Largest size of each part; that of a network is protobuf's own limit."""
 _DTYPES = frozenset({"float32", "float64", "uint8", "int64", "bool"})
+_MOST_DIMENSIONS = 8
+_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile)
+"""Errors of zipfile on what is no zip, or a damaged, encrypted or newer one, and of JSON that nests too deep."""
 _NO_DATE = (1980, 1, 1, 0, 0, 0)  # the same policy gives the same bytes
 
 
@@ -54,12 +57,13 @@ class Bundle:
         try:
             dtype, shape = str(reference["dtype"]), tuple(map(int, reference["shape"]))
             offset = int(reference["offset"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BundleError(f"{DESCRIPTION}: a reference to an array lacks {error}") from error
-        if dtype not in _DTYPES or min((*shape, offset)) < 0:
+        if dtype not in _DTYPES or len(shape) > _MOST_DIMENSIONS or min((*shape, offset)) < 0:
             raise BundleError(f"{DESCRIPTION}: an array of type {dtype} {shape} at {offset}")
-        count = math.prod(shape)
-        if offset + count * np.dtype(dtype).itemsize > len(self.arrays):
+        count, size = math.prod(shape), np.dtype(dtype).itemsize
+        # No side alone may be too long either: beside one of length 0 it would not be counted.
+        if max((offset + count * size, *shape)) > len(self.arrays):
             raise BundleError(f"{DESCRIPTION}: an array {shape} reaches beyond {ARRAYS}")
         return np.frombuffer(self.arrays, dtype, count, offset).reshape(shape)
 
@@ -89,7 +93,7 @@ def is_bundle(path: str | Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return DESCRIPTION in archive.namelist()
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except _UNREADABLE:
         return False
 
 
@@ -136,7 +140,7 @@ def read_bundle(path: str | Path) -> Bundle:
             _check_entries(path, archive)
             description = _description(path, archive.read(DESCRIPTION))
             network, arrays = archive.read(NETWORK), archive.read(ARRAYS)
-    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         words = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BundleError(f"{path}: cannot be read as a bundle: {words}") from error
     for name, data in ((NETWORK, network), (ARRAYS, arrays)):

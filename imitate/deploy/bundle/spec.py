@@ -94,9 +94,10 @@ class BundleSpec:
                 statistics=dict(saved["statistics"]),
                 environment=dict(saved["environment"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError, WireError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, WireError) as error:
             raise BundleError(f"its description lacks or garbles {error}") from error
         spec._refuse_sizes()
+        spec._refuse_values()
         return spec
 
     def _refuse_sizes(self) -> None:
@@ -125,3 +126,36 @@ class BundleSpec:
         for limits in (schema.action_low, schema.action_high):
             if len(limits) != schema.action_dim:
                 raise BundleError(f"it has {len(limits)} limits for {schema.action_dim} numbers")
+
+    def _refuse_values(self) -> None:
+        """Refuse limits, rates and executions that would make other actions than those of the policy.
+
+        Raises:
+            BundleError: such a value.
+        """
+        schema, execution = self.schema, self.execution
+        for low, high in zip(schema.action_low, schema.action_high, strict=True):
+            if not low <= high:  # NaN, too
+                raise BundleError(
+                    f"its actions have the limits {low} to {high}: expected low <= high"
+                )
+        if schema.rate_hz is not None and not _is_number(schema.rate_hz, above=0.0):
+            raise BundleError(
+                f"its rate_hz is {schema.rate_hz!r}: expected a number above 0, or null"
+            )
+        if execution is None:
+            return
+        if execution.execute + execution.latency > execution.size:
+            raise BundleError(
+                f"it executes {execution.execute} actions after a latency of {execution.latency}: its chunks have "
+                f"{execution.size}"
+            )
+        decay = execution.temporal_ensemble
+        if decay is not None and not _is_number(decay):
+            raise BundleError(
+                f"its temporal_ensemble is {decay!r}: expected a finite number, or null"
+            )
+
+
+def _is_number(value: Any, above: float = -math.inf) -> bool:
+    return type(value) in (int, float) and above < value < math.inf

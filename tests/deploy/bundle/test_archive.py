@@ -1,6 +1,7 @@
 """Bundles that are damaged, changed, foreign or malicious are refused in one line."""
 
 import json
+import math
 import os
 import zipfile
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 
 from imitate.deploy.bundle import BundlePolicy, is_bundle
 from imitate.deploy.bundle.archive import ArrayStore, Bundle, read_bundle, write_bundle
+from imitate.deploy.bundle.spec import BundleSpec
 from imitate.errors import BundleError
 from tests.deploy.bundle import bundles
 
@@ -132,6 +134,11 @@ def test_fewer_than_three_recorded_actions(tmp_path, good):
         {"memory": {"h": {"dtype": "object", "shape": [1], "offset": 0}}},
         {"memory": {"h": {"dtype": "float32", "shape": [2**40], "offset": 0}}},
         {"memory": {"h": {"dtype": "float32", "shape": [1], "offset": -4}}},
+        {"memory": {"h": {"dtype": "float32", "shape": [0, 10**30], "offset": 0}}},
+        {"memory": {"h": {"dtype": "float32", "shape": [1] * 100, "offset": 0}}},
+        {"execution": {"size": 4, "execute": 9}},
+        {"execution": {"size": 4, "execute": 2, "latency": 3}},
+        {"execution": {"size": 4, "temporal_ensemble": "a"}},
         {"checks": [{}, {}, {}]},
         {"checks": [1, 2, 3]},
     ],
@@ -140,6 +147,52 @@ def test_descriptions_that_make_no_sense(tmp_path, good, changes):
     path = rewritten(tmp_path / "b.zip", good, **changes)
     with pytest.raises(BundleError):
         BundlePolicy(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("action_low", [math.nan] * 3, "limits nan to 1.0: expected low <= high"),
+        ("action_low", [2.0] * 3, "limits 2.0 to 1.0: expected low <= high"),
+        ("rate_hz", 0, "rate_hz is 0: expected a number above 0"),
+        ("rate_hz", math.nan, "rate_hz is nan"),
+        ("rate_hz", "fast", "rate_hz is 'fast'"),
+        ("action_dim", math.inf, "cannot convert float infinity"),
+    ],
+)
+def test_limits_and_rates_that_make_no_sense(good, name, value, words):
+    schema = read_bundle(good).description["schema"]
+    saved = {**read_bundle(good).description, "schema": {**schema, name: value}}
+    with pytest.raises(BundleError, match=words):
+        BundleSpec.from_dict(saved)
+
+
+@pytest.mark.parametrize("field", ["shape", "offset"])
+def test_an_infinite_place_of_an_array(field):
+    place = {"dtype": "float32", "shape": [1], "offset": 0}
+    place[field] = [math.inf] if field == "shape" else math.inf
+    with pytest.raises(BundleError, match="a reference to an array"):
+        Bundle({}, b"", bytes(8)).array(place)
+
+
+@pytest.mark.parametrize(("place", "bits", "known"), [(8, 1, True), (6, 99, False)])
+def test_an_encrypted_or_a_newer_zip(tmp_path, good, place, bits, known):
+    data = bytearray(good.read_bytes())
+    data[data.find(b"PK\x01\x02") + place] |= bits
+    path = tmp_path / "b.zip"
+    path.write_bytes(data)
+    assert is_bundle(path) is known
+    refused(path, "cannot be read as a bundle")
+
+
+@pytest.mark.parametrize("depth", [*range(900, 1000, 5), 10**5])
+def test_a_description_that_nests_too_deep(tmp_path, depth):
+    """At some depth it can be read and not written."""
+    text = b'{"format": "imitate-bundle", "format_version": 1, "a": ' + b"[" * depth + b"]" * depth
+    path = tmp_path / "b.zip"
+    bundles.write_parts(path, {"bundle.json": text + b"}", "policy.onnx": b"", "arrays.bin": b""})
+    with pytest.raises(BundleError):
+        read_bundle(path)
 
 
 def test_compressed_parts_are_refused_unread(tmp_path, good):
