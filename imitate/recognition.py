@@ -44,7 +44,7 @@ def recognise(path: str | Path) -> Found | None:
     place = Path(path).expanduser()
     checks = _FOLDERS if place.is_dir() else _FILES if place.is_file() else ()
     for check in checks:
-        with suppress(OSError, ValueError, zipfile.BadZipFile, KeyError, TypeError):
+        with suppress(OSError, ValueError, zipfile.BadZipFile, KeyError, TypeError, RuntimeError):
             found = check(place)
             if found is not None:
                 return found
@@ -275,6 +275,17 @@ def _diffusion_policy_checkpoint(file: Path) -> Found | None:
     )
 
 
+def _bundle(file: Path) -> Found | None:
+    if "bundle.json" not in _names_in(file):
+        return None
+    return Found(
+        "bundle",
+        "a bundle of `imitate export`",
+        "`imitate run`, `serve`, `compare`, `check-deploy` and `info` take it; all else needs the checkpoint that it "
+        "was made from",
+    )
+
+
 def _parquet(file: Path) -> Found | None:
     if _begin(file, 4) != b"PAR1":
         return None
@@ -332,5 +343,6 @@ _FILES: tuple[_Check, ...] = (
     _yaml,
     _stable_baselines,
     _diffusion_policy_checkpoint,
+    _bundle,
     _parquet,
 )

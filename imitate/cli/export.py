@@ -48,6 +48,8 @@ def command(
     path = find_checkpoint(checkpoint)
     target = out or path.with_suffix(".zip")
     policy, ckpt = policy_from_checkpoint(device="cpu", ckpt_path=path)
+    if target.exists() and target.samefile(path):
+        raise UserError(f"--out {target}: is the checkpoint itself; choose another name")
     meta = dict(ckpt.get("env_metadata") or {})
     done = export_policy(policy, target, environment=meta, overwrite=overwrite)
     if json_:

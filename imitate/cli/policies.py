@@ -52,10 +52,21 @@ Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda.")]
 InBackground = Annotated[
     bool, typer.Option("--async", help="Predict the next chunk while the present one runs.")
 ]
+JOINS = ("replace", "blend", "fade", "rtc", "rtc-vjp", "prefix")
+
+
+def _known_join(name: str) -> str:
+    """Refuse another value of ``--join`` before anything is loaded."""
+    if name not in JOINS:
+        raise UserError(f"--join {name}: expected {', '.join(JOINS[:-1])} or {JOINS[-1]}")
+    return name
+
+
 Join = Annotated[
     str,
     typer.Option(
         "--join",
+        callback=_known_join,
         help="With --async: replace, blend or fade; rtc or rtc-vjp: real-time chunking of flow and diffusion "
         "policies; prefix: the same for those trained with algo.prefix.max_delay.",
     ),

@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from imitate.deploy import BundlePolicy
+from imitate.cli.policies import JOINS
+from imitate.deploy import BundlePolicy, chunks
+from imitate.deploy.asynchronous import GUIDANCE
 from imitate.deploy.bundle.served import ServedBundle
 from imitate.deploy.client import RemotePolicy
 from imitate.deploy.server import PolicyServer
@@ -76,6 +79,22 @@ def test_a_bundle_is_not_replaced_unasked(folder):
     assert (folder / "b.zip").read_bytes() == before  # the same policy gives the same bytes
 
 
+def test_the_checkpoint_itself_is_not_replaced(folder):
+    before = (folder / "best.pth").read_bytes()
+    done = imitate("export", "best.pth", "-o", "./best.pth", "--overwrite", cwd=folder, check=False)
+    assert done.returncode == 2
+    assert "is the checkpoint itself" in done.stderr
+    assert (folder / "best.pth").read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [("eval", "--agent", "b.zip"), ("export", "b.zip")])
+def test_commands_that_need_the_checkpoint_say_so(folder, words):
+    done = imitate(*words, cwd=folder, check=False)
+    assert done.returncode == 2
+    assert "b.zip: is a bundle of `imitate export`" in done.stderr
+    assert "needs the checkpoint" in done.stderr
+
+
 def test_another_format_is_refused(folder):
     done = imitate("export", "best.pth", "--to", "tensorrt", cwd=folder, check=False)
     assert done.returncode == 2
@@ -101,6 +120,20 @@ def test_a_bundle_is_not_guided(folder):
     done = imitate(*run, "--device", "cuda", cwd=folder, check=False)
     assert done.returncode == 2
     assert "bundles run on the CPU" in done.stderr
+
+
+@pytest.mark.parametrize("verb", [("run", "b.zip"), ("compare", "b.zip", "b.zip")])
+def test_an_unknown_join_is_refused_with_all_that_there_are(folder, verb):
+    run = (*verb, "--robot", "robots.py:Still", "--rate-hz", 20, "--async", "--join", "rtcc")
+    done = imitate(*run, cwd=folder, check=False)
+    assert done.returncode == 2
+    assert "--join rtcc: " in done.stderr
+    for name in JOINS:
+        assert name in done.stderr
+
+
+def test_joins_are_those_that_there_are():
+    assert (*get_args(chunks.Join), *GUIDANCE) == JOINS
 
 
 def test_info_shows_a_bundle(folder):

@@ -67,7 +67,7 @@ def export_policy(
         overwrite: replace a file.
 
     Raises:
-        BundleError: the file exists, or the policy cannot be exported; the message says why.
+        BundleError: the file exists or cannot be written, or the policy cannot be exported; the message says why.
     """
     path = Path(path)
     if path.exists() and not overwrite:
@@ -82,8 +82,12 @@ def export_policy(
         steps, difference = compare(own, BundlePolicy(checking, clip=False), spec)
         os.replace(checking, path)
     except BundleError as error:
+        if isinstance(error.__cause__, OSError):
+            raise BundleError(str(error).replace(str(checking), str(path))) from error
         words = str(error).removeprefix(f"{checking}: ")
         raise BundleError(f"{name} cannot be exported: {words}") from error
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         with contextlib.suppress(OSError):
             checking.unlink()

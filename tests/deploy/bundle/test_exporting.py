@@ -20,6 +20,7 @@ from imitate.errors import BundleError, NotFiniteError, UserError
 from imitate.models.action_layout import ActionLayout
 from imitate.models.preprocess import Preprocess
 from imitate.policy.rollout_policy import RolloutPolicy
+from tests.deploy.bundle import bundles
 
 ROOT = Path(__file__).parents[3]
 EXPORTED = {
@@ -415,3 +416,13 @@ def test_a_loop_over_memory_is_exported_with_its_horizon(tmp_path):
     check_equal(policy, bundle, 13)
     with pytest.raises(UserError, match="remembers more than its last observations"):
         bundle.predict_chunk(observations(policy, 1))
+
+
+@pytest.mark.parametrize("place", ["taken", "absent/b.zip"])
+def test_a_place_that_cannot_be_written_is_not_the_policys_fault(tmp_path, place):
+    (tmp_path / "taken").mkdir()
+    path = tmp_path / place
+    with pytest.raises(BundleError, match="cannot be written") as raised:
+        export_policy(bundles.small_policy(), path, overwrite=True)
+    assert str(raised.value).startswith(f"{path}: cannot be written")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
