@@ -23,6 +23,14 @@ def command(
         typer.Option("--out", "-o", help="Bundle to write; by default CHECKPOINT with .zip."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle.")] = False,
+    dataset: Annotated[
+        Path | None,
+        typer.Option(
+            "--dataset",
+            help="Demonstrations: the bundle repeats predictions on their observations when it is loaded, in place of "
+            "random ones.",
+        ),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Write a policy as a bundle: one file that runs with numpy and onnxruntime alone.
@@ -51,7 +59,7 @@ def command(
     if target.exists() and target.samefile(path):
         raise UserError(f"--out {target}: is the checkpoint itself; choose another name")
     meta = dict(ckpt.get("env_metadata") or {})
-    done = export_policy(policy, target, environment=meta, overwrite=overwrite)
+    done = export_policy(policy, target, environment=meta, overwrite=overwrite, dataset=dataset)
     if json_:
         typer.echo(
             to_json(

@@ -19,6 +19,7 @@ from imitate.algo.algo import Algo
 from imitate.algo.policy_state import PolicyState
 from imitate.deploy.bundle.archive import ArrayStore, Bundle, write_bundle
 from imitate.deploy.bundle.comparison import Raw, compare, random_observations
+from imitate.deploy.bundle.demonstrated import demonstrated_observations
 from imitate.deploy.bundle.denoising import OPSETS, looped_denoising, with_loop
 from imitate.deploy.bundle.network import FEWEST_CHECKS
 from imitate.deploy.bundle.noise import NoiseSource
@@ -57,6 +58,7 @@ def export_policy(
     *,
     environment: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    dataset: str | Path | None = None,
 ) -> Exported:
     """Write a policy as a bundle, and compare what both do before the file gets its name.
 
@@ -65,6 +67,8 @@ def export_policy(
         path: of the bundle.
         environment: env_args of the demonstrations, for ``--robot sim``.
         overwrite: replace a file.
+        dataset: demonstrations, on whose observations the bundle records predictions, which it repeats when it is
+            loaded; None: on random observations.
 
     Raises:
         BundleError: the file exists or cannot be written, or the policy cannot be exported; the message says why.
@@ -75,7 +79,7 @@ def export_policy(
     name = policy.algo.global_config.algo_name
     checking = path.with_name(f".{path.name}.{os.getpid()}.unchecked")
     try:
-        bundle, spec = _bundled(policy, dict(environment or {}))
+        bundle, spec = _bundled(policy, dict(environment or {}), dataset)
         write_bundle(bundle, checking)
         # Without limits, at which all large actions look alike.
         own = RolloutPolicy(policy.algo, instructions=policy.instructions)
@@ -97,7 +101,9 @@ def export_policy(
 # ---- the bundle --------------------------------------------------------------------------------------
 
 
-def _bundled(policy: RolloutPolicy, environment: Mapping[str, Any]) -> tuple[Bundle, BundleSpec]:
+def _bundled(
+    policy: RolloutPolicy, environment: Mapping[str, Any], dataset: str | Path | None
+) -> tuple[Bundle, BundleSpec]:
     """Make the content of the bundle."""
     algo, store = policy.algo, ArrayStore()
     if algo.device.type != "cpu":
@@ -108,7 +114,11 @@ def _bundled(policy: RolloutPolicy, environment: Mapping[str, Any]) -> tuple[Bun
         raise BundleError("its parts act in turn, each at its own pace, which one network does not")
     execution = _execution(algo)
     predictor = Predictor(algo)
-    observations = random_observations(policy, FEWEST_CHECKS, seed=1)
+    observations = (
+        random_observations(policy, FEWEST_CHECKS, seed=1)
+        if dataset is None
+        else demonstrated_observations(policy, dataset, FEWEST_CHECKS)
+    )
     with looped_denoising(algo) as loops:
         noise = _noise_of(predictor, _inputs(algo, observations[0]))
         checks = list(_checks(predictor, policy, observations, noise))

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
+from imitate.data import DatasetWriter
 from imitate.data.language import Instructions
+from imitate.deploy.bundle.archive import read_bundle
 from imitate.deploy.bundle.comparison import SameNoise
 from imitate.deploy.bundle.exporting import export_policy
 from imitate.deploy.bundle.policy import BundlePolicy
@@ -426,3 +428,31 @@ def test_a_place_that_cannot_be_written_is_not_the_policys_fault(tmp_path, place
         export_policy(bundles.small_policy(), path, overwrite=True)
     assert str(raised.value).startswith(f"{path}: cannot be written")
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
+
+
+def recorded(path, key="a", size=4):
+    with DatasetWriter(path, {"env_name": "Mine", "type": 4, "env_kwargs": {}}) as writer:
+        writer.start_episode()
+        for step in range(9):
+            writer.append(obs={key: np.full(size, step, np.float32)}, action=np.sin([step, 1, 2.0]))
+        writer.finish_episode(success=True)
+    return path
+
+
+def test_predictions_are_recorded_on_demonstrations(tmp_path):
+    path = tmp_path / "b.zip"
+    export_policy(bundles.small_policy(), path, dataset=recorded(tmp_path / "demos.hdf5"))
+    bundle = read_bundle(path)
+    seen = [bundle.array(check["obs"]["a"]).tolist() for check in bundle.description["checks"]]
+    assert seen == [[0.0] * 4, [4.0] * 4, [8.0] * 4]
+    BundlePolicy(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "size", "words"), [("b", 4, "lacks its observation 'a'"), ("a", 5, "it takes")]
+)
+def test_demonstrations_of_other_observations_are_refused(tmp_path, key, size, words):
+    file = recorded(tmp_path / "demos.hdf5", key, size)
+    with pytest.raises(BundleError, match=words):
+        export_policy(bundles.small_policy(), tmp_path / "b.zip", dataset=file)
+    assert not (tmp_path / "b.zip").exists()
