@@ -36,9 +36,12 @@ def log_e_value(wins: int, losses: int) -> float:
 def e_value(wins: int, losses: int) -> float:
     """Evidence against two policies being equally good; ``1 / alpha`` or more decides at level alpha.
 
-    For example 1 after a win, 3/2 after two, 5/2 after three, 1/2 after a win and a loss.
+    For example 1 after a win, 3/2 after two, 5/2 after three, 1/2 after a win and a loss; infinite beyond floats.
     """
-    return math.exp(log_e_value(wins, losses))
+    try:
+        return math.exp(log_e_value(wins, losses))
+    except OverflowError:
+        return math.inf
 
 
 def anytime_p_value(outcomes: Iterable[int]) -> float:

@@ -106,3 +106,7 @@ def test_power(first, second, pairs, power, mean):
 def test_counts_below_zero_are_refused():
     with pytest.raises(ValueError, match="at least 0"):
         e_value(-1, 2)
+
+
+def test_an_e_value_beyond_floats_is_infinite():
+    assert e_value(1000, 0) < e_value(1200, 0) == math.inf

@@ -47,7 +47,7 @@ def save_overlays(
     from PIL import Image
 
     sheets = {}
-    for key in before.keys() & now.keys():
+    for key in (key for key in before if key in now):
         try:
             with Image.open(before[key]) as picture:
                 first = np.asarray(picture.convert("RGB"))
