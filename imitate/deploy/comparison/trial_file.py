@@ -17,9 +17,10 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 from imitate.errors import UserError
 from imitate.version import __version__
@@ -108,7 +109,7 @@ class TrialFile:
         self.trials: list[Trial] = []
         self.redos: list[Redo] = []
         self.revealed: int | None = None
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         if policies is None or settings is None:
             if not path.is_file():
                 raise UserError(f"{path}: there is no such comparison")
@@ -127,9 +128,9 @@ class TrialFile:
             self.close()
             raise
 
-    def _opened(self) -> tuple[BinaryIO, bytes]:
+    def _opened(self) -> tuple[FileIO, bytes]:
         """Take the file for writing; the file and its whole lines, without one that a kill left half written."""
-        self._file = file = self.path.open("a+b")
+        self._file = file = self.path.open("a+b", buffering=0)
         self._lock(file)
         file.seek(0)
         content = file.read()
@@ -137,7 +138,7 @@ class TrialFile:
             raise UserError(f"{self.path}: is no comparison; give another --out")
         return file, content[: content.rfind(b"\n") + 1]
 
-    def _lock(self, file: BinaryIO) -> None:
+    def _lock(self, file: FileIO) -> None:
         """Take the lock of the file, which the system frees when the process dies."""
         try:
             import fcntl
@@ -266,9 +267,16 @@ class TrialFile:
     def _append(self, record: Mapping[str, Any]) -> None:
         if self._file is None:
             raise UserError(f"{self.path}: is open for reading only")
-        self._file.write(json.dumps(record).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            rest = memoryview(json.dumps(record).encode() + b"\n")
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: cannot be written ({error.strerror}): make room; the same command resumes, without what "
+                "was to be written last"
+            ) from error
 
     def close(self) -> None:
         """Let go of the file."""

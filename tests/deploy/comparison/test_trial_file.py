@@ -1,6 +1,8 @@
 """The file of a comparison: what a kill leaves of it, and what it refuses."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -141,3 +143,31 @@ def test_a_reveal_is_noted_once_also_in_a_file_that_is_only_read(path):
 def test_there_is_no_such_file(tmp_path):
     with pytest.raises(UserError, match="no such comparison"):
         TrialFile(tmp_path / "none.jsonl")
+
+
+def test_a_full_disk_is_told_in_one_line_and_loses_no_earlier_trial(tmp_path):
+    """A limit of the file's size stands for the full disk; it is set in a process of its own."""
+    path = tmp_path / "c.jsonl"
+    code = """
+import resource, signal, sys
+from pathlib import Path
+from imitate.deploy.comparison.trial_file import Trial, TrialFile
+from imitate.errors import UserError
+
+path = Path(sys.argv[1])
+policies = {"A": {"name": "a", "sha256": "1"}, "B": {"name": "b", "sha256": "2"}}
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with TrialFile(path, policies, {"alpha": 0.05}) as file:
+    file.add(Trial(0, 0, True))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20,) * 2)
+    try:
+        file.add(Trial(0, 1, True))
+    except UserError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert f"{path}: cannot be written (File too large)" in done.stdout
+    with TrialFile(path) as file:
+        assert [trial.position for trial in file.trials] == [0]
