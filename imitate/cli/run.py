@@ -24,6 +24,7 @@ from imitate.cli.policies import (
     rate_of,
 )
 from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
+from imitate.errors import UserError
 
 if TYPE_CHECKING:
     from imitate.deploy.loop import ControlLoop
@@ -109,6 +110,10 @@ def command(
     from imitate.cli.robots import robot_of, safety_of, teleoperator_of
     from imitate.deploy.loop import ControlLoop
 
+    if dry_run and record is not None:
+        raise UserError(
+            "--record writes what was sent, and with --dry-run nothing is: leave one of them out"
+        )
     with contextlib.ExitStack() as stack:
         source = PolicySource(
             token_file, timeout_s, device, join if asynchronous else None, tls_ca, resize
@@ -204,13 +209,23 @@ def _episode(
     except RobotError as error:
         failure = str(error)
     verdict = {"success": True, "failure": False}.get(event)
-    success = loop.robot.success() if verdict is None else verdict
+    success = _success(loop.robot, failure) if verdict is None else verdict
     if recorder is not None:
         if event in ("discard", "redo"):
             recorder.discard()
         else:
             recorder.keep(success, language=lang)
     return _Result(number, success, report, failure)
+
+
+def _success(robot: Robot, failure: str | None) -> bool | None:
+    """The robot's own verdict; None where it was stopped and its driver cannot answer any more."""
+    try:
+        return robot.success()
+    except Exception:
+        if failure is None:
+            raise
+        return None
 
 
 def _recorder(path: Path, rate_hz: float, robot: Robot, name: str) -> Recorder:

@@ -392,3 +392,22 @@ def test_what_cannot_be_done_is_one_line(words, told, checkpoint, tmp_path):
 def test_identical_images_are_no_fault_of_a_simulator():
     assert safety_of("sim") == Safety(frozen=0)
     assert safety_of("my_robots:Arm") == Safety()
+
+
+def test_what_is_not_sent_is_not_recorded(checkpoint, tmp_path):
+    words = ["run", str(checkpoint), "--robot", "sim", "--dry-run", "--record", str(tmp_path / "x")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2 and "--record writes what was sent" in done.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_reason_of_a_stop_survives_a_driver_that_cannot_answer_any_more(
+    checkpoint, tmp_path, monkeypatch
+):
+    def send(self, *_):
+        raise OSError("the bus is gone")
+
+    monkeypatch.setattr(SimulatedRobot, "success", send)
+    monkeypatch.setattr(SimulatedRobot, "send", send)
+    done = CliRunner().invoke(app, ["run", str(checkpoint), "--robot", "sim", "--rate-hz", "20"])
+    assert done.exit_code == 1 and "error: send() failed (OSError: the bus is gone)" in done.output

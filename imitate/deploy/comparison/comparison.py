@@ -22,6 +22,7 @@ from imitate.deploy.loop import ControlLoop, Step
 from imitate.deploy.observing import Observer
 from imitate.deploy.report import Report
 from imitate.deploy.robot import RobotError
+from imitate.deploy.watchdog import reset_robot
 
 _PLACES = ("first", "second")
 
@@ -87,7 +88,7 @@ class Comparison:
         if position == 1:
             folder = self._file.path.parent
             before = {key: folder / file for key, file in self._file.trials[-1].pictures.items()}
-        is_set = self._robot.reset_to(pair) is not None
+        is_set = reset_robot(self._robot, pair) is not None
 
         def overlay() -> list[Path]:
             now = self._images() if before else {}
