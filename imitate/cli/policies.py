@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,7 +81,7 @@ class FoundPolicy:
         actor: called at each control step, see :class:`imitate.deploy.loop.Actor`.
         env_args: of the checkpoint, where they name a simulated environment; else empty.
         execute: actions that it executes of a chunk.
-        shapes: of one step of each observation, as recorded; empty where a server does not tell them.
+        schema: observations and actions; None where a server does not tell them.
         checkpoint: content of the checkpoint; None of a server or a bundle.
         path: file of the checkpoint or the bundle; None of a server.
     """
@@ -89,9 +89,15 @@ class FoundPolicy:
     actor: Any
     env_args: Mapping[str, Any]
     execute: int = 1
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    schema: Schema | None = None
     checkpoint: Mapping[str, Any] | None = None
     path: Path | None = None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one step of each observation; empty where a server does not tell them."""
+        seen = {} if self.schema is None else self.schema.observations
+        return {key: observed.shape for key, observed in seen.items()}
 
 
 @dataclass(frozen=True)
@@ -126,27 +132,29 @@ class PolicySource:
         """
         if text.startswith(("ws://", "wss://")):
             return self._served(text, stack)
+        if "://" in text:
+            raise UserError(f"{text}: policies are served at ws:// or wss:// addresses")
         from imitate.deploy.bundle.archive import is_bundle
 
         if is_bundle(text):
             return self._bundled(Path(text))
+        from imitate.deploy.served import schema_of
         from imitate.policy.loading import policy_from_checkpoint
         from imitate.run_folder import find_checkpoint
 
         path = find_checkpoint(Path(text))
         found, ckpt = policy_from_checkpoint(device=self.device, ckpt_path=path)
-        execution = found.algo.execution
+        execution, schema = found.algo.execution, schema_of(found)
         actor: Any = found
         if self.resize:
             from imitate.deploy.resizing import ResizedPolicy
-            from imitate.deploy.served import schema_of
 
-            actor = ResizedPolicy(found, schema_of(found))
+            actor = ResizedPolicy(found, schema)
         return FoundPolicy(
             actor,
             _simulator(ckpt.get("env_metadata") or {}),
             1 if execution is None else execution.execute,
-            found.algo.preprocess.raw_shapes,
+            schema,
             ckpt,
             path,
         )
@@ -165,7 +173,7 @@ class PolicySource:
 
             actor = ResizedPolicy(found, found.schema)
         environment = _simulator(found.spec.environment)
-        return FoundPolicy(actor, environment, execute, _shapes(found.schema), path=path)
+        return FoundPolicy(actor, environment, execute, found.schema, path=path)
 
     def _served(self, url: str, stack: contextlib.ExitStack) -> FoundPolicy:
         try:
@@ -186,8 +194,7 @@ class PolicySource:
             )
         except RemoteError as error:
             raise UserError(str(error)) from error
-        shapes = {} if remote.schema is None else _shapes(remote.schema)
-        return FoundPolicy(stack.enter_context(remote), {}, remote.execute, shapes)
+        return FoundPolicy(stack.enter_context(remote), {}, remote.execute, remote.schema)
 
     def acting(self, found: FoundPolicy, rate_hz: float, stack: contextlib.ExitStack) -> Any:
         """The policy as the control loop calls it: with :attr:`join` it predicts in the background.
@@ -216,6 +223,12 @@ class PolicySource:
             raise UserError(
                 f"--join {self.join}: a bundle cannot be guided: take blend, fade or replace, or name the checkpoint"
             )
+        if found.schema is not None and found.schema.chunk == 1:
+            typer.echo(
+                "warning: --async: the policy plans one action at a time, so the robot holds while the next one is "
+                "predicted, at every other step or more: leave --async out",
+                err=True,
+            )
         chosen: Any = self.join if guidance is None else "replace"
         return stack.enter_context(
             AsynchronousPolicy(
@@ -231,10 +244,6 @@ class PolicySource:
 def _simulator(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     """The env_args of a policy's own environment where that is a simulator; else empty."""
     return meta if meta.get("type") in (1, 2) else {}
-
-
-def _shapes(schema: Schema) -> dict[str, tuple[int, ...]]:
-    return {key: seen.shape for key, seen in schema.observations.items()}
 
 
 def _trusting(path: Path | None) -> ssl.SSLContext | None:

@@ -85,6 +85,8 @@ class Session:
         from imitate.deploy.loop import ControlLoop
         from imitate.deploy.recording import Recorder
 
+        if self.out.exists() and not (self.append or self.overwrite):
+            raise UserError(f"{self.out}: exists already: choose another name, or add --append")
         with contextlib.ExitStack() as stack:
             body = robot_of(
                 self.robot,

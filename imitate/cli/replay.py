@@ -128,4 +128,7 @@ def command(
     if json_:
         typer.echo(json.dumps({"demo": name, "success": solved, "report": report.to_dict()}))
     else:
-        typer.echo(f"{name}: {report}" + ("" if solved is None else f"; success: {solved}"))
+        verdict = "" if solved is None else f"; success: {solved}"
+        typer.echo(
+            f"{name}: {report}{verdict}" + ("; dry run: nothing was sent" if dry_run else "")
+        )

@@ -114,6 +114,8 @@ def command(
         raise UserError(
             "--record writes what was sent, and with --dry-run nothing is: leave one of them out"
         )
+    if record is not None and record.exists():
+        raise UserError(f"--record {record}: exists already: choose another name")
     with contextlib.ExitStack() as stack:
         source = PolicySource(
             token_file, timeout_s, device, join if asynchronous else None, tls_ca, resize
@@ -155,7 +157,7 @@ def command(
             interrupts.check()
             results.append(_episode(loop, number, steps, lang, recorder))
             if not json_:
-                typer.echo(results[-1].line)
+                typer.echo(results[-1].line + ("; dry run: nothing was sent" if dry_run else ""))
             if results[-1].ends_all:
                 break
     failure = results[-1].failure

@@ -235,8 +235,8 @@ def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
         place = _EXPERT
     if name not in installed and ":" not in name:
         raise UserError(
-            f"there is no {word} '{name}'; {nearest(name, installed)}. One of your own: module:Class, or an entry "
-            f"point in the group {group}"
+            f"there is no {word} '{name}' (one of your own: module:Class, file.py:Class, or an entry point in the "
+            f"group {group}); {nearest(name, installed)}"
         )
     module, _, attribute = place.rpartition(":")
     try:

@@ -135,6 +135,28 @@ def test_run_in_the_background_through_a_server(served, tmp_path):
     (result,) = json.loads(done.stdout)
     assert result["failure"] is None
     assert result["report"]["steps"] >= 8  # a policy of single actions plans one at a time
+    assert "the policy plans one action at a time" in done.stderr
+
+
+def test_a_dry_run_says_that_nothing_was_sent(checkpoint, tmp_path):
+    run = ("run", checkpoint, "--robot", "sim", "--env", "Pendulum-v1", "--rate-hz", 20)
+    for option, said in ((("--dry-run",), True), ((), False)):
+        done = imitate(*run, "--steps", 3, *option, cwd=tmp_path)
+        assert done.stdout.rstrip().endswith("dry run: nothing was sent") is said
+        assert done.stderr == ""  # no warning of single actions without --async
+
+
+def test_a_file_that_is_there_is_refused_before_the_robot_is_made(checkpoint, tmp_path):
+    (tmp_path / "there.hdf5").write_bytes(b"mine")
+    for words, remedy in (
+        (("run", checkpoint, "--record", "there.hdf5"), "choose another name"),
+        (("record", "there.hdf5", "--teleop", "keyboard"), "or add --append"),
+    ):
+        done = imitate(*words, "--robot", "nobody.py:Arm", cwd=tmp_path, check=False)
+        assert done.returncode == 2
+        assert "there.hdf5: exists already" in done.stderr
+        assert done.stderr.rstrip().endswith(remedy)
+    assert (tmp_path / "there.hdf5").read_bytes() == b"mine"
 
 
 def test_no_limit_is_null_in_json(checkpoint, tmp_path):
@@ -343,6 +365,16 @@ def test_another_rate_than_the_robots_is_refused(tmp_path):
         ),
         (("run", "none.pth", "--robot", "sim"), "none.pth: no such checkpoint"),
         (("run", "ws://127.0.0.1:9", "--robot", "sim"), "was not reached"),
+        (("run", "http://127.0.0.1:9", "--robot", "sim"), "at ws:// or wss:// addresses"),
+        (
+            ("run", "CKPT", "--robot", "sim", "--env", "Pendulum-v1", "--rate-hz", "10", "--async")
+            + ("--join", "rtcc"),
+            "--join rtcc: expected replace, blend, fade, rtc, rtc-vjp or prefix",
+        ),
+        (
+            ("run", "CKPT", "--robot", "simm", "--rate-hz", "10"),
+            "in the group imitate.robots); did you mean 'sim'?",
+        ),
         (("run", "CKPT", "--robot", "sim"), "give --rate-hz"),
         (("run", "CKPT", "--robot", "panda", "--rate-hz", "10"), "there is no robot 'panda'"),
         (
