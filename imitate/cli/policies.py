@@ -223,14 +223,8 @@ class PolicySource:
             raise UserError(
                 f"--join {self.join}: a bundle cannot be guided: take blend, fade or replace, or name the checkpoint"
             )
-        if found.schema is not None and found.schema.chunk == 1:
-            typer.echo(
-                "warning: --async: the policy plans one action at a time, so the robot holds while the next one is "
-                "predicted, at every other step or more: leave --async out",
-                err=True,
-            )
         chosen: Any = self.join if guidance is None else "replace"
-        return stack.enter_context(
+        acting = stack.enter_context(
             AsynchronousPolicy(
                 found.actor,
                 rate_hz,
@@ -239,6 +233,13 @@ class PolicySource:
                 guidance=guidance,
             )
         )
+        if found.schema is not None and found.schema.chunk == 1:
+            typer.echo(
+                "warning: --async: the policy plans one action at a time, so the robot holds while the next one is "
+                "predicted, at every other step or more: leave --async out",
+                err=True,
+            )
+        return acting
 
 
 def _simulator(meta: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -245,6 +245,11 @@ def _built(ckpt: Mapping[str, Any], device: str | torch.device) -> Algo:
             load_pretrained=False,
         )
         algo.preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(algo.device)
+    for key in (*algo.obs_shapes, *algo.goal_shapes):
+        if key not in algo.preprocess.raw_shapes:
+            raise CheckpointError(
+                f"observation '{key}' of the configuration has no 'preprocess.obs' in the checkpoint"
+            )
     return algo
 
 
