@@ -256,7 +256,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         }
 
     def is_success(self) -> dict[str, bool]:
-        """Whether the task was solved at the last step."""
+        """Return {"task": True} if the task was solved at the last step."""
         return {"task": self._success}
 
     # ---- the control thread ----------------------------------------------------------------------

@@ -109,13 +109,13 @@ class Stream:
         return self._socket.send(views[0]) if self.tls else self._socket.sendmsg(views)
 
     def _patient(self, call: Callable[[], int], ready: select.poll, deadline: float) -> int:
-        """What ``call`` returns, as soon as the socket lets it."""
+        """Repeat ``call`` until the socket lets it, and return its result."""
         while (count := self._attempt(call, ready, deadline)) is None:
             pass
         return count
 
     def _attempt(self, call: Callable[[], int], ready: select.poll, deadline: float) -> int | None:
-        """What ``call`` returns; None where it had to be waited for."""
+        """Return the result of ``call``; None where the socket had to be waited for."""
         try:
             return call()
         except ssl.SSLWantReadError:
