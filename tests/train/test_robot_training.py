@@ -239,7 +239,9 @@ def test_one_robot_has_no_workers(checkpoint):
 
 
 def test_a_policy_of_another_rate_is_refused(checkpoint):
-    with pytest.raises(ConfigError.__base__, match="the rate is 50 Hz, but that of the demonstrations is 20 Hz"):
+    with pytest.raises(
+        ConfigError.__base__, match="the rate is 50 Hz, but that of the demonstrations is 20 Hz"
+    ):
         evaluate(checkpoint, robot(control_freq=50), episodes=1)
 
 
