@@ -1,0 +1,232 @@
+"""``index.json``: demos, lengths, filter keys and statistics of a folder of demonstration files.
+
+A folder of shards holds ``000.hdf5``, ``001.hdf5`` ..., each a demonstration file of its own, and ``index.json``, which
+is written last: where there is an index, all shards are there. Demos have distinct names in all of the folder. A
+training learns from the index everything that it would otherwise read from the files: it needs none of them but those
+whose demos it is about to learn from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import Self
+
+from imitate.data.shards.moments import Moments
+from imitate.errors import DatasetError, nearest
+
+INDEX_NAME = "index.json"
+FORMAT = "imitate-shards"
+VERSION = 1
+ALL = ""
+"""Name of the statistics over all demos, where those of a filter key have its name."""
+_Count = Annotated[int, Field(ge=0)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_MAX_BYTES = 2**30
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class ArrayForm(_Record):
+    """Form of an array, alike in all demos.
+
+    Attributes:
+        shape: of one step.
+        dtype: numpy's name of the type.
+    """
+
+    shape: list[_Count]
+    dtype: str
+
+    def fits(self, other: ArrayForm) -> bool:
+        """Return true if arrays of both forms can be trained on together."""
+        return self.shape == other.shape and (self.dtype == "uint8") == (other.dtype == "uint8")
+
+
+class Statistics(_Record):
+    """Numbers of :class:`Moments`; of images per channel, in [0, 1], over some frames."""
+
+    count: Annotated[int, Field(ge=1)]
+    mean: list[_Finite]
+    m2: list[_Finite]
+    min: list[_Finite]
+    max: list[_Finite]
+
+    @model_validator(mode="after")
+    def _same_sizes(self) -> Self:
+        if len({len(self.mean), len(self.m2), len(self.min), len(self.max)}) != 1:
+            raise ValueError("mean, m2, min and max differ in length")
+        return self
+
+    @classmethod
+    def of(cls, moments: Moments) -> Self:
+        """Make them from moments."""
+        return cls(
+            count=moments.count,
+            mean=moments.mean.tolist(),
+            m2=moments.m2.tolist(),
+            min=moments.min.tolist(),
+            max=moments.max.tolist(),
+        )
+
+    @property
+    def moments(self) -> Moments:
+        """The same as arrays."""
+        return Moments(
+            self.count,
+            *(np.array(values) for values in (self.mean, self.m2, self.min, self.max)),
+        )
+
+
+class Shard(_Record):
+    """One demonstration file of the folder.
+
+    Attributes:
+        file: its name in the folder.
+        bytes: its size.
+        sha256: of its content, in hexadecimal.
+        demos: names, in natural order.
+        lengths: steps of each demo.
+        success: attribute ``success`` of each demo; None where it has none.
+        language: instruction of each demo; None where it has none.
+        filter_keys: masks of the file, by name.
+        statistics: by filter key (:data:`ALL`: all demos) and array.
+    """
+
+    file: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.(hdf5|h5)$")]
+    bytes: _Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    demos: list[str]
+    lengths: list[_Count]
+    success: list[bool | None]
+    language: list[str | None]
+    filter_keys: dict[str, list[str]]
+    statistics: dict[str, dict[str, Statistics]]
+
+    @model_validator(mode="after")
+    def _one_entry_per_demo(self) -> Self:
+        for name in ("lengths", "success", "language"):
+            if len(getattr(self, name)) != len(self.demos):
+                raise ValueError(f"{self.file}: {name} has another number of entries than demos")
+        known = set(self.demos)
+        for key, demos in self.filter_keys.items():
+            if not known.issuperset(demos):
+                raise ValueError(f"{self.file}: filter key '{key}' names demos that are not there")
+        return self
+
+    def chosen(self, filter_key: str | None) -> list[str]:
+        """Return the demos of a mask, in natural order; None: all."""
+        if filter_key is None:
+            return list(self.demos)
+        wanted = set(self.filter_keys.get(filter_key, ()))
+        return [demo for demo in self.demos if demo in wanted]
+
+
+class ShardIndex(_Record):
+    """Content of ``index.json``.
+
+    Attributes:
+        env_args: environment of the demos.
+        control_freq: actions per second; None where the files do not say it.
+        arrays: form of the arrays that all demos have alike, by path below the demo.
+        shards: the files, in the order of their demos.
+    """
+
+    env_args: dict[str, Any]
+    control_freq: float | None
+    arrays: dict[str, ArrayForm]
+    shards: Annotated[list[Shard], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _distinct_names(self) -> Self:
+        for what, names in (
+            ("file", [shard.file for shard in self.shards]),
+            ("demo", [demo for shard in self.shards for demo in shard.demos]),
+        ):
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise ValueError(f"{what} '{twice}' is there twice")
+        return self
+
+    @classmethod
+    def parse(cls, text: str | bytes, place: str) -> Self:
+        """Read an index.
+
+        Args:
+            text: JSON.
+            place: path or address, for errors.
+
+        Raises:
+            DatasetError: it is no index, or of a later version.
+        """
+        try:
+            tree = json.loads(text) if len(text) <= _MAX_BYTES else None
+        except (ValueError, RecursionError) as error:
+            raise DatasetError(
+                f"{place}: is cut short or no JSON ({error}): copy it again"
+            ) from None
+        if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+            raise DatasetError(
+                f"{place}: is no index of shards: write one with `imitate dataset shard FILE --out FOLDER`"
+            )
+        if tree.get("version") != VERSION:
+            raise DatasetError(
+                f"{place}: is an index of version {tree.get('version')!r}, wanted {VERSION}: update imitate, or write "
+                "the shards again with `imitate dataset shard`"
+            )
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the index"
+            raise DatasetError(
+                f"{place}: {where}: {first['msg']}: the index is damaged, write it again with `imitate dataset shard`"
+            ) from None
+
+    def to_json(self) -> str:
+        """Return the text of ``index.json``."""
+        return json.dumps({"format": FORMAT, "version": VERSION, **self.model_dump()})
+
+    # ---- answers ---------------------------------------------------------------------------------
+
+    @cached_property
+    def filter_keys(self) -> dict[str, int]:
+        """Number of demos of each mask."""
+        counts: dict[str, int] = {}
+        for shard in self.shards:
+            for key, demos in shard.filter_keys.items():
+                counts[key] = counts.get(key, 0) + len(demos)
+        return counts
+
+    def check_filter_key(self, filter_key: str, place: str) -> None:
+        """Refuse a mask that no shard has.
+
+        Raises:
+            DatasetError: it is in no shard; with the nearest.
+        """
+        if filter_key not in self.filter_keys:
+            raise DatasetError(
+                f"{place}: there is no filter key '{filter_key}'; {nearest(filter_key, self.filter_keys)}"
+            )
+
+    def statistics(self, filter_key: str | None = None) -> Mapping[str, Moments]:
+        """Compute the statistics of each array over the demos of a mask; None: over all."""
+        found: dict[str, list[Moments]] = {}
+        for shard in self.shards:
+            for key, stats in shard.statistics.get(filter_key or ALL, {}).items():
+                found.setdefault(key, []).append(stats.moments)
+        return {key: Moments.merged(parts) for key, parts in found.items()}
+
+    def lengths(self, filter_key: str | None = None) -> Iterator[int]:
+        """Yield the steps of each demo of a mask, in order; None: of all."""
+        for shard in self.shards:
+            known = dict(zip(shard.demos, shard.lengths, strict=True))
+            for demo in shard.chosen(filter_key):
+                yield known[demo]
