@@ -112,6 +112,18 @@ def _lerobot_dataset(folder: Path) -> Found | None:
     )
 
 
+def _shards(folder: Path) -> Found | None:
+    with (folder / "index.json").open("rb") as file:
+        if b'"imitate-shards"' not in file.read(200):
+            return None
+    return Found(
+        "shards",
+        "a folder of shards with an index",
+        f"`imitate train --dataset`, `imitate info` and `imitate dataset stats` take it; here name one of its files, "
+        f"or one file of them all by `imitate dataset merge {folder}/*.hdf5 --out NEW.hdf5`",
+    )
+
+
 def _lerobot_policy(folder: Path) -> Found | None:
     for place in (
         folder,
@@ -330,6 +342,7 @@ def _is_tree(tree: dict[str, Any]) -> bool:
 _Check = Callable[[Path], Found | None]
 _FOLDERS: tuple[_Check, ...] = (
     _lerobot_dataset,
+    _shards,
     _lerobot_policy,
     _robomimic_run,
     _run,

@@ -18,8 +18,9 @@ from imitate.data.curate.masks import add_filter_key, failures_among
 from imitate.data.curate.masks import split as split_file
 from imitate.data.curate.merge import merge as merge_files
 from imitate.data.curate.selection import Selection
-from imitate.data.curate.summary import summarize
+from imitate.data.curate.summary import summarize, summarize_shards
 from imitate.data.curate.target import Target
+from imitate.data.shards.folder import shards_at
 from imitate.errors import UserError
 
 File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")]
@@ -250,8 +251,12 @@ def stats(
     json_: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """Show mean, standard deviation, smallest and largest value per key and dimension; images per channel."""
-    with progress("stats", "key") as on_key:
-        found = summarize(file, filter_key=filter_key, keys=names_of(keys), on_key=on_key)
+    shards = shards_at(file)
+    if shards is not None:
+        found = summarize_shards(shards, filter_key=filter_key, keys=names_of(keys))
+    else:
+        with progress("stats", "key") as on_key:
+            found = summarize(file, filter_key=filter_key, keys=names_of(keys), on_key=on_key)
     if json_:
         names = ("mean", "std", "min", "max")
         plain = {key: {n: getattr(s, n).tolist() for n in names} for key, s in found.items()}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from imitate.cli import actions, curate, doctor, migrate_env, report, set_env
+from imitate.cli import actions, curate, doctor, migrate_env, report, set_env, shard
 from imitate.cli.convert import convert
 from imitate.cli.download import download
 from imitate.cli.embed import embed
@@ -27,6 +27,7 @@ report.mount(app)
 migrate_env.mount(app)
 set_env.mount(app)
 actions.mount(app)
+shard.mount(app)
 
 
 class Source(str, Enum):

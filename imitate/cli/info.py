@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.config.data_paths import INDEX_NAME
 from imitate.data.file.journal import unfinished_words
 from imitate.deploy.bundle.archive import is_bundle
 from imitate.errors import UserError, printable
@@ -15,7 +16,7 @@ from imitate.recognition import diagnosis, recognise
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ZIP_SIGNATURE = b"PK\x03\x04"
-_REPORTS = {"run": "run", "lerobot-dataset": "lerobot"}
+_REPORTS = {"run": "run", "lerobot-dataset": "lerobot", "shards": "shards"}
 
 
 def command(
@@ -30,7 +31,7 @@ def command(
     """Show what a dataset, a checkpoint or a run holds."""
     from imitate.run_folder import to_json
 
-    path = _newest_run(path)
+    path = _newest_run(path.parent if path.name == INDEX_NAME else path)
     kind = import_module(f"imitate.cli.reports.{_kind(path)}")
     report = kind.describe(path)
     lines = kind.lay_out(report)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from imitate.config.config import Config
 from imitate.config.train import DatasetConfig
 from imitate.errors import ConfigError
 from imitate.recognition import diagnosis
+
+INDEX_NAME = "index.json"
+"""Name of the index of a folder of shards."""
+_RANGE = re.compile(r"\{([0-9]+)\.\.([0-9]+)\}")
+_MAX_FILES = 10_000
 
 
 class MissingFileError(ConfigError):
@@ -26,7 +32,8 @@ def located_data(config: Config) -> tuple[DatasetConfig, ...]:
     """The entries of ``train.data`` with absolute paths.
 
     A relative path is looked for in the working directory, then in the folder of the JSON file. Datasets of other
-    formats, which may be folders, keep their own paths: :class:`imitate.data.DatasetFile` converts what it opens.
+    formats, which may be folders, keep their own paths: :class:`imitate.data.DatasetFile` converts what it opens. An
+    index of shards stands for its folder, and ``{000..127}`` in a path for that many entries.
 
     Raises:
         ConfigError: no data are named, or a file is in neither place (:class:`MissingFileError`).
@@ -36,11 +43,36 @@ def located_data(config: Config) -> tuple[DatasetConfig, ...]:
             "train.data: no demonstrations given: name an HDF5 file there or with --dataset"
         )
     return tuple(
-        entry.model_copy(
-            update={"path": str(_locate(entry.path, f"train.data.{i}.path", config.folder))}
-        )
+        entry.model_copy(update={"path": _located(path, f"train.data.{i}.path", config.folder)})
         for i, entry in enumerate(config.train.data)
+        for path in expanded(entry.path)
     )
+
+
+def expanded(path: str) -> list[str]:
+    """Return the paths that a path with a range of numbers stands for: ``shard_{000..127}.hdf5``; else the path."""
+    match = _RANGE.search(path)
+    if match is None:
+        return [path]
+    first, last = match.groups()
+    if len(first) != len(last) and first.startswith("0"):
+        raise ConfigError(
+            f"{path}: the numbers of a range have as many digits as the names: write {{{first}..{last:0>{len(first)}}}}"
+        )
+    if not int(first) <= int(last) < int(first) + _MAX_FILES:
+        raise ConfigError(
+            f"{path}: wanted a range of at most {_MAX_FILES} numbers that grow, such as {{000..127}}"
+        )
+    width = len(first) if len(first) == len(last) else 0
+    return [
+        f"{path[: match.start()]}{number:0{width}}{path[match.end() :]}"
+        for number in range(int(first), int(last) + 1)
+    ]
+
+
+def _located(path: str, key: str, folder: Path | None) -> str:
+    found = _locate(path, key, folder)
+    return str(found.parent if found.name == INDEX_NAME else found)
 
 
 def located_file(config: Config, key: str) -> Path:

@@ -13,8 +13,7 @@ from typing import Any
 
 from imitate.config import Config, DatasetConfig
 from imitate.config.section import merged
-from imitate.data import DatasetFile
-from imitate.data.language import TASK_ATTRS, instruction_of
+from imitate.data.shards.outline import instructions_at, outline_of
 from imitate.envs.experts import EXPERTS
 from imitate.envs.make import REAL_ROBOT, is_robot
 from imitate.envs.migration import ROBOSUITE, fitted
@@ -45,8 +44,7 @@ def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]
     if text.startswith(ROBOT):
         return named_robot(text, own)
     if path.suffix in (".hdf5", ".h5") or (path.is_dir() and recognise(path) is not None):
-        with DatasetFile(path) as file:
-            return _of_a_file(file.env_meta)
+        return _of_a_file(outline_of(path).env_meta)
     if path.suffix == ".json":
         return _of_a_file(_env_args_in(path))
     kind = GYMNASIUM
@@ -118,8 +116,8 @@ def with_env(config: Config, text: str) -> Config:
     own: Mapping[str, Any] = {}
     rate = None
     if config.train.data:
-        with DatasetFile(config.train.data[0].path) as file:
-            own, rate = file.env_meta, file.control_freq
+        outline = outline_of(config.train.data[0].path)
+        own, rate = outline.env_meta, outline.control_freq
     named = at_rate(named_env_of(config, text, own), rate)
     changes: dict[str, Any] = {
         "experiment.env_meta_update_dict": named,
@@ -212,14 +210,10 @@ def _of_file(
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return name and env_args of each environment that a file names."""
     experiment = config.experiment
-    with DatasetFile(entry.path) as file:
-        meta = laid_over(file.env_meta, experiment.env_meta_update_dict.to_dict())
-        instructions: list[str] = []
-        if tasks:
-            found = {
-                instruction_of(file.attrs(demo, TASK_ATTRS), entry.lang) for demo in file.demos()
-            }
-            instructions = [task for task in tasks if task in found]
+    own_meta = outline_of(entry.path).env_meta
+    meta = laid_over(own_meta, experiment.env_meta_update_dict.to_dict())
+    found = instructions_at(entry.path, entry.lang) if tasks else set()
+    instructions = [task for task in tasks if task in found]
     names = [experiment.env or meta.get("env_name"), *(experiment.additional_envs or ())]
     if experiment.rollout.enabled:
         meta = fitted(meta)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
-from imitate.config import Config
+from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.observation import AUTO, ObservationConfig, Observations
 from imitate.data import DatasetFile
-from imitate.data.batches.build import training_sources
-from imitate.data.file.observed import Observed, observed
+from imitate.data.batches.build import training_filter_key
+from imitate.data.check import no_demos
+from imitate.data.file.observed import Form, Observed, observation_forms, observed_of
 from imitate.data.language import LANGUAGE_KEY
+from imitate.data.shards.folder import shards_at
 from imitate.errors import ConfigError, nearest
 
 
@@ -67,12 +68,20 @@ def _same_group(path: str, other: str) -> bool:
 
 
 def _observed(config: Config) -> Observed:
-    with ExitStack() as stack:
-        files = []
-        for source in training_sources(config):
-            file = stack.enter_context(DatasetFile(source.path))
-            files.append((file, file.demos(source.filter_key)[0]))
-        return observed(files)
+    """Read the observations of the first training demo of each file; those of shards are in their index."""
+    entries = [entry for entry in located_data(config) if entry.weight > 0]
+    return observed_of([_forms(entry, config) for entry in entries])
+
+
+def _forms(entry: DatasetConfig, config: Config) -> tuple[str, dict[str, Form]]:
+    shards = shards_at(entry.path)
+    if shards is not None:
+        return entry.path, shards.index.observations
+    with DatasetFile(entry.path) as file:
+        demos = file.demos(training_filter_key(entry, config))
+        if not demos:
+            raise no_demos(file, training_filter_key(entry, config))
+        return entry.path, observation_forms(file, demos[0])
 
 
 def _refuse_missing(config: Config, found: Observed) -> None:

@@ -13,7 +13,7 @@ import torch
 from imitate.algo.factory import algo_factory
 from imitate.algo.relative import check_relative
 from imitate.config import Config
-from imitate.data import DatasetFile
+from imitate.data.shards.outline import outline_of
 from imitate.envs import make_env
 from imitate.envs.env import Env, first_observation
 from imitate.envs.make import is_robot
@@ -83,8 +83,7 @@ def online_env_meta(config: Config) -> dict[str, Any]:
     elif wanted is not None:
         meta = wanted.to_dict()
     elif config.train.data:
-        with DatasetFile(config.train.data[0].path) as file:
-            meta = file.env_meta
+        meta = outline_of(config.train.data[0].path).env_meta
     else:
         raise ConfigError(
             "train.online.env: is null and there are no demonstrations: name an environment, such as 'Pendulum-v1'"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import json
 import subprocess
 from collections.abc import Sequence
@@ -20,12 +19,13 @@ from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
 from imitate.algo.relative import check_relative
 from imitate.config import Config, DatasetConfig, located_data
-from imitate.config.data_paths import MissingFileError, located_file
+from imitate.config.data_paths import MissingFileError, expanded, located_file
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
 from imitate.data.batches.store import DataSource
 from imitate.data.catalogue import download_advice
+from imitate.data.shards.outline import fingerprint_of
 from imitate.envs.make import is_real, is_robot
 from imitate.errors import ConfigError
 from imitate.evaluation.environments import environments
@@ -87,11 +87,13 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
     if output_dir is not None:
         overrides["train.output_dir"] = str(output_dir)
     if dataset is not None:
-        if not Path(dataset).expanduser().exists():
-            raise ConfigError(
-                diagnosis(dataset) or f"{dataset}: there is no such demonstration file (--dataset)"
-            )
-        overrides["train.data"] = str(Path(dataset).expanduser().resolve())
+        named = Path(dataset).expanduser()
+        for path in expanded(str(named)):
+            if not Path(path).exists():
+                raise ConfigError(
+                    diagnosis(path) or f"{path}: there is no such demonstration file (--dataset)"
+                )
+        overrides["train.data"] = str(named.resolve())
     config = config.with_overrides(overrides) if overrides else config
     paths: dict[str, Any] = {}
     if config.train.data or not config.train.online.enabled:
@@ -234,17 +236,15 @@ def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
     """Return each file with the part in use, statistics of the observations, rewards, commit and packages."""
     names: dict[int, list[str]] = {}
     for demo in train_set.store.demos:
-        names.setdefault(demo.source, []).append(demo.name)
-    sources = itertools.count()
+        names.setdefault(train_set.sources[demo.source].entry, []).append(demo.name)
     datasets = []
-    for entry in config.train.data or ():
-        with DatasetFile(entry.path) as file:
-            chosen = entry.to_dict()
-            del chosen["eval"], chosen["key"]
-            taken = names[next(sources)] if entry.weight > 0 else []
-            chosen["training_demos"] = len(taken)
-            chosen["demos_sha256"] = hashlib.sha256(json.dumps(taken).encode()).hexdigest()
-            datasets.append({**chosen, **file.fingerprint()})
+    for number, entry in enumerate(config.train.data or ()):
+        chosen = entry.to_dict()
+        del chosen["eval"], chosen["key"]
+        taken = names.get(number, [])
+        chosen["training_demos"] = len(taken)
+        chosen["demos_sha256"] = hashlib.sha256(json.dumps(taken).encode()).hexdigest()
+        datasets.append({**chosen, **fingerprint_of(entry.path)})
     return {
         "datasets": datasets,
         "observations": observation_statistics(train_set),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from imitate.config.train import ALL_DEMOS, DatasetConfig
 from imitate.data import DatasetFile
 from imitate.data.batches.build import TRAIN_MASK, VALID_MASK, training_sources
 from imitate.data.batches.store import DataSource
+from imitate.data.shards.folder import ShardFolder, shards_at
+from imitate.data.shards.outline import outline_of
 
 SHOWN_FILES = 3
 SHOWN_DEMOS = 4
@@ -30,6 +33,7 @@ class FileShare:
         of: demos in the file.
         steps: of the chosen demos.
         longest: steps of the longest chosen demo.
+        shards: files that hold the chosen demos, of a folder of shards; None for one file.
         failures: chosen demos whose attribute ``success`` is false.
         held_out: chosen demos that the validation mask of the file names too.
     """
@@ -42,14 +46,14 @@ class FileShare:
     longest: int
     failures: tuple[str, ...]
     held_out: tuple[str, ...]
+    shards: int | None = None
 
     @property
     def words(self) -> str:
         """Describe it: own.hdf5: 25 of 30 demos (filter key 'train'), 368 steps, 2 failures among them."""
         key = "no filter key" if self.filter_key is None else f"filter key '{self.filter_key}'"
-        text = (
-            f"{Path(self.path).name}: {self.demos} of {self.of} demos ({key}), {self.steps} steps"
-        )
+        files = "" if self.shards is None else f" ({self.shards} shards)"
+        text = f"{Path(self.path).name}{files}: {self.demos} of {self.of} demos ({key}), {self.steps} steps"
         for names, what in ((self.failures, "failures"), (self.held_out, "held-out demos")):
             if names:
                 text += f", {len(names)} {what} among them"
@@ -100,7 +104,7 @@ def training_data(
     """
     validation = config.train.hdf5_validation_filter_key or VALID_MASK
     return TrainingData(
-        files=tuple(_share(source, validation) for source in sources),
+        files=tuple(_shares(config, sources, validation)),
         observations={key: list(shapes[key]) for key in sorted(shapes)},
         weights=sum(weight.numel() for net in algo.nets.values() for weight in net.parameters()),
     )
@@ -127,10 +131,12 @@ def choice_warnings(config: Config, data: TrainingData) -> list[str]:
         if file.filter_key not in (None, TRAIN_MASK):
             continue
         within = "" if file.filter_key is None else f" --filter-key {file.filter_key}"
+        path = file.path if file.shards is None else "FILE"
+        again = "" if file.shards is None else " (on the files, before imitate dataset shard)"
         if file.failures and not from_rewards:
             lines.append(
                 f"warning: {file.path}: {_some(file.failures)} failed and would be imitated; to leave failures out: "
-                f"imitate dataset filter {file.path} solved --success{within} --in-place, "
+                f"imitate dataset filter {path} solved --success{within} --in-place{again}, "
                 "then --set train.hdf5_filter_key=solved"
             )
         if file.held_out:
@@ -151,9 +157,58 @@ def with_filter_key(entry: DatasetConfig, config: Config) -> DatasetConfig:
         return entry
     if entry.weight <= 0:
         return entry
-    with DatasetFile(entry.path) as file:
-        has_mask = TRAIN_MASK in file.filter_keys()
+    has_mask = TRAIN_MASK in outline_of(entry.path).filter_keys
     return entry.model_copy(update={"filter_key": TRAIN_MASK}) if has_mask else entry
+
+
+def _shares(config: Config, sources: Sequence[DataSource], validation: str) -> Iterator[FileShare]:
+    """Yield the share of each entry of ``train.data`` that is trained on."""
+    for number, group in itertools.groupby(sources, key=lambda source: source.entry):
+        shards = shards_at((config.train.data or ())[number].path)
+        if shards is None:
+            yield from (_share(source, validation) for source in group)
+        else:
+            yield share_of_shards(shards, list(group), validation)
+
+
+def share_of_shards(
+    shards: ShardFolder, sources: Sequence[DataSource], validation: str
+) -> FileShare:
+    """Return the share of a folder of shards, by its index.
+
+    Args:
+        shards: the folder.
+        sources: the shards with chosen demos.
+        validation: mask of the validation demos.
+    """
+    by_name = {shard.file: shard for shard in shards.index.shards}
+    filter_key = sources[0].filter_key
+    lengths: list[int] = []
+    failures: list[str] = []
+    held_out: list[str] = []
+    for source in sources:
+        shard = by_name[source.path.name]
+        chosen = set(source.among(shard.chosen(filter_key)))
+        held = set(shard.filter_keys.get(validation, ())) if filter_key != validation else set()
+        for demo, length, success in zip(shard.demos, shard.lengths, shard.success, strict=True):
+            if demo not in chosen:
+                continue
+            lengths.append(length)
+            if success is False and LABELLED not in shards.index.arrays:
+                failures.append(demo)
+            if demo in held:
+                held_out.append(demo)
+    return FileShare(
+        path=shards.place,
+        filter_key=filter_key,
+        demos=len(lengths),
+        of=sum(len(shard.demos) for shard in shards.index.shards),
+        steps=sum(lengths),
+        longest=max(lengths, default=0),
+        failures=tuple(failures),
+        held_out=tuple(held_out),
+        shards=len(sources),
+    )
 
 
 def _share(source: DataSource, validation: str) -> FileShare:

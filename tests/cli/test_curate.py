@@ -336,3 +336,45 @@ def test_an_existing_file_needs_overwrite(file, tmp_path):
     assert out.read_text() == "mine"
     assert run("split", file, "-o", out, "--overwrite").exit_code == 0
     assert set(masks_of(out)) == {"mine", "train", "valid"}
+
+
+# ---- shards --------------------------------------------------------------------------------------
+
+
+def test_shards_and_their_index(file, tmp_path):
+    out = tmp_path / "shards"
+    done = run("shard", file, "--out", out, "--demos", "2")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith(f"{out}: 2 shards, ")
+    assert sorted(path.name for path in out.iterdir()) == ["000.hdf5", "001.hdf5", "index.json"]
+
+    again = run("index", out)
+    assert again.exit_code == 2
+    assert "exists already" in again.output
+    before = (out / "index.json").read_text()
+    assert run("index", out, "--overwrite").exit_code == 0
+    assert (out / "index.json").read_text() == before
+
+
+def test_stats_of_shards_are_those_of_the_file(file, tmp_path):
+    out = tmp_path / "shards"
+    assert run("shard", file, "--out", out, "--demos", "2").exit_code == 0
+
+    of_file, of_shards = (
+        json.loads(run("stats", path, "--json", "--filter-key", "mine").stdout)
+        for path in (file, out)
+    )
+    assert of_shards.keys() == of_file.keys()
+    for key, numbers in of_file.items():
+        for name in ("mean", "std", "min", "max"):
+            assert of_shards[key][name] == pytest.approx(numbers[name], rel=1e-6, abs=1e-9), key
+
+
+def test_a_command_for_one_file_says_what_to_do_with_shards(file, tmp_path):
+    out = tmp_path / "shards"
+    assert run("shard", file, "--out", out, "--demos", "2").exit_code == 0
+
+    done = run("doctor", out)
+    assert done.exit_code == 2
+    assert "is a folder of shards with an index" in done.output
+    assert "imitate dataset merge" in done.output

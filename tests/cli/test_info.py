@@ -13,6 +13,7 @@ from imitate.algo.factory import algo_factory
 from imitate.cli.main import app
 from imitate.config import load_config
 from imitate.data import DatasetWriter, Episode, KeyStats
+from imitate.data.curate.shard import shard_files
 from imitate.data.formats.convert import convert
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
@@ -335,3 +336,26 @@ def test_a_foreign_config_json_is_no_run(tmp_path):
     done = info(tmp_path)
     assert done.exit_code == 2
     assert "its config.json names no algorithm, so this is no run" in done.stderr
+
+
+def test_a_folder_of_shards(dataset, tmp_path):
+    shard_files([dataset], tmp_path / "shards", 2)
+
+    report, of_file = report_of(tmp_path / "shards"), report_of(dataset)
+    assert report["kind"] == "shards"
+    assert report["shards"] == 2
+    same = (
+        "demos",
+        "steps",
+        "length",
+        "env_name",
+        "control_freq",
+        "success",
+        "filter_keys",
+        "keys",
+    )
+    assert {key: report[key] for key in same} == {key: of_file[key] for key in same}
+    assert report["actions"]["low"] == of_file["actions"]["low"]
+    lines = info(tmp_path / "shards" / "index.json").stdout
+    assert "(2 shards, " in lines
+    assert "success        2 of 3 (67 %)" in lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.action_scale import refuse_rescaled
 from imitate.data.file.faults import ACTION_LIMIT, check_modality
 from imitate.data.language import LANGUAGE_KEY, Instructions
+from imitate.data.shards.folder import shards_at
+from imitate.data.shards.outline import outline_of
 from imitate.errors import ConfigError
 
 Shape = tuple[int, ...]
@@ -39,7 +42,7 @@ def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | N
             demo.
     """
     sources = training_sources(config)
-    valid_sources = _validation_sources(sources, config) if config.experiment.validate else []
+    valid_sources = _validation_sources(config) if config.experiment.validate else []
     keys = [*(f"obs/{key}" for key in _stored_keys(sources, config)), *_step_keys(config)]
     check_agreement(sources, keys)
     for source in sources:
@@ -47,11 +50,12 @@ def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | N
             refuse_rescaled(file)
             _check_observations(file, source, config)
     check_apart(sources, valid_sources)
-    if len({source.path for source in sources}) > 1:
+    entries = {source.entry for source in sources}
+    if len({entry.path for entry in located_data(config) if entry.weight > 0}) > 1:
         tell_of_copies(sources, valid_sources)
     instructions = instructions_of(config)
     train_set = _sequence_dataset(sources, config, instructions)
-    if config.train.normalize_weights_by_ds_size and len(sources) > 1:
+    if config.train.normalize_weights_by_ds_size and len(entries) > 1:
         train_set.sample_weights = _weights_by_size(train_set)
     _scale_rewards(train_set, config)
     train_set.numbers.weigh_steps(step_weights(train_set, config.train.sample_weight))
@@ -76,17 +80,20 @@ def _scale_rewards(train_set: SequenceDataset, config: Config) -> None:
 
 
 def training_sources(config: Config) -> list[DataSource]:
-    """Return the files to train on: the entries of ``train.data`` with a weight.
+    """Return the files to train on: those of the entries of ``train.data`` with a weight.
 
     Raises:
         ConfigError: no entry has one.
     """
-    entries = [entry for entry in located_data(config) if entry.weight > 0]
-    if not entries:
+    sources = []
+    for number, entry in enumerate(located_data(config)):
+        if entry.weight > 0:
+            filter_key = training_filter_key(entry, config)
+            sources += _sources_of(entry, number, filter_key, entry.demo_limit)
+    if not sources:
         raise ConfigError(
             "train.data: every weight is 0, so there is nothing to train on: give one a weight"
         )
-    sources = [_train_source(entry, config) for entry in entries]
     fraction = config.train.filter_best
     return sources if fraction is None else best_demos(sources, fraction)
 
@@ -100,15 +107,42 @@ def instructions_of(config: Config) -> Instructions:
     return Instructions.one_hot(names) if size is None else Instructions.texts(names, size)
 
 
-def _validation_sources(sources: list[DataSource], config: Config) -> list[DataSource]:
-    """Return each file once, with the instruction that all its entries agree on."""
+def _validation_sources(config: Config) -> list[DataSource]:
+    """Return the validation demos of each dataset once, with the instruction that all its entries agree on."""
     filter_key = config.train.hdf5_validation_filter_key or VALID_MASK
-    instructions: dict[Path, set[str | None]] = {}
-    for source in sources:
-        instructions.setdefault(source.path, set()).add(source.lang)
+    instructions: dict[str, set[str | None]] = {}
+    first: dict[str, tuple[int, DatasetConfig]] = {}
+    for number, entry in enumerate(located_data(config)):
+        if entry.weight > 0:
+            instructions.setdefault(entry.path, set()).add(entry.lang)
+            first.setdefault(entry.path, (number, entry))
+    sources = []
+    for path, (number, entry) in first.items():
+        said = instructions[path]
+        lang = next(iter(said)) if len(said) == 1 else None
+        alike = entry.model_copy(update={"lang": lang, "weight": 1.0})
+        sources += _sources_of(alike, number, filter_key)
+    return sources
+
+
+def _sources_of(
+    entry: DatasetConfig, number: int, filter_key: str | None, demo_limit: int | None = None
+) -> list[DataSource]:
+    """Return the files of an entry of ``train.data``: itself, or the shards that hold chosen demos."""
+    shards = shards_at(entry.path)
+    if shards is None:
+        source = DataSource(Path(entry.path), filter_key, demo_limit, entry.weight, entry.lang)
+        return [dataclasses.replace(source, entry=number)]
     return [
-        DataSource(path, filter_key, lang=next(iter(lang)) if len(lang) == 1 else None)
-        for path, lang in instructions.items()
+        DataSource(
+            shards.local(shard),
+            filter_key,
+            None if demo_limit is None else len(demos),
+            entry.weight,
+            entry.lang,
+            entry=number,
+        )
+        for shard, demos in shards.parts(filter_key, demo_limit)
     ]
 
 
@@ -133,9 +167,9 @@ def dataset_metadata(
         send, per dimension: -1 and 1 for an action key that stays within, else its range in the training demos.
     """
     sources = training_sources(config)
-    evaluated = [entry.path for entry in located_data(config) if entry.eval]
-    with DatasetFile(next(iter(evaluated), sources[0].path)) as file:
-        env_meta = file.env_meta
+    entries = located_data(config)
+    evaluated = [entry.path for entry in entries if entry.eval]
+    env_meta = outline_of(next(iter(evaluated), entries[sources[0].entry].path)).env_meta
     stored = _stored_keys(sources, config)
     with DatasetFile(sources[0].path) as file:
         first = file.demos(sources[0].filter_key)[0]
@@ -165,24 +199,24 @@ def _action_range(sources: list[DataSource], key: str) -> tuple[Any, Any]:
     return np.min(lows, axis=0), np.max(highs, axis=0)
 
 
-def _train_source(entry: DatasetConfig, config: Config) -> DataSource:
+def training_filter_key(entry: DatasetConfig, config: Config) -> str | None:
+    """Return the mask of an entry's training demos; None: all demos."""
     filter_key = entry.filter_key or config.train.hdf5_filter_key
     if filter_key in (None, ALL_DEMOS):
-        with DatasetFile(entry.path) as file:
-            masks = file.filter_keys()
+        masks = outline_of(entry.path).filter_keys
         if filter_key not in masks:
-            filter_key = TRAIN_MASK if config.experiment.validate and TRAIN_MASK in masks else None
-    return DataSource(Path(entry.path), filter_key, entry.demo_limit, entry.weight, entry.lang)
+            return TRAIN_MASK if config.experiment.validate and TRAIN_MASK in masks else None
+    return filter_key
 
 
 def _weights_by_size(dataset: SequenceDataset) -> NDArray[np.float64]:
-    """Compute a weight per sample such that a file's share of a batch is its weight."""
+    """Compute a weight per sample such that the share of an entry of ``train.data`` in a batch is its weight."""
     source = dataset.source_of_samples()
-    sizes = np.bincount(source, minlength=len(dataset.sources))
-    weights: NDArray[np.float64] = np.array([s.weight for s in dataset.sources]) / np.maximum(
-        sizes, 1
-    )
-    return weights[source]
+    entry = np.array([source.entry for source in dataset.sources])[source]
+    sizes = np.bincount(entry)
+    weights: NDArray[np.float64] = np.array([s.weight for s in dataset.sources])[source]
+    weights /= sizes[entry]
+    return weights
 
 
 def _check_observations(file: DatasetFile, source: DataSource, config: Config) -> None:

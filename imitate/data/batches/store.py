@@ -49,6 +49,7 @@ class DataSource:
         weight: of each of its samples in a batch, relative to other files.
         lang: instruction of all its demos; None: that of each demo.
         demos: these of them only, in the order of the file; None: all.
+        entry: number of the entry of ``train.data`` that the file belongs to; the shards of a folder have one together.
     """
 
     path: Path
@@ -57,11 +58,16 @@ class DataSource:
     weight: float = 1.0
     lang: str | None = None
     demos: frozenset[str] | None = None
+    entry: int = 0
 
     def chosen(self, file: DatasetFile) -> list[str]:
         """Return the names of the chosen demos of the open file."""
-        names = file.demos(self.filter_key)[: self.demo_limit]
-        return names if self.demos is None else [name for name in names if name in self.demos]
+        return self.among(file.demos(self.filter_key))
+
+    def among(self, names: Sequence[str]) -> list[str]:
+        """Return the chosen ones of the demos of the mask."""
+        first = list(names[: self.demo_limit])
+        return first if self.demos is None else [name for name in first if name in self.demos]
 
 
 class Store:

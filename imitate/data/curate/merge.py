@@ -49,8 +49,8 @@ def merge(
     """
     if len(sources) < 2:
         raise DatasetError("one file alone cannot be merged: name two or more")
-    drop = _check_alike(sources, common_keys, any_env)
-    names = _new_names(sources)
+    drop = check_alike(sources, common_keys, any_env)
+    names = new_names(sources)
     total = sum(map(len, names))
     with target.writing() as part, h5py.File(part, "w") as new:
         masks: dict[str, list[str]] = {}
@@ -73,7 +73,8 @@ def merge(
     return names
 
 
-def _new_names(sources: Sequence[Path]) -> list[Names]:
+def new_names(sources: Sequence[Path]) -> list[Names]:
+    """Return per file the new name of each demo by its old one: the old one where no two are equal."""
     found = []
     for path in sources:
         with DatasetFile(path) as file:
@@ -85,8 +86,8 @@ def _new_names(sources: Sequence[Path]) -> list[Names]:
     return [{name: f"demo_{next(numbers)}" for name in names} for names in found]
 
 
-def _check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> set[str]:
-    """Return the arrays to leave out.
+def check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> set[str]:
+    """Return the arrays that not all demos have.
 
     Raises:
         DatasetError: other environments, arrays or shapes than in the first file.

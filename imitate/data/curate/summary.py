@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from imitate.data.batches.statistics import KeyStats, statistics_of
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.extents import Extent, Extents
-from imitate.errors import DatasetError
+from imitate.data.shards.folder import ShardFolder
+from imitate.errors import DatasetError, nearest
 
 _PIECE_BYTES = 2 * 2**20
 _WIDE = 512  # columns
@@ -52,6 +53,35 @@ def summarize(
             found[key] = key_statistics(extents, demos, key)
             on_key(number, len(wanted))
         return found
+
+
+def summarize_shards(
+    shards: ShardFolder, *, filter_key: str | None = None, keys: list[str] | None = None
+) -> dict[str, KeyStats]:
+    """Return the statistics that the index of a folder of shards holds, as :func:`summarize` does of one file.
+
+    Those of images are over some frames of each shard.
+
+    Raises:
+        DatasetError: no shard has the filter key, or the index has no statistics of an array.
+    """
+    if filter_key is not None:
+        shards.index.check_filter_key(filter_key, shards.place)
+    known = shards.index.statistics(filter_key)
+    for key in keys or ():
+        if key not in known:
+            raise DatasetError(
+                f"{shards.place}: the index has no statistics of '{key}'; {nearest(key, known)}"
+            )
+    found = {}
+    for key in keys or known:
+        form, moments = shards.index.arrays[key], known[key]
+        scale = 255.0 if len(form.shape) == 3 else 1.0
+        std = np.sqrt(moments.m2 / moments.count)
+        found[key] = KeyStats(
+            scale * moments.mean, scale * std, scale * moments.min, scale * moments.max
+        )
+    return found
 
 
 def key_statistics(extents: Extents, demos: Sequence[str], key: str) -> KeyStats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
 
 Shape = tuple[int, ...]
+Form = tuple[Shape, np.dtype[Any]]
 SCAN_WORDS = ("scan", "lidar", "laser")
 
 
@@ -47,11 +49,30 @@ def observed(files: Sequence[tuple[DemoFile, str]]) -> Observed:
     Raises:
         DatasetError: there is no observation that all files have.
     """
-    common = set.intersection(*(set(file.obs_keys(demo)) for file, demo in files))
-    first, demo = files[0]
+    return observed_of([(str(file.path), observation_forms(file, demo)) for file, demo in files])
+
+
+def observation_forms(file: DemoFile, demo: str) -> dict[str, Form]:
+    """Return shape of one step and type of each observation of a demo."""
+    return {
+        key: (file.shape(demo, f"obs/{key}")[1:], file.dtype(demo, f"obs/{key}"))
+        for key in file.obs_keys(demo)
+    }
+
+
+def observed_of(datasets: Sequence[tuple[str, Mapping[str, Form]]]) -> Observed:
+    """Sort observations into modalities.
+
+    Args:
+        datasets: name of each dataset, and its observations: shape of one step and type by key.
+
+    Raises:
+        DatasetError: there is no observation that all datasets have.
+    """
+    common = set.intersection(*(set(forms) for _, forms in datasets))
     shapes, modalities, left_out = {}, {}, {}
     for key in sorted(common):
-        shape, dtype = first.shape(demo, f"obs/{key}")[1:], first.dtype(demo, f"obs/{key}")
+        shape, dtype = datasets[0][1][key]
         shapes[key] = shape
         kind = _modality(key, shape, dtype)
         if kind is None:
@@ -60,7 +81,7 @@ def observed(files: Sequence[tuple[DemoFile, str]]) -> Observed:
             modalities[key] = kind
     if not modalities:
         raise DatasetError(
-            f"{', '.join(str(file.path) for file, _ in files)}: have no observation in common: name other files"
+            f"{', '.join(name for name, _ in datasets)}: have no observation in common: name other files"
         )
     return Observed(shapes, modalities, left_out)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from imitate.config.data_paths import INDEX_NAME
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.download import sha256_of
 from imitate.data.file.extents import Extents
 from imitate.data.file.faults import check_finite, check_length
 from imitate.data.language import TASK_ATTRS, instruction_of
-from imitate.data.shards.index import ALL, INDEX_NAME, ArrayForm, Shard, ShardIndex, Statistics
+from imitate.data.shards.index import ALL, ArrayForm, DescribedShard, Shard, ShardIndex, Statistics
 from imitate.data.shards.moments import Moments
 from imitate.errors import DatasetError
 
 _FRAMES = 64
 """Frames of a shard that the statistics of images are taken from, evenly spread."""
-
-
-@dataclass(frozen=True)
-class DescribedShard:
-    """A shard's entry, and what it has in common with the others.
-
-    Attributes:
-        shard: the entry.
-        arrays: form of each array that all of its demos have alike.
-        env_args: environment of the demos.
-        control_freq: actions per second, if known.
-    """
-
-    shard: Shard
-    arrays: dict[str, ArrayForm]
-    env_args: dict[str, Any]
-    control_freq: float | None
 
 
 def describe_shard(path: Path) -> DescribedShard:
@@ -72,7 +55,9 @@ def describe_shard(path: Path) -> DescribedShard:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise DatasetError(f"{path}: cannot be a shard: {where}: {first['msg']}") from None
-        return DescribedShard(shard, forms, file.env_meta, file.control_freq)
+        return DescribedShard(
+            shard=shard, arrays=forms, env_args=file.env_meta, control_freq=file.control_freq
+        )
 
 
 def index_of(described: Sequence[DescribedShard]) -> ShardIndex:
@@ -86,7 +71,7 @@ def index_of(described: Sequence[DescribedShard]) -> ShardIndex:
     """
     first = described[0]
     for other in described[1:]:
-        for key in first.arrays.keys() & other.arrays.keys():
+        for key in sorted(first.arrays.keys() & other.arrays.keys()):
             if not first.arrays[key].fits(other.arrays[key]):
                 forms = (other.arrays[key], first.arrays[key])
                 here, there = (f"{form.shape} {form.dtype}" for form in forms)

@@ -20,7 +20,6 @@ from typing_extensions import Self
 from imitate.data.shards.moments import Moments
 from imitate.errors import DatasetError, nearest
 
-INDEX_NAME = "index.json"
 FORMAT = "imitate-shards"
 VERSION = 1
 ALL = ""
@@ -129,6 +128,15 @@ class Shard(_Record):
         return [demo for demo in self.demos if demo in wanted]
 
 
+class DescribedShard(_Record):
+    """A shard's entry, and what it has in common with the others: see :class:`ShardIndex`."""
+
+    shard: Shard
+    arrays: dict[str, ArrayForm]
+    env_args: dict[str, Any]
+    control_freq: float | None
+
+
 class ShardIndex(_Record):
     """Content of ``index.json``.
 
@@ -195,6 +203,15 @@ class ShardIndex(_Record):
         return json.dumps({"format": FORMAT, "version": VERSION, **self.model_dump()})
 
     # ---- answers ---------------------------------------------------------------------------------
+
+    @property
+    def observations(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape of one step and type of each observation."""
+        return {
+            key.removeprefix("obs/"): (tuple(form.shape), np.dtype(form.dtype))
+            for key, form in self.arrays.items()
+            if key.startswith("obs/") and "/" not in key.removeprefix("obs/")
+        }
 
     @cached_property
     def filter_keys(self) -> dict[str, int]:

@@ -116,7 +116,7 @@ def test_arrays_of_other_sizes_are_refused(shards, demo_file):
     demo_file("002.hdf5", num_demos=1, names=["demo_9"], obs_dims={"object": 3})
 
     with pytest.raises(
-        DatasetError, match=r"002.hdf5: a step of 'obs/object' is \[3\] float64, but \[10\]"
+        DatasetError, match=r"002.hdf5: a step of 'next_obs/object' is \[3\] float64, but \[10\]"
     ):
         write_index(shards)
 

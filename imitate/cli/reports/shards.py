@@ -1,0 +1,81 @@
+"""Report on a folder of shards, from its index alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
+from imitate.data.shards.folder import shards_at
+from imitate.errors import DatasetError
+
+
+def describe(path: str | Path) -> Report:
+    """Shards, demos, lengths, keys, masks, environment, actions and success of a folder of shards."""
+    shards = shards_at(path)
+    if shards is None:
+        raise DatasetError(f"{path}: there is no index of shards")
+    index = shards.index
+    lengths = list(index.lengths())
+    success = [said for shard in index.shards for said in shard.success]
+    env, actions = index.env_args, index.statistics().get("actions")
+    return {
+        "kind": "shards",
+        "path": str(path),
+        "size_mb": sum(shard.bytes for shard in index.shards) / 1e6,
+        "shards": len(index.shards),
+        "demos": len(lengths),
+        "steps": sum(lengths),
+        "length": {
+            "mean": sum(lengths) / len(lengths),
+            "min": min(lengths),
+            "max": max(lengths),
+        },
+        "env_name": env.get("env_name"),
+        "env_type": env.get("type"),
+        "env_version": env.get("env_version"),
+        "robots": (env.get("env_kwargs") or {}).get("robots"),
+        "control_freq": index.control_freq,
+        "success": None
+        if None in success
+        else {"demos": sum(map(bool, success)), "of": len(success), "by": "success"},
+        "actions": None
+        if actions is None
+        else {
+            "low": actions.min.tolist(),
+            "high": actions.max.tolist(),
+            "within_1": bool(max(actions.max.max(), -actions.min.min()) <= 1.0),
+        },
+        "filter_keys": dict(sorted(index.filter_keys.items())),
+        "keys": [
+            {"key": key, "shape": form.shape, "dtype": form.dtype, "demos": len(lengths)}
+            for key, form in sorted(index.arrays.items())
+        ],
+    }
+
+
+def lay_out(report: Report) -> Iterator[str]:
+    """The report, for a person."""
+    length, success = report["length"], report["success"]
+    rows = [
+        ("folder", f"{report['path']} ({report['shards']} shards, {report['size_mb']:.1f} MB)"),
+        ("demos", f"{report['demos']}, {report['steps']} steps"),
+        ("length", f"{length['mean']:.1f} ({length['min']} - {length['max']})"),
+    ]
+    if success:
+        rate = 100 * success["demos"] / success["of"]
+        rows.append(("success", f"{success['demos']} of {success['of']} ({rate:.0f} %)"))
+    rate_hz, masks = report["control_freq"], report["filter_keys"]
+    rows += [
+        ("environment", environment_words(report)),
+        ("control rate", "not said" if not rate_hz else f"{rate_hz:g} Hz"),
+        ("filter keys", ", ".join(f"{key} ({n})" for key, n in masks.items()) or "none"),
+    ]
+    yield from pairs(rows)
+    yield ""
+    entries = [e for e in report["keys"] if not e["key"].startswith("next_obs/")]
+    cells = [(e["key"], shape_words(e["shape"]), e["dtype"]) for e in entries]
+    yield from table(("key", "one step", "type"), cells)
+    if report["actions"] and not report["actions"]["within_1"]:
+        yield ""
+        yield "actions leave [-1, 1]: set train.action_config.actions.normalization to min_max"

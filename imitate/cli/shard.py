@@ -1,0 +1,61 @@
+"""``imitate dataset shard`` and ``imitate dataset index``: folders of shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imitate.cli.progress import Progress
+from imitate.data.shards.index import ShardIndex
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands of this file to ``imitate dataset``."""
+    app.command("shard")(shard)
+    app.command("index")(index)
+
+
+def shard(
+    files: Annotated[list[Path], typer.Argument(help="HDF5 files or LeRobot folders.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the shards.")],
+    demos: Annotated[int, typer.Option("--demos", min=1, help="Demos in a shard.")] = 1000,
+) -> None:
+    """Cut files into shards of some demos each, with an index: a folder that trains as one dataset.
+
+    The same command resumes one that was cut short. Nothing is overwritten.
+    """
+    from imitate.data.curate.shard import shard_files
+
+    with Progress(None, "demo", "shard") as bar:
+        made = shard_files(
+            files, out, demos, on_demo=lambda done, total: bar.reach(done, total=total)
+        )
+    typer.echo(f"{out}: {_words(made)}")
+
+
+def index(
+    folder: Annotated[Path, typer.Argument(help="Folder of HDF5 files.")],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an index that is there.")
+    ] = False,
+) -> None:
+    """Write the index of a folder's HDF5 files, so that the folder trains as one dataset."""
+    from imitate.config.data_paths import INDEX_NAME
+    from imitate.data.shards.describe import write_index
+    from imitate.errors import UserError
+
+    path = folder / INDEX_NAME
+    if path.exists() and not overwrite:
+        raise UserError(f"{path}: exists already: to replace it, add --overwrite")
+    typer.echo(f"{folder}: {_words(write_index(folder))}")
+
+
+def _words(index: ShardIndex) -> str:
+    lengths = list(index.lengths())
+    count = len(index.shards)
+    return (
+        f"{count} shard{'s' if count > 1 else ''}, {len(lengths)} demos, {sum(lengths)} steps, "
+        f"{sum(shard.bytes for shard in index.shards) / 1e6:.1f} MB"
+    )

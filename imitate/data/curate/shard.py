@@ -1,0 +1,145 @@
+"""Cutting of demonstration files into shards with an index."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from imitate.config.data_paths import INDEX_NAME
+from imitate.data.curate.merge import check_alike, new_names
+from imitate.data.curate.rewrite import (
+    Changes,
+    copy_attrs,
+    copy_demo,
+    copying,
+    read_masks,
+    write_masks,
+)
+from imitate.data.dataset_file import DatasetFile
+from imitate.data.file.confined import ConfinedFile
+from imitate.data.shards.describe import describe_shard, index_of, put_text
+from imitate.data.shards.index import DescribedShard, ShardIndex
+from imitate.errors import DatasetError
+
+PARTIAL_NAME = f"{INDEX_NAME}.partial"
+"""Beside the shards until the index is written: the plan, and the entries of the shards that are finished."""
+Part = list[tuple[Path, str, str]]
+"""Demos of a shard: file, name there, new name."""
+
+
+def shard_files(
+    sources: Sequence[Path],
+    folder: Path,
+    demos_per_shard: int,
+    *,
+    on_demo: Callable[[int, int], None] = lambda done, total: None,
+) -> ShardIndex:
+    """Write the demos of files into shards, and their index last.
+
+    Arrays, attributes and filter keys are copied as they are. Demos keep their names and their order; where two have
+    the same name, all are numbered anew. What a killed call has finished is kept by the next one with the same
+    arguments. Nothing is overwritten.
+
+    Args:
+        sources: one file or more, which hold the same arrays.
+        folder: of the shards; made if it is not there.
+        demos_per_shard: the last shard may have fewer.
+        on_demo: called with how many demos are done, and how many there are.
+
+    Returns:
+        the index.
+
+    Raises:
+        DatasetError: the files do not fit together, or the folder holds other shards or cannot be written.
+    """
+    check_alike(sources, common_keys=False, any_env=False)
+    demos = [
+        (path, old, new)
+        for path, names in zip(sources, new_names(sources), strict=True)
+        for old, new in names.items()
+    ]
+    parts = [demos[i : i + demos_per_shard] for i in range(0, len(demos), demos_per_shard)]
+    plan = {
+        "sources": [[str(path.resolve()), path.stat().st_mtime_ns] for path in sources],
+        "demos_per_shard": demos_per_shard,
+    }
+    finished = _begin(folder, plan)
+    digits = max(3, len(str(len(parts) - 1)))
+    try:
+        for number, part in enumerate(parts):
+            if number >= len(finished):
+                path = folder / f"{number:0{digits}}.hdf5"
+                _write_shard(part, path)
+                finished.append(describe_shard(path))
+                _note(folder, plan, finished)
+            on_demo(min((number + 1) * demos_per_shard, len(demos)), len(demos))
+        index = index_of(finished)
+        put_text(folder / INDEX_NAME, index.to_json())
+    except OSError as error:
+        raise DatasetError(
+            f"{folder}: cannot be written ({error.strerror or error}): make room, the same command then goes on after "
+            f"{len(finished)} finished shards"
+        ) from error
+    (folder / PARTIAL_NAME).unlink()
+    return index
+
+
+def _begin(folder: Path, plan: dict[str, Any]) -> list[DescribedShard]:
+    """Return what an unfinished call with this plan has left; refuse a folder with anything else of this kind."""
+    if (folder / INDEX_NAME).exists():
+        raise DatasetError(f"{folder / INDEX_NAME}: exists already: name another folder with --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        notes = json.loads((folder / PARTIAL_NAME).read_text(encoding="utf-8"))
+        if notes["plan"] == plan:
+            return [DescribedShard.model_validate(entry) for entry in notes["finished"]]
+    except FileNotFoundError:
+        found = next(iter(sorted(folder.glob("*.hdf5"))), None)
+        if found is not None:
+            raise DatasetError(
+                f"{found}: exists already: name an empty folder with --out, or index the files that are there with "
+                f"`imitate dataset index {folder}`"
+            ) from None
+        _note(folder, plan, [])
+        return []
+    except (ValueError, LookupError, TypeError):
+        pass  # of another version, or damaged
+    raise DatasetError(
+        f"{folder}: holds unfinished shards of other files or another number of demos: name another folder with --out, "
+        "or remove it"
+    )
+
+
+def _note(folder: Path, plan: dict[str, Any], finished: Sequence[DescribedShard]) -> None:
+    notes = {"plan": plan, "finished": [entry.model_dump() for entry in finished]}
+    put_text(folder / PARTIAL_NAME, json.dumps(notes))
+
+
+def _write_shard(part: Part, path: Path) -> None:
+    """Write one shard, whole or not at all."""
+    unfinished = path.with_name(f".{path.name}.part")
+    steps = 0
+    masks: dict[str, list[str]] = {}
+    with h5py.File(unfinished, "w") as new:
+        data = new.create_group("data")
+        for source in dict.fromkeys(source for source, *_ in part):
+            names = {old: name for file, old, name in part if file == source}
+            with DatasetFile(source) as file, ConfinedFile(file.hdf5_path, "r") as old_file:
+                if source == part[0][0]:
+                    copy_attrs(old_file, new)
+                    copy_attrs(old_file["data"], data)
+                for old, name in names.items():
+                    with copying(file, old):
+                        steps += copy_demo(old_file["data"][old], data, name, Changes())
+                for key, members in read_masks(file).items():
+                    masks.setdefault(key, []).extend(names[d] for d in members if d in names)
+        write_masks(new, masks)
+        data.attrs["total"] = steps
+    with unfinished.open("rb") as written:
+        os.fsync(written.fileno())
+    os.replace(unfinished, path)

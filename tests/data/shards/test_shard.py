@@ -1,0 +1,148 @@
+"""Cutting of files into shards."""
+
+import h5py
+import numpy as np
+import pytest
+
+from imitate.data import DatasetFile
+from imitate.data.curate import shard as module
+from imitate.data.curate.shard import PARTIAL_NAME, shard_files
+from imitate.data.shards.index import ShardIndex
+from imitate.errors import DatasetError
+
+
+def arrays_of(path):
+    """Every array of a file as bytes, with type and attributes, by demo and key."""
+    with DatasetFile(path) as file:
+        return {
+            (demo, key): (str(file.dtype(demo, key)), file.read(demo, key).tobytes())
+            for demo in file.demos()
+            for key in file.keys(demo)
+        }
+
+
+def attrs_of(path):
+    with DatasetFile(path) as file:
+        return {demo: file.attrs(demo) for demo in file.demos()}
+
+
+def test_shards_hold_the_same_arrays_attributes_and_filter_keys(demo_file, tmp_path):
+    whole = demo_file(
+        num_demos=5,
+        length=[4, 6, 5, 7, 3],
+        image=True,
+        filter_keys={"train": [0, 2, 4], "valid": [1]},
+    )
+
+    index = shard_files([whole], tmp_path / "out", 2)
+
+    files = [tmp_path / "out" / name for name in ("000.hdf5", "001.hdf5", "002.hdf5")]
+    assert sorted((tmp_path / "out").iterdir()) == [*files, tmp_path / "out" / "index.json"]
+    joined, attrs, masks = {}, {}, {}
+    for path in files:
+        joined |= arrays_of(path)
+        attrs |= attrs_of(path)
+        with DatasetFile(path) as file:
+            assert file.env_meta["env_name"] == "Lift"
+            assert file.file_attrs["total"] == sum(map(file.length, file.demos()))
+            for key, demos in file.filter_keys().items():
+                masks.setdefault(key, []).extend(demos)
+    assert joined == arrays_of(whole)
+    assert attrs == attrs_of(whole)
+    with DatasetFile(whole) as file:
+        assert masks == file.filter_keys()
+        assert [demo for shard in index.shards for demo in shard.demos] == file.demos()
+    assert ShardIndex.parse((tmp_path / "out" / "index.json").read_bytes(), "") == index
+
+
+def test_demos_of_several_files_are_numbered_anew_where_names_meet(demo_file, tmp_path):
+    files = [
+        demo_file(f"{i}.hdf5", num_demos=3, seed=i, filter_keys={"train": [0]}) for i in range(2)
+    ]
+
+    index = shard_files(files, tmp_path / "out", 4)
+
+    assert [shard.demos for shard in index.shards] == [
+        ["demo_0", "demo_1", "demo_2", "demo_3"],
+        ["demo_4", "demo_5"],
+    ]
+    assert [shard.filter_keys for shard in index.shards] == [{"train": ["demo_0", "demo_3"]}, {}]
+    with DatasetFile(files[1]) as old, DatasetFile(tmp_path / "out" / "001.hdf5") as new:
+        np.testing.assert_array_equal(old.read("demo_2", "actions"), new.read("demo_5", "actions"))
+
+
+def test_a_call_that_was_cut_short_is_resumed(demo_file, tmp_path, monkeypatch):
+    whole, out = demo_file(num_demos=5), tmp_path / "out"
+    write, written = module._write_shard, []
+
+    def cut_short(part, path):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(path.name)
+        write(part, path)
+
+    monkeypatch.setattr(module, "_write_shard", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        shard_files([whole], out, 1)
+    assert not (out / "index.json").exists()
+    kept = (out / "001.hdf5").stat().st_mtime_ns
+    monkeypatch.setattr(module, "_write_shard", write)
+
+    index = shard_files([whole], out, 1)
+
+    assert (out / "001.hdf5").stat().st_mtime_ns == kept
+    assert [shard.file for shard in index.shards] == [f"00{i}.hdf5" for i in range(5)]
+    assert not (out / PARTIAL_NAME).exists()
+    whole_again = tmp_path / "again"
+    assert shard_files([whole], whole_again, 1) == index
+
+
+def test_nothing_is_overwritten(demo_file, tmp_path):
+    whole, out = demo_file(num_demos=3), tmp_path / "out"
+    shard_files([whole], out, 2)
+    with pytest.raises(DatasetError, match=r"index.json: exists already"):
+        shard_files([whole], out, 2)
+    (out / "index.json").unlink()
+    with pytest.raises(DatasetError, match=r"000.hdf5: exists already"):
+        shard_files([whole], out, 2)
+
+
+def test_unfinished_shards_of_another_plan_are_refused(demo_file, tmp_path, monkeypatch):
+    whole, out = demo_file(num_demos=3), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "index_of", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            shard_files([whole], out, 2)
+
+    with pytest.raises(DatasetError, match="unfinished shards of other files"):
+        shard_files([whole], out, 1)
+
+
+def test_a_full_disk_is_said_in_one_line(demo_file, tmp_path, monkeypatch):
+    whole, out = demo_file(num_demos=3), tmp_path / "out"
+
+    def full(part, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_write_shard", full)
+    with pytest.raises(DatasetError, match=r"No space left on device.*after 0 finished shards"):
+        shard_files([whole], out, 2)
+
+
+def test_files_that_hold_other_arrays_are_refused(demo_file, tmp_path):
+    files = [demo_file("a.hdf5"), demo_file("b.hdf5", image=True)]
+
+    with pytest.raises(DatasetError, match="agentview_image"):
+        shard_files(files, tmp_path / "out", 2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_source_leaves_no_index(demo_file, tmp_path):
+    whole = demo_file(num_demos=3)
+    with h5py.File(whole, "r+") as file:
+        del file["data/demo_2"]
+        file["data"].create_group("demo_2")
+
+    with pytest.raises(DatasetError):
+        shard_files([whole], tmp_path / "out", 2)
+    assert not (tmp_path / "out" / "index.json").exists()
