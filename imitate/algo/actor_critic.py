@@ -213,7 +213,7 @@ class ActorCritic(Algo[RLConfigT]):
         if self.memory is None:
             return batch
         return self.memory.transitions(
-            batch, self.recurrent("critic"), self.recurrent("critic_target")
+            batch, self.recurrent("critic"), self.recurrent("critic_target"), self.action_mask.keys
         )
 
     # ---- rewards -------------------------------------------------------------------------------------------------
@@ -261,8 +261,14 @@ class ActorCritic(Algo[RLConfigT]):
     @torch.no_grad()
     def _log_prob(self, batch: Batch) -> Tensor:
         """Log-density (B,) of the batch's actions under the present policy, which has to be a distribution."""
-        features, _ = self.actor(batch["obs"], batch["goal_obs"])
-        return cast(Tensor, self.actor.head(features).log_prob(batch["actions"]))
+        policy = self._policy(batch["obs"], batch["goal_obs"])
+        return policy.log_prob(batch["actions"])
+
+    def _policy(self, obs: Batch, goal: Batch | None) -> ActionDistribution:
+        """pi(. | s), over the allowed choices where actions are masked."""
+        features, _ = self.actor(obs, goal)
+        distribution: ActionDistribution = self.actor.head(features)
+        return self.action_mask.policy(distribution, obs)
 
     def _follow_auxiliaries(self, batch: Batch) -> None:
         for auxiliary in self.auxiliaries.values():
@@ -422,6 +428,7 @@ class ActorCritic(Algo[RLConfigT]):
         generator: torch.Generator | None,
     ) -> PolicyStep[InnerState]:
         extras: dict[str, Tensor] = {}
+        mask = self.action_mask.to_act(obs)
         if self.memory is not None:
             net = self.recurrent("critic")
             features, state, extras = self.memory.step(
@@ -429,7 +436,11 @@ class ActorCritic(Algo[RLConfigT]):
             )
             obs = {ACTOR: features}
         features, _ = self.actor(obs, goal)
-        action = self.actor.head.act(features, explore, generator)
+        if mask is None:
+            action = self.actor.head.act(features, explore, generator)
+        else:
+            policy = self.actor.head(features).restricted(mask)
+            action = policy.sample(generator) if explore else policy.mean
         if explore and self.exploration is not None:
             action, noise = self.exploration.add_to(action, state, generator)
             state = {**state, "noise": noise}

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import NamedTuple, TypeVar
 
+from imitate.algo.action_mask import ActionMask
 from imitate.algo.encoding import Encoding, prepared_batch
 from imitate.algo.execution import ChunkExecution
 from imitate.algo.optimization import Optimization, Rule, sections_of, updates_per_epoch
@@ -88,6 +89,7 @@ class Algo(ABC, Generic[ConfigT]):
         autocast: makes a context for the wide layers of a network: bf16 where ``train.precision`` says so. Heads and
             losses stay outside: a likelihood in bf16 is worth nothing.
         encoding: the observations' shapes, and new encoders of them.
+        action_mask: choices of a discrete action that the environment allows.
         ema: moving average of the networks, where ``algo.ema.enabled``; it follows each update of :attr:`main_net`.
         counters: numbers of events, such as updates, on which later updates depend; saved for an exact resume.
     """
@@ -132,6 +134,7 @@ class Algo(ABC, Generic[ConfigT]):
         )
         self.obs_shapes, self.goal_shapes, self.subgoal_shapes = self.encoding.shapes_of_groups()
         self.preprocess = self.encoding.layout(ac_dim).to(self.device)
+        self.action_mask = ActionMask(obs_config.mask_key())
         self.autocast = autocast(global_config.train.precision, self.device)
         self._own_state = OwnState()
         self._compiled = False

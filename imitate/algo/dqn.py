@@ -10,6 +10,8 @@ With ``critic.num_quantiles`` above 1 the network says as many quantiles of the 
 and target and loss are those of quantiles (Dabney, Rowland, Bellemare, Munos, "Distributional Reinforcement Learning
 with Quantile Regression", AAAI 2018, arXiv:1710.10044).
 
+Where choices are masked, the best and random ones are among those that are allowed.
+
 Rollouts take a random action with probability epsilon, which is annealed linearly. Targets are copied every
 ``target_update_freq`` updates where ``target_tau`` is 1, or follow slowly where it is less.
 """
@@ -29,6 +31,7 @@ from imitate.algo.policy_state import InnerState
 from imitate.algo.rl_sections import ActorCriticConfig, StagedOptimizerConfig, optimizer
 from imitate.algo.sections import LayerDims
 from imitate.config import BaseConfig, Section
+from imitate.functional.action_masks import masked, uniform_choice
 from imitate.functional.distributional import quantile_regression_loss
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import GroupEncoder, Obs
@@ -144,7 +147,8 @@ class DQN(ActorCritic[DQNConfig]):
             if self.config.double
             else after.mean(-1)
         )
-        best = after[torch.arange(len(after), device=after.device), chooser.argmax(-1)]
+        chosen = self.action_mask.scores(chooser, batch["next_obs"]).argmax(-1)
+        best = after[torch.arange(len(after), device=after.device), chosen]
         target: Tensor = batch["rewards"].unsqueeze(-1) + batch["discounts"].unsqueeze(-1) * best
         return target
 
@@ -173,7 +177,8 @@ class DQN(ActorCritic[DQNConfig]):
 
     def _validation_info(self, batch: Batch) -> Info:
         """How often the best choice is another than the data's."""
-        best = self.nets["critic"](batch["obs"], batch["goal_obs"]).argmax(-1)
+        values = self.nets["critic"](batch["obs"], batch["goal_obs"])
+        best = self.action_mask.scores(values, batch["obs"]).argmax(-1)
         return {"Action_Error": (best != batch["actions"].argmax(-1)).float().mean()}
 
     # ---- test time -----------------------------------------------------------------------------------------------
@@ -188,9 +193,10 @@ class DQN(ActorCritic[DQNConfig]):
         generator: torch.Generator | None,
     ) -> PolicyStep[InnerState]:
         values = self.active_nets["critic"](obs, goal)
-        choice = values.argmax(-1)
+        mask = self.action_mask.to_act(obs)
+        choice = masked(values, mask).argmax(-1)
         if explore:
             draws = torch.rand(2, len(choice), generator=generator, device=self.device)
-            other = (draws[1] * self.ac_dim).long().clamp(max=self.ac_dim - 1)
+            other = uniform_choice(draws[1], mask, self.ac_dim)
             choice = torch.where(draws[0] < self._epsilon, other, choice)
         return PolicyStep(one_hot(choice, values), state, {})

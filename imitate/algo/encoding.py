@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from imitate.algo.execution import ChunkExecution
+from imitate.config.observation import MASK
 from imitate.errors import ConfigError
 from imitate.models.actor import GroupEncoder
 from imitate.models.observation import ObservationEncoder
@@ -77,10 +78,11 @@ class Encoding:
         return GroupEncoder(self.of("obs"), goal, frames or self.frames)
 
     def of(self, group: str) -> ObservationEncoder:
-        """A new encoder of one group of observations."""
+        """A new encoder of one group of observations; it does not see a mask of actions."""
+        modalities = self.config.modality_of(group)
         return ObservationEncoder(
-            self.shapes(group),
-            self.config.modality_of(group),
+            {key: shape for key, shape in self.shapes(group).items() if modalities[key] != MASK},
+            modalities,
             self.config.encoder,
             default_norm=self.default_norm,
             load_pretrained=self.load_pretrained,

@@ -139,11 +139,12 @@ class EntropyWeight:
         target: entropy above which alpha falls, and below which it rises; () or (K,) for K entropies.
 
     Attributes:
+        target: see above.
         net: the network, for ``algo.nets``; None: alpha is a constant.
     """
 
     def __init__(self, config: TemperatureConfig, target: Tensor) -> None:
-        self._target = target
+        self.target = target
         self._constant = torch.full_like(target, config.initial)
         self.net = Temperature(self._constant) if config.tuned else None
 
@@ -152,10 +153,15 @@ class EntropyWeight:
         """Alpha, of the target's shape, without gradient."""
         return self._constant if self.net is None else self.net.log.detach().exp()
 
-    def loss(self, entropy: Tensor) -> Tensor:
-        """Loss of :attr:`net`, from the policy's mean entropy, of the target's shape and without gradient."""
+    def loss(self, entropy: Tensor, target: Tensor | None = None) -> Tensor:
+        """Loss of :attr:`net`.
+
+        Args:
+            entropy: the policy's mean entropy, of the target's shape and without gradient.
+            target: in place of :attr:`target`, such as where it depends on the states.
+        """
         assert self.net is not None, "a constant weight learns nothing"
-        return (self.net.log * (entropy - self._target)).sum()
+        return (self.net.log * (entropy - (self.target if target is None else target))).sum()
 
 
 def sampled_actions(

@@ -31,6 +31,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
+from imitate.algo.action_mask import restricted
 from imitate.algo.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.policy_state import InnerState
 from imitate.algo.recurrence import MemoryConfig, one_step
@@ -232,7 +233,8 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         if self.reward_source is None or not self.reward_source.needs_log_prob:
             return transitions
         with torch.no_grad():
-            policy = self.net.actor(transitions["obs"])
+            obs = transitions["obs"]
+            policy = self.action_mask.policy(self.net.actor(obs), obs)
             return {**transitions, "policy_log_prob": policy.log_prob(transitions["actions"])}
 
     # ---- rollouts ------------------------------------------------------------------------------------------------
@@ -405,9 +407,12 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         """Distribution of the present policy and present values (B,) in a minibatch's states."""
         net = self.net
         if self.memory is None:
-            return net(batch["obs"])  # type: ignore[no-any-return]
-        assert net.memory is not None
-        return net.decide(self.memory.features(net.encoder, net.memory, batch))
+            features = net.encoder(batch["obs"])
+        else:
+            assert net.memory is not None
+            features = self.memory.features(net.encoder, net.memory, batch)
+        policy, values = net.decide(features)
+        return self.action_mask.policy(policy, batch["obs"]), values
 
     def _advantages(self, batch: Batch) -> Tensor:
         """(B,) advantages, normalized where ``algo.normalize_advantages`` says so."""
@@ -447,7 +452,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             features, state, extras = self.memory.step(
                 net.encoder, net.memory, obs, state, goal, explore=explore
             )
-        policy = net.policy_of(features)
+        policy = restricted(net.policy_of(features), self.action_mask.to_act(obs))
         if not explore:
             return PolicyStep(policy.mean, state, {})
         action = policy.sample(generator)

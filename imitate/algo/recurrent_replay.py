@@ -145,7 +145,11 @@ class ReplayedMemory(Memory):
         }
 
     def transitions(
-        self, batch: Batch, online: RecurrentEncoder, target: RecurrentEncoder
+        self,
+        batch: Batch,
+        online: RecurrentEncoder,
+        target: RecurrentEncoder,
+        kept: tuple[str, ...] = (),
     ) -> Batch:
         """The steps of sequences as transitions, with recurrent features in place of observations.
 
@@ -153,6 +157,7 @@ class ReplayedMemory(Memory):
             batch: from :meth:`select`.
             online: the critics' encoder, which gets gradients through :data:`CRITICS` of ``obs``.
             target: the target critics' encoder.
+            kept: observations that stay as they are beside the features, such as a mask of actions.
 
         Returns:
             a batch as in :mod:`imitate.algo.actor_critic`, with ``target_obs``: the target critics' features at the
@@ -165,10 +170,15 @@ class ReplayedMemory(Memory):
         after = step + batch["ahead"][sequence, step]
         now = features[sequence, step]
         return {
-            "obs": {CRITICS: now, ACTOR: now.detach()},
+            "obs": {
+                CRITICS: now,
+                ACTOR: now.detach(),
+                **{key: batch["obs"][key][sequence, step] for key in kept},
+            },
             "next_obs": {
                 CRITICS: of_targets[sequence, after],
                 ACTOR: features.detach()[sequence, after],
+                **{key: batch["obs"][key][sequence, after] for key in kept},
             },
             "target_obs": {CRITICS: of_targets[sequence, step]},
             "goal_obs": None,

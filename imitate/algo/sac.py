@@ -37,7 +37,7 @@ from imitate.algo.rl_sections import ActorConfig
 from imitate.errors import ConfigError
 from imitate.functional.losses import masked_mean
 from imitate.models.categorical import Categorical, CategoricalHead
-from imitate.models.heads import ActionDistribution, ActionHead, TanhDistribution
+from imitate.models.heads import ActionHead, TanhDistribution
 from imitate.models.mixed import Mixed, MixedHead
 
 
@@ -120,12 +120,6 @@ class SAC(ActorCritic[SACConfig]):
 
     # ---- soft values ---------------------------------------------------------------------------------------------
 
-    def _policy(self, obs: Batch, goal: Batch | None) -> ActionDistribution:
-        """pi(. | s)."""
-        features, _ = self.actor(obs, goal)
-        distribution: ActionDistribution = self.actor.head(features)
-        return distribution
-
     def _soft_value(self, critic: str, obs: Batch, goal: Batch | None) -> SoftValue:
         """V(s) by the critics of this name."""
 
@@ -203,13 +197,24 @@ class SAC(ActorCritic[SACConfig]):
         info: Info = {"Actor_Loss": loss, **dict(zip(names, means, strict=True))}
         for name, alpha in zip(names, alphas, strict=True):
             info[name.replace("Entropy", "Temperature")] = alpha
+        log_counts = self.action_mask.log_counts(batch["obs"])
+        if log_counts is not None:
+            share = self.config.temperature.choice_entropy
+            info["Entropy_Target"] = share * masked_mean(log_counts, batch["weight"])
         return loss, info
 
     def _temperature_loss(self, info: Info) -> Tensor:
-        """Loss of network ``temperature``, from the entropies that the actor's loss logged."""
-        shape = self.entropy.value.shape
-        names = ["Entropy", "Choice_Entropy"][: shape.numel()]
-        return self.entropy.loss(torch.stack([info[name] for name in names]).reshape(shape))
+        """Loss of network ``temperature``, from the entropies that the actor's loss logged.
+
+        Where choices are masked, the target of their entropy is a share of log(allowed choices).
+        """
+        target = self.entropy.target
+        names = ["Entropy", "Choice_Entropy"][: target.numel()]
+        found = torch.stack([info[name] for name in names]).reshape(target.shape)
+        if "Entropy_Target" in info:
+            of_choice = info["Entropy_Target"].detach().reshape(1)
+            target = torch.cat([target.reshape(-1)[:-1], of_choice]).reshape(target.shape)
+        return self.entropy.loss(found, target)
 
     # ---- update --------------------------------------------------------------------------------------------------
 

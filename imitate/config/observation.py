@@ -12,6 +12,10 @@ from imitate.errors import nearest
 
 AUTO = "auto"
 """In place of keys: all those of the modality that the training data have."""
+MASK = "mask"
+"""Modality of the observation (C,) that says which choices of a discrete action are allowed; it is not encoded."""
+ACTION_MASK = "action_mask"
+"""Name of that observation in environments."""
 
 
 def _auto_is_a_list(value: object) -> object:
@@ -25,7 +29,7 @@ ObsKeys = Annotated[
 
 
 class ModalityGroup(Section):
-    """Observation keys by modality; other modalities than these four may be named too.
+    """Observation keys by modality; other modalities than these four may be named too, such as ``mask``.
 
     ``"auto"`` stands for all keys of the modality that the training data have.
     """
@@ -50,6 +54,9 @@ class ModalityGroup(Section):
                         f"'{modality}': keep one"
                     )
                 home[key] = modality
+        masks = (self.__pydantic_extra__ or {}).get(MASK, ())
+        if len(masks) > 1:
+            raise ValueError(f"mask lists {', '.join(masks)}: an action has one mask, keep one")
         return self
 
 
@@ -165,6 +172,10 @@ class Observations(Section):
     def modalities_of_all(self) -> dict[str, str]:
         """Modality of each key of all groups."""
         return {key: kind for group in GROUPS for key, kind in self.modality_of(group).items()}
+
+    def mask_key(self) -> str | None:
+        """Observation of modality ``mask``; None: there is none."""
+        return next((k for k, kind in self.modality_of("obs").items() if kind == MASK), None)
 
     def unit_range_keys(self) -> set[str]:
         """Images that networks must see in [0, 1], as colour jitter and networks pretrained on ImageNet need them."""

@@ -6,6 +6,8 @@
   Discrete(n) has ``action_dim`` n, limits 0 and 1, and takes either n scores, of which the largest counts
   (one-hot in demonstrations), or one index, as a scalar or of shape (1,). A Tuple or a Dict of one Discrete(n) and one
   Box, in any order, takes a vector: n scores, then the numbers of the Box.
+* Masks: allowed choices of a discrete action, the observation ``action_mask`` (C,) of 0 and 1: of a Dict, or from
+  ``info["action_mask"]`` of reset and step.
 * Success: ``info["success"]`` or ``info["is_success"]`` of the latest step; False where the environment says neither.
 * States: for MuJoCo environments (time, qpos, qvel).
 """
@@ -22,6 +24,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from imitate.config.observation import ACTION_MASK
 from imitate.envs.env import Array, Obs
 from imitate.envs.rendering import prepare_gl, telling_gl_faults
 from imitate.envs.trust import EXTRAS, check_trusted
@@ -43,6 +46,7 @@ class GymnasiumEnv:
 
     Attributes:
         num_choices: the first so many numbers of an action are a choice; 0: it is continuous.
+        gives_mask: an observation or info had ``action_mask``; known once an episode has begun.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class GymnasiumEnv:
         self.action_dim = len(self.action_low)
         self.num_choices = int(getattr(parts[0], "n", 0))
         self._info: dict[str, Any] = {}
+        self.gives_mask = False
 
     def _make(self) -> Any:
         check_trusted({"env_name": self.name})
@@ -162,6 +167,9 @@ class GymnasiumEnv:
         else:
             key = IMAGE if _is_image(space) else FLAT
             obs = {key: self._leaf(raw, space, key)}
+        if ACTION_MASK in self._info and ACTION_MASK not in obs:
+            obs[ACTION_MASK] = np.asarray(self._info[ACTION_MASK], dtype=np.float32).reshape(-1)
+        self.gives_mask = self.gives_mask or ACTION_MASK in obs
         if self._obs_keys is None:
             return obs
         missing = [key for key in self._obs_keys if key not in obs]
@@ -172,15 +180,15 @@ class GymnasiumEnv:
         return {key: obs[key] for key in self._obs_keys}
 
     def _leaf(self, value: Any, space: Any, key: str) -> Array:
-        if isinstance(space, spaces.Box):
+        if isinstance(space, (spaces.Box, spaces.MultiBinary)):
             return np.array(value) if _is_image(space) else np.array(value).reshape(-1)
         if isinstance(space, spaces.Discrete):
             one_hot = np.zeros(int(space.n), dtype=np.float32)
             one_hot[int(value) - int(space.start)] = 1.0
             return one_hot
         raise EnvError(
-            f"{self.name}: observation '{key}' is a {type(space).__name__}; Box, Discrete and a Dict of them are read; "
-            "wrap the environment, for example in gymnasium.wrappers.FlattenObservation"
+            f"{self.name}: observation '{key}' is a {type(space).__name__}; Box, Discrete, MultiBinary and a Dict of "
+            "them are read; wrap the environment, for example in gymnasium.wrappers.FlattenObservation"
         )
 
     def goal_rewards(self, achieved: Array, desired: Array) -> Array:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
+from imitate.functional.action_masks import masked
 from imitate.functional.sampling import draw_class
 from imitate.models.heads import ActionDistribution, ActionHead
 from imitate.models.mlp import FullPrecisionLinear
@@ -41,6 +43,10 @@ class Categorical(ActionDistribution):
     def entropy(self) -> Tensor:
         """``(*B,)``, in nats."""
         return -(self.probabilities * self.logits).sum(-1)
+
+    def restricted(self, allowed: Tensor) -> Self:
+        """See the base class."""
+        return type(self)(masked(self.logits, allowed))
 
 
 class CategoricalHead(ActionHead):

@@ -12,7 +12,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
+from imitate.errors import ConfigError
 from imitate.functional.losses import cosine_loss, masked_mean, step_weights
 from imitate.functional.sampling import draw_class, draw_normal, pick_class
 from imitate.models.mlp import FullPrecisionLinear
@@ -45,6 +47,16 @@ class ActionDistribution(ABC):
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """``(*B, A)``, without gradient."""
+
+    def restricted(self, allowed: Tensor) -> Self:
+        """The distribution over the choices that are ``allowed``, (*B, C) bool.
+
+        Raises:
+            ConfigError: actions are no choice.
+        """
+        raise ConfigError(
+            "observation.modalities.obs.mask: actions are continuous, so no choice can be masked: leave the mask out"
+        )
 
 
 class Deterministic(ActionDistribution):

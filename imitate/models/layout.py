@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from imitate.config.observation import MASK
 from imitate.errors import ConfigError, nearest
 
 Shape = tuple[int, ...]
 
 IMAGE_MODALITIES = ("rgb", "depth")
 _RAW_DIMS = {"rgb": 3, "depth": 3, "scan": 2}
-_MODALITIES = ("low_dim", *_RAW_DIMS)
+_MODALITIES = ("low_dim", *_RAW_DIMS, MASK)
 
 
 def processed_shape(raw_shape: Sequence[int], modality: str, key: str = "") -> Shape:
@@ -34,7 +35,7 @@ def _moved(shape: Sequence[int], modality: str, key: str, axes: tuple[int, int])
             f"observation '{key}' has shape {tuple(shape)}, but modality '{modality}' needs "
             f"{wanted} dimensions; list it under the modality that fits"
         )
-    if modality == "low_dim":
+    if modality in ("low_dim", MASK):
         return tuple(shape)
     source, destination = axes
     rest = list(shape)

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from imitate.functional.sampling import pick_class
 from imitate.models.categorical import Categorical, CategoricalHead
@@ -44,6 +45,10 @@ class Mixed(ActionDistribution):
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """``(*B, A)``."""
         return self._joined(self.choice.sample(generator), self.numbers.sample(generator))
+
+    def restricted(self, allowed: Tensor) -> Self:
+        """See the base class."""
+        return type(self)(self.choice.restricted(allowed), self.numbers)
 
     @staticmethod
     def _joined(chosen: Tensor, numbers: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from imitate.algo.algo import Algo
 from imitate.algo.policy_state import PolicyState
+from imitate.functional.action_masks import uniform_choice
 from imitate.online.env_group import EnvGroup
 from imitate.online.steps import Array, Collected, Step
 
@@ -141,7 +142,7 @@ class LocalCollector:
         """Uniform actions; of torch's generator, whose state a checkpoint keeps."""
         count, size = len(self.group), len(self._low)
         choices = self._num_choices
-        chosen = torch.eye(choices)[torch.randint(choices, (count,))] if choices else None
+        chosen = torch.eye(choices)[self._random_choice(count)] if choices else None
         if chosen is not None and choices == size:
             one_hot: NDArray[np.float32] = chosen.numpy()
             return one_hot
@@ -152,3 +153,10 @@ class LocalCollector:
         if chosen is not None:
             actions[:, :choices] = chosen.numpy()
         return actions
+
+    def _random_choice(self, count: int) -> Tensor:
+        """(N,) uniform choices among those that the environments allow."""
+        mask = self.algo.action_mask.of({k: torch.from_numpy(v) for k, v in self.group.obs.items()})
+        if mask is None:
+            return torch.randint(self._num_choices, (count,))
+        return uniform_choice(torch.rand(count), mask, self._num_choices)

@@ -34,7 +34,8 @@ def make_learner(setup: OnlineSetup) -> Learner:
     normalizer = None
     # Networks that begin with a checkpoint's weights see what they have learned to see.
     if train.obs_normalization == "mean_std" and config.experiment.ckpt_path is None:
-        vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in setup.env.image_keys}
+        left_out = {*setup.env.image_keys, config.observation.mask_key()}
+        vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in left_out}
         is_running = online.obs_statistics == "running"
         normalizer = ObsNormalizer(vectors, goals_alike(config), is_running=is_running)
     if algo.experience == "rollout":

@@ -13,6 +13,7 @@ import torch
 from imitate.algo.factory import algo_factory
 from imitate.algo.relative import check_relative
 from imitate.config import Config
+from imitate.config.observation import ACTION_MASK, MASK
 from imitate.data.shards.outline import outline_of
 from imitate.envs import make_env
 from imitate.envs.env import Env, first_observation
@@ -39,6 +40,7 @@ class EnvSpec:
         image_keys: those that are uint8.
         low, high: (A,) limits of actions.
         num_choices: the first so many numbers of an action are a choice, one-hot; 0: it is continuous.
+        gives_mask: it says which choices are allowed, by the observation ``action_mask``.
     """
 
     meta: dict[str, Any]
@@ -48,6 +50,7 @@ class EnvSpec:
     low: Array
     high: Array
     num_choices: int
+    gives_mask: bool = False
 
     @property
     def action_dim(self) -> int:
@@ -117,6 +120,7 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
             low=np.asarray(env.action_low, dtype=np.float64),
             high=np.asarray(env.action_high, dtype=np.float64),
             num_choices=int(getattr(env, "num_choices", 0)),
+            gives_mask=bool(getattr(env, "gives_mask", False)),
         )
     finally:
         env.close()
@@ -141,7 +145,12 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
     _check_robot(meta, config)
     env = look_at(meta, config)
     meta = env.meta
+    masked = config.observation.mask_key() or ACTION_MASK in config.all_obs_keys
+    if env.gives_mask and not masked and not resumed:
+        config = config.with_overrides({f"observation.modalities.obs.{MASK}": [ACTION_MASK]})
+        env = look_at(meta, config)
     config = _with_choices(config, env)
+    _check_mask(config, env)
     preprocess = _preprocess(config, env)
     check_relative(config, preprocess)
     algo = algo_factory(
@@ -233,6 +242,24 @@ def _with_choices(config: Config, env: EnvSpec) -> Config:
             "beside it: take sac"
         )
     return config.with_overrides(seen)
+
+
+def _check_mask(config: Config, env: EnvSpec) -> None:
+    """Raise ConfigError where the mask of actions does not fit them."""
+    key = config.observation.mask_key()
+    if key is None:
+        return
+    shape = env.obs_shapes[key]
+    if not env.num_choices:
+        raise ConfigError(
+            f"observation.modalities.obs.{MASK}: '{key}' masks choices, but the actions of {meta_name(env.meta)} are "
+            "continuous: leave it out"
+        )
+    if shape != (env.num_choices,):
+        raise ConfigError(
+            f"observation.modalities.obs.{MASK}: '{key}' of {meta_name(env.meta)} has shape {shape}, wanted one number "
+            f"for each of its {env.num_choices} choices, ({env.num_choices},)"
+        )
 
 
 def meta_name(meta: dict[str, Any]) -> str:

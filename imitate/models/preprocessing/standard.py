@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from imitate.config.observation import MASK
 from imitate.errors import ConfigError, UserError
 from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics, fit_actions, fit_obs
@@ -155,7 +156,7 @@ class Normalize(PreprocessStep):
         """See the base class."""
         if self._obs_mode is not None:
             for key, space in self._spaces.items():
-                if key in self._unit_range_keys or space.is_token:
+                if key in self._unit_range_keys or space.is_token or space.modality == MASK:
                     continue
                 offset, scale = fit_obs(self._obs_mode, statistics["obs"][key], key)
                 if space.modality == "scan":  # statistics are in the layout of the file
