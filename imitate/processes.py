@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import wait
 
 LOOK_S = 0.5
@@ -45,14 +46,39 @@ def _end_with(parent: int | None, sentinel: int) -> None:
 
 
 def end_with_stdin(patience_s: float) -> None:
-    """Let this process end as SIGTERM ends it when its stdin is closed; it is killed after so many seconds."""
+    """Let this process, the leader of a session, end as SIGTERM ends it when its stdin is closed.
 
-    def end() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(patience_s)
-        os._exit(1)
+    Its whole session is killed after so many seconds. To be called before it has threads: a process that is forked here
+    watches, because no thread runs while a call hangs that holds Python's lock.
+    """
+    if sys.platform == "win32":
+        end_at_hangup(sys.stdin.fileno(), lambda: os._exit(1))
+        return
+    leader = os.getpid()
+    if os.fork() == 0:
+        try:
+            _guard(leader, patience_s)
+        finally:
+            os._exit(0)
 
-    end_at_hangup(sys.stdin.fileno(), end)
+
+def _guard(leader: int, patience_s: float) -> None:
+    """Wait until stdin is closed, then end the leader and what is left of its session."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while not wait([sys.stdin.fileno()], timeout=LOOK_S):
+        if os.getppid() != leader:
+            return  # it has ended by itself
+    with suppress(ProcessLookupError):
+        os.kill(leader, signal.SIGTERM)
+    deadline = time.monotonic() + patience_s
+    while os.getppid() == leader and time.monotonic() < deadline:
+        time.sleep(LOOK_S / 5)
+    with suppress(ProcessLookupError):
+        if os.getpgrp() == leader:
+            os.killpg(leader, signal.SIGKILL)
+        elif os.getppid() == leader:
+            os.kill(leader, signal.SIGKILL)
 
 
 def end_at_hangup(pipe: int, end: Callable[[], None]) -> None:

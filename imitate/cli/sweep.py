@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,9 @@ from imitate.functional.over_seeds import Statistic
 
 if TYPE_CHECKING:
     from imitate.train.sweep import SweepResult
+
+StopEarly = Literal["asha"]
+Metric = Literal["success_rate", "return", "valid_loss", "train_loss"]
 
 
 def sweep(
@@ -52,6 +55,46 @@ def sweep(
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Runs at a time; half of the cores.")
     ] = None,
+    cpus: Annotated[
+        int | None,
+        typer.Option("--cpus", min=1, help="Cores of a run, whose threads this limits."),
+    ] = None,
+    gpus: Annotated[
+        int,
+        typer.Option(
+            "--gpus", min=0, help="GPUs of a run, which no other run sees; 0: runs share them."
+        ),
+    ] = 0,
+    hang_minutes: Annotated[
+        float,
+        typer.Option(
+            "--hang-minutes",
+            min=0.0,
+            help="A run without a sign of life for so long is ended and resumed; 0: no limit.",
+        ),
+    ] = 60.0,
+    stop_early: Annotated[
+        StopEarly | None,
+        typer.Option(
+            "--stop-early",
+            help="asha: asynchronous successive halving; only the best runs train to their ends.",
+        ),
+    ] = None,
+    metric: Annotated[
+        Metric, typer.Option("--metric", help="With --stop-early: what runs are compared by.")
+    ] = "success_rate",
+    reduction: Annotated[
+        int,
+        typer.Option(
+            "--reduction", min=2, help="With --stop-early: one of so many runs goes on each time."
+        ),
+    ] = 3,
+    first_epochs: Annotated[
+        int,
+        typer.Option(
+            "--first-epochs", min=1, help="With --stop-early: epochs that every run gets."
+        ),
+    ] = 1,
     statistic: Annotated[
         Statistic,
         typer.Option("--statistic", help="Of the seeds; iqm is the interquartile mean (>= 4)."),
@@ -73,7 +116,8 @@ def sweep(
     """
     from tqdm import tqdm
 
-    from imitate.train.sweep import Sweep, SweepRun, default_workers, table_rows
+    from imitate.train.halving import Halving
+    from imitate.train.sweep import Resources, Sweep, SweepRun, default_workers, table_rows
 
     own = {"train.device": device, "train.num_epochs": epochs}
     work = Sweep(
@@ -99,7 +143,14 @@ def sweep(
             bar.write(f"{run.name}: {run.status}")
 
     with bar:
-        result = work.run(workers or default_workers(), tell, statistic)
+        resources = Resources(
+            workers=workers or default_workers(cpus),
+            cpus=cpus,
+            gpus=gpus,
+            hang_s=60.0 * hang_minutes or None,
+        )
+        halving = Halving(metric, reduction, first_epochs) if stop_early else None
+        result = work.run(None, tell, statistic, resources=resources, halving=halving)
     if json_:
         typer.echo((result.folder / "results.json").read_text(encoding="utf-8"))
     else:

@@ -63,6 +63,12 @@ def command(
     epochs: Annotated[
         int | None, typer.Option("--epochs", min=1, help="In place of train.num_epochs.")
     ] = None,
+    until_epoch: Annotated[
+        int | None,
+        typer.Option(
+            "--until-epoch", min=1, help="Pause after this epoch; --resume trains the others."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     json_: Annotated[
         bool, typer.Option("--json", help="Print results.json instead of the table.")
@@ -102,6 +108,7 @@ def command(
             env=env,
             resume=(run or True) if resume else None,
             overrides=overrides,
+            until_epoch=until_epoch,
             quiet=quiet,
         )
     except TrainingError as error:

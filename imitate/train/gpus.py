@@ -3,41 +3,58 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+
+from imitate.errors import ConfigError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class GpuShares:
-    """GPUs that are given to processes, each the one that has the fewest.
+    """GPUs that are given to processes.
 
     Args:
         names: as ``CUDA_VISIBLE_DEVICES`` has them.
+        each: GPUs of a process, of which it is the only user; 0: each gets the one that has the fewest users.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], each: int = 0) -> None:
         self._users = dict.fromkeys(names, 0)
-        self._lock = threading.Lock()
+        self._each = each
 
-    @contextmanager
-    def taken(self, device: str | None) -> Iterator[dict[str, str]]:
-        """Take a GPU for a process, whose additional environment variables this yields.
+    @property
+    def places(self) -> int | None:
+        """Return the number of processes that there are GPUs for; None: no limit.
+
+        Raises:
+            ConfigError: there are too few for one.
+        """
+        if not self._each:
+            return None
+        if len(self._users) < self._each:
+            raise ConfigError(
+                f"--gpus {self._each}: this machine shows {len(self._users)}; ask for fewer, or look at {VISIBLE}"
+            )
+        return len(self._users) // self._each
+
+    def take(self, device: str | None = None) -> dict[str, str]:
+        """Take GPUs for a process; return its additional environment variables.
 
         Args:
             device: ``train.device`` of the process; with a number in it, or ``cpu``, the process takes none of ours.
         """
-        if len(self._users) < 2 or device not in (None, "cuda"):
-            yield {}
-            return
-        with self._lock:
-            name = min(self._users, key=self._users.__getitem__)
+        if device not in (None, "cuda") or (len(self._users) < 2 and not self._each):
+            return {}
+        by_users = sorted(self._users, key=self._users.__getitem__)
+        taken = by_users[: self._each or 1]
+        for name in taken:
             self._users[name] += 1
-        try:
-            yield {VISIBLE: name}
-        finally:
-            with self._lock:
+        return {VISIBLE: ",".join(taken)}
+
+    def give_back(self, variables: Mapping[str, str]) -> None:
+        """Give back what :meth:`take` returned."""
+        for name in variables.get(VISIBLE, "").split(","):
+            if name in self._users:
                 self._users[name] -= 1
 
 

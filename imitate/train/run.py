@@ -26,7 +26,7 @@ from imitate.train.metrics import EpochMeans, MetricsFile
 from imitate.train.ranks import Ranks
 from imitate.train.rollouts import Rollouts
 from imitate.train.setup import Setup
-from imitate.train.state import History, TrainState
+from imitate.train.state import PAUSED, History, TrainState
 from imitate.train.time_left import Forecast, images_on_cpu
 from imitate.train.validation import Validation
 
@@ -41,6 +41,9 @@ class Run:
         source: gives the batches, and defines a step of the run.
         ckpt: the checkpoint to resume; None begins.
         ranks: the processes that train together.
+
+    Attributes:
+        until_epoch: pause after this epoch; None: train to the end.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Run:
         self._forecast = Forecast(
             self._total_steps, source.unit, images_on_cpu=images_on_cpu(setup)
         )
+        self.until_epoch: int | None = None
         self._status, self._stopping = "interrupted", False
         self._bad: BadLoss | None = None
         self._means = EpochMeans()
@@ -120,6 +124,10 @@ class Run:
             (stop,) = self.ranks.any(self.history.stop_reason is not None)
             if stop:
                 self._status = f"stopped early: {self.history.stop_reason}"
+                return
+            if self.until_epoch is not None and self.state.epoch >= self.until_epoch:
+                self.checkpoints.write_last(self.state.step)
+                self._status = f"{PAUSED} at epoch {self.state.epoch} of {self._num_epochs}"
                 return
             with self._timed():
                 yield from self._batches_of_epoch()

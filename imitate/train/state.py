@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+PAUSED = "paused"
+"""First word of the status of a run that was told to pause after an epoch."""
+
 
 @dataclass
 class TrainState:

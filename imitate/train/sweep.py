@@ -4,88 +4,35 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from imitate.config import Config, load_config
-from imitate.config.axes import Axes, combinations, expand
+from imitate.config.axes import combinations, expand
 from imitate.config.loading import Source
 from imitate.errors import ConfigError
 from imitate.functional.over_seeds import FEWEST_SEEDS, Statistic
-from imitate.run_folder import RunFolder, newest_run_folder, to_json, write_text
+from imitate.run_folder import to_json, write_text
 from imitate.train.curves import read_curves
-from imitate.train.gpus import GpuShares, visible_gpus
-from imitate.train.interrupts import ending_signals
+from imitate.train.halving import Halving
 from imitate.train.over_seeds import SEED, Setting, settings_of
 from imitate.train.plot import draw_settings
 from imitate.train.results_table import save_table
 from imitate.train.setup import resolve
-
-POLL_S = 0.2
-TRAINER_ENDS_S = 30.0
-"""Seconds in which a training saves and ends after its sweep was killed."""
-# Not `-m imitate`: it is to end with the sweep, which holds the other end of its stdin.
-_TRAINER = (
-    "from imitate.processes import end_with_stdin; "
-    f"end_with_stdin({TRAINER_ENDS_S}); "
-    "from imitate.cli.main import main; main()"
+from imitate.train.sweep_order import InTurn, Order, halving_of
+from imitate.train.sweep_state import (
+    SweepResult,
+    SweepRun,
+    newest_run,
+    read_run,
+    table_rows,
 )
+from imitate.train.sweep_work import Resources, SweepWork
 
-
-@dataclass(frozen=True)
-class SweepRun:
-    """Run with one combination of values.
-
-    Attributes:
-        name: its values, also the name of its folder in the sweep's.
-        values: by dotted key.
-        status: 'finished', 'stopped early: ...', 'failed: ...', 'interrupted'; 'waiting' before it ran.
-        results: content of the run's results.json; empty where there is none.
-    """
-
-    name: str
-    values: dict[str, Any]
-    status: str
-    results: dict[str, Any]
-
-    @property
-    def is_over(self) -> bool:
-        """True where nothing is left to do."""
-        return self.status == "finished" or self.status.startswith("stopped early")
-
-
-@dataclass(frozen=True)
-class SweepResult:
-    """Result of a sweep.
-
-    Attributes:
-        folder: holds the runs, ``sweep.json``, ``results.json`` and ``settings.{json,csv,md,tex}``.
-        runs: in the order of the combinations.
-        picture: curves of all settings (``curves.pdf`` lies beside it); None where no run is over.
-        interrupted: a signal ended it; the same call resumes it.
-        settings: runs that are over, those that differ only in their seed together.
-    """
-
-    folder: Path
-    runs: tuple[SweepRun, ...]
-    picture: Path | None
-    interrupted: bool
-    settings: tuple[Setting, ...] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """0 all done, 1 a run failed, 130 interrupted."""
-        if self.interrupted:
-            return 130
-        return 0 if all(run.is_over for run in self.runs) else 1
+__all__ = ["Resources", "Sweep", "SweepResult", "SweepRun", "default_workers", "table_rows"]
 
 
 class Sweep:
@@ -129,7 +76,6 @@ class Sweep:
         self.folder = Path(first.train.output_dir).expanduser() / (name or first.experiment.name)
         self._claim()
         self._stop = threading.Event()
-        self._gpus = GpuShares(visible_gpus())
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -138,32 +84,38 @@ class Sweep:
 
     def run(
         self,
-        workers: int = 1,
+        workers: int | None = 1,
         on_change: Callable[[SweepRun], None] | None = None,
         statistic: Statistic = "mean",
+        *,
+        resources: Resources | None = None,
+        halving: Halving | None = None,
     ) -> SweepResult:
-        """Run the unfinished runs, ``workers`` at a time; ``on_change`` gets each that starts or ends.
+        """Run the unfinished runs.
+
+        Args:
+            workers: runs at a time.
+            on_change: called with each run that starts or ends.
+            statistic: of the seeds.
+            resources: place and size of the trainings, in place of ``workers``.
+            halving: train the promising runs only to their ends; None: all.
 
         Raises:
-            ConfigError: ``statistic`` needs more seeds than there are.
+            ConfigError: ``statistic`` needs more seeds than there are, or the runs cannot be compared on the way.
         """
         self.require_seeds(statistic)
         tell = on_change or (lambda run: None)
-        previous = _raise_on_signals()
-        try:
-            with ThreadPoolExecutor(max_workers=workers) as pool:
-                try:
-                    futures = [pool.submit(self._one, name, tell) for name in self._configs]
-                    for future in futures:
-                        while not future.done():
-                            time.sleep(POLL_S)
-                        future.result()
-                except KeyboardInterrupt:
-                    self._stop.set()
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-        runs = tuple(self.state(name) for name in self._configs)
+        states = [self.state(name) for name in self._configs]
+        order: Order = InTurn(states)
+        if halving is not None:
+            order = halving_of(halving, self._configs, states, self.folder)
+        for run in states:
+            if run.is_over:
+                tell(run)
+        values = {run.name: run.values for run in states}
+        work = SweepWork(self.folder, self._configs, values, order, tell, self._stop)
+        failures = work.run(resources or Resources(workers=workers))
+        runs = tuple(order.final(self._state(name, failures)) for name in self._configs)
         return self._finished(runs, statistic)
 
     def require_seeds(self, statistic: Statistic) -> None:
@@ -181,77 +133,18 @@ class Sweep:
 
     def settings(self, runs: Iterable[SweepRun]) -> list[Setting]:
         """Group the runs that are over into settings that differ in more than the seed."""
-        over = [folder.path for run in runs if run.is_over and (folder := self._newest(run.name))]
+        places = [self.folder / run.name for run in runs if run.is_over]
+        over = [folder.path for place in places if (folder := newest_run(place))]
         return settings_of(read_curves(over), self.axes) if over else []
 
     def state(self, name: str) -> SweepRun:
         """Return the state of a run, read from its folder."""
-        folder = self._newest(name)
         values = {path: _at(self._configs[name], path) for path in self.axes}
-        if folder is None:
-            return SweepRun(name, values, "waiting", {})
-        if not folder.results.is_file():
-            return SweepRun(name, values, "interrupted", {})
-        results = json.loads(folder.results.read_text(encoding="utf-8"))
-        return SweepRun(name, values, str(results["status"]), results)
+        return read_run(self.folder / name, values)
 
-    def _one(self, name: str, tell: Callable[[SweepRun], None]) -> None:
+    def _state(self, name: str, failures: dict[str, str]) -> SweepRun:
         run = self.state(name)
-        if run.is_over or self._stop.is_set():
-            tell(run)
-            return
-        tell(SweepRun(name, run.values, "running", {}))
-        where = self.folder / name
-        where.mkdir(parents=True, exist_ok=True)
-        folder = self._newest(name)
-        if folder is None:
-            config = where / "config_of_run.json"
-            write_text(config, self._config(name).to_json() + "\n")
-            arguments = ["--config", str(config)]
-        else:
-            # A failed run is tried again from its last checkpoint.
-            folder.results.unlink(missing_ok=True)
-            arguments = ["--resume", str(folder.path)]
-            self._await_trainer(folder)
-        command = [sys.executable, "-c", _TRAINER, "train", *arguments]
-        with (
-            (where / "output.txt").open("a", encoding="utf-8") as output,
-            self._gpus.taken(self._configs[name].train.device) as variables,
-        ):
-            # A session of its own: Ctrl-C reaches it through us, once.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **variables},
-                start_new_session=True,
-            )
-            while process.poll() is None:
-                if self._stop.wait(POLL_S):
-                    process.terminate()
-                    process.wait()
-        done = self.state(name)
-        if process.returncode and not done.results:
-            status = "interrupted" if self._stop.is_set() else f"failed: see {where / 'output.txt'}"
-            done = SweepRun(name, done.values, status, {})
-        tell(done)
-
-    def _await_trainer(self, folder: RunFolder) -> None:
-        """Wait for the trainer of a sweep that was killed: it saves and ends as soon as it notices."""
-        deadline = time.monotonic() + TRAINER_ENDS_S + 10.0
-        while folder.is_locked() and time.monotonic() < deadline and not self._stop.wait(POLL_S):
-            pass
-
-    def _config(self, name: str) -> Config:
-        return self._configs[name].with_overrides(
-            {"experiment.name": name, "train.output_dir": str(self.folder.resolve())}
-        )
-
-    def _newest(self, name: str) -> RunFolder | None:
-        if not any((self.folder / name).glob("*/config.json")):
-            return None
-        return newest_run_folder(self.folder, name)
+        return replace(run, status=failures[name]) if name in failures and not run.results else run
 
     def _claim(self) -> None:
         """Write the sweep's description, or check that it is the same."""
@@ -281,42 +174,6 @@ class Sweep:
         return SweepResult(self.folder, runs, picture, self._stop.is_set(), tuple(settings))
 
 
-def table_rows(axes: Axes, runs: Iterable[SweepRun]) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows: values, success of the last and the best evaluation, losses, CPU seconds, status.
-
-    A column that no run has a number for is left out.
-    """
-    runs = list(runs)
-    shown: dict[str, list[str]] = {
-        "last": [_success(run.results.get("final")) for run in runs],
-        "best": [_success(run.results.get("best")) for run in runs],
-        "train loss": [_number(run.results.get("train_loss"), ".4g") for run in runs],
-        "valid loss": [_number(run.results.get("valid_loss"), ".4g") for run in runs],
-        "CPU s": [_number(run.results.get("times", {}).get("train_cpu_s"), ".0f") for run in runs],
-        "status": [run.status for run in runs],
-    }
-    shown = {name: column for name, column in shown.items() if set(column) != {"-"}}
-    rows = [
-        [*(json.dumps(value) for value in run.values.values()), *cells]
-        for run, *cells in zip(runs, *shown.values(), strict=True)
-    ]
-    return [*axes, *shown], rows
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _success(entry: dict[str, Any] | None) -> str:
-    if not entry:
-        return "-"
-    rate = f"{100 * entry['success_rate']:.0f} %"
-    if "success_rate_95" not in entry:
-        return rate
-    low, high = entry["success_rate_95"]
-    return f"{rate} ({100 * low:.0f} - {100 * high:.0f})"
-
-
 def _at(config: Config, path: str) -> Any:
     node: Any = config.to_dict()
     for key in path.split("."):
@@ -324,20 +181,10 @@ def _at(config: Config, path: str) -> Any:
     return node
 
 
-def _raise_on_signals() -> dict[int, Any]:
-    """Let the signals that end a training end the sweep, in the main thread; return the previous handlers.
+def default_workers(cpus: int | None = None) -> int:
+    """Return the number of runs at a time here: half of the cores, as each run evaluates beside its training.
 
-    Shells let background commands ignore SIGINT, and Python leaves it so.
+    Args:
+        cpus: cores of a run, evaluations included.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-
-    def handle(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    return {number: signal.signal(number, handle) for number in ending_signals()}
-
-
-def default_workers() -> int:
-    """Return half of the cores: each run evaluates beside its training."""
-    return max(1, (os.cpu_count() or 1) // 2)
+    return max(1, (os.cpu_count() or 1) // (cpus or 2))

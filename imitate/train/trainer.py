@@ -68,6 +68,7 @@ def train(
     env: str | None = None,
     resume: str | Path | bool | None = None,
     overrides: Sequence[str] = (),
+    until_epoch: int | None = None,
     quiet: bool = False,
     stream: TextIO | None = None,
 ) -> RunResult:
@@ -83,6 +84,8 @@ def train(
             ``experiment.env_meta_update_dict``, and that before the data's own.
         resume: a run folder to resume; True takes the newest of this configuration's name.
         overrides: `"a.b=value"`; in a resumed run those of `imitate.train.resume.CHANGEABLE` only.
+        until_epoch: pause after this epoch, with an evaluation of it, where the run has more; resuming continues as
+            if there had been no pause.
         quiet: print errors only.
         stream: stream of the progress; stderr by default.
 
@@ -95,6 +98,7 @@ def train(
     folder, config = _folder_and_config(config, dataset, output_dir, resume, overrides)
     trust_named(config, env)
     config = config if env is None else with_env(config, env)
+    _check_pause(config, until_epoch)
     if config.experiment.logging.log_wandb:
         import_wandb()
     device, device_words = choose_device(config.train)
@@ -136,6 +140,7 @@ def train(
         with _full_disk_is_told(folder):
             source = batch_source(setup, folder, console, ranks)
             run = Run(setup, source, folder, console, interrupt, ckpt, ranks)
+            run.until_epoch = until_epoch
             ranks.draw_apart(config.train.seed + run.state.step)
             stack.callback(run.close)
             threads = _threads(config, device, run.rollouts.shared_workers)
@@ -152,6 +157,14 @@ def train(
             if interrupt.signal is not None:
                 status = "interrupted"
             return _finish(run, status)
+
+
+def _check_pause(config: Config, until_epoch: int | None) -> None:
+    """Refuse a pause that could not be resumed from."""
+    if until_epoch is not None and not config.experiment.save.enabled:
+        raise ConfigError(
+            "experiment.save.enabled is false: a pause needs a checkpoint to resume from; leave --until-epoch out"
+        )
 
 
 def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:

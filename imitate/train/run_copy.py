@@ -1,0 +1,206 @@
+"""Copy of a run's folder from another machine: changes as messages, in an order that a kill cannot spoil.
+
+A checkpoint never comes without the metrics up to it: the sender reads checkpoints first, the receiver writes them
+last. Files of a run are appended to, or replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from imitate.errors import TrainingError
+from imitate.run_folder import runs_in
+
+
+@dataclass(frozen=True)
+class Part:
+    """Change of one file: new content, the content of another file, or its end.
+
+    Attributes:
+        path: below the folder, with slashes.
+        offset: bytes of the file that stay.
+        data: bytes behind them.
+        same_as: path of a file with the same content.
+    """
+
+    path: str
+    offset: int = 0
+    data: bytes | None = None
+    same_as: str | None = None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes in the order in which they are to be made.
+
+    Attributes:
+        root: the sender's folder; in ``.json`` files the receiver's takes its place.
+        parts: changes.
+    """
+
+    root: str
+    parts: tuple[Part, ...]
+
+
+_State = tuple[int, int, int]
+"""Inode, size and time of a file."""
+
+
+class Sender:
+    """Sender of what changes in a folder; what lies there at the beginning is known to the receiver."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._sent = {path: _state(os.stat(root / path)) for path in _files(root)}
+
+    def changes(self) -> Changes:
+        """Return the changes since the last call."""
+        present, parts = _files(self._root), []
+        sources: dict[int, str] = {}  # inodes whose content the receiver has
+        for path in sorted(present, key=lambda path: (not _is_checkpoint(path), path)):
+            with suppress(FileNotFoundError):  # replaced or removed meanwhile
+                part = self._part(path, sources)
+                if part is not None:
+                    parts.append(part)
+        parts.sort(key=lambda part: (_is_checkpoint(part.path), part.same_as is not None))
+        gone = [Part(path) for path in self._sent if path not in present]
+        for part in gone:
+            del self._sent[part.path]
+        return Changes(str(self._root), (*parts, *gone))
+
+    def _part(self, path: str, sources: dict[int, str]) -> Part | None:
+        with (self._root / path).open("rb") as file:
+            state = _state(os.fstat(file.fileno()))
+            inode, size, _ = state
+            before = self._sent.get(path)
+            self._sent[path] = state
+            if before == state:
+                sources.setdefault(inode, path)
+                return None
+            if inode in sources:
+                return Part(path, same_as=sources[inode])
+            sources[inode] = path
+            offset = 0
+            if before and _is_appended(path) and before[0] == inode and before[1] <= size:
+                offset = before[1]
+            file.seek(offset)
+            return Part(path, offset, file.read(size - offset))
+
+
+def received(changes: Changes, folder: Path) -> None:
+    """Make changes in a folder; a file that is replaced is the old one or the new one at any moment.
+
+    Raises:
+        TrainingError: a path leads out of the folder, or what comes does not fit to what is there.
+    """
+    for part in changes.parts:
+        target = _inside(folder, part.path)
+        if part.same_as is not None:
+            _link(target, _inside(folder, part.same_as))
+        elif part.data is None:
+            target.unlink(missing_ok=True)
+        elif part.offset == 0:
+            _write(target, _with_root(part, changes.root, folder))
+        elif not target.is_file() or target.stat().st_size < part.offset:
+            raise TrainingError(f"{target}: bytes {part.offset} and later came without the others")
+        else:
+            with target.open("r+b") as file:
+                file.truncate(part.offset)
+                file.seek(part.offset)
+                file.write(part.data)
+
+
+def content_to_resume(folder: Path) -> dict[str, bytes]:
+    """Return what another machine needs to resume the newest run below a folder, by path: all but videos and events."""
+    begun = runs_in(folder)
+    if not begun:
+        return {}
+    wanted = [*begun[-1].glob("*"), *(begun[-1] / "checkpoints").glob("*.pth")]
+    names = {path.relative_to(folder).as_posix() for path in wanted if path.is_file()}
+    return {name: (folder / name).read_bytes() for name in sorted(names & set(_files(folder)))}
+
+
+def lay_out(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files below a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        target = _inside(folder, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+
+def _files(root: Path) -> list[str]:
+    """Return the paths of all files but those that are being written, or lock the folder."""
+    return [
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*")
+        if not path.name.startswith(".") and path.is_file()
+    ]
+
+
+def _state(stat: os.stat_result) -> _State:
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _is_checkpoint(path: str) -> bool:
+    return path.endswith(".pth")
+
+
+def _is_appended(path: str) -> bool:
+    """Return true for files that grow: of others a new one may by chance have the inode of an old one."""
+    return path.endswith((".jsonl", ".txt")) or "tfevents" in path
+
+
+def _inside(folder: Path, path: str) -> Path:
+    named = PurePosixPath(path)
+    if named.is_absolute() or ".." in named.parts or not named.parts:
+        raise TrainingError(f"'{path}': is no path inside of a run's folder")
+    return folder / named
+
+
+def _with_root(part: Part, root: str, folder: Path) -> bytes:
+    data = part.data or b""
+    if not part.path.endswith(".json"):
+        return data
+    there, here = Path(root), folder
+    for old, new in ((there, here), (there.parent, here.parent)):
+        data = data.replace(_as_json(old), _as_json(new))
+    return data
+
+
+def _as_json(path: Path) -> bytes:
+    return json.dumps(str(path))[1:-1].encode()
+
+
+def _write(target: Path, data: bytes) -> None:
+    with _replaced(target) as new, new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _link(target: Path, source: Path) -> None:
+    with _replaced(target) as new:
+        try:
+            os.link(source, new)
+        except OSError:  # the file system has no links
+            shutil.copyfile(source, new)
+
+
+@contextmanager
+def _replaced(target: Path) -> Iterator[Path]:
+    """Yield the path of a new file, which takes the target's place at the end."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    new = target.with_name(f".{target.name}.partial")
+    new.unlink(missing_ok=True)
+    try:
+        yield new
+        new.replace(target)
+    finally:
+        new.unlink(missing_ok=True)

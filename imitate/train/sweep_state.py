@@ -1,0 +1,128 @@
+"""Runs of a sweep as they stand in their folders, and the table of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imitate.config.axes import Axes
+from imitate.run_folder import RunFolder, runs_in
+from imitate.train.over_seeds import Setting
+from imitate.train.state import PAUSED
+
+PRUNED = "pruned"
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """Run with one combination of values.
+
+    Attributes:
+        name: its values, also the name of its folder in the sweep's.
+        values: by dotted key.
+        status: 'finished', 'stopped early: ...' by its own ``experiment.early_stopping``, 'pruned at epoch ...' by the
+            sweep in favour of better runs, 'failed: ...', 'interrupted'; 'waiting' before it ran.
+        results: content of the run's results.json; empty where there is none.
+    """
+
+    name: str
+    values: dict[str, Any]
+    status: str
+    results: dict[str, Any]
+
+    @property
+    def is_over(self) -> bool:
+        """True where nothing is left to train."""
+        return self.status == "finished" or self.status.startswith("stopped early")
+
+    @property
+    def is_pruned(self) -> bool:
+        """True where the sweep gave it up for better runs; a sweep without early stopping trains it further."""
+        return self.status.startswith(PRUNED)
+
+    @property
+    def is_paused(self) -> bool:
+        """True where it waits for the decision whether it is trained further."""
+        return self.status.startswith(PAUSED)
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """Result of a sweep.
+
+    Attributes:
+        folder: holds the runs, ``sweep.json``, ``results.json`` and ``settings.{json,csv,md,tex}``.
+        runs: in the order of the combinations.
+        picture: curves of all settings (``curves.pdf`` lies beside it); None where no run is over.
+        interrupted: a signal ended it; the same call resumes it.
+        settings: runs that are over, those that differ only in their seed together.
+    """
+
+    folder: Path
+    runs: tuple[SweepRun, ...]
+    picture: Path | None
+    interrupted: bool
+    settings: tuple[Setting, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 all done, 1 a run failed, 130 interrupted."""
+        if self.interrupted:
+            return 130
+        return 0 if all(run.is_over or run.is_pruned for run in self.runs) else 1
+
+
+def newest_run(place: Path) -> RunFolder | None:
+    """Return the newest run below the folder of a name; None where there is none."""
+    runs = runs_in(place)
+    return RunFolder(runs[-1]) if runs else None
+
+
+def read_run(place: Path, values: dict[str, Any]) -> SweepRun:
+    """Return the state of the run whose folders lie in `place`."""
+    folder = newest_run(place)
+    if folder is None:
+        return SweepRun(place.name, values, "waiting", {})
+    if not folder.results.is_file():
+        return SweepRun(place.name, values, "interrupted", {})
+    results = json.loads(folder.results.read_text(encoding="utf-8"))
+    return SweepRun(place.name, values, str(results["status"]), results)
+
+
+def table_rows(axes: Axes, runs: Iterable[SweepRun]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows: values, success of the last and the best evaluation, losses, CPU seconds, status.
+
+    A column that no run has a number for is left out.
+    """
+    runs = list(runs)
+    shown: dict[str, list[str]] = {
+        "last": [_success(run.results.get("final")) for run in runs],
+        "best": [_success(run.results.get("best")) for run in runs],
+        "train loss": [_number(run.results.get("train_loss"), ".4g") for run in runs],
+        "valid loss": [_number(run.results.get("valid_loss"), ".4g") for run in runs],
+        "CPU s": [_number(run.results.get("times", {}).get("train_cpu_s"), ".0f") for run in runs],
+        "status": [run.status for run in runs],
+    }
+    shown = {name: column for name, column in shown.items() if set(column) != {"-"}}
+    rows = [
+        [*(json.dumps(value) for value in run.values.values()), *cells]
+        for run, *cells in zip(runs, *shown.values(), strict=True)
+    ]
+    return [*axes, *shown], rows
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _success(entry: dict[str, Any] | None) -> str:
+    if not entry:
+        return "-"
+    rate = f"{100 * entry['success_rate']:.0f} %"
+    if "success_rate_95" not in entry:
+        return rate
+    low, high = entry["success_rate_95"]
+    return f"{rate} ({100 * low:.0f} - {100 * high:.0f})"
