@@ -99,6 +99,7 @@ VERBS = {
         (
             "imitate sweep robosuite/lift/bc --grid train.seed=[1,2,3] --workers 2",
             "imitate sweep --config my_sweep.json --epochs 100 --statistic iqm",
+            "imitate sweep my_sweep.json --stop-early asha --metric success_rate --epochs 90",
             "imitate sweep my_sweep.json --dry-run",
         ),
     ),

@@ -86,7 +86,7 @@ def sweep(
     reduction: Annotated[
         int,
         typer.Option(
-            "--reduction", min=2, help="With --stop-early: one of so many runs goes on each time."
+            "--reduction", min=2, help="With --stop-early: one of so many runs is trained further."
         ),
     ] = 3,
     first_epochs: Annotated[
@@ -110,8 +110,9 @@ def sweep(
     Values to try are lists in the configuration where the key takes a single value ("seed": [1, 2, 3]), --grid, or
     robomimic's meta.hp_keys and meta.hp_values. The same command again resumes the sweep: finished runs are left alone,
     interrupted and failed ones are resumed. Runs that differ only in train.seed are put together into one setting with
-    its mean and 95 % interval over seeds. The folder OUTPUT_DIR/NAME gets the runs, results.json (every run),
-    settings.json, .csv, .md and .tex (over seeds), curves.png and curves.pdf. Exit codes: 0 all done; 1 a run failed;
+    its mean and 95 % interval over seeds. With --stop-early asha all runs are trained for --first-epochs, the best
+    third of them for three times as many, and so on. The folder OUTPUT_DIR/NAME gets the runs, results.json (every
+    run), settings.json, .csv, .md and .tex (over seeds), curves.png and curves.pdf. Exit codes: 0 all done; 1 a run failed;
     130 interrupted.
     """
     from tqdm import tqdm

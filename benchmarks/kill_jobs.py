@@ -1,0 +1,208 @@
+"""Small jobs of the commands that run for long, for :mod:`benchmarks.kills`: how each is begun, resumed and compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from imitate.data import DatasetWriter, Episode
+from imitate.run_folder import runs_in
+
+ENV = "Pendulum-v1"
+UNLIKE = ("Timing/", "time", "Rollout/Time", "wall", "cpu", "seconds", "workers", "Eval_")
+"""Beginnings of keys whose values differ from run to run."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command and what it makes.
+
+    Attributes:
+        name: of the command.
+        begin: from the folder of the job to the arguments of ``imitate``.
+        resume: the same, after a kill.
+        result: from the folder to what has to be equal however often it was killed.
+        goes_on_ray: the command takes ``--on``.
+    """
+
+    name: str
+    begin: Callable[[Path], list[str]]
+    resume: Callable[[Path], list[str]]
+    result: Callable[[Path], Any]
+    goes_on_ray: bool = True
+
+
+def jobs(inputs: Path) -> dict[str, Job]:
+    """Return all jobs, by name.
+
+    Args:
+        inputs: folder with what :func:`write_inputs` wrote and, for ``eval`` and ``render``, the undisturbed
+            results of ``online`` and ``collect``.
+    """
+    made = [
+        Job("collect", _collect, lambda at: [*_collect(at), "--resume"], _demonstrations),
+        Job("online", _online(inputs), _resumed(_online(inputs)), _training, goes_on_ray=False),
+        Job("sweep", _sweep(inputs), _sweep(inputs), _trainings),
+        Job("eval", _eval(inputs), _eval(inputs), _evaluations),
+        Job(
+            "render",
+            _render(inputs),
+            lambda at: [*_render(inputs)(at), "--resume"],
+            _demonstrations,
+        ),
+    ]
+    return {job.name: job for job in made}
+
+
+def write_inputs(folder: Path) -> None:
+    """Write the configurations, and demonstrations for the sweep."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    meta = {"type": 2, "env_name": ENV, "env_kwargs": {}}
+    with DatasetWriter(folder / "sweep.hdf5", meta, overwrite=True) as writer:
+        for _ in range(8):
+            obs, ends = rng.normal(size=(200, 3)).astype(np.float32), np.zeros(200, dtype=bool)
+            rewards = np.zeros(200, np.float32)
+            writer.append_episode(Episode({"flat": obs}, obs[:, :1] / 9, rewards, ends, ends))
+    common = {
+        "logging": {"log_tb": False},
+        "render_video": False,
+        "save": {"every_n_epochs": None, "every_n_seconds": 0.2},
+    }
+    rollout = {"enabled": True, "n": 2, "horizon": 100, "rate": 2, "num_workers": 1}
+    small = {"cuda": False, "num_threads": 1, "seed": 3}
+    flat = {"modalities": {"obs": {"low_dim": ["flat"]}}}
+    sac = {
+        "algo_name": "sac",
+        "experiment": {**common, "name": "sac", "epoch_every_n_steps": 200, "rollout": rollout},
+        "train": {
+            **small,
+            "batch_size": 16,
+            "num_epochs": 8,
+            "online": {"env": ENV, "warmup_steps": 200, "update_ratio": 0.2, "buffer_size": 2000},
+        },
+        "algo": {"actor": {"layer_dims": [16]}, "critic": {"layer_dims": [16]}},
+        "observation": flat,
+    }
+    bc = {
+        "algo_name": "bc",
+        "experiment": {
+            **common,
+            "name": "bc",
+            "epoch_every_n_steps": 100,
+            "rollout": {**rollout, "rate": 10},
+        },
+        "train": {
+            **small,
+            "seed": [1, 2],
+            "data": str(folder / "sweep.hdf5"),
+            "batch_size": 16,
+            "num_epochs": 20,
+        },
+        "algo": {"actor_layer_dims": [16]},
+        "observation": flat,
+    }
+    for name, tree in (("online", sac), ("sweep", bc)):
+        (folder / f"{name}.json").write_text(json.dumps(tree, indent=1))
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+def _collect(at: Path) -> list[str]:
+    options = ["--num", "6", "--workers", "2", "--seed", "5"]
+    return ["collect", "--env", "Lift", "--out", str(at / "demos.hdf5"), *options]
+
+
+def _online(inputs: Path) -> Callable[[Path], list[str]]:
+    return lambda at: [
+        *("train", "--config", str(inputs / "online.json")),
+        *("--output-dir", str(at / "runs")),
+    ]
+
+
+def _resumed(begin: Callable[[Path], list[str]]) -> Callable[[Path], list[str]]:
+    def resume(at: Path) -> list[str]:
+        runs = runs_in(at / "runs" / "sac")
+        return ["train", "--resume", str(runs[-1])] if runs else begin(at)
+
+    return resume
+
+
+def _sweep(inputs: Path) -> Callable[[Path], list[str]]:
+    return lambda at: [
+        *("sweep", str(inputs / "sweep.json"), "--workers", "2"),
+        *("--output-dir", str(at / "runs")),
+    ]
+
+
+def _eval(inputs: Path) -> Callable[[Path], list[str]]:
+    def begin(at: Path) -> list[str]:
+        run = runs_in(inputs / "online" / "runs" / "sac")[-1]
+        agents = [str(run / "checkpoints" / name) for name in ("last.pth", "best.pth")]
+        options = ["--episodes", "60", "--horizon", "200", "--workers", "2"]
+        files = ["--table", str(at / "table.json"), "--resume", "--json", str(at / "all.json")]
+        return ["eval", "--agent", agents[0], "--agent", agents[1], *options, *files]
+
+    return begin
+
+
+def _render(inputs: Path) -> Callable[[Path], list[str]]:
+    return lambda at: [
+        *("dataset", "render", str(inputs / "collect" / "demos.hdf5")),
+        *("--out", str(at / "drawn.hdf5"), "--cameras", "agentview", "--size", "32"),
+        *("--workers", "2"),
+    ]
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+def _demonstrations(at: Path) -> Any:
+    (path,) = at.glob("*.hdf5")
+    found: dict[str, str] = {}
+
+    def note(name: str, node: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(node, h5py.Dataset):
+            found[name] = hashlib.sha256(np.ascontiguousarray(node[()]).tobytes()).hexdigest()
+        else:
+            found[name] = repr(sorted((key, str(value)) for key, value in node.attrs.items()))
+
+    with h5py.File(path) as file:
+        file.visititems(note)
+    return found
+
+
+def _training(at: Path) -> Any:
+    return _lines(runs_in(at / "runs" / "sac")[-1])
+
+
+def _trainings(at: Path) -> Any:
+    folders = sorted(path for path in (at / "runs" / "bc").iterdir() if path.is_dir())
+    return {folder.name: _lines(runs_in(folder)[-1]) for folder in folders}
+
+
+def _lines(run: Path) -> list[Any]:
+    """Metrics of a run: epochs in order, then evaluations, which may come late."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines.sort(key=lambda line: (line["kind"], line["epoch"]))
+    return [_alike(line) for line in lines]
+
+
+def _evaluations(at: Path) -> Any:
+    return _alike(json.loads((at / "all.json").read_text())["evaluations"])
+
+
+def _alike(value: Any) -> Any:
+    """Leave out what differs from run to run."""
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if not any(k.startswith(word) for word in UNLIKE)}
+        return {key: _alike(item) for key, item in kept.items()}
+    return [_alike(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,98 @@
+"""Copies of run folders: what changes is sent, in an order that a kill cannot spoil."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from imitate.errors import TrainingError
+from imitate.train.run_copy import Changes, Part, Sender, content_to_resume, lay_out, received
+
+
+@pytest.fixture
+def there(tmp_path):
+    run = tmp_path / "there" / "a" / "1"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps({"output_dir": str(tmp_path / "there")}))
+    return tmp_path / "there" / "a"
+
+
+def content(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+def replaced(path, data):
+    new = path.with_name("new")
+    new.write_bytes(data)
+    new.replace(path)
+
+
+def test_a_copy_follows_its_original(there, tmp_path):
+    here = tmp_path / "here" / "a"
+    lay_out(here, content(there))
+    sender, run = Sender(there), there / "1"
+    assert sender.changes().parts == ()
+    (run / "metrics.jsonl").write_text("one\n")
+    (run / "checkpoints" / "last.pth").write_bytes(b"1" * 100)
+    os.link(run / "checkpoints" / "last.pth", run / "checkpoints" / "epoch_1.pth")
+    (run / ".metrics.jsonl.123").write_text("half")
+    changes = sender.changes()
+    assert [(part.path, part.data is not None) for part in changes.parts] == [
+        ("1/metrics.jsonl", True),
+        ("1/checkpoints/epoch_1.pth", True),
+        ("1/checkpoints/last.pth", False),  # it has the same content
+    ]
+    received(changes, here)
+    assert content(here) == content(there)
+
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("two\n")
+    replaced(run / "checkpoints" / "last.pth", b"2" * 100)
+    (run / "checkpoints" / "epoch_1.pth").unlink()
+    changes = sender.changes()
+    assert Part("1/metrics.jsonl", 4, b"two\n") in changes.parts
+    received(changes, here)
+    assert content(here) == content(there)
+    assert sender.changes().parts == ()
+
+
+def test_json_files_name_the_receivers_folders(there, tmp_path):
+    here = tmp_path / "here" / "b"
+    sender = Sender(there)
+    results = {"run": str(there / "1"), "other": "/somewhere/else"}
+    (there / "1" / "results.json").write_text(json.dumps(results))
+    received(sender.changes(), here)
+    found = json.loads((here / "1" / "results.json").read_text())
+    assert found == {"run": str(here / "1"), "other": "/somewhere/else"}
+
+
+def test_what_is_needed_to_resume(there, tmp_path):
+    run = there / "1"
+    for name in ("metrics.jsonl", "checkpoints/last.pth", "videos/a.mp4", ".lock"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text(name)
+    shutil.copytree(run, there / "0")
+    names = ["1/checkpoints/last.pth", "1/config.json", "1/metrics.jsonl"]
+    assert list(content_to_resume(there)) == names
+    assert content_to_resume(tmp_path / "nothing") == {}
+
+
+@pytest.mark.parametrize("path", ["../out.txt", "/out.txt", "a/../../out.txt", ""])
+def test_nothing_is_written_outside(tmp_path, path):
+    for part in (Part(path, 0, b"x"), Part("a.pth", same_as=path), Part(path)):
+        with pytest.raises(TrainingError, match="no path inside"):
+            received(Changes("/there", (part,)), tmp_path / "here")
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_an_end_without_its_beginning_is_refused(tmp_path):
+    (tmp_path / "log.txt").write_text("12")
+    with pytest.raises(TrainingError, match="bytes 3 and later came without"):
+        received(Changes("/there", (Part("log.txt", 3, b"4"),)), tmp_path)
+    received(Changes("/there", (Part("log.txt", 1, b"3"),)), tmp_path)
+    assert (tmp_path / "log.txt").read_text() == "13"
