@@ -1,4 +1,4 @@
-"""Small jobs of the commands that run for long, for :mod:`benchmarks.kills`: how each is begun, resumed and compared."""
+"""Small jobs of the commands that run for long, for :mod:`benchmarks.kills`: how each is begun and compared."""
 
 from __future__ import annotations
 

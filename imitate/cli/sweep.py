@@ -112,8 +112,8 @@ def sweep(
     interrupted and failed ones are resumed. Runs that differ only in train.seed are put together into one setting with
     its mean and 95 % interval over seeds. With --stop-early asha all runs are trained for --first-epochs, the best
     third of them for three times as many, and so on. The folder OUTPUT_DIR/NAME gets the runs, results.json (every
-    run), settings.json, .csv, .md and .tex (over seeds), curves.png and curves.pdf. Exit codes: 0 all done; 1 a run failed;
-    130 interrupted.
+    run), settings.json, .csv, .md and .tex (over seeds), curves.png and curves.pdf. Exit codes: 0 all done;
+    1 a run failed; 130 interrupted.
     """
     from tqdm import tqdm
 
