@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from imitate.config import Config
 from imitate.dynamics.dynamics import Dynamics
 from imitate.errors import ConfigError
 from imitate.models.ema import EMA
-from imitate.models.optim import backward, make_optimizer, make_scheduler
+from imitate.models.optim import ShareGradients, backward, make_optimizer, make_scheduler
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Optimization:
     Attributes:
         optimizers: by network.
         schedulers: by network; stepped after each optimizer step.
-        share_gradients: averages gradients over the processes that train together, where there are several.
+        share_gradients: averages gradients over the processes that train together; None where there is one.
         share_weights: gives them the weights and buffers of the first, for what is learned without a gradient.
     """
 
@@ -74,7 +74,7 @@ class Optimization:
             )
             for name, rule in rules.items()
         }
-        self.share_gradients: Callable[[Sequence[Tensor]], None] | None = None
+        self.share_gradients: ShareGradients | None = None
         self.share_weights: Callable[[nn.Module], None] | None = None
         self._nets, self._rules = nets, rules
         self._average, self._averaged = average, averaged

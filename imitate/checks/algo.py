@@ -29,6 +29,7 @@ from imitate.evaluation.environments import environments
 from imitate.evaluation.evaluate import evaluate
 from imitate.online.collector import Collector
 from imitate.online.steps import Array
+from imitate.ranks import ALONE
 from imitate.run_folder import RunFolder, create_run_folder
 from imitate.seeding import preserved_rng, seed_everything, torch_threads
 from imitate.train.console import Console
@@ -39,7 +40,7 @@ from imitate.train.online_batches import batch_source
 from imitate.train.online_parts import make_collector, make_learner
 from imitate.train.online_setup import OnlineSetup, build_online, look_at, online_env_meta
 from imitate.train.resume import last_state
-from imitate.train.run import ALONE, Run
+from imitate.train.run import Run
 from imitate.train.setup import Setup, build
 
 EPOCH_STEPS = 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 from imitate.functional.schedules import lr_factor
 
 _FUSED_DEVICES = ("cpu", "cuda")
+
+ShareGradients = Callable[[Sequence[nn.Parameter]], AbstractContextManager[None]]
+"""Context of a backward pass, after which these weights have the mean gradients of all processes of the training."""
 
 
 def make_optimizer(
@@ -104,7 +108,7 @@ def backward(
     loss: Tensor,
     parameters: Iterable[nn.Parameter],
     max_grad_norm: float | None = None,
-    share: Callable[[Sequence[Tensor]], None] | None = None,
+    share: ShareGradients | None = None,
     part: tuple[int, int] = (0, 1),
 ) -> Tensor:
     """Compute the gradients for an optimizer's step; those of the last part of a batch are clipped.
@@ -114,7 +118,7 @@ def backward(
         parameters: the weights that get gradients, which are measured and clipped. Other networks of the loss,
             such as the critic that rates an actor's actions, get none.
         max_grad_norm: scale gradients down to this L2 norm over all weights; None leaves them.
-        share: makes the gradients those of all processes that train together, in place.
+        share: see :data:`ShareGradients`; None where one process trains.
         part: number of this part of the batch, from 0, and of how many: their gradients are averaged.
 
     Returns:
@@ -129,10 +133,9 @@ def backward(
             parameter.grad = None
         if parameter.requires_grad:
             trained.append(parameter)
-    (loss if parts == 1 else loss / parts).backward(inputs=trained)  # type: ignore[no-untyped-call]
+    with nullcontext() if share is None or not is_last else share(trained):
+        (loss if parts == 1 else loss / parts).backward(inputs=trained)  # type: ignore[no-untyped-call]
     gradients = [p.grad for p in trained if p.grad is not None]
-    if share is not None and is_last:
-        share(gradients)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if is_last and max_grad_norm is not None:
         scale = (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)

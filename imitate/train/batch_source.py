@@ -11,9 +11,9 @@ from torch import Tensor
 from imitate.algo.algo import Batch, Info
 from imitate.data import ShuffledBatches
 from imitate.errors import DatasetError
+from imitate.ranks import Ranks
 from imitate.train.loading import make_loader
 from imitate.train.loss_guard import BadLoss, bad_input, describe_batch
-from imitate.train.ranks import Ranks
 from imitate.train.setup import Setup
 from imitate.train.state import TrainState
 

@@ -16,13 +16,13 @@ from imitate.deploy.robot import RobotError
 from imitate.errors import ConfigError, RobotStoppedError, UserError
 from imitate.online.metrics import Metrics
 from imitate.policy.checkpoint import save_checkpoint
+from imitate.ranks import Ranks
 from imitate.run_folder import RunFolder
 from imitate.train.batch_source import BatchSource, DatasetBatches
 from imitate.train.console import Console
 from imitate.train.loss_guard import BadLoss
 from imitate.train.online_parts import make_collector, make_learner
 from imitate.train.online_setup import OnlineSetup
-from imitate.train.ranks import Ranks
 from imitate.train.setup import Setup
 from imitate.train.state import TrainState
 

@@ -13,6 +13,7 @@ from imitate.errors import RobotStoppedError, TrainingError
 from imitate.evaluation.env_trial import simulated
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
+from imitate.ranks import ALONE, Ranks
 from imitate.run_folder import RunFolder
 from imitate.seeding import rng_state, set_rng_state
 from imitate.train.background import Request
@@ -23,7 +24,6 @@ from imitate.train.interrupts import Interrupt
 from imitate.train.logging import RunLogger
 from imitate.train.loss_guard import BadLoss, LossGuard, weights_are_finite
 from imitate.train.metrics import EpochMeans, MetricsFile
-from imitate.train.ranks import Ranks
 from imitate.train.rollouts import Rollouts
 from imitate.train.setup import Setup
 from imitate.train.state import PAUSED, History, TrainState
@@ -31,7 +31,6 @@ from imitate.train.time_left import Forecast, images_on_cpu
 from imitate.train.validation import Validation
 
 MAX_ROLLBACKS = 3
-ALONE = Ranks()
 
 
 class Run:

@@ -18,6 +18,7 @@ from imitate.errors import ConfigError, TrainingError, UserError
 from imitate.evaluation.env_trial import trials
 from imitate.evaluation.environments import trust_named, with_env
 from imitate.evaluation.evaluate import available_cores
+from imitate.ranks import Ranks
 from imitate.run_folder import (
     RunFolder,
     create_run_folder,
@@ -28,11 +29,12 @@ from imitate.run_folder import (
 from imitate.seeding import seed_everything, torch_threads
 from imitate.train.console import Console
 from imitate.train.devices import choose_device
+from imitate.train.gradients import GradientAverage
 from imitate.train.interrupts import caught_signals
 from imitate.train.logging import import_wandb
 from imitate.train.online_batches import batch_source
 from imitate.train.online_setup import build_online
-from imitate.train.ranks import Ranks, joined_ranks
+from imitate.train.ranks import joined_ranks
 from imitate.train.recommendation import recommendation
 from imitate.train.resume import check_same_data, last_state, resumed_config
 from imitate.train.run import Run
@@ -187,11 +189,12 @@ def _join(algo: Algo, ranks: Ranks) -> None:
         raise ConfigError(
             "train.on_bad_loss is 'rollback', which several processes cannot do together: set it to 'stop'"
         )
+    average = GradientAverage(ranks)
     for learner in algo.learners:
         ranks.share(learner.nets)
         if learner.ema is not None:
             ranks.share(learner.ema.module)
-        learner.optimization.share_gradients = ranks.average
+        learner.optimization.share_gradients = average
         learner.optimization.share_weights = ranks.share
 
 

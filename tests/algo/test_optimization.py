@@ -1,6 +1,7 @@
 """Gradient steps of several networks, their state, the updates in an epoch."""
 
 import copy
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -73,7 +74,13 @@ def test_the_average_follows_the_steps_of_its_network_alone():
 def test_gradients_are_shared_before_they_are_clipped():
     networks = nets()
     optimization = both(networks)
-    optimization.share_gradients = lambda gradients: torch._foreach_mul_(gradients, 10.0)
+
+    @contextmanager
+    def tenfold(weights):
+        yield
+        torch._foreach_mul_([weight.grad for weight in weights], 10.0)
+
+    optimization.share_gradients = tenfold
     norm = optimization.step("critic", slope(networks, "critic", 3.0, 4.0))
     assert norm.item() == 50.0
     torch.testing.assert_close(networks["critic"].value.grad, torch.tensor([0.3, 0.4]))

@@ -1,13 +1,16 @@
 """Several processes train together as one would."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -15,7 +18,8 @@ from imitate import algo_factory, load_config
 from imitate.data import DatasetWriter, Episode, ShuffledBatches
 from imitate.errors import ConfigError
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.train.ranks import Ranks
+from imitate.ranks import Ranks
+from imitate.train.gradients import GradientAverage
 from imitate.train.trainer import _join, train
 
 NO_ENV = {"type": 2, "env_name": "Pendulum-v1", "env_kwargs": {}}
@@ -76,6 +80,51 @@ def start(tmp_path, tree, *arguments):
     )
 
 
+def start_nodes(tmp_path, tree):
+    """Start two torchruns, as on two machines, with a process each."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(tree))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
+        *("-m", "imitate", "train", "--config", str(path)),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        for _ in range(2)
+    ]
+
+
+def kill_node(node):
+    """End torchrun and its processes, which are in sessions of their own, as when a machine loses power."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(node.pid)
+        for process in (parent, *parent.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def wait_for_epochs(runs, number):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        metrics = list(runs.glob("shared/*/metrics.jsonl"))
+        if metrics and len(metrics[0].read_text().splitlines()) >= number:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"fewer than {number} epochs in 120 s")
+
+
 def weights(run):
     return load_checkpoint(run / "checkpoints" / "last.pth")["model"]["nets"]
 
@@ -97,12 +146,7 @@ def test_two_processes_learn_what_one_learns(tmp_path, data):
 def test_a_signal_stops_all_and_the_run_goes_on(tmp_path, data):
     tree = config(data, tmp_path / "runs", num_epochs=100000)
     process = start(tmp_path, tree)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        metrics = list((tmp_path / "runs").glob("shared/*/metrics.jsonl"))
-        if metrics and len(metrics[0].read_text().splitlines()) > 2:
-            break
-        time.sleep(0.2)
+    wait_for_epochs(tmp_path / "runs", 3)
     os.killpg(process.pid, signal.SIGTERM)
     process.communicate(timeout=60)
     (run,) = (tmp_path / "runs" / "shared").iterdir()
@@ -110,6 +154,39 @@ def test_a_signal_stops_all_and_the_run_goes_on(tmp_path, data):
     epochs = stopped["epoch"] + 2
     resumed = train(resume=run, overrides=[f"train.num_epochs={epochs}"], quiet=True)
     assert resumed.status == "finished"
+    assert resumed.results["step"] == epochs * 8
+
+
+def test_two_nodes_learn_what_one_process_learns(tmp_path, data):
+    nodes = start_nodes(tmp_path, config(data, tmp_path / "two"))
+    errors = [node.communicate(timeout=180)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], errors
+    (two,) = (tmp_path / "two" / "shared").iterdir()
+    one = train(config(data, tmp_path / "one"), quiet=True)
+    for key, value in weights(one.run_dir).items():
+        torch.testing.assert_close(weights(two)[key], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.alone
+def test_when_a_node_is_killed_the_other_ends_and_the_run_can_be_resumed(tmp_path, data):
+    first, second = start_nodes(tmp_path, config(data, tmp_path / "runs", num_epochs=100000))
+    try:
+        wait_for_epochs(tmp_path / "runs", 3)
+        kill_node(second)
+        killed = time.monotonic()
+        _, err = first.communicate(timeout=120)
+        assert time.monotonic() - killed < 60
+    finally:
+        for node in (first, second):
+            kill_node(node)
+            node.communicate()
+    assert first.returncode == 1
+    (line,) = [line for line in err.splitlines() if "error: " in line and "rank" not in line[:3]]
+    assert "another process of this training is gone" in line
+    (run,) = (tmp_path / "runs" / "shared").iterdir()
+    # Rank 0 may have been on either node; where it was killed, last.pth is of the latest save.
+    epochs = load_checkpoint(run / "checkpoints" / "last.pth")["train_state"]["epoch"] + 2
+    resumed = train(resume=run, overrides=[f"train.num_epochs={epochs}"], quiet=True)
     assert resumed.results["step"] == epochs * 8
 
 
@@ -156,5 +233,5 @@ def test_each_part_of_a_hierarchy_shares_its_weights_averages_and_gradients(
     assert {id(net) for net in shared} == {
         id(net) for net in (planned.nets, actor.nets, actor.ema.module)
     }
-    for part in algo.parts.values():
-        assert part.optimization.share_gradients == ranks.average
+    averages = {part.optimization.share_gradients for part in algo.parts.values()}
+    assert [type(average) for average in averages] == [GradientAverage]
