@@ -24,7 +24,11 @@ def store():
 def heartbeats(store, world, lines, silence_s=1.0):
     made = [
         Heartbeat(
-            store, rank, world, silence_s=silence_s, end=lambda line, at=rank: lines[at].append(line)
+            store,
+            rank,
+            world,
+            silence_s=silence_s,
+            end=lambda line, at=rank: lines[at].append(line),
         )
         for rank in range(world)
     ]

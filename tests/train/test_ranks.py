@@ -8,9 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -108,11 +108,10 @@ def start_nodes(tmp_path, tree):
 
 def kill_node(node):
     """End torchrun and its processes, which are in sessions of their own, as when a machine loses power."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        parent = psutil.Process(node.pid)
-        for process in (parent, *parent.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
+        for number in (node.pid, *map(int, children)):
+            os.kill(number, signal.SIGKILL)
 
 
 def wait_for_epochs(runs, number):

@@ -13,16 +13,22 @@ from imitate.train.ranks import joined_ranks
 
 SILENCE_S = 4.0
 
+
+def say(words, stream=sys.stdout):
+    stream.write(f"{words}\n")
+    stream.flush()
+
+
 with joined_ranks(uses_cuda=False, silence_s=SILENCE_S) as ranks:
     if ranks.rank == 0:
         time.sleep(2.5 * SILENCE_S)  # as in an evaluation
     ranks.any(False)
-    print(f"rank {ranks.rank} goes on", flush=True)
+    say(f"rank {ranks.rank} goes on")
     if ranks.rank == 1:
-        print(f"silent at {time.time()}", flush=True)
+        say(f"silent at {time.time()}")
         os.kill(os.getpid(), signal.SIGSTOP if sys.argv[1] == "stopped" else signal.SIGKILL)
     try:
         ranks.any(False)
     except TrainingError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        say(f"error: {error}", sys.stderr)
         os._exit(1)
