@@ -34,6 +34,7 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "gamepad": ("pysdl2>=0.9.16", "pysdl2-dll>=2.28"),
     "spacemouse": ("hidapi>=0.14",),
     "limits": ("ruckig>=0.14",),
+    "ray": ("ray>=2.52",),
     "onnx": ("onnx>=1.15", "onnxruntime>=1.16"),
 }
 """Requirements by extra; the only markers are ``python_version < "3.13"`` and its opposite."""

@@ -36,12 +36,13 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
     _select_alone(config, items)
     seed = config.getoption("--random-order")
-    if seed is None:
-        return
-    shuffled = random.Random(seed)
-    place = {path: shuffled.random() for path in dict.fromkeys(item.path for item in items)}
-    # Files stay whole, because fixtures of a module are made once.
-    items.sort(key=lambda item: (place[item.path], shuffled.random()))
+    if seed is not None:
+        shuffled = random.Random(seed)
+        place = {path: shuffled.random() for path in dict.fromkeys(item.path for item in items)}
+        # Files stay whole, because fixtures of a module are made once.
+        items.sort(key=lambda item: (place[item.path], shuffled.random()))
+    # First, and so all in the first of several processes, because of which only one starts a Ray cluster.
+    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
 
 
 def _select_alone(config, items):
@@ -79,6 +80,8 @@ def _load(name):
 
 
 demo_files = _load("demo_files")
+ray_cluster = _load("ray_cluster")
+_two_nodes, ray_nodes = ray_cluster._two_nodes, ray_cluster.ray_nodes
 
 
 @pytest.fixture(scope="session")

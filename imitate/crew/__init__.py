@@ -6,5 +6,7 @@ default in processes of this machine (:class:`~imitate.crew.local.LocalBackend`)
 
 from imitate.crew.backend import CancelledError, Limits, Lost, Reports
 from imitate.crew.crew import Crew, Done
+from imitate.crew.places import open_backend
+from imitate.crew.shared import Shared
 
-__all__ = ["CancelledError", "Crew", "Done", "Limits", "Lost", "Reports"]
+__all__ = ["CancelledError", "Crew", "Done", "Limits", "Lost", "Reports", "Shared", "open_backend"]

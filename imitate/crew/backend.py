@@ -92,11 +92,19 @@ class Unprepared:
     error: UserError
 
 
-Message = Answer | Note | Lost | Unprepared
+@dataclass(frozen=True)
+class Ready:
+    """News of a worker without an item: it has waited for a place and has got it."""
+
+
+Message = Answer | Note | Lost | Unprepared | Ready
 
 
 class Member(Protocol):
     """One worker, which has at most one item at a time."""
+
+    def waits(self) -> bool:
+        """Return true as long as there is no place for it to run; an item given to it meanwhile lies here."""
 
     def give(self, packed: Any) -> bool:
         """Send an item that its backend has packed, without waiting for it to arrive; False if the worker is gone."""
@@ -117,13 +125,23 @@ AnyMember = TypeVar("AnyMember", bound=Member)
 class Backend(Protocol[AnyMember]):
     """Place where workers run."""
 
+    @property
+    def places(self) -> int:
+        """Workers that fit, by the machine's processors: a good number of them."""
+
     def start(self, prepare: Prepare) -> AnyMember:
-        """Start a worker."""
+        """Start a worker, without waiting for it."""
 
     def pack(self, item: Any) -> Any:
-        """Return an item in the form that workers are given; one that many are given is packed once."""
+        """Return an item in the form that workers are given; one that many are given is packed once.
+
+        Values of an item that other items carry too are best a :class:`imitate.crew.Shared`.
+        """
 
     def heard(
         self, members: Sequence[AnyMember], limits: Limits, timeout_s: float = POLL_S
     ) -> list[AnyMember]:
-        """Return the workers that have sent something, are gone or hang; wait at most so long for the first of them."""
+        """Return the workers that have sent something, have got a place, are gone or hang.
+
+        Waits at most so long for the first of them.
+        """

@@ -20,6 +20,7 @@ from imitate.crew.backend import (
     Message,
     Note,
     Prepare,
+    Ready,
     Unprepared,
 )
 from imitate.crew.local import LocalBackend
@@ -183,12 +184,16 @@ class Crew(Generic[Item, Result]):
         busy: dict[Member, _Task] = {}
         try:
             while True:
-                while len(busy) < self.limit and (task := tasks.take()) is not None:
-                    busy[self._idle_member(busy, task.item)] = task
-                if not busy:
+                standby = self._hand_out(tasks, busy)
+                if not (busy or standby):
                     return
-                for member in self._heard(busy, limits or self._limits, stopped):
-                    task, answer = busy[member], self._checked(member.answer())
+                for member in self._heard([*busy, *standby], limits or self._limits, stopped):
+                    answer = self._checked(member.answer())
+                    if member not in busy:
+                        if isinstance(answer, Lost):
+                            self._drop(member)
+                        continue
+                    task = busy[member]
                     if isinstance(answer, Note):
                         on_note(task.item, answer.value)
                         continue
@@ -204,24 +209,47 @@ class Crew(Generic[Item, Result]):
             for member in busy:  # left early, cancelled or failed: their results are of no use
                 self._drop(member)
 
-    def _idle_member(self, busy: dict[Member, _Task], item: Any) -> Member:
-        """Give an item to a worker that has none, or to a new one."""
-        packed = self._backend.pack(item)
-        for idle in [member for member in self._members if member not in busy]:
-            if idle.give(packed):
-                return idle
-            self._drop(idle)
-        member: Member = self._backend.start(self._prepare)
-        self._members.append(member)
-        member.give(packed)
-        return member
+    def _hand_out(self, tasks: _Tasks, busy: dict[Member, _Task]) -> list[Member]:
+        """Give items to workers; return workers that wait for a place, as many as items that wait for a worker."""
+        waiting: list[_Task] = []
+        while len(busy) + len(waiting) < self.limit and (task := tasks.take()) is not None:
+            if not self._given(task, busy, len(waiting)):
+                waiting.append(task)
+        for task in reversed(waiting):
+            tasks.again(task)
+        standby = [member for member in self._members if member not in busy and member.waits()]
+        return standby[: len(waiting)]
+
+    def _given(self, task: _Task, busy: dict[Member, _Task], standby: int) -> bool:
+        """Give an item to a worker that has none, or to a new one; False where that one has to wait for a place.
+
+        Args:
+            task: with the item.
+            busy: workers that have an item; the one that gets this item is entered.
+            standby: items that wait already, each for a worker that waits for a place.
+        """
+        while True:
+            idle = [member for member in self._members if member not in busy]
+            member = next((member for member in idle if not member.waits()), None)
+            is_new = member is None
+            if member is None:
+                if len(idle) > standby:
+                    return False
+                member = self._backend.start(self._prepare)
+                self._members.append(member)
+                if member.waits():
+                    return False
+            if member.give(self._backend.pack(task.item)) or is_new:
+                busy[member] = task
+                return True
+            self._drop(member)
 
     def _heard(
-        self, busy: dict[Member, _Task], limits: Limits, stopped: Callable[[], bool]
+        self, members: Sequence[Member], limits: Limits, stopped: Callable[[], bool]
     ) -> Sequence[Member]:
-        """Wait for workers that have sent something, are gone or hang."""
+        """Wait for workers that have sent something, have got a place, are gone or hang."""
         while not (self._cancelled.is_set() or stopped()):
-            heard = self._backend.heard(list(busy), limits)
+            heard = self._backend.heard(members, limits)
             if heard:
                 return heard
         raise CancelledError
@@ -232,7 +260,7 @@ class Crew(Generic[Item, Result]):
             if not isinstance(message.error, WorkerError) or not self._has_answered:
                 raise message.error
             return Lost(str(message.error), died=True)  # it could be prepared before
-        if isinstance(message, (Note, Lost)):
+        if isinstance(message, (Note, Lost, Ready)):
             return message
         self._has_answered = True
         return message.value

@@ -10,47 +10,21 @@ import atexit
 import multiprocessing
 import os
 import pickle
-import signal
-import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
-from imitate.crew.backend import (
-    POLL_S,
-    Answer,
-    CancelledError,
-    Limits,
-    Lost,
-    Message,
-    Note,
-    Prepare,
-    Unprepared,
-    Work,
-)
+from imitate.crew.backend import POLL_S, CancelledError, Limits, Lost, Message, Prepare
 from imitate.crew.pulse import Pulse, Watch
-from imitate.errors import EnvError, UserError, WorkerError
-from imitate.processes import end_with_parent
+from imitate.crew.serving import END, serve, unpickled
+from imitate.crew.shared import Ledger, Packed, packed
+from imitate.processes import available_cores
 
 ROOM = 32 * 1024
 """Bytes that a pipe takes even if nobody reads at its other end."""
 
-
-@dataclass(frozen=True)
-class _Item:
-    """Message to a process: what to work on."""
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class _End:
-    """Message to a process: there is nothing more to do."""
+Buffer = bytes | memoryview
 
 
 class LocalBackend:
@@ -63,6 +37,11 @@ class LocalBackend:
     def __init__(self, name: str = "imitate-worker") -> None:
         self._name = name
         self._news, self._over = threading.Event(), threading.Event()
+
+    @property
+    def places(self) -> int:
+        """Processors that this process may use."""
+        return available_cores()
 
     def start(self, prepare: Prepare) -> LocalMember:
         """Start a process.
@@ -77,9 +56,9 @@ class LocalBackend:
             member.stop()
         raise CancelledError
 
-    def pack(self, item: Any) -> bytes:
+    def pack(self, item: Any) -> Packed:
         """Pickle an item."""
-        return pickle.dumps(_Item(item), protocol=pickle.HIGHEST_PROTOCOL)
+        return packed(item)
 
     def heard(
         self, members: Sequence[LocalMember], limits: Limits, timeout_s: float = POLL_S
@@ -114,13 +93,14 @@ class LocalMember:
         self._watch = Watch(self._pulse)
         self._hung: str | None = None
         self._process = context.Process(
-            target=_serve, args=(prepare, theirs, self._pulse), name=name
+            target=serve, args=(prepare, theirs, self._pulse), name=name
         )
         self._process.start()
         theirs.close()
         self._owner, self._over = os.getpid(), over
         atexit.register(self._leave)  # Python waits at its end for processes that were left
-        self._news, self._inbox = news, deque[Message | None]()
+        self._news, self._inbox = news, deque[bytes | None]()
+        self._ledger = Ledger()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -129,15 +109,25 @@ class LocalMember:
         """Exit code of a dead process, negative the number of a signal."""
         return self._process.exitcode
 
-    def give(self, packed: bytes) -> bool:
+    def waits(self) -> bool:
+        """Return false: there is always a place on this machine."""
+        return False
+
+    def give(self, packed: Packed) -> bool:
         """See :class:`imitate.crew.backend.Member`."""
+        header = self._ledger.header(list(packed.shared))
+        values = [packed.shared[key].data for key in header.keys]
+        return self.send([pickle.dumps(header), *values, packed.data])
+
+    def send(self, parts: Sequence[Buffer]) -> bool:
+        """Send an item: a pickled :class:`~imitate.crew.shared.Header`, the values that it names, the item."""
         if None in self._inbox or not self._process.is_alive():
             return False
         self._watch.restart()
-        if len(packed) > ROOM:
-            threading.Thread(target=self._write, args=(packed,), daemon=True).start()
+        if sum(len(part) for part in parts) > ROOM:
+            threading.Thread(target=self._write, args=(parts,), daemon=True).start()
             return True
-        return self._write(packed)
+        return self._write(parts)
 
     def has_news(self, limits: Limits) -> bool:
         """Return true if it has sent something, is gone, or hangs."""
@@ -150,6 +140,11 @@ class LocalMember:
 
     def answer(self) -> Message:
         """See :class:`imitate.crew.backend.Member`."""
+        message = self.received()
+        return unpickled(message) if isinstance(message, bytes) else message
+
+    def received(self) -> bytes | Lost:
+        """Return the next message, pickled, or why none comes."""
         if not self._inbox and not self._process.is_alive():
             self._reader.join(timeout=1.0)  # its last words may be on their way
         message = self._inbox.popleft() if self._inbox else None
@@ -169,7 +164,7 @@ class LocalMember:
 
     def dismiss(self) -> None:
         """See :class:`imitate.crew.backend.Member`."""
-        self._write(pickle.dumps(_End()))
+        self._write([END])
 
     def stop(self, patience_s: float = 0.0) -> None:
         """See :class:`imitate.crew.backend.Member`."""
@@ -182,107 +177,29 @@ class LocalMember:
         self._reader.join(timeout=1.0)
         self._connection.close()
 
+    def join(self) -> None:
+        """Wait until the process has ended."""
+        self._process.join()
+
     def _leave(self) -> None:
         if os.getpid() == self._owner:  # and no process that was forked from it
             self._over.set()
             self.stop()
 
-    def _write(self, data: bytes) -> bool:
+    def _write(self, parts: Sequence[Buffer]) -> bool:
         try:
-            self._connection.send_bytes(data)
+            for part in parts:
+                self._connection.send_bytes(part)
         except OSError:
             return False
         return True
 
     def _read(self) -> None:
-        message: Message | None = Note(None)
+        message: bytes | None = b""
         while message is not None:
             try:
-                message = self._connection.recv()
+                message = self._connection.recv_bytes()
             except (EOFError, OSError):
                 message = None
-            except Exception as error:  # of a class that this process cannot import, perhaps
-                message = Lost(f"its result cannot be read ({_described(error)})")
             self._inbox.append(message)
             self._news.set()
-
-
-class _Reports:
-    """Reports of a process: beats in shared memory, notes through the pipe."""
-
-    def __init__(self, pulse: Pulse, connection: Connection) -> None:
-        self._pulse, self._connection = pulse, connection
-
-    def __call__(self, call: str) -> None:
-        self._pulse(call)
-
-    def note(self, value: Any) -> None:
-        self._connection.send_bytes(_pickled(Note(value)))
-
-
-def _serve(prepare: Prepare, connection: Connection, pulse: Pulse) -> None:
-    """Answer items until the parent hangs up: the main function of a process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with_parent()
-    with suppress(OSError):
-        os.dup2(2, 1)
-    pulse("")  # it has begun
-    with suppress(EOFError, OSError):
-        work = _prepared(prepare, _Reports(pulse, connection))
-        if isinstance(work, Unprepared):
-            connection.send_bytes(_pickled(work))
-            return
-        while (answer := _answered(work, connection)) is not None:
-            connection.send_bytes(_pickled(answer))
-            pulse("")
-        getattr(work, "close", lambda: None)()
-
-
-def _prepared(prepare: Prepare, reports: _Reports) -> Work | Unprepared:
-    try:
-        return prepare(reports)
-    except UserError as error:
-        return Unprepared(error)
-    except SystemExit as error:
-        return Unprepared(EnvError(_described(error)))
-    except Exception as error:
-        traceback.print_exc(file=sys.stderr)
-        return Unprepared(WorkerError(f"a worker cannot be prepared: {_described(error)}"))
-
-
-def _answered(work: Work, connection: Connection) -> Message | None:
-    """Return the answer to the next item; None where none follows.
-
-    Raises:
-        EOFError, OSError: the parent is gone.
-    """
-    try:
-        item = connection.recv()
-    except (EOFError, OSError):
-        raise
-    except Exception as error:  # of a class that this process cannot import, perhaps
-        return Lost(f"its item cannot be read ({_described(error)})")
-    return _answer(work, item.value) if isinstance(item, _Item) else None
-
-
-def _answer(work: Work, item: Any) -> Message:
-    try:
-        return Answer(work(item))
-    except UserError as error:
-        return Lost(str(error), error=error)
-    except (Exception, SystemExit) as error:  # a simulator that blew up: the next item may be sound
-        return Lost(_described(error))
-
-
-def _pickled(message: Message) -> bytes:
-    try:
-        return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        return pickle.dumps(Lost(f"its result cannot be sent ({_described(error)})"))
-
-
-def _described(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"the environment called sys.exit({error.code!r})"
-    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -27,13 +27,13 @@ from imitate.evaluation.prepared import (
     EvalSettings,
     Mode,
     Prepared,
-    available_cores,
     default_workers,
     subject_of,
 )
 from imitate.evaluation.vector_episodes import run_vector_episodes
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.processes import available_cores
 
 __all__ = [
     "EvalSettings",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from imitate.evaluation.mosaic import write_mosaic
 from imitate.evaluation.vector_episodes import VectorJob
 from imitate.policy.checkpoint import config_of, load_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.processes import STEP_TIMEOUT_S
+from imitate.processes import STEP_TIMEOUT_S, available_cores
 from imitate.run_folder import find_checkpoint
 
 Mode = Literal["auto", "processes", "vector"]
@@ -278,13 +277,6 @@ def _warnings(played: Sequence[Episode], *, wants_video: bool, mode: str) -> lis
     if wants_video and mode == "vector":
         warnings.append("no video: mode 'vector' renders none; use mode 'processes'")
     return warnings
-
-
-def available_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def default_workers(episodes: int) -> int:

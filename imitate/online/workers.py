@@ -21,7 +21,7 @@ from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
 from imitate.config import load_config
 from imitate.crew import Limits, Lost, Reports
-from imitate.crew.backend import Backend, Member, Unprepared
+from imitate.crew.backend import Answer, Backend, Member, Unprepared
 from imitate.crew.local import LocalBackend
 from imitate.envs.env import Env
 from imitate.errors import EnvError
@@ -240,6 +240,7 @@ class _Seat:
                 return answer
             lanes = self.blueprint.lanes.tolist()
             raise answer.error or EnvError(f"environments {lanes} failed: {answer.reason}")
+        assert isinstance(answer, Answer)  # it sends no notes, and its request is under way
         self.request = None
         collected, self.state = answer.value
         return Collected(**collected)

@@ -418,6 +418,9 @@ class HereMember:
     def __init__(self, backend, work):
         self.backend, self.work, self.message = backend, work, None
 
+    def waits(self):
+        return False
+
     def give(self, packed):
         (item,) = packed
         self.backend.losses -= 1

@@ -1,0 +1,69 @@
+"""Places where workers run, by the words of ``--on``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from imitate.crew.backend import Backend
+from imitate.crew.local import LocalBackend
+from imitate.errors import UserError
+
+LOCAL, RAY = "local", "ray"
+ON_HELP = (
+    "Where workers run: local (processes of this machine), ray (the Ray cluster of RAY_ADDRESS or the one that runs "
+    "here, else a private one of this machine), ray:HOST:PORT."
+)
+
+
+@contextmanager
+def open_backend(
+    on: str = LOCAL, *, cpus: float = 1.0, gpus: float = 0.0, name: str = "imitate-worker"
+) -> Iterator[Backend[Any]]:
+    """Open the place where workers run, and end what was started for it; several may be open at a time.
+
+    ``Crew(prepare, workers, backend=backend)`` runs on it; ``backend.places`` is a good number of workers.
+
+    Args:
+        on: ``local``, ``ray``: the cluster of ``RAY_ADDRESS``, or the one that ``ray start`` started on this machine,
+            else a private one of this machine alone; ``ray:HOST:PORT``: the cluster with its head there.
+        cpus: processors that a worker has to itself, on Ray.
+        gpus: GPUs that a worker has to itself, on Ray.
+        name: of the workers.
+
+    Raises:
+        UserError: no such place; Ray is not installed; the cluster cannot be reached or asks for no token.
+    """
+    check_place(on)
+    if on == LOCAL:
+        yield LocalBackend(name)
+        return
+    from imitate.crew.ray_backend import RayBackend
+    from imitate.crew.ray_cluster import connected
+
+    with connected(on.partition(":")[2] or None) as cluster:
+        backend = RayBackend(cluster, cpus=cpus, gpus=gpus, name=name)
+        try:
+            yield backend
+        finally:
+            backend.close()
+
+
+def check_place(on: str) -> None:
+    """Refuse words that name no place.
+
+    Raises:
+        UserError: it is none.
+    """
+    if on in (LOCAL, RAY):
+        return
+    kind, _, address = on.partition(":")
+    if kind == RAY and address.startswith("//"):
+        raise UserError(
+            f"--on {on}: Ray's client protocol is not supported; run the command on the cluster: "
+            "ray job submit -- imitate eval ... --on ray"
+        )
+    host, _, port = address.rpartition(":")
+    if kind != RAY or not host or not (port.isascii() and port.isdigit()):
+        raise UserError(f"--on {on}: no such place; give local, ray or ray:HOST:PORT")

@@ -1,0 +1,163 @@
+"""Workers on a Ray cluster: an actor for each, which is never restarted, because retries are the crew's business."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import numpy as np
+
+from imitate.crew.backend import POLL_S, Limits, Prepare
+from imitate.crew.lifeline import Lifeline
+from imitate.crew.ray_cluster import Cluster
+from imitate.crew.ray_host import CONTROL, Host, Origin
+from imitate.crew.ray_member import RayMember, RayPacked
+from imitate.crew.shared import Shared, packed
+from imitate.errors import EnvError
+
+INLINE = 100_000
+"""Bytes up to which a value is sent with the call; a larger one is put into the object store once for all."""
+TELL_S = 60.0
+"""Time between two lines that tell that workers wait for a place."""
+
+
+class RayBackend:
+    """Workers on a Ray cluster, spread over its nodes.
+
+    Args:
+        cluster: that this process is connected to.
+        cpus: processors that a worker has to itself.
+        gpus: GPUs that a worker has to itself.
+        name: of the workers' processes.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        name: str = "imitate-worker",
+    ) -> None:
+        self._ray, self._wanted = cluster.ray, {"CPU": cpus, "GPU": gpus}
+        self._name, self._threads = name, max(1, math.floor(cpus))
+        self._lifeline = Lifeline(cluster.host)
+        self._host = self._ray.remote(
+            num_cpus=cpus,
+            num_gpus=gpus,
+            max_restarts=0,
+            max_task_retries=0,
+            concurrency_groups={CONTROL: 2},
+            scheduling_strategy="SPREAD",
+        )(Host)
+        self._members: WeakSet[RayMember] = WeakSet()
+        self._stored: WeakKeyDictionary[Shared[Any], Any] = WeakKeyDictionary()
+        self._waiting = _Waiting()
+
+    @property
+    def places(self) -> int:
+        """Workers that fit into the cluster while nobody else uses it; at least 1."""
+        return max(1, sum(map(self._fitting, self._nodes())))
+
+    def _nodes(self) -> list[dict[str, float]]:
+        """Return the resources of each node that is alive."""
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+
+    def _fitting(self, resources: dict[str, float]) -> int:
+        wanted = {kind: count for kind, count in self._wanted.items() if count > 0}
+        return int(
+            min((resources.get(kind, 0.0) / count for kind, count in wanted.items()), default=1)
+        )
+
+    def start(self, prepare: Prepare) -> RayMember:
+        """Start a worker, without waiting for a place for it."""
+        origin = Origin(self._lifeline.address, self._name, self._threads)
+        data = self._ray.cloudpickle.dumps(prepare)
+        member = RayMember(self._ray, self._host.remote(), data, origin)
+        self._members.add(member)
+        return member
+
+    def pack(self, item: Any) -> RayPacked:
+        """Pickle an item; it and the shared values in it are put into the object store if they are large."""
+        whole = packed(item)
+        for shared in whole.shared.values():
+            if shared not in self._stored:
+                self._stored[shared] = self._put(shared.data)
+        values = {key: self._stored[shared] for key, shared in whole.shared.items()}
+        return RayPacked(self._put(whole.data), values)
+
+    def _put(self, data: bytes | memoryview) -> Any:
+        return data if len(data) <= INLINE else self._ray.put(np.frombuffer(data, dtype=np.uint8))
+
+    def heard(
+        self, members: Sequence[RayMember], limits: Limits, timeout_s: float = POLL_S
+    ) -> list[RayMember]:
+        """Return the workers that have sent something, have got a place, are gone or hang."""
+        for member in members:
+            member.limit(limits)
+        if not any(member.has_news() for member in members):
+            awaited = {member.awaited: member for member in members}
+            done, _ = self._ray.wait(list(awaited), num_returns=1, timeout=timeout_s)
+            if done:
+                done, _ = self._ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
+            for reference in done:
+                awaited[reference].receive()
+            self._look_after(members, limits)
+        return [member for member in members if member.has_news()]
+
+    def _look_after(self, members: Sequence[RayMember], limits: Limits) -> None:
+        """Tell of workers that wait for a place, and give up where none gets one."""
+        waiting = [member for member in members if member.waits()]
+        running = sum(member.is_placed for member in self._members)
+        waited_s, is_time = self._waiting.look(bool(waiting))
+        if not waiting:
+            return
+        if not running and limits.start_s is not None and waited_s > limits.start_s:
+            waiting[0].give_up(
+                EnvError(f"no place for a worker within {limits.start_s:g} s: {self._words()}")
+            )
+        elif is_time:
+            sys.stderr.write(
+                f"{len(waiting)} workers wait for a place, {running} work: {self._words()}\n"
+            )
+            sys.stderr.flush()
+
+    def _words(self) -> str:
+        wanted = " and ".join(f"{count:g} {kind}" for kind, count in self._wanted.items() if count)
+        free, nodes = self._ray.available_resources(), self._nodes()
+        have = ", ".join(
+            f"{free.get(kind, 0.0):g} of {sum(node.get(kind, 0.0) for node in nodes):g} {kind} free"
+            for kind, count in self._wanted.items()
+            if count
+        )
+        return f"a worker takes {wanted or 'nothing'}, and of the cluster's {len(nodes)} nodes {have or 'all'}"
+
+    def close(self) -> None:
+        """End workers that were left."""
+        for member in list(self._members):
+            member.stop()
+        self._lifeline.close()
+
+
+class _Waiting:
+    """Clock of the time for which workers have waited for a place."""
+
+    def __init__(self) -> None:
+        self._looked = time.monotonic()
+        self._waited_s = self._told_s = 0.0
+
+    def look(self, is_waiting: bool) -> tuple[float, bool]:
+        """Return the seconds for which workers have waited, and whether it is time to tell."""
+        now = time.monotonic()
+        # A pause of this process itself, or of its looking, is no waiting.
+        passed, self._looked = min(now - self._looked, 2 * POLL_S), now
+        self._waited_s = self._waited_s + passed if is_waiting else 0.0
+        self._told_s = min(self._told_s, self._waited_s)
+        if self._waited_s - self._told_s < TELL_S:
+            return self._waited_s, False
+        self._told_s = self._waited_s
+        return self._waited_s, True

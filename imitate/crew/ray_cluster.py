@@ -1,0 +1,235 @@
+"""Connection of this process to a Ray cluster: which one, under which conditions, and what of Ray is printed where."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imitate.crew.own_stdout import own_stdout
+from imitate.errors import EnvError, MissingPackageError
+from imitate.extras import missing
+from imitate.processes import available_cores
+
+UNSAFE = "IMITATE_RAY_UNSAFE"
+"""Environment variable: 1 allows clusters that take orders from everybody who reaches their ports."""
+STORE_BYTES = 500_000_000
+"""Object store of a private cluster; what does not fit goes to the disk."""
+CONNECT_S = 5.0
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that this process is connected to.
+
+    Attributes:
+        ray: the package.
+        host: address of this machine as others of the cluster see it.
+        is_private: it was started for this process, on this machine alone.
+    """
+
+    ray: Any
+    host: str
+    is_private: bool
+
+
+class _Connection:
+    """The connection of this process, of which Ray has one at most, and the number of its users."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.address: str | None = None
+        self.cluster: Cluster | None = None
+        self.stack = ExitStack()
+
+
+_CONNECTION = _Connection()
+
+
+@contextmanager
+def connected(address: str | None = None) -> Iterator[Cluster]:
+    """Connect to a cluster, or start a private one, unless this process is connected already; end that at the end.
+
+    Args:
+        address: HOST:PORT of its head; None: RAY_ADDRESS, or the one that runs on this machine, or a private one.
+
+    Raises:
+        UserError: Ray is not installed; the cluster cannot be reached, or asks for no token.
+    """
+    connection = _CONNECTION
+    with connection.lock:
+        if connection.cluster is None:
+            with ExitStack() as stack:
+                connection.cluster = _opened(address, stack)
+                connection.address, connection.stack = address, stack.pop_all()
+        elif address not in (None, connection.address):
+            raise EnvError(
+                f"--on ray:{address}: this process is connected to {connection.address or 'another cluster'}; "
+                "use one cluster at a time"
+            )
+        connection.users += 1
+        cluster = connection.cluster
+    try:
+        yield cluster
+    finally:
+        with connection.lock:
+            connection.users -= 1
+            if connection.users == 0:
+                connection.cluster = None
+                connection.stack.close()
+
+
+def _opened(address: str | None, stack: ExitStack) -> Cluster:
+    """Return a cluster to which this process is connected until the stack is closed."""
+    address = address or _address_of_environment()
+    stack.enter_context(_environment(address))
+    ray = _imported()
+    stack.enter_context(own_stdout())
+    if ray.is_initialized():  # by the program that uses this package
+        return Cluster(ray, ray.util.get_node_ip_address(), is_private=False)
+    if address is None:
+        _start(ray, stack)
+    else:
+        _refuse_open(address)
+        with _joining(f"the Ray cluster at {address} cannot be used"):
+            ray.init(address=address, logging_level="ERROR")
+    stack.callback(ray.shutdown)
+    return Cluster(ray, ray.util.get_node_ip_address(), is_private=address is None)
+
+
+def _start(ray: Any, stack: ExitStack) -> None:
+    folder = tempfile.mkdtemp(prefix="imitate-ray-")
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    with _joining("a private Ray cluster cannot be started"):
+        ray.init(
+            address="local",
+            num_cpus=available_cores(),
+            include_dashboard=False,
+            object_store_memory=STORE_BYTES,
+            logging_level="ERROR",
+            _temp_dir=folder,
+        )
+
+
+@contextmanager
+def _joining(words: str) -> Iterator[None]:
+    """Raise what `ray.init` raises as an error of one line, and undo what it changes of signals' handlers."""
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = " ".join(lines)[:500] or type(error).__name__
+        raise EnvError(f"{words}: {reason}") from error
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _imported() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingPackageError(f"--on ray: {missing('ray', error)}") from error
+    return ray
+
+
+def _address_of_environment() -> str | None:
+    """Return the address of RAY_ADDRESS or of the cluster that was started on this machine last, if it runs."""
+    given = os.environ.get("RAY_ADDRESS", "")
+    if given.startswith("ray://"):
+        raise EnvError(
+            f"RAY_ADDRESS={given}: Ray's client protocol is not supported; run the command on the cluster: "
+            "ray job submit -- imitate eval ... --on ray"
+        )
+    if given == "local":
+        return None
+    if given and given != "auto":
+        return given
+    file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    with suppress(OSError):
+        found = file.read_text().strip()
+        if found and _is_reachable(found, 1.0):
+            return found
+    return None
+
+
+def _is_reachable(address: str, timeout_s: float) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+@contextmanager
+def _environment(address: str | None) -> Iterator[None]:
+    """Let Ray ask for tokens, listen on loopback only unless an address is given, and report nothing to anybody.
+
+    Raises:
+        EnvError: the environment says that no tokens are to be used.
+    """
+    is_unsafe = os.environ.get(UNSAFE) == "1"
+    mode = os.environ.get("RAY_AUTH_MODE", "token")
+    if mode.lower() != "token" and not is_unsafe:
+        raise EnvError(
+            f"RAY_AUTH_MODE={mode}: whoever reaches a Ray cluster without token authentication runs code on it; "
+            f"unset RAY_AUTH_MODE, or set {UNSAFE}=1 where nobody else reaches it"
+        )
+    wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
+    if not is_unsafe:
+        wanted["RAY_AUTH_MODE"] = "token"
+    if address is None or address.rpartition(":")[0].strip("[]") in LOOPBACK:
+        # Ray replaces 127.0.0.1 by an address that other machines reach, unless it takes this one for a desktop.
+        wanted["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _refuse_open(address: str) -> None:
+    """Refuse a cluster that cannot be reached, or that answers a process without a token.
+
+    Raises:
+        EnvError: it is one.
+    """
+    if not _is_reachable(address, CONNECT_S):
+        raise EnvError(
+            f"no Ray cluster answers at {address}: give HOST:PORT of its head, as `ray start --head` prints it"
+        )
+    if os.environ.get(UNSAFE) == "1":
+        return
+    code = "import sys; from ray.scripts.scripts import main; sys.exit(main())"
+    environ = {name: value for name, value in os.environ.items() if "RAY_AUTH" not in name}
+    answered = subprocess.run(
+        [sys.executable, "-c", code, "health-check", "--address", address],
+        env={**environ, "RAY_AUTH_MODE": "disabled"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if answered.returncode == 0:
+        raise EnvError(
+            f"the Ray cluster at {address} asks for no token: whoever reaches it runs code on it; start it with "
+            f"RAY_AUTH_MODE=token, or set {UNSAFE}=1 where nobody else reaches it"
+        )

@@ -1,0 +1,159 @@
+"""The far end of a worker on a Ray cluster: an actor that has the worker's process beside it, on its node.
+
+The process is one of :class:`~imitate.crew.local.LocalBackend`, so limits, reports and the words for losses are those
+of local workers. The actor itself only passes messages on: it answers also while the work hangs, and unpickles nothing
+of what it passes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from imitate.crew.backend import POLL_S, Limits, Lost
+from imitate.crew.lifeline import hold
+from imitate.crew.local import LocalBackend
+from imitate.crew.shared import unpickle
+from imitate.errors import EnvError
+from imitate.processes import LOOK_S
+from imitate.version import __version__
+
+CARRIED = ("IMITATE_TRUST_MODULES",)
+"""Environment variables that workers take over from the process that they work for."""
+SILENT_S = 10.0
+"""Longest time in which an actor says nothing while its process works."""
+
+
+CONTROL = "control"
+"""Concurrency group of an actor's methods that are answered while its process works."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The process that workers work for.
+
+    Attributes:
+        lifeline: address of its :class:`~imitate.crew.lifeline.Lifeline`.
+        name: of the workers' processes.
+        threads: that a worker's libraries may use.
+        version: of this package there.
+        paths: where its modules are found, where nodes have these folders too.
+        folder: its working folder, likewise.
+        environ: its environment variables of :data:`CARRIED`.
+    """
+
+    lifeline: tuple[str, int]
+    name: str
+    threads: int
+    version: str = __version__
+    paths: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    folder: str = field(default_factory=os.getcwd)
+    environ: dict[str, str] = field(
+        default_factory=lambda: {name: os.environ[name] for name in CARRIED if name in os.environ}
+    )
+
+
+class Prepare:
+    """Factory of a worker's function, pickled; whoever unpickles this has the factory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> Any:
+        return unpickle, (self._data,)
+
+    def __call__(self, reports: Any) -> Any:
+        """Stand for the signature of a factory."""
+        raise TypeError("unpickle it first")
+
+
+class Host:
+    """Parent of one worker process.
+
+    Methods other than :meth:`begin` and :meth:`hear` run in the concurrency group :data:`CONTROL`, while these wait.
+    """
+
+    def begin(self, prepare: bytes, origin: Origin) -> None:
+        """Start the process.
+
+        Raises:
+            EnvError: this node does not fit the process that is worked for.
+        """
+        if origin.version != __version__:
+            raise EnvError(
+                f"imitate {__version__} is installed there and {origin.version} here: install the same version"
+            )
+        _end_with(origin)
+        self._limits, self._backend = Limits(), LocalBackend(origin.name)
+        self._member = self._backend.start(Prepare(prepare))
+
+    def hear(self, limits: Limits, *parts: Any) -> list[bytes | Lost]:
+        """Return what the process has sent, pickled, as soon as it has; nothing after :data:`SILENT_S`.
+
+        Args:
+            limits: after which the process counts as hung.
+            parts: of a message to send first, see :meth:`imitate.crew.local.LocalMember.send`.
+        """
+        self._limits = limits
+        if parts:
+            self._member.send([memoryview(part) for part in parts])
+        heard: list[bytes | Lost] = []
+        deadline = time.monotonic() + SILENT_S
+        while not self._listen(heard) and time.monotonic() < deadline:
+            pass
+        return heard
+
+    def _listen(self, heard: list[bytes | Lost]) -> bool:
+        """Wait for :data:`imitate.crew.backend.POLL_S` at most; return true if something was heard."""
+        while self._backend.heard([self._member], self._limits, 0.0 if heard else POLL_S):
+            heard.append(self._member.received())
+            if isinstance(heard[-1], Lost):
+                break
+        return bool(heard)
+
+    def limit(self, limits: Limits) -> None:
+        """Set other limits while the process works."""
+        self._limits = limits
+
+    def ended(self) -> None:
+        """Return when the process has ended."""
+        self._member.join()
+
+    def dismiss(self) -> None:
+        """Let the process end once it is idle."""
+        self._member.dismiss()
+
+
+def _end_with(origin: Origin) -> None:
+    """Let this process, and so the one beside it, end with its raylet and with the process that is worked for."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        hold(origin.lifeline, lambda: os._exit(1))
+    except OSError as error:
+        host, port = origin.lifeline
+        raise EnvError(
+            f"{host}:{port}, where this command listens, cannot be reached from there: {error}"
+        ) from None
+    _settle(origin)
+
+
+def _settle(origin: Origin) -> None:
+    """Let processes that this one starts find what they would find where the command runs."""
+    sys.path += [path for path in origin.paths if path not in sys.path and os.path.exists(path)]
+    with suppress(OSError):
+        os.chdir(origin.folder)
+    os.environ.update(origin.environ)
+    os.environ["OMP_NUM_THREADS"] = str(origin.threads)
+    vars(sys.modules["__main__"]).pop("__file__", None)  # Ray's; a spawned process would run it
