@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from imitate.config.algo_section import AlgoSection
 from imitate.config.base_config import BaseConfig
+from imitate.config.cluster import ClusterConfig
 from imitate.config.config import Config
 from imitate.config.data_needs import (
     DataNeeds,
@@ -26,6 +27,7 @@ __all__ = [
     "ActionConfig",
     "AlgoSection",
     "BaseConfig",
+    "ClusterConfig",
     "Config",
     "DataNeeds",
     "DatasetConfig",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from imitate.config.cluster import ClusterConfig
 from imitate.config.experiment import ExperimentConfig
 from imitate.config.meta import MetaConfig
 from imitate.config.observation import ObservationConfig, Observations
@@ -26,6 +27,7 @@ class BaseConfig(Section):
     observation: Observations = Field(
         ObservationConfig(), description="Observations and their encoders."
     )
+    cluster: ClusterConfig = Field(ClusterConfig(), description="Where workers run.")
     meta: MetaConfig = Field(MetaConfig(), description="Filled in by a hyper-parameter sweep.")
 
     @property

@@ -19,7 +19,13 @@ ON_HELP = (
 
 @contextmanager
 def open_backend(
-    on: str = LOCAL, *, cpus: float = 1.0, gpus: float = 0.0, name: str = "imitate-worker"
+    on: str = LOCAL,
+    *,
+    cpus: float = 1.0,
+    gpus: float = 0.0,
+    start_timeout_s: float = 300.0,
+    spread: bool = True,
+    name: str = "imitate-worker",
 ) -> Iterator[Backend[Any]]:
     """Open the place where workers run, and end what was started for it; several may be open at a time.
 
@@ -30,6 +36,8 @@ def open_backend(
             else a private one of this machine alone; ``ray:HOST:PORT``: the cluster with its head there.
         cpus: processors that a worker has to itself, on Ray.
         gpus: GPUs that a worker has to itself, on Ray.
+        start_timeout_s: time after which it is an error that no worker has got a place, on Ray.
+        spread: workers are spread over the nodes, on Ray; else packed on few of them.
         name: of the workers.
 
     Raises:
@@ -43,7 +51,14 @@ def open_backend(
     from imitate.crew.ray_cluster import connected
 
     with connected(on.partition(":")[2] or None) as cluster:
-        backend = RayBackend(cluster, cpus=cpus, gpus=gpus, name=name)
+        backend = RayBackend(
+            cluster,
+            cpus=cpus,
+            gpus=gpus,
+            start_timeout_s=start_timeout_s,
+            spread=spread,
+            name=name,
+        )
         try:
             yield backend
         finally:

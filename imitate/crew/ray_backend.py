@@ -32,6 +32,8 @@ class RayBackend:
         cluster: that this process is connected to.
         cpus: processors that a worker has to itself.
         gpus: GPUs that a worker has to itself.
+        start_timeout_s: time after which it is an error that no worker has got a place.
+        spread: workers are spread over the nodes; else packed on few of them.
         name: of the workers' processes.
     """
 
@@ -41,10 +43,13 @@ class RayBackend:
         *,
         cpus: float = 1.0,
         gpus: float = 0.0,
+        start_timeout_s: float = 300.0,
+        spread: bool = True,
         name: str = "imitate-worker",
     ) -> None:
         self._ray, self._wanted = cluster.ray, {"CPU": cpus, "GPU": gpus}
         self._name, self._threads = name, max(1, math.floor(cpus))
+        self._start_timeout_s = start_timeout_s
         self._lifeline = Lifeline(cluster.host)
         self._host = self._ray.remote(
             num_cpus=cpus,
@@ -52,7 +57,7 @@ class RayBackend:
             max_restarts=0,
             max_task_retries=0,
             concurrency_groups={CONTROL: 2},
-            scheduling_strategy="SPREAD",
+            scheduling_strategy="SPREAD" if spread else "DEFAULT",
         )(Host)
         self._members: WeakSet[RayMember] = WeakSet()
         self._stored: WeakKeyDictionary[Shared[Any], Any] = WeakKeyDictionary()
@@ -106,19 +111,19 @@ class RayBackend:
                 done, _ = self._ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
             for reference in done:
                 awaited[reference].receive()
-            self._look_after(members, limits)
+            self._look_after(members)
         return [member for member in members if member.has_news()]
 
-    def _look_after(self, members: Sequence[RayMember], limits: Limits) -> None:
+    def _look_after(self, members: Sequence[RayMember]) -> None:
         """Tell of workers that wait for a place, and give up where none gets one."""
         waiting = [member for member in members if member.waits()]
         running = sum(member.is_placed for member in self._members)
         waited_s, is_time = self._waiting.look(bool(waiting))
         if not waiting:
             return
-        if not running and limits.start_s is not None and waited_s > limits.start_s:
+        if not running and waited_s > self._start_timeout_s:
             waiting[0].give_up(
-                EnvError(f"no place for a worker within {limits.start_s:g} s: {self._words()}")
+                EnvError(f"no place for a worker in {self._start_timeout_s:g} s: {self._words()}")
             )
         elif is_time:
             sys.stderr.write(
