@@ -35,6 +35,7 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "spacemouse": ("hidapi>=0.14",),
     "limits": ("ruckig>=0.14",),
     "ray": ("ray>=2.52",),
+    "remote": ("fsspec>=2024.2",),
     "onnx": ("onnx>=1.15", "onnxruntime>=1.16"),
 }
 """Requirements by extra; the only markers are ``python_version < "3.13"`` and its opposite."""

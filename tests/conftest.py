@@ -82,6 +82,7 @@ def _load(name):
 demo_files = _load("demo_files")
 ray_cluster = _load("ray_cluster")
 _two_nodes, ray_nodes = ray_cluster._two_nodes, ray_cluster.ray_nodes
+http_files = _load("http_files")
 
 
 @pytest.fixture(scope="session")
@@ -98,6 +99,12 @@ def demo_file(tmp_path):
         return demo_files.make_demo_file(tmp_path / name, **kwargs)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def file_server():
+    """`FileServer` of http_files.py."""
+    return http_files.FileServer
 
 
 @pytest.fixture(autouse=True)

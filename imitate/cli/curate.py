@@ -20,7 +20,7 @@ from imitate.data.curate.merge import merge as merge_files
 from imitate.data.curate.selection import Selection
 from imitate.data.curate.summary import summarize, summarize_shards
 from imitate.data.curate.target import Target
-from imitate.data.shards.folder import shards_at
+from imitate.data.shards.folder import local_file, shards_at
 from imitate.errors import UserError
 
 File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")]
@@ -256,7 +256,9 @@ def stats(
         found = summarize_shards(shards, filter_key=filter_key, keys=names_of(keys))
     else:
         with progress("stats", "key") as on_key:
-            found = summarize(file, filter_key=filter_key, keys=names_of(keys), on_key=on_key)
+            found = summarize(
+                local_file(file), filter_key=filter_key, keys=names_of(keys), on_key=on_key
+            )
     if json_:
         names = ("mean", "std", "min", "max")
         plain = {key: {n: getattr(s, n).tolist() for n in names} for key, s in found.items()}

@@ -18,6 +18,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "imitate dataset merge monday.hdf5 tuesday.hdf5 --out week.hdf5",
         "imitate dataset merge own.hdf5 LEROBOT_FOLDER --out both.hdf5 --common-keys --any-env",
     ),
+    "dataset shard": (
+        "imitate dataset shard demos.hdf5 --out demos/ --demos 1000",
+        "imitate dataset shard monday.hdf5 tuesday.hdf5 --out week/ --demos 200",
+    ),
+    "dataset index": ("imitate dataset index demos/",),
     "dataset delete": (
         "imitate dataset delete demos.hdf5 --demos demo_3,demo_7 --out kept.hdf5",
         "imitate dataset delete demos.hdf5 --keys next_obs --out smaller.hdf5",

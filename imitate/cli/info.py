@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from imitate.config.data_paths import INDEX_NAME
+from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.file.journal import unfinished_words
 from imitate.deploy.bundle.archive import is_bundle
 from imitate.errors import UserError, printable
@@ -23,7 +23,8 @@ def command(
     path: Annotated[
         Path,
         typer.Argument(
-            help="Demonstration file, dataset folder, checkpoint, bundle, run folder or folder of runs (its newest)."
+            help="Demonstration file, dataset folder, checkpoint, bundle, run folder or folder of runs (its newest); "
+            "or the URL of a file or of a folder of shards."
         ),
     ],
     json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
@@ -31,8 +32,16 @@ def command(
     """Show what a dataset, a checkpoint or a run holds."""
     from imitate.run_folder import to_json
 
-    path = _newest_run(path.parent if path.name == INDEX_NAME else path)
-    kind = import_module(f"imitate.cli.reports.{_kind(path)}")
+    url = url_of(path)
+    if url is not None:
+        from imitate.data.shards.folder import local_file, shards_at
+
+        name = "dataset" if shards_at(url) is None else "shards"
+        path = local_file(url) if name == "dataset" else path
+    else:
+        path = _newest_run(path.parent if path.name == INDEX_NAME else path)
+        name = _kind(path)
+    kind = import_module(f"imitate.cli.reports.{name}")
     report = kind.describe(path)
     lines = kind.lay_out(report)
     typer.echo(to_json(report, indent=2) if json_ else printable("\n".join(lines)))

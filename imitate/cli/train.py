@@ -25,7 +25,9 @@ def command(
     dataset: Annotated[
         Path | None,
         typer.Option(
-            "--dataset", "-d", help="HDF5 file or LeRobot folder, in place of train.data."
+            "--dataset",
+            "-d",
+            help="HDF5 file, folder of shards, LeRobot folder, or the URL of one, in place of train.data.",
         ),
     ] = None,
     output_dir: Annotated[

@@ -13,6 +13,7 @@ from imitate.recognition import diagnosis
 INDEX_NAME = "index.json"
 """Name of the index of a folder of shards."""
 _RANGE = re.compile(r"\{([0-9]+)\.\.([0-9]+)\}")
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)")
 _MAX_FILES = 10_000
 
 
@@ -33,7 +34,7 @@ def located_data(config: Config) -> tuple[DatasetConfig, ...]:
 
     A relative path is looked for in the working directory, then in the folder of the JSON file. Datasets of other
     formats, which may be folders, keep their own paths: :class:`imitate.data.DatasetFile` converts what it opens. An
-    index of shards stands for its folder, and ``{000..127}`` in a path for that many entries.
+    index of shards stands for its folder, and ``{000..127}`` in a path for that many entries. URLs stay as they are.
 
     Raises:
         ConfigError: no data are named, or a file is in neither place (:class:`MissingFileError`).
@@ -70,7 +71,23 @@ def expanded(path: str) -> list[str]:
     ]
 
 
+def url_of(path: str | Path) -> str | None:
+    """Return a URL, also one that has lost a slash as a ``Path``; None for a path on this machine.
+
+    Indexes of shards stand for their folder.
+    """
+    match = _URL.fullmatch(str(path))
+    if match is None:
+        return None
+    protocol, rest = match.groups()
+    slashes = ":///" if protocol == "file" else "://"
+    return f"{protocol}{slashes}{rest}".removesuffix(f"/{INDEX_NAME}").rstrip("/")
+
+
 def _located(path: str, key: str, folder: Path | None) -> str:
+    url = url_of(path)
+    if url is not None:
+        return url
     found = _locate(path, key, folder)
     return str(found.parent if found.name == INDEX_NAME else found)
 

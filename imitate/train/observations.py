@@ -11,7 +11,7 @@ from imitate.data.batches.build import training_filter_key
 from imitate.data.check import no_demos
 from imitate.data.file.observed import Form, Observed, observation_forms, observed_of
 from imitate.data.language import LANGUAGE_KEY
-from imitate.data.shards.folder import shards_at
+from imitate.data.shards.folder import local_file, shards_at
 from imitate.errors import ConfigError, nearest
 
 
@@ -77,7 +77,7 @@ def _forms(entry: DatasetConfig, config: Config) -> tuple[str, dict[str, Form]]:
     shards = shards_at(entry.path)
     if shards is not None:
         return entry.path, shards.index.observations
-    with DatasetFile(entry.path) as file:
+    with DatasetFile(local_file(entry.path)) as file:
         demos = file.demos(training_filter_key(entry, config))
         if not demos:
             raise no_demos(file, training_filter_key(entry, config))

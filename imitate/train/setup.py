@@ -19,7 +19,7 @@ from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
 from imitate.algo.relative import check_relative
 from imitate.config import Config, DatasetConfig, located_data
-from imitate.config.data_paths import MissingFileError, expanded, located_file
+from imitate.config.data_paths import MissingFileError, expanded, located_file, url_of
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetFile, build_datasets, dataset_metadata
@@ -87,13 +87,7 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
     if output_dir is not None:
         overrides["train.output_dir"] = str(output_dir)
     if dataset is not None:
-        named = Path(dataset).expanduser()
-        for path in expanded(str(named)):
-            if not Path(path).exists():
-                raise ConfigError(
-                    diagnosis(path) or f"{path}: there is no such demonstration file (--dataset)"
-                )
-        overrides["train.data"] = str(named.resolve())
+        overrides["train.data"] = _named(dataset)
     config = config.with_overrides(overrides) if overrides else config
     paths: dict[str, Any] = {}
     if config.train.data or not config.train.online.enabled:
@@ -105,6 +99,20 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
     check_trainable(config)
     _check_rollback(config)
     return config
+
+
+def _named(dataset: str | Path) -> str:
+    """Return the absolute path, or URL, of ``--dataset``."""
+    url = url_of(dataset)
+    if url is not None:
+        return url
+    named = Path(dataset).expanduser()
+    for path in expanded(str(named)):
+        if not Path(path).exists():
+            raise ConfigError(
+                diagnosis(path) or f"{path}: there is no such demonstration file (--dataset)"
+            )
+    return str(named.resolve())
 
 
 def _data_of(config: Config) -> tuple[DatasetConfig, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +164,10 @@ def with_filter_key(entry: DatasetConfig, config: Config) -> DatasetConfig:
 def _shares(config: Config, sources: Sequence[DataSource], validation: str) -> Iterator[FileShare]:
     """Yield the share of each entry of ``train.data`` that is trained on."""
     for number, group in itertools.groupby(sources, key=lambda source: source.entry):
-        shards = shards_at((config.train.data or ())[number].path)
+        path = (config.train.data or ())[number].path
+        shards = shards_at(path)
         if shards is None:
-            yield from (_share(source, validation) for source in group)
+            yield from (replace(_share(source, validation), path=path) for source in group)
         else:
             yield share_of_shards(shards, list(group), validation)
 

@@ -359,3 +359,16 @@ def test_a_folder_of_shards(dataset, tmp_path):
     lines = info(tmp_path / "shards" / "index.json").stdout
     assert "(2 shards, " in lines
     assert "success        2 of 3 (67 %)" in lines
+
+
+def test_datasets_behind_a_url(dataset, tmp_path, file_server):
+    shard_files([dataset], tmp_path / "shards", 2)
+    with file_server() as server:
+        server.put_folder(tmp_path / "shards", "/demos")
+        shards = report_of(f"{server.url}/demos")
+        file = report_of(f"{server.url}/demos/000.hdf5")
+        done = CliRunner().invoke(app, ["dataset", "stats", f"{server.url}/demos", "--json"])
+
+    assert (shards["path"], shards["demos"]) == (f"{server.url}/demos", 3)
+    assert (file["kind"], file["demos"]) == ("dataset", 2)
+    assert json.loads(done.stdout)["actions"]["max"] == [0.5] * 7

@@ -1,8 +1,13 @@
 """Training on a folder of shards."""
 
+from pathlib import Path
+
+import fsspec
 import pytest
 
 from imitate.data.curate.shard import shard_files
+from imitate.data.remote import fetch as fetching
+from imitate.data.shards.folder import _fetched
 from imitate.errors import CheckpointError, UserError
 from imitate.train.trainer import train
 
@@ -95,3 +100,76 @@ def test_weights_by_size_count_a_folder_as_one(demos, folder, tmp_path):
     of_folder = [dataset.sources[s].entry == 0 for s in dataset.source_of_samples()]
     assert dataset.sample_weights[of_folder].sum() == pytest.approx(3.0)
     assert dataset.sample_weights.sum() == pytest.approx(4.0)
+
+
+# ---- behind a URL --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(file_server, folder, monkeypatch):
+    """A server of the folder, and of one file, on the loopback address."""
+    monkeypatch.setattr(fetching, "WAIT_S", 0.001)
+    with file_server() as server:
+        server.put_folder(folder, "/demos")
+        yield server
+
+
+@pytest.mark.parametrize("ending", ["/demos", "/demos/", "/demos/index.json"])
+def test_shards_behind_a_url_train_as_the_folder(server, folder, tmp_path, ending):
+    local = run(tmp_path, folder, "local", **NORMALIZED)
+    remote = run(tmp_path, server.url + ending, "remote", **NORMALIZED)
+
+    assert remote.results["train_loss"] == local.results["train_loss"]
+    assert remote.results["valid_loss"] == local.results["valid_loss"]
+    (entry,) = remote.results["datasets"]
+    assert entry["path"] == f"{server.url}/demos"
+    assert entry["sha256"] == local.results["datasets"][0]["sha256"]
+    assert sum("000.hdf5" in asked for asked in server.asked) == 1
+
+
+def test_one_file_and_a_range_of_files_behind_a_url(server, demos, folder, tmp_path):
+    server.files["/lift.hdf5"] = demos.read_bytes()
+    whole = run(tmp_path, demos, "whole", train={"hdf5_filter_key": "all"})
+    for name, path in (("one", "/lift.hdf5"), ("range", "/demos/{000..002}.hdf5")):
+        remote = run(tmp_path, server.url + path, name, train={"hdf5_filter_key": "all"})
+        assert remote.results["train_loss"] == whole.results["train_loss"]
+
+
+def test_a_bucket_of_fsspec(folder, tmp_path):
+    bucket = fsspec.filesystem("memory")
+    for path in folder.iterdir():
+        bucket.pipe(f"/bucket/demos/{path.name}", path.read_bytes())
+
+    local = run(tmp_path, folder, "local")
+    remote = train(
+        config_dict(None, experiment={"name": "remote"}),
+        dataset=Path("memory://bucket/demos"),  # as the command line gives it: with one slash less
+        output_dir=tmp_path / "runs",
+        quiet=True,
+    )
+    assert remote.results["train_loss"] == local.results["train_loss"]
+
+
+def test_a_run_is_resumed_without_network_from_the_cache(server, tmp_path):
+    saves = {"save": {"every_n_epochs": 1}}
+    whole = run(tmp_path, f"{server.url}/demos", "whole", experiment=saves, train={"num_epochs": 5})
+    result = run(tmp_path, f"{server.url}/demos", "x", experiment=saves)
+    server.down = True
+    _fetched.cache_clear()  # as a new process would
+
+    resumed = train(resume=result.run_dir, overrides=["train.num_epochs=5"], quiet=True)
+    assert resumed.results["train_loss"] == whole.results["train_loss"]
+
+
+def test_a_shard_that_is_not_what_the_index_says_is_refused(server, tmp_path):
+    content = bytearray(server.files["/demos/001.hdf5"])
+    content[5000] ^= 1
+    server.files["/demos/001.hdf5"] = bytes(content)
+    with pytest.raises(UserError, match=r"demos/001.hdf5: its SHA-256 is") as caught:
+        run(tmp_path, f"{server.url}/demos", "x")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_url_without_an_index_is_refused(server, tmp_path):
+    with pytest.raises(UserError, match=r"/nowhere/index.json: the server answers 404"):
+        run(tmp_path, f"{server.url}/nowhere", "x")

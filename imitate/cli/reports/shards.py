@@ -21,7 +21,7 @@ def describe(path: str | Path) -> Report:
     env, actions = index.env_args, index.statistics().get("actions")
     return {
         "kind": "shards",
-        "path": str(path),
+        "path": shards.place,
         "size_mb": sum(shard.bytes for shard in index.shards) / 1e6,
         "shards": len(index.shards),
         "demos": len(lengths),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.action_scale import refuse_rescaled
 from imitate.data.file.faults import ACTION_LIMIT, check_modality
 from imitate.data.language import LANGUAGE_KEY, Instructions
-from imitate.data.shards.folder import shards_at
+from imitate.data.shards.folder import local_file, shards_at
 from imitate.data.shards.outline import outline_of
 from imitate.errors import ConfigError
 
@@ -131,18 +129,20 @@ def _sources_of(
     """Return the files of an entry of ``train.data``: itself, or the shards that hold chosen demos."""
     shards = shards_at(entry.path)
     if shards is None:
-        source = DataSource(Path(entry.path), filter_key, demo_limit, entry.weight, entry.lang)
-        return [dataclasses.replace(source, entry=number)]
+        path = local_file(entry.path)
+        return [DataSource(path, filter_key, demo_limit, entry.weight, entry.lang, entry=number)]
+    parts = shards.parts(filter_key, demo_limit)
+    paths = shards.files.local([shard for shard, _ in parts])
     return [
         DataSource(
-            shards.local(shard),
+            path,
             filter_key,
             None if demo_limit is None else len(demos),
             entry.weight,
             entry.lang,
             entry=number,
         )
-        for shard, demos in shards.parts(filter_key, demo_limit)
+        for path, (_, demos) in zip(paths, parts, strict=True)
     ]
 
 

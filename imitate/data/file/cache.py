@@ -12,6 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from imitate.errors import UserError
+
+_LIMIT_GB = 50.0
+
 
 def cache_folder(kind: str) -> Path:
     """Return the folder for files of one kind: 'frames', 'datasets'."""
@@ -22,17 +26,23 @@ def cache_folder(kind: str) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "imitate" / kind
 
 
-def locked(path: Path, *, wait: bool = True) -> IO[bytes]:
+def locked(path: Path, *, wait: bool = True, shared: bool = False) -> IO[bytes]:
     """Open a file for appending and lock it for this process until it is closed; make it if there is none.
+
+    Args:
+        path: of the lock.
+        wait: for others that hold it.
+        shared: hold it together with others that do so.
 
     Raises:
         BlockingIOError: another process holds it, and ``wait`` is false.
         OSError: the file system knows no locks, as two that write would spoil it.
     """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         file = path.open("ab")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(file, kind | (0 if wait else fcntl.LOCK_NB))
         except OSError:
             file.close()
             raise
@@ -40,3 +50,19 @@ def locked(path: Path, *, wait: bool = True) -> IO[bytes]:
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
         file.close()  # its holder has renamed or removed it
+
+
+def limit_bytes() -> float:
+    """Return the size above which the files of one kind that were not read for longest are removed.
+
+    Raises:
+        UserError: ``IMITATE_CACHE_GB`` is no number.
+    """
+    text = os.environ.get("IMITATE_CACHE_GB", "").strip()
+    try:
+        limit = float(text) if text else _LIMIT_GB
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:
+        raise UserError(f"IMITATE_CACHE_GB is {text!r}: expected a number of gigabytes, such as 50")
+    return limit * 1e9

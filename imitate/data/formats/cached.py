@@ -19,16 +19,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from imitate.data.file.cache import cache_folder, locked
+from imitate.data.file.cache import cache_folder, limit_bytes, locked
 from imitate.data.formats import registry
 from imitate.data.formats.base import Format, Options
 from imitate.data.formats.convert import convert
-from imitate.errors import DatasetError, UserError
+from imitate.errors import DatasetError
 from imitate.recognition import diagnosis
 
 _VERSION = 1
 """To be raised when conversions give other files."""
-_LIMIT_GB = 50.0
 _logger = logging.getLogger(__name__)
 
 
@@ -153,7 +152,7 @@ def _lock_of(file: Path) -> Path:
 
 def _remove_unused(made: Path) -> None:
     """Remove conversions from the one that was not read for longest on, until the rest is within the limit."""
-    limit = _limit_bytes()
+    limit = limit_bytes()
     files = [file for file in made.parent.glob("*.hdf5") if file != made]
     sizes = {file: file.stat() for file in files if file.is_file()}
     total = made.stat().st_size + sum(status.st_size for status in sizes.values())
@@ -164,14 +163,3 @@ def _remove_unused(made: Path) -> None:
             file.unlink()
             _lock_of(file).unlink()
             total -= sizes[file].st_size
-
-
-def _limit_bytes() -> float:
-    text = os.environ.get("IMITATE_CACHE_GB", "").strip()
-    try:
-        limit = float(text) if text else _LIMIT_GB
-    except ValueError:
-        limit = -1.0
-    if not limit >= 0:
-        raise UserError(f"IMITATE_CACHE_GB is {text!r}: expected a number of gigabytes, such as 50")
-    return limit * 1e9

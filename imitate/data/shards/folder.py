@@ -4,14 +4,37 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from imitate.config.data_paths import INDEX_NAME
+from tqdm import tqdm
+
+from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.file.fingerprint import CONTENT_VERSION
+from imitate.data.remote.fetch import cached_path, fetch, fetch_file, fetch_small
+from imitate.data.remote.store import hold, make_room, release
 from imitate.data.shards.index import Shard, ShardIndex
 from imitate.errors import DatasetError
+
+_CONNECTIONS = 4
+_FILE_ENDINGS = (".hdf5", ".h5")
+
+
+class ShardFiles(Protocol):
+    """The files of a folder of shards."""
+
+    def local(self, shards: Sequence[Shard]) -> list[Path]:
+        """Return the paths of shards on this machine, where they stay until they are released.
+
+        Raises:
+            DatasetError: one is not there, or is not the one that the index describes.
+        """
+
+    def release(self, shards: Sequence[Shard]) -> None:
+        """Allow shards to be removed from the cache."""
 
 
 @dataclass(frozen=True)
@@ -19,32 +42,16 @@ class ShardFolder:
     """A folder of shards.
 
     Attributes:
-        place: the folder; errors name it.
+        place: path or URL of the folder; errors name it.
         index: its index.
+        files: the shards themselves.
+        is_remote: the files have to be fetched.
     """
 
     place: str
     index: ShardIndex
-
-    def local(self, shard: Shard) -> Path:
-        """Return the path of a shard's file on this machine.
-
-        Raises:
-            DatasetError: the file is not there, or is not the one that the index describes.
-        """
-        path = Path(self.place) / shard.file
-        try:
-            size = path.stat().st_size
-        except OSError as error:
-            raise DatasetError(
-                f"{path}: cannot be read ({error.strerror}), but {INDEX_NAME} names it: copy the whole folder again"
-            ) from None
-        if size != shard.bytes:
-            raise DatasetError(
-                f"{path}: has {size} bytes, but {shard.bytes} by {INDEX_NAME}: it was changed or cut short: copy it "
-                f"again, or write the index again with `imitate dataset index {self.place} --overwrite`"
-            )
-        return path
+    files: ShardFiles
+    is_remote: bool = False
 
     def parts(
         self, filter_key: str | None = None, demo_limit: int | None = None
@@ -86,12 +93,87 @@ class ShardFolder:
         }
 
 
+@dataclass(frozen=True)
+class LocalFiles:
+    """Shards in a folder of this machine."""
+
+    folder: Path
+
+    def local(self, shards: Sequence[Shard]) -> list[Path]:
+        """Return the paths of shards, whose sizes are checked."""
+        return [self._checked(shard) for shard in shards]
+
+    def release(self, shards: Sequence[Shard]) -> None:
+        """Do nothing: the files are the user's."""
+
+    def _checked(self, shard: Shard) -> Path:
+        path = self.folder / shard.file
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise DatasetError(
+                f"{path}: cannot be read ({error.strerror}), but {INDEX_NAME} names it: copy the whole folder again"
+            ) from None
+        if size != shard.bytes:
+            raise DatasetError(
+                f"{path}: has {size} bytes, but {shard.bytes} by {INDEX_NAME}: it was changed or cut short: copy it "
+                f"again, or write the index again with `imitate dataset index {self.folder} --overwrite`"
+            )
+        return path
+
+
+@dataclass(frozen=True)
+class RemoteFiles:
+    """Shards behind a URL, which are fetched into the cache by their SHA-256."""
+
+    url: str
+
+    def local(self, shards: Sequence[Shard]) -> list[Path]:
+        """Return the paths of shards in the cache; fetch those that are not there."""
+        paths = [cached_path(self._url_of(shard), shard.sha256) for shard in shards]
+        missing = [shard for shard, path in zip(shards, paths, strict=True) if not hold(path)]
+        if not missing:
+            return paths
+        size = sum(shard.bytes for shard in missing)
+        make_room({shard.sha256 for shard in missing}, size)
+        with (
+            tqdm(
+                desc=f"fetching {self.url.rpartition('/')[2]}",
+                total=size,
+                unit="B",
+                unit_scale=True,
+                delay=2,
+                disable=None,
+            ) as bar,
+            ThreadPoolExecutor(_CONNECTIONS) as threads,
+        ):
+
+            def one(shard: Shard) -> Path:
+                return fetch(
+                    self._url_of(shard), shard.sha256, shard.bytes, shard.sha256, bar.update
+                )
+
+            list(threads.map(one, missing))
+        return paths
+
+    def release(self, shards: Sequence[Shard]) -> None:
+        """Allow shards to be removed from the cache."""
+        for shard in shards:
+            release(cached_path(self._url_of(shard), shard.sha256))
+
+    def _url_of(self, shard: Shard) -> str:
+        return f"{self.url}/{shard.file}"
+
+
 def shards_at(place: str | Path) -> ShardFolder | None:
-    """Return the dataset of shards at a place; None where there is another dataset, or nothing.
+    """Return the dataset of shards at a path or URL; None where there is another dataset, or nothing.
 
     Raises:
-        DatasetError: its index is damaged.
+        DatasetError: its index is damaged, or cannot be fetched.
     """
+    url = url_of(place)
+    if url is not None:
+        return None if url.endswith(_FILE_ENDINGS) else _fetched(url)
     folder = Path(place).expanduser()
     folder = folder.parent if folder.name == INDEX_NAME else folder
     try:
@@ -99,6 +181,16 @@ def shards_at(place: str | Path) -> ShardFolder | None:
     except OSError:
         return None
     return _read(str(folder), status.st_size, status.st_mtime_ns)
+
+
+def local_file(path: str | Path) -> Path:
+    """Return the path of one dataset file on this machine; one behind a URL is fetched into the cache.
+
+    Raises:
+        DatasetError: it cannot be fetched.
+    """
+    url = url_of(path)
+    return Path(path) if url is None else _fetched_file(url)
 
 
 @functools.lru_cache(maxsize=8)
@@ -109,4 +201,21 @@ def _read(folder: str, size: int, changed_ns: int) -> ShardFolder | None:
         content = path.read_bytes()
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
-    return ShardFolder(folder, ShardIndex.parse(content, str(path)))
+    index = ShardIndex.parse(content, str(path))
+    return ShardFolder(folder, index, LocalFiles(Path(folder)))
+
+
+@functools.lru_cache(maxsize=8)
+def _fetched(url: str) -> ShardFolder:
+    """Fetch an index once: what a process reads of a dataset is of one version of it."""
+    place = f"{url}/{INDEX_NAME}"
+    index = ShardIndex.parse(fetch_small(place), place)
+    return ShardFolder(url, index, RemoteFiles(url), is_remote=True)
+
+
+@functools.lru_cache(maxsize=256)
+def _fetched_file(url: str) -> Path:
+    """Fetch a file once, for the same reason."""
+    name = url.rpartition("/")[2]
+    with tqdm(desc=f"fetching {name}", unit="B", unit_scale=True, delay=2, disable=None) as bar:
+        return fetch_file(url, bar.update)

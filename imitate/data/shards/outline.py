@@ -8,7 +8,7 @@ from typing import Any
 
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.language import TASK_ATTRS, instruction_of
-from imitate.data.shards.folder import shards_at
+from imitate.data.shards.folder import local_file, shards_at
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def outline_of(path: str | Path) -> Outline:
     if shards is not None:
         index = shards.index
         return Outline(index.env_args, index.control_freq, frozenset(index.filter_keys))
-    with DatasetFile(path) as file:
+    with DatasetFile(local_file(path)) as file:
         return Outline(file.env_meta, file.control_freq, frozenset(file.filter_keys()))
 
 
@@ -52,7 +52,7 @@ def instructions_at(path: str | Path, given: str | None = None) -> set[str | Non
     shards = shards_at(path)
     if shards is not None:
         return {said for shard in shards.index.shards for said in shard.language}
-    with DatasetFile(path) as file:
+    with DatasetFile(local_file(path)) as file:
         return {instruction_of(file.attrs(demo, TASK_ATTRS)) for demo in file.demos()}
 
 
@@ -65,5 +65,5 @@ def fingerprint_of(path: str | Path) -> dict[str, Any]:
     shards = shards_at(path)
     if shards is not None:
         return shards.fingerprint()
-    with DatasetFile(path) as file:
+    with DatasetFile(local_file(path)) as file:
         return file.fingerprint()

@@ -1,0 +1,232 @@
+"""Fetching of whole files into the cache: resumed, retried, verified."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from imitate.data.download import sha256_of
+from imitate.data.remote.store import KNOWN, hold, make_room, remote_folder, writing
+from imitate.data.remote.transport import Head, RemoteFile, UnreachableError, remote_file
+from imitate.errors import DatasetError
+
+RETRIES = 5
+"""Attempts in a row that bring no byte before it is given up."""
+WAIT_S = 1.0
+"""Pause before the first of them; doubled each time."""
+_MAX_SMALL = 2**30
+_logger = logging.getLogger(__name__)
+OnBytes = Callable[[int], None]
+"""Called with the number of bytes that came."""
+Answer = TypeVar("Answer")
+
+
+def fetch(
+    url: str,
+    key: str,
+    size: int | None,
+    sha256: str | None = None,
+    on_bytes: OnBytes = lambda count: None,
+) -> Path:
+    """Return a file of the cache with the content of a URL; fetch it if it is not there.
+
+    The file is held (:func:`imitate.data.remote.store.hold`) until it is released or the process ends.
+
+    Args:
+        url: of the file.
+        key: names the content.
+        size: bytes; None where the server does not say it.
+        sha256: of the content, where it is known.
+        on_bytes: for a progress bar.
+
+    Raises:
+        DatasetError: it cannot be fetched, is not what is expected, or does not fit the cache.
+    """
+    path = cached_path(url, key)
+    while not hold(path):
+        with writing(path):
+            if not path.is_file():  # another process has fetched it meanwhile
+                make_room({key}, size or 0)
+                _fetch(remote_file(url), url, path, size, sha256, on_bytes)
+    return path
+
+
+def cached_path(url: str, key: str) -> Path:
+    """Return where a file with this content lies in the cache, if it was fetched."""
+    return remote_folder() / key / urlsplit(url).path.rpartition("/")[2]
+
+
+def fetch_small(url: str) -> bytes:
+    """Return the content of a small file, such as an index; the copy in the cache where the server is out of reach.
+
+    Raises:
+        DatasetError: there is no such file, or neither the server nor a copy.
+    """
+    path = remote_folder() / KNOWN / _digest(url)
+    known = path.is_file()
+    try:
+        content = _tried(lambda: _content(remote_file(url), url), 1 if known else RETRIES)
+    except UnreachableError as error:
+        if not known:
+            raise DatasetError(f"{url}: cannot be reached ({error}): try again later") from None
+        _logger.warning("%s: cannot be reached (%s): the copy in the cache is used", url, error)
+        return path.read_bytes()
+    _keep(path, content)
+    return content
+
+
+def head_of(url: str) -> Head:
+    """Return size and tag of a file; those of the last time where the server is out of reach.
+
+    Raises:
+        DatasetError: there is no such file, or neither the server nor a note of the last time.
+    """
+    path = remote_folder() / KNOWN / f"{_digest(url)}.head"
+    known = path.is_file()
+    try:
+        head = _tried(remote_file(url).head, 1 if known else RETRIES)
+    except UnreachableError as error:
+        if not known:
+            raise DatasetError(f"{url}: cannot be reached ({error}): try again later") from None
+        _logger.warning("%s: cannot be reached (%s): the copy in the cache is used", url, error)
+        return Head(**json.loads(path.read_text(encoding="utf-8")))
+    _keep(path, json.dumps(asdict(head)).encode())
+    return head
+
+
+def fetch_file(url: str, on_bytes: OnBytes = lambda count: None) -> Path:
+    """Return a file of the cache with the content that a URL has now; fetch it if it is not there.
+
+    Raises:
+        DatasetError: as :func:`fetch`.
+    """
+    head = head_of(url)
+    return fetch(url, _digest(f"{url} {head.size} {head.tag}"), head.size, on_bytes=on_bytes)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a small file whole or not at all; a cache that cannot be written costs only the copy."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        os.replace(part, path)
+
+
+def _tried(attempt: Callable[[], Answer], retries: int) -> Answer:
+    for number in range(retries):
+        with suppress(UnreachableError):
+            return attempt()
+        time.sleep(WAIT_S * 2**number)
+    return attempt()
+
+
+def _content(file: RemoteFile, url: str) -> bytes:
+    parts, size = [], 0
+    for _, block in file.blocks(0):
+        parts.append(block)
+        size += len(block)
+        if size > _MAX_SMALL:
+            raise DatasetError(f"{url}: is larger than an index can be: correct the address")
+    return b"".join(parts)
+
+
+def _fetch(
+    file: RemoteFile,
+    url: str,
+    path: Path,
+    size: int | None,
+    sha256: str | None,
+    on_bytes: OnBytes,
+) -> None:
+    """Fill ``<path>.part``, from where an earlier attempt has ended, verify it and give it its name."""
+    part = path.with_name(f"{path.name}.part")
+    on_bytes(_bytes_in(part))
+    failures, pause_s = 0, WAIT_S
+    while True:
+        before = _bytes_in(part)
+        reason = "the connection ended early"
+        if size is not None and before >= size:
+            break
+        try:
+            _append(file, part, on_bytes)
+            if size is None:
+                break
+            if _bytes_in(part) >= size:
+                continue
+        except UnreachableError as error:
+            reason = str(error)
+        except OSError as error:
+            raise _unwritable(error, part) from error
+        failures = 1 if _bytes_in(part) > before else failures + 1
+        if failures > RETRIES:
+            raise DatasetError(
+                f"{url}: given up after {RETRIES} retries ({reason}); {_bytes_in(part)} bytes are kept in {part}: the "
+                "same command goes on from there"
+            )
+        time.sleep(pause_s * 2 ** (failures - 1))
+    _verify(part, url, size, sha256)
+    with part.open("rb") as written:
+        os.fsync(written.fileno())
+    os.replace(part, path)
+
+
+def _append(file: RemoteFile, part: Path, on_bytes: OnBytes) -> None:
+    with part.open("ab") as target:
+        for at, block in file.blocks(target.tell()):
+            if at != target.tell():  # the server begins anew
+                on_bytes(at - target.tell())
+                target.truncate(at)
+                target.seek(at)
+            target.write(block)
+            target.flush()
+            on_bytes(len(block))
+
+
+def _verify(part: Path, url: str, size: int | None, sha256: str | None) -> None:
+    """Remove a part with another content than expected.
+
+    Raises:
+        DatasetError: the size or the digest differs.
+    """
+    found = _bytes_in(part)
+    words = ""
+    if size is not None and found != size:
+        words = f"has {found} bytes, expected {size}"
+    elif sha256 is not None and (digest := sha256_of(part)) != sha256:
+        words = f"its SHA-256 is {digest}, expected {sha256}"
+    if words:
+        part.unlink()
+        raise DatasetError(
+            f"{url}: {words}; what came was removed: the file was changed after its index was written, or damaged on "
+            "the way: try again, or write the index again"
+        )
+
+
+def _unwritable(error: OSError, part: Path) -> DatasetError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DatasetError(
+            f"{part}: the disk is full; {_bytes_in(part)} bytes are kept: make room, or set IMITATE_CACHE to a folder "
+            "with room; the same command goes on from there"
+        )
+    return DatasetError(
+        f"{part}: cannot be written ({error.strerror}): set IMITATE_CACHE to a folder with room"
+    )
+
+
+def _bytes_in(part: Path) -> int:
+    return part.stat().st_size if part.is_file() else 0

@@ -1,0 +1,174 @@
+"""Fetching into the cache over a server that fails, and from the file systems of fsspec."""
+
+import errno
+import hashlib
+import sys
+
+import fsspec
+import pytest
+
+from imitate.data.remote import fetch as module
+from imitate.data.remote.fetch import cached_path, fetch, fetch_file, fetch_small
+from imitate.data.remote.store import release
+from imitate.errors import DatasetError
+
+CONTENT = bytes(range(256)) * 40_000  # 10 MB, ten blocks
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+KEY = "abc"
+
+
+@pytest.fixture
+def server(monkeypatch, file_server):
+    monkeypatch.setattr(module, "WAIT_S", 0.001)
+    with file_server() as server:
+        server.files["/a.hdf5"] = CONTENT
+        yield server
+
+
+def get(server, **kwargs):
+    wanted = {"size": len(CONTENT), "sha256": SHA256, **kwargs}
+    return fetch(f"{server.url}/a.hdf5", KEY, **wanted)
+
+
+def test_a_file_is_fetched_once_and_tells_its_bytes(server):
+    came = []
+    path = get(server, on_bytes=came.append)
+
+    assert path.read_bytes() == CONTENT
+    assert sum(came) == len(CONTENT)
+    assert get(server) == path
+    assert server.asked == ["GET /a.hdf5"]
+
+
+def test_a_server_that_breaks_off_is_asked_for_the_rest(server):
+    server.cut["/a.hdf5"] = [3_000_000, 2_000_000]
+
+    assert get(server).read_bytes() == CONTENT
+    assert server.asked == [
+        "GET /a.hdf5",
+        "GET /a.hdf5 bytes=3000000-",
+        "GET /a.hdf5 bytes=5000000-",
+    ]
+
+
+def test_a_server_without_ranges_begins_anew(server):
+    server.ranges, server.cut["/a.hdf5"] = False, [3_000_000]
+    came = []
+
+    assert get(server, on_bytes=came.append).read_bytes() == CONTENT
+    assert sum(came) == len(CONTENT)
+
+
+def test_a_server_that_stays_away_is_given_up_and_what_came_is_kept(server):
+    server.cut["/a.hdf5"] = [4_000_000, *[0] * 20]
+    with pytest.raises(
+        DatasetError, match=r"a.hdf5: given up after 5 retries .*4000000 bytes are kept"
+    ):
+        get(server)
+    server.cut.clear()
+    server.asked.clear()
+
+    assert get(server).read_bytes() == CONTENT
+    assert server.asked == ["GET /a.hdf5 bytes=4000000-"]
+
+
+def test_a_wrong_digest_is_refused_and_nothing_is_kept(server):
+    with pytest.raises(DatasetError, match=r"its SHA-256 is \w+, expected 00.*was removed"):
+        get(server, sha256="00" * 32)
+    path = cached_path(f"{server.url}/a.hdf5", KEY)
+    assert not list(path.parent.iterdir())
+
+
+def test_a_file_that_is_longer_than_said_is_refused(server):
+    with pytest.raises(DatasetError, match="has 10240000 bytes, expected 10239999"):
+        get(server, size=len(CONTENT) - 1)
+
+
+@pytest.mark.parametrize("url", ["{server}/b.hdf5", "memory://nowhere/b.hdf5"])
+def test_a_file_that_is_not_there_is_named_at_once(server, url):
+    url = url.format(server=server.url)
+    with pytest.raises(DatasetError, match=r"b.hdf5: .*correct the address") as caught:
+        fetch(url, KEY, 10)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_keeps_what_came(server, monkeypatch):
+    append = module._append
+
+    def full(file, part, on_bytes):
+        def two_blocks(count):
+            if part.stat().st_size >= 2 * 2**20:
+                raise OSError(errno.ENOSPC, "No space left on device", str(part))
+
+        append(file, part, two_blocks)
+
+    monkeypatch.setattr(module, "_append", full)
+    with pytest.raises(DatasetError, match=r"the disk is full; 2097152 bytes are kept: make room"):
+        get(server)
+    monkeypatch.setattr(module, "_append", append)
+    assert get(server).read_bytes() == CONTENT
+    assert server.asked[-1] == "GET /a.hdf5 bytes=2097152-"
+
+
+@pytest.mark.parametrize("protocol", ["memory", "file"])
+def test_other_file_systems_are_read_by_fsspec(protocol, tmp_path):
+    place = tmp_path if protocol == "file" else "/bucket"
+    url = f"{protocol}://{place}/a.hdf5"
+    with fsspec.open(url, "wb") as file:
+        file.write(CONTENT)
+    path = cached_path(url, KEY)
+    path.parent.mkdir(parents=True)
+    path.with_name("a.hdf5.part").write_bytes(CONTENT[:5_000_000])
+    came = []
+
+    assert fetch(url, KEY, len(CONTENT), SHA256, came.append).read_bytes() == CONTENT
+    assert came[0] == 5_000_000  # it was resumed
+    assert sum(came) == len(CONTENT)
+
+
+def test_a_missing_package_of_a_protocol_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(DatasetError, match=r"s3:// needs the package 's3fs': do: pip install s3fs"):
+        fetch("s3://bucket/a.hdf5", KEY, 1)
+
+
+def test_a_missing_fsspec_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(DatasetError, match=r"'fsspec' is not installed; do: pip install"):
+        fetch("gs://bucket/a.hdf5", KEY, 1)
+
+
+def test_an_unknown_protocol_is_refused():
+    with pytest.raises(DatasetError, match=r"nowhere://x: is no address that can be read"):
+        fetch("nowhere://x", KEY, 1)
+
+
+def test_a_small_file_is_read_anew_and_from_its_copy_when_the_server_is_away(server, caplog):
+    server.files["/index.json"] = b"first"
+    url = f"{server.url}/index.json"
+    assert fetch_small(url) == b"first"
+    server.files["/index.json"] = b"second"
+    assert fetch_small(url) == b"second"
+    server.down = True
+    assert fetch_small(url) == b"second"
+    assert "the copy in the cache is used" in caplog.text
+
+
+def test_a_small_file_without_a_copy_needs_its_server(server):
+    server.down = True
+    with pytest.raises(DatasetError, match=r"cannot be reached \(503"):
+        fetch_small(f"{server.url}/index.json")
+
+
+def test_a_file_without_an_index_is_fetched_again_when_it_changes(server):
+    url = f"{server.url}/a.hdf5"
+    first = fetch_file(url)
+    assert fetch_file(url) == first
+    server.files["/a.hdf5"] = b"other"
+    second = fetch_file(url)
+    assert second.read_bytes() == b"other"
+    assert first.read_bytes() == CONTENT
+    server.down = True
+    assert fetch_file(url) == second
+    for path in (first, second):
+        release(path)
