@@ -1,0 +1,292 @@
+"""Supervised episodes of a round: in this process, or in workers of a crew, where the supervisor can be copied.
+
+Episode ``index`` of a round has seeds of its own, ``[seed, round, index, attempt]``, so that episodes are the same in
+any process and for any number of workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imitate.crew import Crew, Limits, Lost
+from imitate.crew.crew import AHEAD
+from imitate.data import Episode
+from imitate.deploy.robot import RobotError
+from imitate.envs import Env, make_env
+from imitate.envs.watched import watched
+from imitate.errors import EnvError, TrainingError, UserError
+from imitate.interactive.supervision import DiscardedError, Supervisor, supervised_episode
+from imitate.policy.loading import policy_from_checkpoint
+from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.processes import STEP_TIMEOUT_S, Beat
+
+MAX_FAILURES = 10
+_log = logging.getLogger(__name__)
+
+SuperviseRound = Callable[[int], Supervisor]
+"""From a round's number, from 1, to who supervises it; picklable where episodes are played by workers."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Settings that all episodes share.
+
+    Attributes:
+        env_meta: the environment.
+        obs_keys: observations of the policy.
+        seed: of the episodes.
+        horizon: steps of an episode.
+        hold_steps: steps after the first success.
+        folder: of the rounds, for messages.
+    """
+
+    env_meta: dict[str, Any]
+    obs_keys: tuple[str, ...]
+    seed: int
+    horizon: int
+    hold_steps: int
+    folder: str
+
+
+class Player:
+    """Player of supervised episodes in this process, with an environment that it makes when first needed.
+
+    Args:
+        scene: settings.
+        beat: told which call of the environment runs.
+    """
+
+    def __init__(self, scene: Scene, beat: Beat | None = None) -> None:
+        self._scene, self._beat = scene, beat
+        self._env: Env | None = None
+
+    def env(self) -> Env:
+        """Return the environment, with all observations, since experts may use more than the policy, and its images."""
+        if self._env is None:
+            keys = self._scene.obs_keys
+            cameras = [key.removesuffix("_image") for key in keys if key.endswith("_image")]
+            make = partial(make_env, self._scene.env_meta, camera_names=cameras or None)
+            self._env = watched(make, self._beat)
+        return self._env
+
+    def close(self) -> None:
+        """Close the environment."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+
+    def play(
+        self,
+        number: int,
+        index: int,
+        policy: RolloutPolicy,
+        supervisor: Supervisor,
+        *,
+        states: bool,
+        attempt: int = 0,
+    ) -> Episode:
+        """Play episode ``index`` of a round; after a failure of the simulator anew, with another seed.
+
+        Raises:
+            EnvError: it failed :data:`MAX_FAILURES` times in a row.
+            TrainingError: a robot stopped.
+        """
+        failures = 0
+        while failures < MAX_FAILURES:
+            entropy = [self._scene.seed, number, index, attempt]
+            seed = int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
+            attempt += 1
+            try:
+                return supervised_episode(
+                    self.env(),
+                    policy,
+                    supervisor,
+                    seed=seed,
+                    horizon=self._scene.horizon,
+                    hold_steps=self._scene.hold_steps,
+                    round_number=number,
+                    states=states,
+                )
+            except UserError:
+                raise
+            except RobotError as error:  # a person has to look before it moves again
+                raise TrainingError(
+                    f"round {number}, episode {index}: {error}; the same command resumes {self._scene.folder}"
+                ) from error
+            except DiscardedError:
+                _log.info("round %d, episode %d: discarded by a person", number, index)
+            except Exception as error:  # whatever a simulator may raise
+                failures += 1
+                words = f"{type(error).__name__}: {error}"
+                _log.warning("round %d, episode %d: %s", number, index, words)
+                self._env = None
+        raise EnvError(
+            f"{self._scene.env_meta.get('env_name')}: failed {MAX_FAILURES} times in a row in round {number} "
+            f"({words}): see what imitate check-env says of it"
+        )
+
+
+@dataclass(frozen=True)
+class _Item:
+    """Episode for a worker.
+
+    Attributes:
+        number: of the round.
+        index: of the episode in it.
+        policy: content of the checkpoint.
+        states: record the simulator's states too.
+        attempt: first attempt; the former ones lost their workers.
+    """
+
+    number: int
+    index: int
+    policy: bytes
+    states: bool
+    attempt: int = 0
+
+
+class Players:
+    """Workers that play supervised episodes, kept from round to round; a context manager.
+
+    Args:
+        scene: settings.
+        supervise: makes the supervisor of a round in each worker; picklable.
+        workers: number.
+        backend: where they run; None: processes of this machine.
+        step_timeout_s: a call of the environment that takes longer, or making it in five times that, ends its process.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        supervise: SuperviseRound,
+        workers: int,
+        *,
+        backend: Any = None,
+        step_timeout_s: float = STEP_TIMEOUT_S,
+    ) -> None:
+        self._scene, self._workers = scene, workers
+        self._crew = Crew[_Item, Episode](
+            partial(_prepared, scene, supervise),
+            workers,
+            limits=Limits(call_s=step_timeout_s),
+            backend=backend,
+        )
+
+    def __enter__(self) -> Players:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._crew.__exit__(*raised)
+
+    def episodes(
+        self, number: int, first: int, last: int, checkpoint: str | Path, *, states: bool
+    ) -> Iterator[Episode]:
+        """Yield the episodes ``first ... last - 1`` of a round in their order.
+
+        An episode whose worker dies or hangs is played again, with the same seeds by another worker, then with the
+        next ones.
+
+        Raises:
+            EnvError: the environment cannot be made, or an episode was lost :data:`MAX_FAILURES` times.
+        """
+        policy = Path(checkpoint).read_bytes()
+        make = partial(_Item, number, policy=policy, states=states)
+        waiting = _Waiting(make, first, last, AHEAD * self._workers)
+        early: dict[int, Episode] = {}
+        for done in self._crew.as_completed(waiting):
+            item, result = done.item, done.result
+            if isinstance(result, Lost):
+                waiting.again(item, result, self._scene.env_meta.get("env_name"))
+                continue
+            early[item.index] = result
+            while waiting.wanted in early:
+                episode = early.pop(waiting.wanted)
+                waiting.wanted += 1
+                yield episode
+
+
+class _Waiting:
+    """Episodes that no worker has been given yet; a crew asks for the next one again after each result.
+
+    Attributes:
+        wanted: episode that is to be yielded next; those far ahead of it wait.
+    """
+
+    def __init__(self, make: Callable[..., _Item], first: int, last: int, ahead: int) -> None:
+        self._make, self._last, self._ahead = make, last, ahead
+        self._begun = self.wanted = first
+        self._again = deque[_Item]()
+
+    def __iter__(self) -> Iterator[_Item]:
+        return self
+
+    def __next__(self) -> _Item:
+        if self._again:
+            return self._again.popleft()
+        if self._begun >= min(self._last, self.wanted + self._ahead):
+            raise StopIteration
+        self._begun += 1
+        return self._make(self._begun - 1)
+
+    def again(self, item: _Item, lost: Lost, env_name: Any) -> None:
+        """Let an episode whose workers were lost be played with other seeds.
+
+        Raises:
+            EnvError: it was lost too often, or it is not the worker's fault.
+        """
+        where = f"{env_name}: round {item.number}, episode {item.index}: {lost.reason}"
+        if not lost.died:
+            raise lost.error or EnvError(where)
+        if item.attempt + 1 >= MAX_FAILURES:
+            raise EnvError(f"{where}; see what imitate check-env says of it")
+        _log.warning("%s; played again with another seed", where)
+        attempt = item.attempt + 1
+        self._again.append(self._make(item.index, attempt=attempt))
+
+
+def _prepared(scene: Scene, supervise: SuperviseRound, beat: Beat) -> _Worker:
+    return _Worker(scene, supervise, beat)
+
+
+class _Worker:
+    """Function of a worker: from an item to its episode."""
+
+    def __init__(self, scene: Scene, supervise: SuperviseRound, beat: Beat) -> None:
+        self._player, self._supervise = Player(scene, beat), supervise
+        self._number = 0
+        self._policy: RolloutPolicy | None = None
+        self._supervisor: Supervisor | None = None
+
+    def __call__(self, item: _Item) -> Episode:
+        if self._policy is None or self._supervisor is None or item.number != self._number:
+            self._policy, self._supervisor = _policy(item.policy), self._supervise(item.number)
+            self._number = item.number
+        return self._player.play(
+            item.number,
+            item.index,
+            self._policy,
+            self._supervisor,
+            states=item.states,
+            attempt=item.attempt,
+        )
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._player.close()
+
+
+def _policy(content: bytes) -> RolloutPolicy:
+    with tempfile.NamedTemporaryFile(suffix=".pth") as file:
+        file.write(content)
+        file.flush()
+        return policy_from_checkpoint(device="cpu", ckpt_path=file.name)[0]

@@ -1,0 +1,229 @@
+"""Files of interactive imitation: ``demos.hdf5`` with all rounds' data, ``progress.json`` with the finished rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imitate.config import Config, DatasetConfig
+from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data.batches.build import training_sources
+from imitate.data.file.action_scale import refuse_rescaled
+from imitate.envs.make import is_robot
+from imitate.errors import ConfigError
+from imitate.run_folder import write_text
+from imitate.train.training_data import with_filter_key
+
+LABELLED = "labelled"
+
+
+@dataclass
+class Round:
+    """Result of a round.
+
+    Attributes:
+        number: 0 are the demonstrations.
+        episodes: recorded in it.
+        steps: environment steps.
+        interventions: steps in which the supervisor acted.
+        labels: steps with an action of the supervisor's to learn from, so far.
+        rollout_success: share of the round's episodes that succeeded, with the help of the supervisor.
+        success_rate: of the policy that was learned after it; None: not evaluated.
+        checkpoint: that policy.
+    """
+
+    number: int
+    episodes: int = 0
+    steps: int = 0
+    interventions: int = 0
+    labels: int = 0
+    rollout_success: float | None = None
+    success_rate: float | None = None
+    checkpoint: str = ""
+
+    @property
+    def practised_success(self) -> float | None:
+        """Return ``rollout_success`` by its former name."""
+        return self.rollout_success
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON; ``practised_success`` is the former name of ``rollout_success``."""
+        return {**vars(self), "practised_success": self.rollout_success}
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> Round:
+        """Make it from :meth:`to_dict`, also of earlier versions."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        known = {key: value for key, value in entry.items() if key in names}
+        known.setdefault("rollout_success", entry.get("practised_success"))
+        return cls(**known)
+
+
+@dataclass
+class Progress:
+    """Finished rounds, and the exit code of the training that was interrupted, if one was."""
+
+    rounds: list[Round] = field(default_factory=list)
+    exit_code: int = 0
+
+
+class RoundFiles:
+    """Files of all rounds in their folder.
+
+    Args:
+        folder: of the rounds.
+        config: of the policy.
+        env_meta: the environment.
+        settings: settings that may not change between the rounds.
+        labels_all: files from before there was a choice have a label at each step.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        env_meta: dict[str, Any],
+        settings: Mapping[str, Any],
+        *,
+        labels_all: bool,
+    ) -> None:
+        self.folder, self.demos = folder, folder / "demos.hdf5"
+        self._progress = folder / "progress.json"
+        self._config, self._env_meta = config, env_meta
+        self._settings, self._labels_all = dict(settings), labels_all
+
+    def begun(self, dataset: str | Path | None, most: int | None) -> Progress:
+        """Return the progress so far; at the very start copy at most so many demonstrations.
+
+        Raises:
+            ConfigError: the folder was begun with other settings.
+        """
+        if self._progress.is_file():
+            saved = self._saved()
+            saved["settings"].setdefault("label_every", 1)  # begun before there was a choice
+            if saved["settings"] != self._settings:
+                raise ConfigError(
+                    f"{self.folder}: was started with {saved['settings']}, now {self._settings} is wanted: "
+                    "take another folder"
+                )
+            return Progress([Round.from_dict(entry) for entry in saved["rounds"]])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if dataset is not None and not self.demos.exists():
+            self._copy(Path(dataset), most)
+        progress = Progress()
+        self.save(progress)
+        return progress
+
+    def save(self, progress: Progress) -> None:
+        """Write the finished rounds."""
+        rounds = [over.to_dict() for over in progress.rounds]
+        content = {"settings": self._settings, "rounds": rounds}
+        write_text(self._progress, json.dumps(content, indent=2) + "\n")
+
+    def _saved(self) -> dict[str, Any]:
+        saved: dict[str, Any] = json.loads(self._progress.read_text(encoding="utf-8"))
+        return saved
+
+    def recorded_before(self) -> int:
+        """Return the number of episodes of the finished rounds."""
+        return sum(int(entry["episodes"]) for entry in self._saved()["rounds"])
+
+    def counted(self, number: int) -> Round:
+        """Count the numbers of a round from the file."""
+        over = Round(number)
+        if not self.demos.exists():
+            return over
+        solved = 0
+        with DatasetFile(self.demos) as file:
+            for demo in file.demos():
+                by_hand = file.read(demo, "interventions").reshape(-1) > 0
+                over.labels += self._labels(file, demo)
+                if file.attrs(demo)["round"] == number:
+                    over.episodes += 1
+                    over.steps += len(by_hand)
+                    over.interventions += int(by_hand.sum())
+                    solved += bool(file.attrs(demo).get("success", False))
+        if number > 0 and over.episodes:
+            over.rollout_success = solved / over.episodes
+        return over
+
+    def _labels(self, file: DatasetFile, demo: str) -> int:
+        """Count the labels of one demo."""
+        if file.has(demo, LABELLED):
+            return int((file.read(demo, LABELLED) > 0).sum())
+        if self._labels_all:  # files from before there was a choice
+            return file.length(demo)
+        return int((file.read(demo, "interventions") > 0).sum())
+
+    def appended(self) -> DatasetWriter:
+        """Open the file to append episodes."""
+        return self._writer(append=True)
+
+    def _writer(self, *, append: bool, rate_hz: float | None = None) -> DatasetWriter:
+        return DatasetWriter(
+            self.demos,
+            self._env_meta,
+            append=append,
+            overwrite=not append,
+            control_freq=rate_hz,
+            strict=False,
+        )
+
+    def _copy(self, dataset: Path, most: int | None) -> None:
+        """Copy the demonstrations as round 0, in which the supervisor always acted."""
+        entry = with_filter_key(DatasetConfig(path=str(dataset.resolve())), self._config)
+        named = self._config.with_overrides({"train.data": [entry.to_dict()]})
+        (source,) = training_sources(named)
+        with (
+            DatasetFile(dataset) as file,
+            self._writer(append=False, rate_hz=file.control_freq) as writer,
+        ):
+            refuse_rescaled(file)
+            for demo in source.chosen(file)[:most]:
+                episode = _demonstration(file, demo, self._config.all_obs_keys)
+                if is_robot(self._env_meta):  # episodes of a file are alike; a robot has no states
+                    episode = dataclasses.replace(episode, states=None)
+                writer.append_episode(episode)
+
+
+def alike(episode: Episode, writer: DatasetWriter) -> Episode:
+    """Return an episode without labels where those of the file have none: episodes of a file are alike."""
+    if not writer.arrays or LABELLED in writer.arrays:
+        return episode
+    steps = {key: value for key, value in episode.steps.items() if key != LABELLED}
+    return dataclasses.replace(episode, steps=steps)
+
+
+def _demonstration(file: DatasetFile, demo: str, keys: tuple[str, ...]) -> Episode:
+    """Convert a demonstration to the form of a supervised episode."""
+    length = file.length(demo)
+    actions = file.read(demo, "actions")
+    ends = "terminals" if file.has(demo, "terminals") else "dones"
+    terminals = file.read(demo, ends).reshape(length) if file.has(demo, ends) else np.zeros(length)
+    timeouts = np.zeros(length)
+    timeouts[-1] = not terminals[-1]
+    rewards = file.read(demo, "rewards").reshape(length) if file.has(demo, "rewards") else None
+    kept = ("model_file", "ep_meta", "success")
+    attrs = {key: value for key, value in file.attrs(demo).items() if key in kept}
+    return Episode(
+        obs={key: file.read(demo, f"obs/{key}") for key in keys},
+        actions=actions,
+        rewards=np.zeros(length) if rewards is None else rewards,
+        terminals=terminals,
+        timeouts=timeouts,
+        states=file.read(demo, "states") if file.has(demo, "states") else None,
+        attrs={**attrs, "round": 0},
+        steps={
+            LABELLED: np.ones(length, dtype=np.uint8),
+            "interventions": np.ones(length, dtype=np.uint8),
+            "policy_actions": actions,
+            "executed_actions": actions,
+            "round": np.zeros(length, dtype=np.int32),
+        },
+    )
