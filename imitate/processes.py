@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -45,11 +46,15 @@ def _end_with(parent: int | None, sentinel: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def end_with_stdin(patience_s: float) -> None:
+def end_with_stdin(patience_s: float, scratch: str | None = None) -> None:
     """Let this process, the leader of a session, end as SIGTERM ends it when its stdin is closed.
 
     Its whole session is killed after so many seconds. To be called before it has threads: a process that is forked here
     watches, because no thread runs while a call hangs that holds Python's lock.
+
+    Args:
+        patience_s: seconds.
+        scratch: folder that is removed then.
     """
     if sys.platform == "win32":
         end_at_hangup(sys.stdin.fileno(), lambda: os._exit(1))
@@ -57,15 +62,17 @@ def end_with_stdin(patience_s: float) -> None:
     leader = os.getpid()
     if os.fork() == 0:
         try:
-            _guard(leader, patience_s)
+            _guard(leader, patience_s, scratch)
         finally:
             os._exit(0)
 
 
-def _guard(leader: int, patience_s: float) -> None:
-    """Wait until stdin is closed, then end the leader and what is left of its session."""
+def _guard(leader: int, patience_s: float, scratch: str | None) -> None:
+    """Wait until stdin is closed, then end the leader and what is left of its group."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    leads_group = os.getpgrp() == leader
+    os.setpgid(0, 0)
     while not wait([sys.stdin.fileno()], timeout=LOOK_S):
         if os.getppid() != leader:
             return  # it has ended by itself
@@ -75,10 +82,12 @@ def _guard(leader: int, patience_s: float) -> None:
     while os.getppid() == leader and time.monotonic() < deadline:
         time.sleep(LOOK_S / 5)
     with suppress(ProcessLookupError):
-        if os.getpgrp() == leader:
+        if leads_group:
             os.killpg(leader, signal.SIGKILL)
         elif os.getppid() == leader:
             os.kill(leader, signal.SIGKILL)
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def end_at_hangup(pipe: int, end: Callable[[], None]) -> None:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.progress import Progress
+from imitate.crew.places import LOCAL, ON_HELP
 from imitate.errors import ConfigError
+from imitate.processes import STEP_TIMEOUT_S
 
 if TYPE_CHECKING:
     from imitate.config import Config
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 FAILED = 1
 INTERRUPTED = 130
-SCRIPTED = "scripted"
 
 
 def command(
@@ -61,7 +62,7 @@ def command(
             metavar="WHO",
             help="Source of the right action: scripted, a checkpoint, or module:function of an observation.",
         ),
-    ] = SCRIPTED,
+    ] = "scripted",
     beta: Annotated[
         float,
         typer.Option(
@@ -92,6 +93,25 @@ def command(
         list[str] | None,
         typer.Option("--take-over-arg", metavar="KEY=VALUE", help="Option of the device."),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            min=1,
+            help="Processes that play episodes, with the same results for any number; 1, or all places of a cluster. "
+            "One person or robot has no copies.",
+        ),
+    ] = None,
+    on: Annotated[str, typer.Option("--on", metavar="PLACE", help=ON_HELP)] = LOCAL,
+    step_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--step-timeout-s",
+            min=0.001,
+            help="With several workers: a call of the environment that takes longer, or making it in five times that, "
+            "counts as hung, and the episode is played again.",
+        ),
+    ] = STEP_TIMEOUT_S,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the episodes.")] = 0,
     set_: Annotated[
         list[str] | None,
@@ -115,6 +135,10 @@ def command(
     if take_over is not None and label_every > 1:
         raise ConfigError(
             "--label-every: with --take-over each expert-controlled step is a label: leave one of them out"
+        )
+    if take_over not in (None, "expert") and (on != LOCAL or (workers or 1) > 1):
+        raise ConfigError(
+            f"--take-over {take_over}: one person corrects one episode at a time: leave --workers and --on out"
         )
     loaded = _with_keys(load_config(config, set_ or ()), dataset)
     meta = _environment(env, dataset, loaded)
@@ -150,6 +174,9 @@ def command(
                 on_round=tell,
                 on_episode=advance,
                 quiet=not verbose,
+                workers=workers or (1 if on == LOCAL else None),
+                on=on,
+                step_timeout_s=step_timeout_s,
             )
         except TrainingError as error:
             typer.echo(f"error: {error}", err=True)
@@ -158,7 +185,7 @@ def command(
             typer.echo(f"interrupted; the same command resumes {out}", err=True)
             raise typer.Exit(INTERRUPTED) from None
     if json_:
-        typer.echo(json.dumps([vars(over) for over in progress.rounds], indent=2))
+        typer.echo(json.dumps([over.to_dict() for over in progress.rounds], indent=2))
     if progress.exit_code:
         typer.echo(f"training was cut; the same command resumes {out}", err=True)
         raise typer.Exit(progress.exit_code)
@@ -232,7 +259,8 @@ def _supervisor(
     expert: str, beta: float, label_every: int, take_over: str | None, meta: dict[str, Any]
 ) -> SuperviseRound:
     """Return the supervisor of each round."""
-    from imitate.interactive.supervision import Labels, TakesOver, Vigilant
+    from imitate.interactive.named import CorrectionsOf, LabelsOf, imported, named_expert
+    from imitate.interactive.supervision import TakesOver
 
     env_name = _task_of(meta)
     if (meta.get("env_kwargs") or {}).get(
@@ -240,12 +268,12 @@ def _supervisor(
     ) is not None:  # of a robot, at whose device a person acts
         return lambda number: TakesOver(lambda obs, wanted: None)
     if take_over is not None and take_over != "expert":
-        hand = _named(take_over, "--take-over")
+        hand = imported(take_over, "--take-over")
         return lambda number: TakesOver(hand)
-    who = _expert(expert, env_name)
+    named_expert(expert, env_name)  # refused now rather than in the first round
     if take_over is not None:
-        return lambda number: TakesOver(Vigilant(who))
-    return lambda number: Labels(who, beta**number, label_every)
+        return CorrectionsOf(expert, env_name)
+    return LabelsOf(expert, env_name, beta, label_every)
 
 
 def _with_device(
@@ -294,27 +322,3 @@ def _task_of(meta: dict[str, Any]) -> str:
     options = (meta.get("env_kwargs") or {}).get("options") or {}
     simulated = options.get("env_meta") if isinstance(options, dict) else None
     return str((simulated or meta)["env_name"])
-
-
-def _expert(name: str, env_name: str) -> Any:
-    from imitate.interactive.supervision import PolicyExpert, ScriptedExpert
-    from imitate.policy.loading import policy_from_checkpoint
-
-    if name == SCRIPTED:
-        return ScriptedExpert(env_name)
-    if Path(name).expanduser().exists():
-        policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=Path(name).expanduser())
-        return PolicyExpert(policy)
-    return _named(name, "--expert")
-
-
-def _named(name: str, option: str) -> Any:
-    """Import ``module:attribute``; of a class, an object is made."""
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"{option}: '{name}' is neither a file nor module:function that can be imported ({error})"
-        ) from None
-    return found() if isinstance(found, type) else found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from imitate.cli.reports.layout import table
+from imitate.crew.places import LOCAL, ON_HELP
 from imitate.errors import ConfigError
 from imitate.functional.over_seeds import Statistic
 
@@ -53,8 +54,14 @@ def sweep(
         int | None, typer.Option("--epochs", min=1, help="In place of train.num_epochs.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Runs at a time; half of the cores.")
+        int | None,
+        typer.Option(
+            "--workers",
+            min=1,
+            help="Runs at a time; half of the cores, or all places of a cluster.",
+        ),
     ] = None,
+    on: Annotated[str, typer.Option("--on", metavar="PLACE", help=ON_HELP)] = LOCAL,
     cpus: Annotated[
         int | None,
         typer.Option("--cpus", min=1, help="Cores of a run, whose threads this limits."),
@@ -145,7 +152,8 @@ def sweep(
 
     with bar:
         resources = Resources(
-            workers=workers or default_workers(cpus),
+            on=on,
+            workers=workers or (default_workers(cpus) if on == LOCAL else None),
             cpus=cpus,
             gpus=gpus,
             hang_s=60.0 * hang_minutes or None,

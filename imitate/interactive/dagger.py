@@ -225,15 +225,17 @@ class _Work:
             return
         _check_copies(supervise, self._env_meta)
         self._player.close()
-        with open_backend(on) as backend:
-            with Players(
+        with (
+            open_backend(on) as backend,
+            Players(
                 self._scene,
                 supervise,
                 workers or min(backend.places, self._plan.episodes),
                 backend=backend,
                 step_timeout_s=step_timeout_s,
-            ) as self._players:
-                yield
+            ) as self._players,
+        ):
+            yield
 
     def close(self) -> None:
         """Close the environment."""
@@ -247,9 +249,8 @@ class _Work:
         on_episode: Callable[[int, int], None] | None,
     ) -> None:
         """Record the episodes of a round that are missing."""
-        if self.files.demos.exists():
-            if self.files.counted(number).episodes >= self._plan.episodes:
-                return
+        if self.files.counted(number).episodes >= self._plan.episodes:
+            return
         with self.files.appended() as writer:
             states = "states" in writer.arrays if writer.arrays else self._env_meta["type"] == 1
             before = self.files.recorded_before()

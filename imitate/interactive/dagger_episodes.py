@@ -19,6 +19,7 @@ import numpy as np
 
 from imitate.crew import Crew, Limits, Lost
 from imitate.crew.crew import AHEAD
+from imitate.crew.shared import Shared
 from imitate.data import Episode
 from imitate.deploy.robot import RobotError
 from imitate.envs import Env, make_env
@@ -149,7 +150,7 @@ class _Item:
 
     number: int
     index: int
-    policy: bytes
+    policy: Shared[bytes]
     states: bool
     attempt: int = 0
 
@@ -199,7 +200,7 @@ class Players:
         Raises:
             EnvError: the environment cannot be made, or an episode was lost :data:`MAX_FAILURES` times.
         """
-        policy = Path(checkpoint).read_bytes()
+        policy = Shared(Path(checkpoint).read_bytes())
         make = partial(_Item, number, policy=policy, states=states)
         waiting = _Waiting(make, first, last, AHEAD * self._workers)
         early: dict[int, Episode] = {}
@@ -269,7 +270,10 @@ class _Worker:
 
     def __call__(self, item: _Item) -> Episode:
         if self._policy is None or self._supervisor is None or item.number != self._number:
-            self._policy, self._supervisor = _policy(item.policy), self._supervise(item.number)
+            self._policy, self._supervisor = (
+                _policy(item.policy.get()),
+                self._supervise(item.number),
+            )
             self._number = item.number
         return self._player.play(
             item.number,

@@ -13,7 +13,7 @@ from typing import Any
 
 from imitate.config import Config
 from imitate.crew import CancelledError, Crew, Limits, Lost
-from imitate.crew.local import LocalBackend
+from imitate.crew.places import LOCAL, open_backend
 from imitate.train.gpus import GpuShares, visible_gpus
 from imitate.train.interrupts import ending_signals
 from imitate.train.run_copy import Changes, content_to_resume, received
@@ -45,7 +45,7 @@ class Resources:
             and resumed; None: no limit.
     """
 
-    on: str = "local"
+    on: str = LOCAL
     workers: int | None = 1
     cpus: int | None = None
     gpus: int = 0
@@ -84,18 +84,20 @@ class SweepWork:
         Raises:
             ConfigError: there are too few GPUs for a run.
         """
-        is_local = resources.on == "local"
+        is_local = resources.on == LOCAL
         self._resources, self._is_away = resources, not is_local
         self._gpus = GpuShares(visible_gpus(), resources.gpus) if is_local else GpuShares([])
-        workers = resources.workers or 1
-        if (places := self._gpus.places) is not None:
-            workers = min(workers, places)
+        most = self._gpus.places or len(self._configs)
         limits = Limits(quiet_s=resources.hang_s)
-        with self._ended_by_signals():
+        with (
+            self._ended_by_signals(),
+            open_backend(
+                resources.on, cpus=resources.cpus or 1, gpus=resources.gpus, name="imitate-sweep"
+            ) as backend,
+        ):
+            workers = min(resources.workers or backend.places, most)
             try:
-                with Crew[Training, int](
-                    prepare, workers, limits=limits, backend=LocalBackend("imitate-sweep")
-                ) as crew:
+                with Crew[Training, int](prepare, workers, limits=limits, backend=backend) as crew:
                     for done in crew.as_completed(
                         self,
                         on_note=self._note,

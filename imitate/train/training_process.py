@@ -28,12 +28,17 @@ SENDING_SHARE = 0.05
 """Files are sent no more often than that this share of the time goes to it."""
 TRAINER_ENDS_S = 30.0
 """Seconds in which a training saves and ends after its sweep was killed."""
+SCRATCH = "IMITATE_SCRATCH"
+"""Environment variable: a folder from which nothing is fetched any more once the member is gone."""
 # Not `-m imitate`: it is to end with the member, which holds the other end of its stdin.
-PROGRAM = (
-    "from imitate.processes import end_with_stdin; "
-    f"end_with_stdin({TRAINER_ENDS_S}); "
-    "from imitate.cli.main import main; main()"
-)
+PROGRAM = f"""
+import os
+from imitate.processes import end_with_stdin
+scratch = os.environ.get("{SCRATCH}")
+end_with_stdin(0.0 if scratch else {TRAINER_ENDS_S}, scratch)
+from imitate.cli.main import main
+main()
+"""
 CONFIG = "config_of_run.json"
 OUTPUT = "output.txt"
 
@@ -98,7 +103,7 @@ def _trained(item: Training, place: Path, reports: Reports) -> int:
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env={**os.environ, **item.variables},
+            env={**os.environ, **item.variables, **_away(item, place)},
             start_new_session=True,
         )
         try:
@@ -117,6 +122,13 @@ def _trained(item: Training, place: Path, reports: Reports) -> int:
                 process.stdin.close()  # ends it, where this process is to end before it
     _send(sender, reports)
     return process.returncode
+
+
+def _away(item: Training, place: Path) -> dict[str, str]:
+    """Return the environment variables of a training on another machine."""
+    if not item.away:
+        return {}
+    return {SCRATCH: str(place.parent), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _arguments(item: Training, place: Path, beat: Callable[[], None]) -> list[str]:

@@ -2,16 +2,23 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import signal
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
 from imitate import load_config
+from imitate.crew import Lost
 from imitate.data import DatasetFile, build_datasets
-from imitate.errors import ConfigError
-from imitate.interactive.dagger import DaggerPlan, dagger
+from imitate.errors import ConfigError, EnvError
+from imitate.interactive.dagger import DaggerPlan, Round, dagger
+from imitate.interactive.dagger_episodes import _Item, _Waiting
 from imitate.interactive.supervision import Labels, TakesOver, Vigilant
 from imitate.policy.checkpoint import control_freq_of, load_checkpoint
 from tests.train.conftest import config_dict, env_meta, write_demos, write_expert
@@ -249,3 +256,89 @@ def test_a_folder_from_before_labels_were_recorded_goes_on(finished, tmp_path):
     after = dagger(*settings, dataset=demos)
     assert after.rounds[:3] == progress.rounds
     assert after.rounds[3].labels == sum(r.steps for r in after.rounds)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledBy:
+    """Supervision that workers can be sent."""
+
+    kills: str = ""
+
+    def __call__(self, number):
+        return Labels(self.expert, 0.5**number)
+
+    def expert(self, obs):
+        if self.kills:
+            _die_once(self.kills)
+        return right(obs)
+
+
+def _die_once(folder):
+    """Kill this process at the 30th call, unless that was done before."""
+    with suppress(FileExistsError):
+        calls = Path(folder, f"calls-{os.getpid()}")
+        count = int(calls.read_text()) + 1 if calls.exists() else 1
+        calls.write_text(str(count))
+        if count == 30:
+            Path(folder, "killed").touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def same_demos(one, two):
+    one, two = content(one / "demos.hdf5"), content(two / "demos.hdf5")
+    assert one.keys() == two.keys()
+    for key in one:
+        np.testing.assert_array_equal(one[key], two[key], err_msg=key)
+
+
+def test_workers_play_the_same_episodes_also_when_one_is_killed(finished, tmp_path):
+    demos, out, progress = finished
+    longer = config(train={"num_epochs": 12})
+    by_workers = dagger(
+        longer,
+        PLAN,
+        LabelledBy(str(tmp_path)),
+        env_meta(),
+        tmp_path / "out",
+        dataset=demos,
+        workers=2,
+    )
+    assert (tmp_path / "killed").exists()
+    same_demos(out, tmp_path / "out")
+    assert [r.interventions for r in by_workers.rounds] == [
+        r.interventions for r in progress.rounds
+    ]
+    assert by_workers.rounds[1].rollout_success == progress.rounds[1].rollout_success
+
+
+def test_an_episode_that_is_lost_is_played_with_other_seeds():
+    waiting = _Waiting(partial(_Item, 1, policy=None, states=False), first=2, last=5, ahead=2)
+    assert [item.index for item in waiting] == [2, 3]  # no further ahead than that
+    lost = Lost("its process died", died=True)
+    item = _Item(1, 2, None, False)
+    waiting.again(item, lost, "Point")
+    again = next(waiting)
+    assert (again.index, again.attempt) == (2, 1)
+    waiting.wanted = 3
+    assert [item.index for item in waiting] == [4]
+    with pytest.raises(EnvError, match="Point: round 1, episode 2: its process died"):
+        waiting.again(dataclasses.replace(item, attempt=9), lost, "Point")
+    with pytest.raises(EnvError, match="it raised"):
+        waiting.again(item, Lost("it raised"), "Point")
+
+
+def test_people_and_robots_stay_in_this_process(finished, tmp_path):
+    demos, _, _ = finished
+    settings = (config(), PLAN, lambda number: held(number), env_meta(), tmp_path / "out")
+    with pytest.raises(ConfigError, match="cannot be sent to workers"):
+        dagger(*settings, dataset=demos, workers=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_rounds_of_earlier_versions_are_read(finished):
+    _, out, progress = finished
+    entry = json.loads((out / "progress.json").read_text())["rounds"][1]
+    assert entry["rollout_success"] == entry["practised_success"] is not None
+    del entry["rollout_success"]
+    assert Round.from_dict(entry) == progress.rounds[1]
+    assert progress.rounds[1].practised_success == progress.rounds[1].rollout_success

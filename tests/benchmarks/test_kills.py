@@ -1,0 +1,72 @@
+"""Parts of the benchmark of kills: processes are found by their mark, half-written files by opening them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import h5py
+
+from benchmarks.kill_jobs import _alike, _lines, jobs
+from benchmarks.kills import MARK, Kill, broken_files, marked, summary
+
+
+def test_processes_are_found_by_their_mark():
+    mark = f"test-{os.getpid()}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        env={**os.environ, MARK: mark},
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not marked(mark) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert marked(mark) == [process.pid]
+        assert marked(mark + "1") == []
+    finally:
+        process.kill()
+        process.wait()
+    assert marked(mark) == []
+
+
+def test_files_that_do_not_open(tmp_path):
+    (tmp_path / "good.json").write_text("{}")
+    with h5py.File(tmp_path / "good.hdf5", "w") as file:
+        file["a"] = 1
+    assert broken_files(tmp_path) == []
+    (tmp_path / "bad.json").write_text('{"a": ')
+    data = (tmp_path / "good.hdf5").read_bytes()
+    (tmp_path / "bad.hdf5").write_bytes(data[: len(data) // 2])
+    assert sorted(words.split(":")[0] for words in broken_files(tmp_path)) == [
+        "bad.hdf5",
+        "bad.json",
+    ]
+
+
+def test_results_are_compared_without_times(tmp_path):
+    lines = [
+        {"kind": "rollout", "epoch": 1, "Rollout/Return": 2.0, "time": 5.0},
+        {"kind": "epoch", "epoch": 1, "Train/Loss": 1.0, "Timing/Epoch_s": 3.0, "time": 4.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert _lines(tmp_path) == [
+        {"kind": "epoch", "epoch": 1, "Train/Loss": 1.0},
+        {"kind": "rollout", "epoch": 1, "Rollout/Return": 2.0},
+    ]
+    assert _alike([{"wall_s": 1, "a": {"seconds": 2, "b": 3}}]) == [{"a": {"b": 3}}]
+
+
+def test_a_line_for_each_job(tmp_path):
+    assert list(jobs(tmp_path)) == ["collect", "online", "sweep", "eval", "render"]
+    kills = [
+        Kill(0, "eval", "main", 1.0, gone_s=0.5),
+        Kill(1, "eval", "other", 1.0, findings=["process left"]),
+        Kill(2, "sweep", "main", 1.0, gone_s=1.25),
+    ]
+    assert summary(kills)[2:] == [
+        "| eval | 2 | 1 / 1 | 0.5 | 1 |",
+        "| sweep | 1 | 1 / 0 | 1.2 | 0 |",
+        "| all | 3 | 2 / 1 | 1.2 | 1 |",
+    ]
