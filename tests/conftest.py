@@ -81,7 +81,7 @@ def _load(name):
 
 demo_files = _load("demo_files")
 ray_cluster = _load("ray_cluster")
-_two_nodes, ray_nodes = ray_cluster._two_nodes, ray_cluster.ray_nodes
+two_nodes, ray_nodes = ray_cluster.two_nodes, ray_cluster.ray_nodes
 http_files = _load("http_files")
 
 

@@ -73,7 +73,8 @@ class TwoNodes:
 
 
 @pytest.fixture(scope="session")
-def _two_nodes():
+def two_nodes():
+    """The cluster, for fixtures of whole modules: these have to set ``two_nodes.environ`` and to call ``mend``."""
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         cluster = TwoNodes(folder)
         yield cluster
@@ -81,12 +82,12 @@ def _two_nodes():
 
 
 @pytest.fixture
-def ray_nodes(_two_nodes, monkeypatch):
+def ray_nodes(two_nodes, monkeypatch):
     """A cluster of two nodes with two processors each; give ``ray_nodes.on`` to ``--on``. Mark the tests ``ray``."""
-    for name, value in _two_nodes.environ.items():
+    for name, value in two_nodes.environ.items():
         monkeypatch.setenv(name, value)
-    _two_nodes.mend()
-    return _two_nodes
+    two_nodes.mend()
+    return two_nodes
 
 
 def keep():

@@ -13,6 +13,8 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import wait
 from typing import Any
 
 from imitate.crew.backend import POLL_S, CancelledError, Limits, Lost, Message, Prepare
@@ -178,8 +180,12 @@ class LocalMember:
         self._connection.close()
 
     def join(self) -> None:
-        """Wait until the process has ended."""
-        self._process.join()
+        """Wait until the process has ended; another thread may use this object meanwhile."""
+        if hasattr(os, "waitid") and self._process.pid is not None:
+            with suppress(ChildProcessError):  # its exit code has been read
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            wait([self._process.sentinel])
 
     def _leave(self) -> None:
         if os.getpid() == self._owner:  # and no process that was forked from it

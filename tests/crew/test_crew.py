@@ -1,4 +1,4 @@
-"""Crews of local processes: order, retries, limits, faults."""
+"""Crews on each back end: order, retries, limits, faults."""
 
 import functools
 import os
@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from imitate.crew import CancelledError, Crew, Lost
-from imitate.crew.backend import Answer, Limits
-from imitate.crew.local import ROOM
+from imitate.crew import CancelledError, Crew, Lost, Shared, open_backend
+from imitate.crew.backend import Answer, Limits, Ready
+from imitate.crew.local import ROOM, LocalBackend
 from imitate.errors import DatasetError, EnvError, WorkerError
 from imitate.processes import MAKE
 
@@ -105,11 +105,35 @@ def half_an_answer(reports):
         reports.note(Stopping())
 
 
+@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def backend(request):
+    """Where workers run."""
+    if request.param == "local":
+        yield LocalBackend()
+        return
+    nodes = request.getfixturevalue("two_nodes")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in nodes.environ.items():
+            patch.setenv(name, value)
+        nodes.mend()
+        with open_backend(nodes.on) as backend:
+            yield backend
+
+
 @pytest.fixture(scope="module")
-def crew():
+def crew(backend):
     """Two workers for the whole module."""
-    with Crew(worker, 2, limits=QUICK) as crew:
+    with Crew(worker, 2, limits=QUICK, backend=backend) as crew:
         yield crew
+
+
+def shared_twice(reports, first, second):
+    """Returns whether two values came as one object, the first one's size, and all sizes."""
+    return first.get() is second.get(), len(first.get())
+
+
+def shared_nested(reports, carried):
+    return {name: value.get()[:1] for name, value in carried.items()}
 
 
 def results(crew, items, **kwargs):
@@ -179,6 +203,22 @@ def test_notes_come_in_order_ahead_of_the_result(crew):
     item = ("notes", 5)
     (done,) = crew.as_completed([item], on_note=lambda item, value: heard.append((item, value)))
     assert heard == [(item, number) for number in range(5)] and done.result == "end"
+
+
+def test_shared_values_are_unpacked_once_in_a_worker_and_those_in_use_are_kept(crew):
+    one, two, three = (Shared(bytes([number]) * 300_000) for number in (1, 2, 3))
+    assert list(results(crew, [("shared_twice", one, one)]).values()) == [(True, 300_000)]
+    items = [("shared_nested", {"a": value}) for value in (one, two, three, two, one, one)] * 2
+    items.append(("shared_nested", {"a": one, "b": two, "c": three}))
+    wanted = [{"a": bytes([number])} for number in (1, 2, 3, 2, 1, 1)] * 2
+    wanted.append({"a": b"\1", "b": b"\2", "c": b"\3"})
+    assert [done.result for done in crew.in_order(items)] == wanted
+    assert one.get() == b"\1" * 300_000
+
+
+def test_a_shared_value_travels_inside_items_only(crew):
+    (done,) = crew.in_order([("echo", Shared(1))])
+    assert done.result.reason.startswith("its result cannot be sent (WorkerError: a Shared value")
 
 
 # ---- faults --------------------------------------------------------------------------------------
@@ -289,11 +329,16 @@ def test_what_cannot_be_read_at_the_other_end_is_told_as_that(crew):
     assert results(crew, [("echo", 1)]) == {("echo", 1): 1}
 
 
-def test_what_a_worker_prints_does_not_come_on_stdout(capfd):
-    with Crew(worker) as crew:
+def test_what_a_worker_prints_does_not_come_on_stdout(backend, capfd):
+    with Crew(worker, backend=backend) as crew:
         assert results(crew, [("noise",)]) == {("noise",): "quiet"}
-    out, err = capfd.readouterr()
-    assert out == "" and "noise from below" in err and "\nnoise" in err
+        out, err = capfd.readouterr()
+        deadline = time.monotonic() + 30  # what is printed on another node takes a moment
+        while err.count("noise") < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+            more, more_err = capfd.readouterr()
+            out, err = out + more, err + more_err
+    assert out == "" and "noise from below\n" in err and err.count("noise") == 2
 
 
 def test_leaving_the_loop_ends_busy_workers_only(crew):
@@ -319,14 +364,17 @@ def dies_at_once(reports):
     os._exit(3)
 
 
-def test_a_factory_that_fails_is_told_at_once():
-    items = [("echo", 1)] * 5
-    with pytest.raises(EnvError, match="no such environment"), Crew(refuses, 2) as crew:
-        list(crew.in_order(items))
-    with pytest.raises(WorkerError, match="cannot be prepared: ZeroDivisionError: in the factory"):
-        list(Crew(breaks).in_order(items))
-    with pytest.raises(EnvError, match=r"the environment called sys.exit"), Crew(sys.exit) as crew:
-        list(crew.in_order(items))
+@pytest.mark.parametrize(
+    ("prepare", "kind", "words"),
+    [
+        (refuses, EnvError, "no such environment"),
+        (breaks, WorkerError, "cannot be prepared: ZeroDivisionError: in the factory"),
+        (sys.exit, EnvError, r"the environment called sys.exit"),
+    ],
+)
+def test_a_factory_that_fails_is_told_at_once(backend, prepare, kind, words):
+    with pytest.raises(kind, match=words), Crew(prepare, 2, backend=backend) as crew:
+        list(crew.in_order([("echo", 1)] * 5))
 
 
 def prepared_once(flag, reports):
@@ -334,16 +382,17 @@ def prepared_once(flag, reports):
     return worker(reports)
 
 
-def test_a_factory_that_fails_later_costs_an_item(tmp_path):
-    with Crew(functools.partial(prepared_once, str(tmp_path / "flag"))) as crew:
+def test_a_factory_that_fails_later_costs_an_item(backend, tmp_path):
+    prepare = functools.partial(prepared_once, str(tmp_path / "flag"))
+    with Crew(prepare, backend=backend) as crew:
         done = list(crew.in_order([("echo", 1), ("die",), ("echo", 2)]))
     assert [entry.result for entry in done[:1]] == [1]
     assert "cannot be prepared: FileExistsError" in done[1].result.reason
     assert "cannot be prepared: FileExistsError" in done[2].result.reason
 
 
-def test_a_process_that_ends_in_its_factory_has_begun():
-    (done,) = Crew(dies_at_once).as_completed([("echo", 1)], tries=1)
+def test_a_process_that_ends_in_its_factory_has_begun(backend):
+    (done,) = Crew(dies_at_once, backend=backend).as_completed([("echo", 1)], tries=1)
     assert done.result.reason == "its process died (exit code 3)" and done.result.begun
 
 
@@ -357,9 +406,9 @@ class NeverThere:
         return time.sleep, (1000,)
 
 
-def test_a_process_that_does_not_begin_is_ended():
-    limits = Limits(start_s=1.0)
-    (done,) = Crew(NeverThere(), limits=limits).as_completed([("echo", 1)], tries=1)
+def test_a_process_that_does_not_begin_is_ended(backend):
+    crew = Crew(NeverThere(), limits=Limits(start_s=1.0), backend=backend)
+    (done,) = crew.as_completed([("echo", 1)], tries=1)
     assert done.result == Lost("its process did not begin within 1 s", died=True)
     assert not done.result.begun
 
@@ -367,11 +416,11 @@ def test_a_process_that_does_not_begin_is_ended():
 # ---- ends ----------------------------------------------------------------------------------------
 
 
-def test_cancelled_work_ends_soon():
-    with Crew(worker, 2) as crew, pytest.raises(CancelledError):
+def test_cancelled_work_ends_soon(backend):
+    with Crew(worker, 2, backend=backend) as crew, pytest.raises(CancelledError):
         for _ in crew.as_completed([("echo", 1), ("after", 1000, 0)]):
             crew.cancel()
-    with Crew(worker) as crew, pytest.raises(CancelledError):
+    with Crew(worker, backend=backend) as crew, pytest.raises(CancelledError):
         list(crew.as_completed([("after", 1000, 0)], stopped=lambda: True))
 
 
@@ -386,9 +435,9 @@ class Closing:
         os.mkdir(self.flag)
 
 
-def test_idle_workers_close_what_they_hold(tmp_path):
+def test_idle_workers_close_what_they_hold(backend, tmp_path):
     flag = tmp_path / "closed"
-    with Crew(functools.partial(Closing, str(flag))) as crew:
+    with Crew(functools.partial(Closing, str(flag)), backend=backend) as crew:
         list(crew.in_order([1]))
         assert not flag.exists()
     assert flag.exists()
@@ -414,12 +463,35 @@ class Here:
         return [member for member in members if member.message is not None]
 
 
+class Busy(Here):
+    """Workers in this process, with so many places; each worker that has none gets one after a second look at it."""
+
+    def __init__(self, places):
+        super().__init__(0)
+        self.free, self.looks = places, 0
+
+    def start(self, prepare):
+        self.free -= 1
+        member = super().start(prepare)
+        member.looks = 2 if self.free < 0 else 0
+        return member
+
+    def heard(self, members, limits, timeout_s=0.5):
+        self.looks += 1
+        for member in members:
+            if member.waits():
+                member.looks -= 1
+                member.message = None if member.looks else Ready()
+        return super().heard(members, limits, timeout_s)
+
+
 class HereMember:
     def __init__(self, backend, work):
         self.backend, self.work, self.message = backend, work, None
+        self.looks = 0
 
     def waits(self):
-        return False
+        return self.looks > 0
 
     def give(self, packed):
         (item,) = packed
@@ -451,3 +523,12 @@ def test_the_policy_is_the_same_wherever_workers_run(losses, wanted, retried):
     assert [entry.result for entry in done] == [gone if n is None else n for n in wanted]
     assert sum(len(entry.retried) for entry in done) == retried
     assert backend.started == backend.stopped == 2 + losses
+
+
+@pytest.mark.parametrize(("places", "workers", "most"), [(2, 6, 6), (6, 2, 2), (0, 3, 3)])
+def test_items_go_to_workers_that_have_a_place(places, workers, most):
+    backend = Busy(places)
+    with Crew(worker, workers, backend=backend) as crew:
+        items = [("echo", number) for number in range(12)]
+        assert [done.result for done in crew.in_order(items)] == list(range(12))
+    assert backend.started == backend.stopped <= most
