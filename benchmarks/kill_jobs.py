@@ -16,8 +16,8 @@ from imitate.data import DatasetWriter, Episode
 from imitate.run_folder import runs_in
 
 ENV = "Pendulum-v1"
-UNLIKE = ("Timing/", "time", "Rollout/Time", "wall", "cpu", "seconds", "workers", "Eval_")
-"""Beginnings of keys whose values differ from run to run."""
+UNLIKE = ("Timing/", "time", "wall", "cpu", "seconds", "workers", "first_error", "warnings")
+"""Beginnings of keys whose values differ from run to run: times, and notes on what was tried again."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ import pytest
 
 CPUS = 2
 """Processors of each node."""
+GPUS = 2
+"""GPUs that the first node pretends to have."""
 STORE_BYTES = 80_000_000
 ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -97,7 +99,8 @@ def keep():
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": CPUS, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=node)
+    head = {**node, "num_gpus": GPUS}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     second = None
 
     def tell(**what):
