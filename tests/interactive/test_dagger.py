@@ -311,6 +311,20 @@ def test_workers_play_the_same_episodes_also_when_one_is_killed(finished, tmp_pa
     assert by_workers.rounds[1].rollout_success == progress.rounds[1].rollout_success
 
 
+@pytest.mark.ray
+def test_workers_on_a_cluster_play_the_same_episodes(finished, tmp_path, ray_nodes):
+    demos, out, progress = finished
+    once = dataclasses.replace(PLAN, rounds=1)
+    settings = (config(train={"num_epochs": 12}), once, LabelledBy(), env_meta(), tmp_path / "out")
+    there = dagger(*settings, dataset=demos, workers=2, on=ray_nodes.on)
+    here = content(out / "demos.hdf5")
+    found = content(tmp_path / "out" / "demos.hdf5")
+    assert {key.split("/")[0] for key in found} == {f"demo_{k}" for k in range(5)}
+    for key, value in found.items():
+        np.testing.assert_array_equal(value, here[key], err_msg=key)
+    assert there.rounds[1].rollout_success == progress.rounds[1].rollout_success
+
+
 def test_an_episode_that_is_lost_is_played_with_other_seeds():
     waiting = _Waiting(partial(_Item, 1, policy=None, states=False), first=2, last=5, ahead=2)
     assert [item.index for item in waiting] == [2, 3]  # no further ahead than that
