@@ -29,6 +29,7 @@ class Job:
         begin: from the folder of the job to the arguments of ``imitate``.
         resume: the same, after a kill.
         result: from the folder to what has to be equal however often it was killed.
+        is_done: true where the finished file is there, so that nothing is left to resume.
         goes_on_ray: the command takes ``--on``.
     """
 
@@ -36,6 +37,7 @@ class Job:
     begin: Callable[[Path], list[str]]
     resume: Callable[[Path], list[str]]
     result: Callable[[Path], Any]
+    is_done: Callable[[Path], bool] = lambda at: False
     goes_on_ray: bool = True
 
 
@@ -47,7 +49,13 @@ def jobs(inputs: Path) -> dict[str, Job]:
             results of ``online`` and ``collect``.
     """
     made = [
-        Job("collect", _collect, lambda at: [*_collect(at), "--resume"], _demonstrations),
+        Job(
+            "collect",
+            _collect,
+            lambda at: [*_collect(at), "--resume"],
+            _demonstrations,
+            is_done=_has_file,
+        ),
         Job("online", _online(inputs), _resumed(_online(inputs)), _training, goes_on_ray=False),
         Job("sweep", _sweep(inputs), _sweep(inputs), _trainings),
         Job("eval", _eval(inputs), _eval(inputs), _evaluations),
@@ -56,6 +64,7 @@ def jobs(inputs: Path) -> dict[str, Job]:
             _render(inputs),
             lambda at: [*_render(inputs)(at), "--resume"],
             _demonstrations,
+            is_done=_has_file,
         ),
     ]
     return {job.name: job for job in made}
@@ -158,11 +167,15 @@ def _render(inputs: Path) -> Callable[[Path], list[str]]:
     return lambda at: [
         *("dataset", "render", str(inputs / "collect" / "demos.hdf5")),
         *("--out", str(at / "drawn.hdf5"), "--cameras", "agentview", "--size", "32"),
-        *("--workers", "2"),
+        *("--workers", "2", "--first", "3"),
     ]
 
 
 # ---- results -------------------------------------------------------------------------------------
+
+
+def _has_file(at: Path) -> bool:
+    return any(at.glob("*.hdf5"))
 
 
 def _demonstrations(at: Path) -> Any:

@@ -113,7 +113,7 @@ class Killer:
         self._strike(done, process, mark, rng)
         finished = self._ended(done, process, mark)
         done.findings += broken_files(place)
-        if not finished:
+        if not (finished or job.is_done(place)):
             again = self._start(job, job.resume(place), place, mark)
             done.exit_codes.append(_waited(again))
         done.whole_s = time.monotonic() - began
@@ -164,7 +164,7 @@ class Killer:
 
     def _checked(self, done: Kill, job: Job, place: Path, mark: str, reference: Any) -> list[str]:
         """Return the promises that the resumed command has broken."""
-        if done.exit_codes[-1]:
+        if done.exit_codes[-1] and not job.is_done(place):
             return [f"exit code {done.exit_codes[-1]}, see {place / 'output.txt'}"]
         deadline = time.monotonic() + 15.0
         while (left := marked(mark)) and time.monotonic() < deadline:

@@ -5,8 +5,8 @@
 
 Measured, in CPU seconds: a step and a reset of Lift (states; two cameras of 84 x 84 drawn by the CPU), a call of BC,
 an update of SAC with batches of 256, the weights of its actor, the start of a worker. Assumed: 10 Gb/s, 32 cores a
-machine, a GPU learner with 1,000 updates/s from states, 150 from images; a policy of images with 12 ms a call and 20 MB of
-weights; 0.5 ms for a request to a central policy worker. What the model leaves out: stragglers, episodes of unequal
+machine, a GPU learner with 1,000 updates/s from states, 150 from images; a policy of images with 12 ms a call and 20 MB
+of weights; 0.5 ms for a request to a central policy worker. What the model leaves out: stragglers, episodes of unequal
 length, cold starts of machines.
 """
 

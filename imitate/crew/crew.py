@@ -153,7 +153,8 @@ class Crew(Generic[Item, Result]):
         """Yield items as they are done. Leaving the loop early ends the workers that are busy.
 
         Args:
-            items: taken one by one as workers become free.
+            items: taken one by one as workers become free. An iterator that had no more is asked again after each
+                result, which may have decided what is next.
             limits: in place of the crew's.
             tries: number of workers that may be lost on one item.
             on_note: called with an item and a value that its worker sends ahead of the result.

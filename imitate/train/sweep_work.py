@@ -141,7 +141,11 @@ class SweepWork:
 
     def _saved(self, name: str) -> dict[str, bytes]:
         """Return what a member elsewhere needs to resume a run."""
-        return content_to_resume(self._folder / name) if self._is_away else {}
+        if not self._is_away:
+            return {}
+        if folder := newest_run(self._folder / name):
+            folder.clear_leftovers()
+        return content_to_resume(self._folder / name)
 
     def _note(self, item: Training, changes: Changes) -> None:
         """Take what a member elsewhere has written."""

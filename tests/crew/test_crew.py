@@ -180,6 +180,30 @@ def test_items_are_taken_as_workers_become_free(crew):
     assert taken == list(range(6))
 
 
+class Growing:
+    """Items of which each but the last brings the next one, once its result is there."""
+
+    def __init__(self, last):
+        self.ready, self._last, self._given = 0, last, -1
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._given == self.ready or self._given == self._last:
+            raise StopIteration
+        self._given += 1
+        return "echo", self._given
+
+
+def test_an_iterator_is_asked_again_after_each_result(crew):
+    items, results = Growing(last=3), []
+    for done in crew.as_completed(items):
+        results.append(done.result)
+        items.ready += 1
+    assert results == [0, 1, 2, 3]
+
+
 def test_workers_are_kept_and_idle_ones_that_died_are_no_loss_of_an_item(crew):
     first = set(results(crew, [("pid",), ("after", 0.3, 0)]).values())
     (known,) = first - {0}
