@@ -34,6 +34,7 @@ from imitate.config import BaseConfig, Section
 from imitate.functional.action_masks import masked, uniform_choice
 from imitate.functional.distributional import quantile_regression_loss
 from imitate.functional.losses import masked_mean
+from imitate.functional.sampling import fill_uniform
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.categorical import one_hot
 from imitate.models.mlp import MLP, FullPrecisionLinear
@@ -196,7 +197,8 @@ class DQN(ActorCritic[DQNConfig]):
         mask = self.action_mask.to_act(obs)
         choice = masked(values, mask).argmax(-1)
         if explore:
-            draws = torch.rand(2, len(choice), generator=generator, device=self.device)
-            other = uniform_choice(draws[1], mask, self.ac_dim)
-            choice = torch.where(draws[0] < self._epsilon, other, choice)
+            chance = fill_uniform(torch.empty(choice.shape, device=self.device), generator)
+            drawn = fill_uniform(torch.empty_like(chance), generator)
+            other = uniform_choice(drawn, mask, self.ac_dim)
+            choice = torch.where(chance < self._epsilon, other, choice)
         return PolicyStep(one_hot(choice, values), state, {})

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from imitate.algo.policy_state import InnerState
 from imitate.config import Section
+from imitate.functional.sampling import fill_normal
 
 
 class ActionNoiseConfig(Section):
@@ -68,7 +69,7 @@ class ActionNoise:
         self, action: Tensor, state: InnerState, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """The action (B, A) with the next noise, clipped to [-1, 1]; that noise (B, A)."""
-        fresh = torch.empty_like(action).normal_(generator=generator)
+        fresh = fill_normal(torch.empty_like(action), generator)
         kept = state["noise"] * (1.0 - self.config.damping)
         noise = kept + self.config.std_at(self.progress) * fresh
         return (action + noise).clamp(-1.0, 1.0), noise

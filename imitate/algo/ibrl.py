@@ -45,7 +45,7 @@ from imitate.algo.rl_sections import (
 from imitate.algo.sections import LayerDims
 from imitate.config import BaseConfig, Section
 from imitate.functional.losses import masked_mean
-from imitate.functional.sampling import smoothed_actions
+from imitate.functional.sampling import fill_uniform, smoothed_actions
 
 
 class IBRLOptimParams(Section):
@@ -142,9 +142,7 @@ class IBRL(ActorCritic[IBRLConfig]):
         if self.config.beta is None:
             return imitated >= learned
         share = torch.sigmoid(self.config.beta * (imitated - learned))
-        return (torch.empty_like(share).uniform_(generator=generator) < share) | (
-            imitated == learned
-        )
+        return (fill_uniform(torch.empty_like(share), generator) < share) | (imitated == learned)
 
     # ---- losses --------------------------------------------------------------------------------------------------
 

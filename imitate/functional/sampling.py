@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +11,76 @@ from torch import Tensor
 _POISSON = torch.tensor([1.0 / math.factorial(k) for k in range(10)], dtype=torch.float64)
 _POISSON = (_POISSON.cumsum(0) / math.e).float()
 """Poisson(1): probabilities of at most 0, 1, ... 9. Not in float64, which MPS lacks."""
+
+
+_GOLDEN = -0x61C8864680B583EB
+"""2^64 over the golden ratio, as an int64: the increment of SplitMix64."""
+
+
+class RowGenerator(torch.Generator):
+    """Randomness with a stream of its own for each row of a batch, whichever rows are beside it.
+
+    The functions of this module that take a generator give row b the numbers of ``seeds[b]``. Torch's own functions
+    see an ordinary generator, seeded with the first of the seeds.
+
+    Args:
+        seeds: (B,) int64, on the CPU.
+        device: of the tensors that torch's own functions fill.
+    """
+
+    def __new__(cls, seeds: Tensor, device: torch.device | str = "cpu") -> RowGenerator:
+        """Torch's generator takes the device alone."""
+        return super().__new__(cls, device)  # type: ignore[call-arg]
+
+    def __init__(self, seeds: Tensor, device: torch.device | str = "cpu") -> None:
+        self.manual_seed(int(seeds[0]) & 0x7FFFFFFF)
+        self._seeds, self._drawn = seeds, 0
+
+    def uniform(self, shape: Sequence[int]) -> Tensor:
+        """The next numbers in (0, 1): float64 (B, ...) on the CPU."""
+        size = math.prod(shape[1:])
+        if shape[0] != len(self._seeds):
+            raise ValueError(f"a draw of shape {tuple(shape)} for {len(self._seeds)} rows")
+        count = torch.arange(self._drawn + 1, self._drawn + size + 1)
+        self._drawn += size
+        # Hashed once before the counter is added, so that streams of near seeds are no shifts of each other.
+        bits = split_mix(split_mix(self._seeds).unsqueeze(-1) + count * _GOLDEN)
+        return (((bits >> 11) & (2**53 - 1)).double() + 0.5).mul_(2.0**-53).view(*shape)
+
+    def normal(self, shape: Sequence[int]) -> Tensor:
+        """The next standard normal numbers: float64 (B, ...) on the CPU (Box and Muller 1958)."""
+        pair = self.uniform((*shape, 2))
+        return (-2.0 * pair[..., 0].log()).sqrt() * (2.0 * math.pi * pair[..., 1]).cos()
+
+
+def split_mix(bits: Tensor) -> Tensor:
+    """Mix the bits of int64 numbers as SplitMix64 does (Steele, Lea, Flood 2014), in integers that wrap around."""
+    # Shifts fill with the sign, which does no harm.
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        bits = (bits ^ (bits >> shift)) * factor
+    return bits ^ (bits >> 31)
+
+
+def fill_normal(out: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Fill a tensor (B, ...) with standard normal numbers in place; the draws of ``out.normal_()``."""
+    if isinstance(generator, RowGenerator):
+        return out.copy_(generator.normal(out.shape))
+    return out.normal_(generator=generator)
+
+
+def fill_uniform(out: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Fill a tensor (B, ...) with uniform numbers in [0, 1) in place; the draws of ``out.uniform_()``."""
+    if isinstance(generator, RowGenerator):
+        # A double next to 1 becomes 1 as a float.
+        return out.copy_(generator.uniform(out.shape)).clamp_(max=1.0 - 2.0**-24)
+    return out.uniform_(generator=generator)
+
+
+def fill_exponential(out: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Fill a tensor (B, ...) with numbers of rate 1 in place; the draws of ``out.exponential_()``."""
+    if isinstance(generator, RowGenerator):
+        return out.copy_(-generator.uniform(out.shape).log())
+    return out.exponential_(generator=generator)
 
 
 def draw_class(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -26,14 +97,14 @@ def draw_class(logits: Tensor, generator: torch.Generator | None = None) -> Tens
     """
     weights = logits.detach().softmax(-1)
     # Each class is the first of exponential clocks to ring with its probability.
-    waits = torch.empty_like(weights).exponential_(generator=generator)
+    waits = fill_exponential(torch.empty_like(weights), generator)
     return (weights / waits).argmax(-1)
 
 
 def draw_normal(mean: Tensor, std: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """One normal number for each element, without gradient; the draws of ``torch.normal``."""
     mean = mean.detach()
-    return torch.empty_like(mean).normal_(generator=generator).mul_(std.detach()).add_(mean)
+    return fill_normal(torch.empty_like(mean), generator).mul_(std.detach()).add_(mean)
 
 
 def smoothed_actions(actions: Tensor, noise_std: float, noise_clip: float) -> Tensor:
@@ -65,11 +136,8 @@ def bootstrap_counts(index: Tensor, members: int) -> Tensor:
         (M, B) int64.
     """
     member = torch.arange(1, members + 1, device=index.device).unsqueeze(-1)
-    # SplitMix64 (Steele, Lea, Flood 2014), in integers that wrap around; shifts fill with the sign, which does no harm.
-    bits = index * -0x61C8864680B583EB + member * -0x4B47D0C5A1A6B4B3
-    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
-        bits = (bits ^ (bits >> shift)) * factor
-    uniform = ((bits ^ (bits >> 31)) & 0xFFFFFF).to(torch.float32) / 2.0**24
+    bits = split_mix(index * _GOLDEN + member * -0x4B47D0C5A1A6B4B3)
+    uniform = (bits & 0xFFFFFF).to(torch.float32) / 2.0**24
     return torch.searchsorted(_POISSON.to(index.device), uniform, right=True)
 
 

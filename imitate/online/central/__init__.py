@@ -1,0 +1,12 @@
+"""Central acting: environment workers without networks ask policy workers for actions.
+
+A policy worker (:mod:`imitate.online.central.policy_worker`) has a copy of the policy and answers all requests that
+have come while it computed with one batch. An environment worker (:mod:`imitate.online.central.env_worker`) steps its
+environments in groups, a ring: while one group waits for actions, the next one steps. They talk directly, through a
+socket with a token (:mod:`imitate.online.central.channel`); :class:`imitate.online.central.collector.CentralCollector`
+sends the weights, asks for steps and replaces workers that are lost.
+
+A policy worker keeps nothing between two requests: recurrent states and plans travel with the observations, and the
+exploration noise of a step depends on seed, environment, episode and step alone. So it does not matter which worker
+answers, with which other requests, or that one was replaced.
+"""

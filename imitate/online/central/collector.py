@@ -1,0 +1,206 @@
+"""Collection of environment steps whose actions come from policy workers: the side of the training process."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from imitate.algo.algo import Algo
+from imitate.crew import Limits, Lost
+from imitate.crew.backend import Backend
+from imitate.crew.local import LocalBackend
+from imitate.errors import EnvError
+from imitate.online.central.env_worker import EnvPlan, Steps, StepsWanted
+from imitate.online.central.policies import PolicyWorkers
+from imitate.online.central.policy_worker import PolicyPlan, Weights
+from imitate.online.central.seat import EnvSeat
+from imitate.online.steps import Collected
+from imitate.online.workers import (
+    MAX_REPLACEMENTS,
+    PATIENCE_S,
+    START_S,
+    Blueprint,
+    acting_weights,
+    merged_parts,
+)
+from imitate.processes import MAKE_FACTOR
+
+
+class CentralCollector:
+    """Collects with one environment worker for each blueprint, all of which ask policy workers for actions.
+
+    In step with learning (``max_staleness`` None) a collection waits for all environment workers; otherwise each
+    continues as soon as its last steps were taken. A policy worker that dies or hangs is replaced while its
+    environments wait, without loss. An environment worker is replaced as by
+    :class:`imitate.online.workers.ProcessCollector`.
+
+    Args:
+        blueprints: of the environment workers.
+        algo: whose weights act.
+        policy_workers: how many of them.
+        ring: groups that the environments of a worker form.
+        step_timeout_s: a process that takes longer for a step or a prediction counts as hung.
+        max_staleness: updates by which weights may lag; None: collect in step with learning.
+        backend: where workers run; None: in processes of this machine.
+
+    Attributes:
+        version: updates of the weights so far, to be set by whoever learns.
+        staleness: the most updates by which the weights behind steps lagged when these came.
+    """
+
+    def __init__(
+        self,
+        blueprints: Sequence[Blueprint],
+        algo: Algo,
+        *,
+        policy_workers: int = 1,
+        ring: int = 1,
+        step_timeout_s: float,
+        max_staleness: int | None = None,
+        backend: Backend[Any] | None = None,
+    ) -> None:
+        self.algo, self.version, self.staleness, self.progress = algo, 0, 0, 0.0
+        self._limits = Limits(START_S / MAKE_FACTOR, step_timeout_s, start_s=START_S)
+        self._max_staleness = max_staleness
+        self._backend: Backend[Any] = backend or LocalBackend("imitate-collector")
+        token, first = secrets.token_bytes(32), blueprints[0]
+        plan = PolicyPlan(first.algo, algo.device.type, first.seed, token)
+        self._policies = PolicyWorkers(
+            plan, policy_workers, self._backend, self._limits, self._lose_policy
+        )
+        self._seats = [
+            EnvSeat(_env_plan(blueprint, ring, algo, step_timeout_s, token), self._backend)
+            for blueprint in blueprints
+        ]
+        self._messages: list[str] = []
+        self._replaced = 0
+
+    def collect(self, num_steps: int, *, random: bool = False) -> Collected:
+        """``num_steps`` steps of each environment, or of some of them where updates do not wait."""
+        self._send(num_steps, random)
+        parts, lost = self._receive()
+        while not parts:
+            self._send(num_steps, random)
+            more, more_lost = self._receive()
+            parts, lost = more, lost + more_lost
+        messages, self._messages = self._messages, []
+        if self._max_staleness is not None:
+            self._send(num_steps, random)
+        return merged_parts(parts, lost, messages)
+
+    def updates_allowed(self) -> int | None:
+        """Updates until weights that are out become too old; None: any number."""
+        if self._max_staleness is None:
+            return None
+        out = [seat.version for seat in self._seats if seat.request is not None]
+        return max(0, min(out, default=self.version) + self._max_staleness - self.version)
+
+    def metrics(self) -> dict[str, float]:
+        """``Metrics/Staleness``, and ``Metrics/ActingBatch``: mean number of observations of a prediction."""
+        return {
+            "Metrics/Staleness": float(self.staleness),
+            "Metrics/ActingBatch": self._policies.batch_size(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Episode counters, as last received."""
+        return {"workers": [seat.state for seat in self._seats]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`: running episodes are left."""
+        for seat, saved in zip(self._seats, state["workers"], strict=True):
+            seat.restore(saved)
+
+    def close(self) -> None:
+        """End the processes."""
+        idle = [seat.member for seat in self._seats if seat.request is None]
+        for member in idle:
+            member.dismiss()
+        for seat in self._seats:
+            seat.member.stop(patience_s=PATIENCE_S if seat.member in idle else 0.0)
+        self._policies.close()
+
+    def _send(self, num_steps: int, random: bool) -> None:
+        """Ask all environment workers that have nothing to do for steps with the newest weights."""
+        idle = [seat for seat in self._seats if seat.request is None]
+        if not idle:
+            return
+        self._policies.publish(Weights(self.version, self.progress, acting_weights(self.algo)))
+        for number, seat in enumerate(self._seats):
+            policy = self._policies.of(number)
+            if seat in idle and policy is not None:
+                seat.send(StepsWanted(num_steps, random), policy)
+
+    def _receive(self) -> tuple[list[Collected], list[int]]:
+        """Receive steps: from all processes where learning waits, else from at least one."""
+        parts: list[Collected] = []
+        lost: list[int] = []
+        waiting = [seat for seat in self._seats if seat.request is not None]
+        while waiting and (self._max_staleness is None or not (parts or lost)):
+            self._policies.tend()
+            seats = {seat.member: seat for seat in waiting if not seat.is_stalled}
+            busy = self._policies.busy()
+            for member in self._backend.heard([*seats, *busy], self._limits):
+                if member in busy:
+                    self._policies.hear(busy[member])
+                    continue
+                came = seats[member].receive()
+                if isinstance(came, Lost):
+                    lost += self._lose(seats[member], came)
+                elif isinstance(came, Steps):
+                    parts += self._counted(came.parts)
+            self._resume()
+            waiting = [seat for seat in waiting if seat.request is not None]
+        return parts, lost
+
+    def _resume(self) -> None:
+        """Let environment workers that lost their policy worker go on with one that is ready."""
+        for number, seat in enumerate(self._seats):
+            policy = self._policies.of(number) if seat.is_stalled else None
+            if policy is not None:
+                seat.resume(policy)
+
+    def _counted(self, parts: Sequence[Collected]) -> Sequence[Collected]:
+        self._replaced = 0
+        for part in parts:
+            self.staleness = max(self.staleness, self.version - part.version)
+        return parts
+
+    def _lose(self, seat: EnvSeat, loss: Lost) -> list[int]:
+        """Start another worker in place of one that died or hangs; return the numbers of its environments."""
+        lanes: list[int] = seat.plan.lanes.tolist()
+        words = f"environments {lanes}: {loss.reason}"
+        self._note_loss(words, "its episodes are left out, another one takes its place")
+        seat.start_anew()
+        return lanes
+
+    def _lose_policy(self, words: str) -> None:
+        self._note_loss(words, "another one takes its place, environments wait for it")
+
+    def _note_loss(self, words: str, consequence: str) -> None:
+        self._messages.append(f"{words}; {consequence}")
+        self._replaced += 1
+        if self._replaced >= MAX_REPLACEMENTS:
+            raise EnvError(
+                f"{words}; {MAX_REPLACEMENTS} in a row: run imitate check-env, or collect with "
+                "train.online.num_workers 0"
+            )
+
+
+def _env_plan(
+    blueprint: Blueprint, ring: int, algo: Algo, timeout_s: float, token: bytes
+) -> EnvPlan:
+    return EnvPlan(
+        make=blueprint.make,
+        lanes=blueprint.lanes,
+        ring=ring,
+        group=blueprint.group,
+        obs_keys=tuple(algo.obs_shapes),
+        low=blueprint.low,
+        high=blueprint.high,
+        num_choices=blueprint.num_choices,
+        seed=blueprint.seed,
+        timeout_s=timeout_s,
+        token=token,
+    )

@@ -1,0 +1,248 @@
+"""An environment worker: a ring of groups of environments, whose actions come from a policy worker. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.crew import Reports
+from imitate.envs.env import Env
+from imitate.errors import EnvError
+from imitate.online.central.channel import Address, PolicyChannel
+from imitate.online.central.messages import ChannelError
+from imitate.online.env_group import EnvGroup
+from imitate.online.steps import Array, Collected, Step
+from imitate.processes import MAKE
+
+
+@dataclass(frozen=True)
+class EnvPlan:
+    """Picklable description from which an environment worker makes its environments.
+
+    Attributes:
+        make: makes one environment.
+        lanes: numbers of its environments.
+        ring: groups that they form.
+        group: further arguments of :class:`EnvGroup`.
+        obs_keys: observations that the policy sees.
+        low, high: (A,) limits of actions.
+        num_choices: the first so many numbers of an action are a choice, one-hot.
+        seed: of random actions.
+        timeout_s: longest time to wait for actions.
+        token: what policy workers know.
+    """
+
+    make: Callable[[], Env]
+    lanes: NDArray[np.int64]
+    ring: int
+    group: dict[str, Any]
+    obs_keys: tuple[str, ...]
+    low: Array
+    high: Array
+    num_choices: int
+    seed: int
+    timeout_s: float
+    token: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class StepsWanted:
+    """A request to an environment worker.
+
+    Attributes:
+        num_steps: of each environment.
+        random: take uniform actions.
+        address: of the policy worker to ask.
+        state: of the episodes, to begin with; None: go on.
+        resumes: go on with the last request, which ended as :class:`Stalled`.
+    """
+
+    num_steps: int
+    random: bool
+    address: Address = ("", 0)
+    state: dict[str, Any] | None = None
+    resumes: bool = False
+
+
+@dataclass(frozen=True)
+class Steps:
+    """An environment worker's answer: the steps of each group, and what a resume needs."""
+
+    parts: list[Collected]
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stalled:
+    """An environment worker's answer where its policy worker is gone: it keeps its steps and waits for another one."""
+
+    reason: str
+
+
+class EnvWork:
+    """Work of an environment worker: answers requests with steps."""
+
+    def __init__(self, plan: EnvPlan, reports: Reports) -> None:
+        reports(MAKE)
+        self._plan, self._beat = plan, partial(reports, "")
+        self._channel: PolicyChannel | None = None
+        self._wanted: StepsWanted | None = None
+        self._groups = [Group(plan, lanes) for lanes in np.array_split(plan.lanes, plan.ring)]
+        reports("")
+
+    def __call__(self, request: StepsWanted) -> Steps | Stalled:
+        """Take steps."""
+        if not request.resumes or self._wanted is None:
+            if request.state is not None:
+                self._restore(request.state)
+            for group in self._groups:
+                group.begin()
+            self._wanted = request
+        try:
+            self._run(self._connected(request.address), self._wanted)
+        except ChannelError as error:
+            self._disconnect()
+            return Stalled(str(error))
+        state = {"begun": [number for group in self._groups for number in group.begun()]}
+        return Steps([group.collected() for group in self._groups], state)
+
+    def close(self) -> None:
+        """Free the simulators."""
+        self._disconnect()
+        for group in self._groups:
+            group.envs.close()
+
+    def _run(self, channel: PolicyChannel, wanted: StepsWanted) -> None:
+        """Step the groups in turn: while one of them steps, the requests of the others are on their way."""
+        going = [group for group in self._groups if len(group.steps) < wanted.num_steps]
+        for group in going:
+            channel.ask(group.request())
+            self._beat()
+        while going:
+            for group in list(going):
+                group.step(channel.answer(), wanted.random)
+                self._beat()
+                if len(group.steps) < wanted.num_steps:
+                    channel.ask(group.request())
+                else:
+                    going.remove(group)
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        begun = list(state["begun"])
+        for group in self._groups:
+            count = len(group.envs)
+            group.restore(begun[:count])
+            del begun[:count]
+
+    def _connected(self, address: Address) -> PolicyChannel:
+        if self._channel is None or self._channel.address != address:
+            self._disconnect()
+            plan = self._plan
+            self._channel = PolicyChannel(address, plan.token, self._beat, plan.timeout_s)
+        return self._channel
+
+    def _disconnect(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = None
+
+
+class Group:
+    """Environments that are stepped together, and their policy's state between two requests.
+
+    Args:
+        plan: of the worker.
+        lanes: (n,) numbers of the environments.
+
+    Attributes:
+        steps: those of the present collection.
+    """
+
+    def __init__(self, plan: EnvPlan, lanes: NDArray[np.int64]) -> None:
+        self.envs = EnvGroup(plan.make, lanes, **plan.group)
+        self._plan = plan
+        self._low, self._high = plan.low.astype(np.float32), plan.high.astype(np.float32)
+        self.steps: list[Step] = []
+        self._versions: list[int] = []
+        self._restart()
+
+    def _restart(self) -> None:
+        self._state: dict[str, Any] = {}
+        self._fresh = np.ones(len(self.envs), dtype=np.bool_)
+
+    def begin(self) -> None:
+        """Begin a collection."""
+        self.steps, self._versions = [], []
+
+    def request(self) -> dict[str, Any]:
+        """Return the request for the next actions; see :class:`imitate.online.central.policy_worker.BatchedPolicy`."""
+        envs = self.envs
+        if not envs.obs:
+            envs.reset()
+        return {
+            "obs": {key: envs.obs[key] for key in self._plan.obs_keys},
+            "fresh": self._fresh,
+            "clock": self._clock(),
+            "state": self._state,
+        }
+
+    def step(self, answer: Mapping[str, Any], random: bool) -> None:
+        """Take one step.
+
+        Raises:
+            EnvError: the policy failed.
+        """
+        if "error" in answer:
+            raise EnvError(f"the policy worker cannot act: {answer['error']}")
+        actions = self._random() if random else self._sent(answer["actions"])
+        step = self.envs.step(actions)
+        step.extras.update(answer["extras"])
+        self._state, self._fresh = answer["state"], step.ends
+        self._versions.append(answer["version"])
+        self.steps.append(step)
+
+    def collected(self) -> Collected:
+        """Return the steps of the present collection, with the version of the oldest weights behind them."""
+        envs = self.envs
+        came = Collected(
+            self.steps, envs.lanes, envs.finished, min(self._versions), tuple(envs.messages)
+        )
+        envs.finished, envs.messages = [], []
+        return came
+
+    def begun(self) -> list[int]:
+        """Return the numbers of the episodes; those that have not taken a step are begun anew by a resume."""
+        numbers: list[int] = (self.envs.begun - (self.envs.lengths == 0)).tolist()
+        return numbers
+
+    def restore(self, begun: list[int]) -> None:
+        """Leave the running episodes and begin those with these numbers."""
+        self.envs.begun[:] = np.maximum(begun, 0)
+        self.envs.obs = {}
+        self._restart()
+
+    def _clock(self) -> NDArray[np.int64]:
+        envs = self.envs
+        return np.stack([envs.lanes, envs.begun, envs.lengths], axis=1)
+
+    def _sent(self, actions: Array) -> NDArray[np.float32]:
+        clipped: NDArray[np.float32] = np.minimum(np.maximum(actions, self._low), self._high)
+        return clipped
+
+    def _random(self) -> NDArray[np.float32]:
+        """Uniform actions (n, A), which depend on seed, environment, episode and step alone."""
+        return np.stack([self._drawn(row) for row in self._clock().tolist()])
+
+    def _drawn(self, entropy: list[int]) -> NDArray[np.float32]:
+        rng, choices = np.random.default_rng([self._plan.seed, *entropy]), self._plan.num_choices
+        low = np.where(np.isfinite(self._low), self._low, -1.0)
+        high = np.where(np.isfinite(self._high), self._high, 1.0)
+        action: NDArray[np.float32] = (low + rng.random(len(low)) * (high - low)).astype(np.float32)
+        if choices:
+            action[:choices] = np.eye(choices)[rng.integers(choices)]
+        return action

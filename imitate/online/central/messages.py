@@ -1,0 +1,137 @@
+"""Messages between environment workers and policy workers: JSON, and behind it the bytes of arrays.
+
+A message is a tree of dicts with numbers, strings, None and numpy arrays. Nothing in it can run code: an array is
+described by dtype and shape, which have to agree with the bytes that came.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from imitate.errors import UserError
+
+MAX_MESSAGE = 256 * 2**20
+"""Bytes of the largest message that is read."""
+_HEAD = struct.Struct("!II")  # bytes of the JSON, bytes of the arrays
+_KINDS = "biuf"
+
+
+class ChannelError(UserError):
+    """The other side of a connection is gone, does not answer, or sends what is no message."""
+
+
+def encode(message: Mapping[str, Any]) -> list[bytes | memoryview]:
+    """Return a message as buffers to be sent one behind the other.
+
+    Raises:
+        ChannelError: it is larger than a reader takes.
+    """
+    arrays: list[bytes | memoryview] = []
+
+    def described(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: described(part) for key, part in value.items()}
+        if isinstance(value, np.ndarray):
+            whole = np.ascontiguousarray(value)
+            arrays.append(whole.reshape(-1).view(np.uint8).data if whole.size else b"")
+            return [value.dtype.str, list(value.shape)]
+        return value
+
+    text = json.dumps(described(message)).encode()
+    size = sum(map(len, arrays))
+    if len(text) + size > MAX_MESSAGE:
+        raise ChannelError(
+            f"a message has {len(text) + size} bytes, at most {MAX_MESSAGE} are read: put the environments into more "
+            "workers or a longer ring"
+        )
+    return [_HEAD.pack(len(text), size) + text, *arrays]
+
+
+def decode(text: memoryview, data: memoryview) -> dict[str, Any]:
+    """Return the message; its arrays lie in ``data``.
+
+    Raises:
+        ChannelError: it is malformed.
+    """
+    at = 0
+
+    def built(value: Any) -> Any:
+        nonlocal at
+        if isinstance(value, dict):
+            return {key: built(part) for key, part in value.items()}
+        if not isinstance(value, list):
+            return value
+        dtype, shape = np.dtype(str(value[0])), tuple(value[1])
+        if dtype.kind not in _KINDS or not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError
+        size = math.prod(shape) * dtype.itemsize
+        array = np.frombuffer(data[at : at + size], dtype=dtype).reshape(shape)
+        at += size
+        return array
+
+    try:
+        message = built(json.loads(bytes(text)))
+    except (ValueError, TypeError, IndexError, RecursionError) as error:
+        raise ChannelError("a message is malformed") from error
+    if not isinstance(message, dict) or at != len(data):
+        raise ChannelError("a message is malformed")
+    return message
+
+
+class Reader:
+    """Messages from a socket, which may block, have a timeout, or not wait at all.
+
+    Args:
+        sock: connected.
+
+    Attributes:
+        limit: bytes of the largest message that is read.
+    """
+
+    def __init__(self, sock: socket.socket, limit: int = MAX_MESSAGE) -> None:
+        self._sock, self.limit = sock, limit
+        self._text = 0
+        self._expect(_HEAD.size, is_head=True)
+
+    def read(self) -> dict[str, Any]:
+        """Return the next message.
+
+        Raises:
+            BlockingIOError, TimeoutError: it has not come as a whole; the next call goes on with it.
+            ChannelError: the connection has ended, or what came is no message.
+        """
+        while True:
+            while self._count < len(self._view):
+                self._count += self._received()
+            if not self._is_head:
+                break
+            text, size = _HEAD.unpack(self._view)
+            if text + size > self.limit or not text:
+                raise ChannelError(f"a message says it has {text + size} bytes")
+            self._text = text
+            self._expect(text + size, is_head=False)
+        view, text = self._view, self._text
+        self._expect(_HEAD.size, is_head=True)
+        return decode(view[:text], view[text:])
+
+    def _expect(self, size: int, *, is_head: bool) -> None:
+        # In memory of its own, which the arrays of the message then share.
+        self._view, self._count, self._is_head = memoryview(bytearray(size)), 0, is_head
+
+    def _received(self) -> int:
+        try:
+            count = self._sock.recv_into(self._view[self._count :])
+        except (BlockingIOError, TimeoutError):
+            raise
+        except OSError as error:
+            raise ChannelError(f"the connection was lost ({type(error).__name__})") from error
+        if not count:
+            raise ChannelError("the connection was ended by the other side")
+        return count

@@ -1,0 +1,222 @@
+"""A policy worker: acts for the environments of all environment workers, with the newest weights."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from imitate.algo.algo import Algo
+from imitate.algo.factory import algo_factory
+from imitate.algo.policy_state import PolicyState, joined_states
+from imitate.config import load_config
+from imitate.crew import Reports
+from imitate.functional.sampling import RowGenerator, split_mix
+from imitate.online.central.channel import Address
+from imitate.online.central.server import Request, RequestServer
+from imitate.online.workers import load_acting_weights
+from imitate.processes import MAKE
+
+MAX_REQUESTS = 256
+"""Requests of one batch; those beyond wait for the next one."""
+
+
+@dataclass(frozen=True)
+class PolicyPlan:
+    """Picklable description from which a policy worker builds its policy.
+
+    Attributes:
+        algo: the algorithm's name, configuration (JSON), shapes of observations and action dimensions.
+        device: where it acts, such as "cuda"; the CPU where there is no such device.
+        seed: of the exploration noise.
+        token: what environment workers have to know.
+        host: address to listen on.
+    """
+
+    algo: tuple[str, str, dict[str, tuple[int, ...]], int]
+    device: str
+    seed: int
+    token: bytes = field(repr=False)
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """New weights for a policy worker.
+
+    Attributes:
+        version: updates behind them.
+        progress: which part of the training is over.
+        weights: of :func:`imitate.online.workers.acting_weights`.
+    """
+
+    version: int
+    progress: float
+    weights: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Status:
+    """A policy worker's answer to weights, or to None, which asks for a sign of life.
+
+    Attributes:
+        address: where it takes requests.
+        batches: predictions so far.
+        rows: observations in them.
+    """
+
+    address: Address
+    batches: int
+    rows: int
+
+
+class PolicyWork:
+    """Work of a policy worker: takes weights, while a thread answers requests.
+
+    An item is done only between two batches, so that a policy that hangs leaves its worker without a sign of life.
+    """
+
+    def __init__(self, plan: PolicyPlan, reports: Reports) -> None:
+        reports(MAKE)
+        self._policy = BatchedPolicy(plan)
+        self._server = RequestServer(plan.host, plan.token)
+        self._errands = deque[tuple[Future[None], Callable[[], None]]]()
+        self._batches = self._rows = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+        reports("")
+
+    def __call__(self, item: Weights | None) -> Status:
+        """Act with new weights from the next batch on; with None, do nothing between two batches."""
+        done = Future[None]()
+        self._errands.append((done, partial(self._policy.load, item)))
+        self._server.wake()
+        done.result()
+        return Status(self._server.address, self._batches, self._rows)
+
+    def _serve(self) -> None:
+        torch.set_num_threads(1)
+        while True:
+            while self._errands:
+                done, errand = self._errands.popleft()
+                try:
+                    errand()
+                except Exception as error:
+                    done.set_exception(error)
+                else:
+                    done.set_result(None)
+            requests = self._server.requests(MAX_REQUESTS)
+            if requests:
+                self._answer(requests)
+
+    def _answer(self, requests: Sequence[Request]) -> None:
+        try:
+            answers = self._policy([request.content for request in requests])
+        except Exception as error:  # the workers' environments would wait without end
+            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            answers = [{"error": words}] * len(requests)
+        self._batches += 1
+        for request, answer in zip(requests, answers, strict=True):
+            self._rows += len(answer.get("actions", ()))
+            self._server.answer(request, answer)
+
+
+class BatchedPolicy:
+    """A policy that acts for several groups of environments at once and keeps nothing of them.
+
+    A request has ``obs``, raw (n, ...) by key; ``fresh`` (n,), true where an episode begins; ``clock`` (n, 3), number
+    of the environment, of its episode, and of the step in it, on which exploration noise depends; and ``state``, of
+    the last answer, where the policy has one. An answer has ``actions`` (n, A) as the environment takes them, without
+    its limits; ``extras``; ``state``; and ``version``, of the weights.
+
+    Args:
+        plan: of the policy.
+    """
+
+    def __init__(self, plan: PolicyPlan) -> None:
+        name, config, shapes, ac_dim = plan.algo
+        device = plan.device if torch.cuda.is_available() else "cpu"
+        self._algo: Algo = algo_factory(
+            name, load_config(config), shapes, ac_dim, device, load_pretrained=False
+        )
+        self._algo.ema = None
+        self._algo.set_eval()
+        self._seed, self._version = plan.seed, -1
+
+    def load(self, item: Weights | None) -> None:
+        """Act with other weights from now on."""
+        if item is not None:
+            load_acting_weights(self._algo, item.weights)
+            self._algo.set_progress(item.progress)
+            self._version = item.version
+
+    @torch.inference_mode()
+    def __call__(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Answer requests with one prediction."""
+        algo = self._algo
+        obs = {
+            key: np.concatenate([request["obs"][key] for request in requests])
+            for key in algo.obs_shapes
+        }
+        state = joined_states([self._state(request) for request in requests])
+        clock = torch.from_numpy(np.concatenate([request["clock"] for request in requests]))
+        step = algo.act(
+            algo.preprocess.prepare_obs(obs, tuple(algo.obs_shapes)),
+            state,
+            explore=True,
+            generator=RowGenerator(self._noise_seeds(clock), algo.device),
+        )
+        tree = {
+            "actions": algo.preprocess.unnormalize_actions(step.action),
+            "extras": step.extras,
+            "state": dict(step.state),
+        }
+        ends = np.cumsum([len(request["fresh"]) for request in requests]).tolist()
+        arrays = _arrays(tree)
+        return [
+            {**_rows(arrays, start, end), "version": self._version}
+            for start, end in zip([0, *ends], ends, strict=False)
+        ]
+
+    def _state(self, request: Mapping[str, Any]) -> PolicyState:
+        """The state of a request's environments, anew where an episode begins."""
+        fresh = torch.from_numpy(np.array(request["fresh"])).to(self._algo.device)
+        if not request.get("state"):
+            return self._algo.initial_state(len(fresh))
+        return self._algo.reset_state(_tensors(request["state"], self._algo.device), fresh)
+
+    def _noise_seeds(self, clock: Tensor) -> Tensor:
+        seeds = torch.full((len(clock),), self._seed, dtype=torch.int64)
+        for number in clock.unbind(1):
+            seeds = split_mix(seeds) + number
+        return seeds
+
+
+def _arrays(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _arrays(value) if isinstance(value, Mapping) else value.cpu().numpy()
+        for key, value in tree.items()
+    }
+
+
+def _rows(tree: Mapping[str, Any], start: int, end: int) -> dict[str, Any]:
+    return {
+        key: _rows(value, start, end) if isinstance(value, Mapping) else value[start:end]
+        for key, value in tree.items()
+    }
+
+
+def _tensors(tree: Mapping[str, Any], device: torch.device) -> Any:
+    return {
+        key: _tensors(value, device)
+        if isinstance(value, Mapping)
+        else torch.from_numpy(value).to(device)
+        for key, value in tree.items()
+    }

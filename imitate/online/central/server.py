@@ -1,0 +1,170 @@
+"""A policy worker's side of the connections: requests in, answers out, in one thread that never waits for a client."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import selectors
+import socket
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imitate.online.central.channel import Address, is_proof, proof
+from imitate.online.central.messages import MAX_MESSAGE, ChannelError, Reader, encode
+
+LOG = logging.getLogger(__name__)
+_GREETING = 1024
+"""Bytes of the largest message of a client that has not shown that it knows the token."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request and the client that waits for its answer."""
+
+    content: dict[str, Any]
+    client: _Client
+
+
+class RequestServer:
+    """Listens for environment workers.
+
+    All methods but :meth:`wake` belong to one thread. While that thread computes, requests wait in the buffers of
+    their sockets; :meth:`requests` then finds all of them.
+
+    Args:
+        host: address to listen on.
+        token: what clients have to know.
+    """
+
+    def __init__(self, host: str, token: bytes) -> None:
+        self._token, self._waiting = token, deque[Request]()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=1024)
+        self._listener.setblocking(False)
+        self.address: Address = (host, int(self._listener.getsockname()[1]))
+        self._woken, self._wakes = socket.socketpair()
+        self._woken.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._wake_up)
+
+    def requests(self, most: int) -> list[Request]:
+        """Wait for requests or :meth:`wake`; return what has come by then, the oldest first, at most so many."""
+        for key, events in self._selector.select(0.0 if self._waiting else None):
+            if isinstance(key.data, _Client):
+                self._attend(key.data, events)
+            else:
+                key.data()
+        return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+
+    def answer(self, request: Request, content: Mapping[str, Any]) -> None:
+        """Send an answer; that of a client which is gone is dropped."""
+        client = request.client
+        if not client.closed:
+            try:
+                client.send(content)
+            except ChannelError as error:
+                self._drop(client, error)
+            else:
+                self._listen(client)
+
+    def wake(self) -> None:
+        """Let :meth:`requests` return; from any thread."""
+        self._wakes.send(b"\0")
+
+    def close(self) -> None:
+        """End all connections."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, _Client):
+                key.data.sock.close()
+        for sock in (self._listener, self._woken, self._wakes):
+            sock.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError as error:
+            LOG.warning("a connection was not accepted: %s", error)
+            return
+        client = _Client(sock, self._token)
+        self._selector.register(sock, selectors.EVENT_READ, client)
+        self._listen(client)
+
+    def _wake_up(self) -> None:
+        self._woken.recv(4096)
+
+    def _attend(self, client: _Client, events: int) -> None:
+        """Send what is left of answers, and read whole messages."""
+        try:
+            if events & selectors.EVENT_WRITE:
+                client.flush()
+            if events & selectors.EVENT_READ:
+                self._waiting += [Request(content, client) for content in client.received()]
+        except ChannelError as error:
+            self._drop(client, error)
+        else:
+            self._listen(client)
+
+    def _listen(self, client: _Client) -> None:
+        """Look for room to write only where something is left to be sent."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unsent else 0)
+        self._selector.modify(client.sock, events, client)
+
+    def _drop(self, client: _Client, error: ChannelError) -> None:
+        LOG.info("an environment worker is gone: %s", error)
+        self._selector.unregister(client.sock)
+        client.sock.close()
+        client.closed = True
+
+
+class _Client:
+    """Connection to an environment worker."""
+
+    def __init__(self, sock: socket.socket, token: bytes) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock, self._token, self.closed = sock, token, False
+        self.unsent: list[memoryview] = []
+        self._reader = Reader(sock, limit=_GREETING)
+        self._nonce: str | None = secrets.token_hex(16)
+        self.send({"nonce": self._nonce})
+
+    def send(self, content: Mapping[str, Any]) -> None:
+        self.unsent += [memoryview(part) for part in encode(content) if len(part)]
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much as the socket takes."""
+        while self.unsent:
+            try:
+                count = self.sock.sendmsg(self.unsent)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise ChannelError(f"the connection was lost ({type(error).__name__})") from error
+            while self.unsent and count >= len(self.unsent[0]):
+                count -= len(self.unsent.pop(0))
+            if count:
+                self.unsent[0] = self.unsent[0][count:]
+
+    def received(self) -> list[dict[str, Any]]:
+        """Return the requests that have come as a whole."""
+        found = []
+        try:
+            while True:
+                message = self._reader.read()
+                if self._nonce is None:
+                    found.append(message)
+                else:
+                    self._greet(message, self._nonce)
+        except BlockingIOError:
+            return found
+
+    def _greet(self, message: Mapping[str, Any], nonce: str) -> None:
+        if not is_proof(message.get("proof"), proof(self._token, "worker", nonce)):
+            raise ChannelError("it does not know the token")
+        self._nonce, self._reader.limit = None, MAX_MESSAGE
+        self.send({"proof": proof(self._token, "policy", str(message.get("nonce")))})
