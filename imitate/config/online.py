@@ -72,6 +72,19 @@ class OnlineConfig(Section):
         description="With workers: collect during the updates, with weights at most so many "
         "updates old; null: learning waits for the steps.",
     )
+    acting: Literal["collector", "central"] = Field(
+        "collector",
+        description="With workers: each has a copy of the policy, or all ask policy_workers for "
+        "actions, which need no network in the workers.",
+    )
+    policy_workers: PositiveInt = Field(
+        1, description="With acting 'central': processes that compute actions."
+    )
+    ring: PositiveInt = Field(
+        1,
+        description="With acting 'central': groups that the environments of a worker form; while "
+        "one waits for actions, the next one steps.",
+    )
     step_timeout_s: PositiveFloat = Field(
         60.0,
         description="With workers: one that takes longer for a step or a reset counts as hung and "

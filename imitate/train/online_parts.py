@@ -10,9 +10,11 @@ from imitate.algo.actor_critic import ActorCritic
 from imitate.algo.on_policy import OnPolicy
 from imitate.config import Config
 from imitate.config.data_needs import Transitions
+from imitate.config.online import OnlineConfig
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError
+from imitate.online.central.collector import CentralCollector
 from imitate.online.collector import Collector
 from imitate.online.corrections import Corrected
 from imitate.online.demonstrations import demonstrations_of, load_demonstrations
@@ -162,7 +164,7 @@ def fixed_rewards(config: Config) -> RewardTransform:
 
 
 def make_collector(setup: OnlineSetup) -> Collector:
-    """Build the collector: in this process, or in ``num_workers`` worker processes.
+    """Build the collector: in this process, or in ``num_workers`` worker processes, with policy workers where wanted.
 
     Raises:
         ConfigError: environments and workers do not divide, or weights would be older than the algorithm allows.
@@ -185,6 +187,7 @@ def make_collector(setup: OnlineSetup) -> Collector:
             f"train.online.num_workers: {online.num_workers} processes for {online.num_envs} environments: raise "
             "train.online.num_envs"
         )
+    _check_acting(online)
     blueprints = [
         Blueprint(
             setup.make,
@@ -202,9 +205,47 @@ def make_collector(setup: OnlineSetup) -> Collector:
     ]
     if not online.num_workers:
         return blueprints[0].collector(algo)
+    if online.acting == "central":
+        return CentralCollector(
+            blueprints,
+            algo,
+            policy_workers=online.policy_workers,
+            ring=online.ring,
+            step_timeout_s=online.step_timeout_s,
+            max_staleness=online.max_staleness,
+        )
     return ProcessCollector(
         blueprints,
         algo,
         step_timeout_s=online.step_timeout_s,
         max_staleness=online.max_staleness,
     )
+
+
+def _check_acting(online: OnlineConfig) -> None:
+    """Refuse policy workers and rings where nobody would ask them.
+
+    Raises:
+        ConfigError: the key, its value, and what to set.
+    """
+    if online.acting == "collector":
+        for key, value in (("policy_workers", online.policy_workers), ("ring", online.ring)):
+            if value != 1:
+                raise ConfigError(
+                    f"train.online.{key}: {value} needs train.online.acting 'central', got 'collector'"
+                )
+        return
+    if not online.num_workers:
+        raise ConfigError(
+            "train.online.acting: 'central' needs environment workers: set train.online.num_workers to 1 or more"
+        )
+    if online.policy_workers > online.num_workers:
+        raise ConfigError(
+            f"train.online.policy_workers: {online.policy_workers} for {online.num_workers} environment workers: at "
+            f"most {online.num_workers} are asked"
+        )
+    if online.num_workers * online.ring > online.num_envs:
+        raise ConfigError(
+            f"train.online.ring: {online.num_workers} workers with {online.ring} groups each need "
+            f"{online.num_workers * online.ring} environments, got train.online.num_envs {online.num_envs}"
+        )

@@ -79,5 +79,7 @@ class Faulty(Line):
 
 
 def make_algo(algo_name="sac", **tree):
+    if "rnn" in tree.get("algo", {}):
+        tree["train"] = {**TREE["train"], "seq_length": 4, **tree.get("train", {})}
     config = load_config({**TREE, "algo_name": algo_name, **tree})
     return algo_factory(algo_name, config, {"place": (1,)}, 1)

@@ -64,13 +64,29 @@ class CentralCollector:
         self._limits = Limits(START_S / MAKE_FACTOR, step_timeout_s, start_s=START_S)
         self._max_staleness = max_staleness
         self._backend: Backend[Any] = backend or LocalBackend("imitate-collector")
-        token, first = secrets.token_bytes(32), blueprints[0]
-        plan = PolicyPlan(first.algo, algo.device.type, first.seed, token)
+        # One seed for all: draws depend on the numbers of the environments, not on the worker that has them.
+        token, seed = secrets.token_bytes(32), blueprints[0].seed
+        plan = PolicyPlan(blueprints[0].algo, algo.device.type, seed, token)
         self._policies = PolicyWorkers(
             plan, policy_workers, self._backend, self._limits, self._lose_policy
         )
         self._seats = [
-            EnvSeat(_env_plan(blueprint, ring, algo, step_timeout_s, token), self._backend)
+            EnvSeat(
+                EnvPlan(
+                    make=blueprint.make,
+                    lanes=blueprint.lanes,
+                    ring=ring,
+                    group=blueprint.group,
+                    obs_keys=tuple(algo.obs_shapes),
+                    low=blueprint.low,
+                    high=blueprint.high,
+                    num_choices=blueprint.num_choices,
+                    seed=seed,
+                    timeout_s=step_timeout_s,
+                    token=token,
+                ),
+                self._backend,
+            )
             for blueprint in blueprints
         ]
         self._messages: list[str] = []
@@ -186,21 +202,3 @@ class CentralCollector:
                 f"{words}; {MAX_REPLACEMENTS} in a row: run imitate check-env, or collect with "
                 "train.online.num_workers 0"
             )
-
-
-def _env_plan(
-    blueprint: Blueprint, ring: int, algo: Algo, timeout_s: float, token: bytes
-) -> EnvPlan:
-    return EnvPlan(
-        make=blueprint.make,
-        lanes=blueprint.lanes,
-        ring=ring,
-        group=blueprint.group,
-        obs_keys=tuple(algo.obs_shapes),
-        low=blueprint.low,
-        high=blueprint.high,
-        num_choices=blueprint.num_choices,
-        seed=blueprint.seed,
-        timeout_s=timeout_s,
-        token=token,
-    )

@@ -171,7 +171,7 @@ class BatchedPolicy:
             algo.preprocess.prepare_obs(obs, tuple(algo.obs_shapes)),
             state,
             explore=True,
-            generator=RowGenerator(self._noise_seeds(clock), algo.device),
+            generator=RowGenerator(noise_seeds(self._seed, clock), algo.device),
         )
         tree = {
             "actions": algo.preprocess.unnormalize_actions(step.action),
@@ -192,11 +192,13 @@ class BatchedPolicy:
             return self._algo.initial_state(len(fresh))
         return self._algo.reset_state(_tensors(request["state"], self._algo.device), fresh)
 
-    def _noise_seeds(self, clock: Tensor) -> Tensor:
-        seeds = torch.full((len(clock),), self._seed, dtype=torch.int64)
-        for number in clock.unbind(1):
-            seeds = split_mix(seeds) + number
-        return seeds
+
+def noise_seeds(seed: int, clock: Tensor) -> Tensor:
+    """Return seeds (n,) of the exploration noise at ``clock`` (n, 3): environment, episode, step; int64 all."""
+    seeds = torch.full((len(clock),), seed, dtype=torch.int64)
+    for number in clock.unbind(1):
+        seeds = split_mix(seeds) + number
+    return seeds
 
 
 def _arrays(tree: Mapping[str, Any]) -> dict[str, Any]:

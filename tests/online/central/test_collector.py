@@ -1,0 +1,240 @@
+"""Central acting: environment workers that ask policy workers for actions."""
+
+import functools
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from imitate.crew.local import LocalBackend
+from imitate.errors import EnvError
+from imitate.functional.sampling import RowGenerator
+from imitate.online.central.collector import CentralCollector
+from imitate.online.central.policy_worker import PolicyWork, noise_seeds
+from imitate.online.collector import LocalCollector
+from imitate.online.env_group import EnvGroup
+from imitate.online.learners import ReplayLearner
+from imitate.online.replay import ReplayBuffer
+
+from ..test_workers import blueprints
+from ..worlds import Faulty, Line, make_algo
+from .bare import Bare
+
+NETS = {"actor": {"layer_dims": [8]}, "critic": {"layer_dims": [8]}}
+
+
+class Wide(Line):
+    """Shows an observation that the policy was not made for."""
+
+    def obs(self):
+        return {"place": np.zeros(2)}
+
+
+class Watched(LocalBackend):
+    """Remembers the processes of policy workers."""
+
+    def __init__(self):
+        super().__init__()
+        self.policies = []
+
+    def start(self, prepare):
+        member = super().start(prepare)
+        if prepare.func is PolicyWork:
+            self.policies.append(member._process)
+        return member
+
+
+@pytest.fixture
+def collectors():
+    opened = []
+
+    def make(*makes, algo=None, lanes=1, timeout_s=60.0, **kwargs):
+        algo = algo or make_algo()
+        collector = CentralCollector(
+            blueprints(algo, *makes, lanes=lanes), algo, step_timeout_s=timeout_s, **kwargs
+        )
+        opened.append(collector)
+        return collector
+
+    yield make
+    for collector in opened:
+        collector.close()
+
+
+def by_lane(collected, lane):
+    """Places, actions, rewards, ends and extras of a lane."""
+    column = collected.lanes.tolist().index(lane)
+    return {
+        "place": np.array([step.obs["place"][column] for step in collected.steps]),
+        "next": np.array([step.next_obs["place"][column] for step in collected.steps]),
+        "actions": np.array([step.actions[column] for step in collected.steps]),
+        "rewards": np.array([step.rewards[column] for step in collected.steps]),
+        "timeouts": np.array([step.timeouts[column] for step in collected.steps]),
+        **{
+            key: np.array([step.extras[key][column] for step in collected.steps])
+            for key in collected.steps[0].extras
+        },
+    }
+
+
+def assert_alike(first, second, lanes):
+    for lane in range(lanes):
+        one, other = by_lane(first, lane), by_lane(second, lane)
+        assert one.keys() == other.keys()
+        for key, values in one.items():
+            np.testing.assert_allclose(values, other[key], atol=1e-4, err_msg=f"{key} of {lane}")
+
+
+def learned(algo, version):
+    """Other weights, as after updates."""
+    with torch.no_grad():
+        for weight in algo.nets.parameters():
+            weight.add_(0.05 * torch.sin(torch.arange(weight.numel()) + version).view_as(weight))
+
+
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [
+        ("td3", {**NETS, "exploration": {"std": 0.0}}),
+        ("sac", {**NETS, "rnn": {"enabled": True, "hidden_dim": 4}}),
+        ("ppo", {"rnn": {"enabled": True, "hidden_dim": 4}}),
+    ],
+    ids=["td3 without noise", "recurrent sac", "recurrent ppo"],
+)
+def test_with_the_same_noise_steps_are_those_of_a_collector(collectors, name, section):
+    algo = make_algo(name, algo=section)
+    group = EnvGroup(Line, np.arange(2), seed=3, horizon=5)
+    local = LocalCollector(group, algo, Line.action_low, Line.action_high)
+    act = algo.act
+
+    def with_noise_of_rows(obs, state, *, explore):
+        clock = torch.from_numpy(np.stack([group.lanes, group.begun, group.lengths], axis=1))
+        return act(obs, state, explore=explore, generator=RowGenerator(noise_seeds(0, clock)))
+
+    central = collectors(Line, algo=algo, lanes=2, ring=2)
+    if name != "td3":
+        algo.act = with_noise_of_rows
+    for version in range(3):
+        learned(algo, version)
+        central.version = local.version = version
+        expected, found = local.collect(4), central.collect(4)
+        assert_alike(expected, found, 2)
+        assert found.version == version
+        assert [e.length for e in found.episodes] == [e.length for e in expected.episodes]
+    assert np.ptp(by_lane(found, 0)["actions"]) > 0
+
+
+@pytest.mark.parametrize("name", ["sac", "ppo"])
+def test_noise_does_not_depend_on_workers_rings_or_batches(collectors, name):
+    algo = make_algo(name, algo=NETS if name == "sac" else {})
+    one = collectors(Line, algo=algo, lanes=4)
+    two = collectors(Line, Line, algo=algo, lanes=2, ring=2, policy_workers=2)
+    for random in (True, False, False):
+        first, second = one.collect(6, random=random), two.collect(6, random=random)
+        assert_alike(first, second, 4)
+    actions = np.stack([by_lane(first, lane)["actions"] for lane in range(4)])
+    assert len(np.unique(actions.round(5))) >= actions.size - 6  # some lie at the limits
+    if name == "ppo":
+        assert {"policy_action", "log_prob"} <= set(first.steps[0].extras)
+    assert one.metrics()["Metrics/ActingBatch"] == 4
+
+
+def test_environment_workers_do_without_torch(collectors):
+    collected = collectors(Bare).collect(5)
+    assert collected.episodes[0].info["torch"] == 0.0
+
+
+@pytest.mark.parametrize("how", ["kill", "hang"])
+def test_a_lost_policy_worker_is_replaced_and_no_episode_is_lost(collectors, how):
+    backend = Watched()
+    collector = collectors(
+        Line, Line, ring=1, backend=backend, timeout_s=3.0, max_staleness=0, policy_workers=1
+    )
+    memory = ReplayBuffer({"place": (1,)}, 1, 100, num_envs=2)
+    learner = ReplayLearner(
+        make_algo(), memory, memory, batch_size=2, update_ratio=0, warmup_steps=0
+    )
+    collected = [collector.collect(3)]
+    os.kill(backend.policies[0].pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+    while sum(part.num_steps for part in collected) < 60:
+        collected.append(collector.collect(3))
+    for part in collected:
+        learner.take(part)
+    assert len(backend.policies) == 2 and not backend.policies[0].is_alive()
+    messages = [text for part in collected for text in part.messages]
+    assert len(messages) == 1 and messages[0].startswith("policy worker: its process ")
+    assert ("exit code -9" if how == "kill" else "nothing for 3 s") in messages[0]
+    assert not any(len(part.lost_lanes) for part in collected)
+    for lane in range(2):
+        parts = [by_lane(part, lane) for part in collected if lane in part.lanes]
+        ends = np.concatenate([part["timeouts"] for part in parts])
+        assert np.flatnonzero(ends).tolist() == list(range(4, len(ends), 5))
+        seen = np.concatenate([part["place"] for part in parts])[1:]
+        left = np.concatenate([part["next"] for part in parts])[:-1]
+        assert np.array_equal(seen[~ends[:-1]], left[~ends[:-1]])
+    assert {len(episode.rewards) for episode in list(memory.episodes())[:-2]} == {5}
+
+
+@pytest.mark.parametrize("how", ["kill", "hang"])
+def test_an_environment_worker_that_dies_or_hangs_is_replaced(collectors, tmp_path, how):
+    flag = str(tmp_path / "flag")
+    collector = collectors(Line, functools.partial(Faulty, how, 3, flag), timeout_s=3.0)
+    memory = ReplayBuffer({"place": (1,)}, 1, 100, num_envs=2)
+    learner = ReplayLearner(
+        make_algo(), memory, memory, batch_size=2, update_ratio=0, warmup_steps=0
+    )
+    for _ in range(2):
+        learner.take(collector.collect(1))
+    collected = collector.collect(1)
+    learner.take(collected)
+    assert collected.lost_lanes.tolist() == [1] and collected.lanes.tolist() == [0]
+    assert ("exit code -9" if how == "kill" else "nothing for 3 s") in collected.messages[0]
+    for _ in range(5):
+        learner.take(collector.collect(1))
+    assert sorted(len(e.rewards) for e in memory.episodes()) == [3, 5, 5]
+
+
+def test_weights_never_lag_by_more_than_the_bound(collectors):
+    algo = make_algo()
+    collector = collectors(Line, Line, algo=algo, lanes=2, ring=2, max_staleness=4)
+    memory = ReplayBuffer({"place": (1,)}, 1, 1000, num_envs=4)
+    learner = ReplayLearner(algo, memory, memory, batch_size=4, update_ratio=3, warmup_steps=0)
+    deadline = time.monotonic() + 120
+    seen = set()
+    while (learner.updates <= 20 or collector.staleness == 0) and time.monotonic() < deadline:
+        collector.version = learner.updates
+        collected = collector.collect(2)
+        seen.add(learner.updates - collected.version)
+        learner.take(collected)
+        for _ in learner.updates_due(1, collector.updates_allowed()):
+            pass
+    assert 0 < collector.staleness <= 4 and max(seen) == collector.staleness
+    assert learner.updates > 20
+
+
+def test_an_environment_that_never_works_is_told_in_one_line(collectors):
+    collector = collectors(functools.partial(Faulty, "crash", 1))
+    with pytest.raises(EnvError, match="10 failures without one whole episode"):
+        for _ in range(20):
+            collector.collect(1)
+
+
+def test_a_policy_that_fails_is_told_in_one_line(collectors):
+    with pytest.raises(EnvError, match="the policy worker cannot act: .*place") as caught:
+        collectors(Wide).collect(2)
+    assert "\n" not in str(caught.value)
+
+
+def test_states_go_on_with_the_next_episodes(collectors):
+    algo = make_algo()
+    collector = collectors(Line, algo=algo, lanes=2, ring=2)
+    collector.collect(5)
+    state = collector.state_dict()
+    assert state == {"workers": [{"begun": [1, 1]}]}
+    following = collector.collect(5)
+    other = collectors(Line, algo=algo, lanes=2, ring=2)
+    other.load_state_dict(state)
+    assert_alike(other.collect(5), following, 2)

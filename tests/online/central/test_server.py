@@ -1,0 +1,178 @@
+"""Connections between environment workers and a policy worker."""
+
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from imitate.online.central.channel import PolicyChannel
+from imitate.online.central.messages import ChannelError, encode
+from imitate.online.central.server import RequestServer
+
+TOKEN = b"t" * 32
+
+
+class Doubling:
+    """Serves double the numbers of a request, and remembers how many came together."""
+
+    def __init__(self, most=100):
+        self.server = RequestServer("127.0.0.1", TOKEN)
+        self.address, self.together, self.most = self.server.address, [], most
+        self.gate, self.over = threading.Event(), False
+        self.gate.set()
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self):
+        while not self.over:
+            requests = self.server.requests(self.most)
+            if requests:
+                self.together.append(len(requests))
+            for request in requests:
+                self.server.answer(request, {"x": 2 * request.content["x"]})
+            self.gate.wait()
+
+    def close(self):
+        self.over = True
+        self.gate.set()
+        self.server.wake()
+        self.thread.join()
+        self.server.close()
+
+
+@pytest.fixture
+def served():
+    opened = []
+
+    def make(**kwargs):
+        opened.append(Doubling(**kwargs))
+        return opened[-1]
+
+    yield make
+    for service in opened:
+        service.close()
+
+
+def connect(service, token=TOKEN, timeout_s=30.0):
+    return PolicyChannel(service.address, token, lambda: None, timeout_s)
+
+
+def test_answers_come_in_the_order_of_the_requests(served):
+    channel = connect(served())
+    for number in range(3):
+        channel.ask({"x": np.array([number])})
+    assert [channel.answer()["x"].tolist() for _ in range(3)] == [[0], [2], [4]]
+    channel.close()
+
+
+@pytest.mark.parametrize(("most", "expected"), [(100, [4]), (3, [3, 1])])
+def test_requests_that_came_while_it_computed_are_one_batch(served, most, expected):
+    service = served(most=most)
+    channels = [connect(service) for _ in range(4)]
+    service.gate.clear()
+    channels[0].ask({"x": np.zeros(1)})  # it is computed, and then the thread is busy
+    channels[0].answer()
+    for number, channel in enumerate(channels):
+        channel.ask({"x": np.array([number])})
+    time.sleep(0.2)
+    service.gate.set()
+    for number, channel in enumerate(channels):
+        assert channel.answer()["x"].tolist() == [2 * number]
+        channel.close()
+    assert service.together == [1, *expected]
+
+
+def test_large_messages_pass_both_ways_at_once(served):
+    channel = connect(served())
+    pictures = np.random.default_rng(0).integers(0, 100, (3, 2_000_000), dtype=np.uint8)
+    for picture in pictures:
+        channel.ask({"x": picture})
+    for picture in pictures:
+        assert np.array_equal(channel.answer()["x"], 2 * picture)
+    channel.close()
+
+
+def test_who_does_not_know_the_token_gets_no_answer(served):
+    service = served()
+    with pytest.raises(ChannelError, match="connection"):
+        connect(service, token=b"f" * 32)
+    channel = connect(service)
+    channel.ask({"x": np.ones(1)})
+    assert channel.answer()["x"].tolist() == [2.0]
+    channel.close()
+
+
+def test_a_server_that_does_not_know_the_token_is_refused():
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pretend():
+        sock, _ = listener.accept()
+        for message in ({"nonce": "1"}, {"proof": "f" * 64}):
+            sock.sendall(b"".join(bytes(part) for part in encode(message)))
+        sock.recv(1000)
+        sock.close()
+
+    thread = threading.Thread(target=pretend)
+    thread.start()
+    with pytest.raises(ChannelError, match="does not know the token"):
+        PolicyChannel(listener.getsockname(), TOKEN, lambda: None, 10.0)
+    thread.join()
+    listener.close()
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, b""])
+def test_garbage_does_not_disturb_the_others(served, data):
+    service = served()
+    channel = connect(service)
+    with socket.create_connection(service.address) as sock:
+        sock.sendall(data)
+        if not data:
+            sock.shutdown(socket.SHUT_WR)
+        sock.settimeout(10.0)
+        while True:  # its greeting, and then the end
+            try:
+                if not sock.recv(1000):
+                    break
+            except ConnectionResetError:
+                break
+        channel.ask({"x": np.ones(1)})
+        assert channel.answer()["x"].tolist() == [2.0]
+    channel.close()
+
+
+def test_a_client_that_does_not_read_stops_nobody(served):
+    service = served()
+    lazy, other = connect(service), connect(service)
+    threading.Thread(
+        target=lambda: [lazy.ask({"x": np.zeros(8_000_000, dtype=np.uint8)}) for _ in range(4)],
+        daemon=True,
+    ).start()
+    time.sleep(0.3)
+    other.ask({"x": np.ones(1)})
+    assert other.answer()["x"].tolist() == [2.0]
+    lazy.close()
+    other.close()
+
+
+def test_a_server_that_is_gone_is_told(served):
+    service = served()
+    channel = connect(service)
+    service.close()
+    with pytest.raises(ChannelError, match="connection"):
+        channel.ask({"x": np.ones(1)})
+        channel.answer()
+    with pytest.raises(ChannelError, match="cannot connect to 127.0.0.1"):
+        connect(service)
+    service.server = RequestServer("127.0.0.1", TOKEN)  # for the fixture
+    channel.close()
+
+
+def test_waiting_gives_signs_of_life_and_ends(served):
+    service, beats = served(), []
+    channel = PolicyChannel(service.address, TOKEN, lambda: beats.append(1), 1.0)
+    with pytest.raises(ChannelError, match="did not answer within 1 s"):
+        channel.answer()
+    assert len(beats) >= 2
+    channel.close()
