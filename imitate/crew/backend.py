@@ -126,6 +126,10 @@ class Backend(Protocol[AnyMember]):
     """Place where workers run."""
 
     @property
+    def host(self) -> str:
+        """Address of this machine as the workers reach it."""
+
+    @property
     def places(self) -> int:
         """Workers that fit, by the machine's processors: a good number of them."""
 

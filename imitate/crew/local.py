@@ -41,6 +41,11 @@ class LocalBackend:
         self._news, self._over = threading.Event(), threading.Event()
 
     @property
+    def host(self) -> str:
+        """Loopback."""
+        return "127.0.0.1"
+
+    @property
     def places(self) -> int:
         """Processors that this process may use."""
         return available_cores()

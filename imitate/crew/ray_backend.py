@@ -50,7 +50,7 @@ class RayBackend:
         self._ray, self._wanted = cluster.ray, {"CPU": cpus, "GPU": gpus}
         self._name, self._threads = name, max(1, math.floor(cpus))
         self._start_timeout_s = start_timeout_s
-        self._lifeline = Lifeline(cluster.host)
+        self._address, self._lifeline = cluster.host, Lifeline(cluster.host)
         self._host = self._ray.remote(
             num_cpus=cpus,
             num_gpus=gpus,
@@ -62,6 +62,11 @@ class RayBackend:
         self._members: WeakSet[RayMember] = WeakSet()
         self._stored: WeakKeyDictionary[Shared[Any], Any] = WeakKeyDictionary()
         self._waiting = _Waiting()
+
+    @property
+    def host(self) -> str:
+        """Address of this machine as the cluster's nodes reach it."""
+        return self._address
 
     @property
     def places(self) -> int:

@@ -55,10 +55,10 @@ class RowGenerator(torch.Generator):
 
 def split_mix(bits: Tensor) -> Tensor:
     """Mix the bits of int64 numbers as SplitMix64 does (Steele, Lea, Flood 2014), in integers that wrap around."""
-    # Shifts fill with the sign, which does no harm.
-    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
-        bits = (bits ^ (bits >> shift)) * factor
-    return bits ^ (bits >> 31)
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        # A shift of int64 fills with the sign, which is masked out.
+        bits = (bits ^ ((bits >> shift) & (2 ** (64 - shift) - 1))) * factor
+    return bits
 
 
 def fill_normal(out: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -136,8 +136,11 @@ def bootstrap_counts(index: Tensor, members: int) -> Tensor:
         (M, B) int64.
     """
     member = torch.arange(1, members + 1, device=index.device).unsqueeze(-1)
-    bits = split_mix(index * _GOLDEN + member * -0x4B47D0C5A1A6B4B3)
-    uniform = (bits & 0xFFFFFF).to(torch.float32) / 2.0**24
+    bits = index * _GOLDEN + member * -0x4B47D0C5A1A6B4B3
+    # SplitMix64 but for its shifts, which fill with the sign: the low bits that are used do not mind.
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        bits = (bits ^ (bits >> shift)) * factor
+    uniform = ((bits ^ (bits >> 31)) & 0xFFFFFF).to(torch.float32) / 2.0**24
     return torch.searchsorted(_POISSON.to(index.device), uniform, right=True)
 
 

@@ -57,6 +57,10 @@ def tree(name="sac", env="Pendulum-v1", **sections):
     return tree
 
 
+def central(**online):
+    return {"train": {"online": {"acting": "central", **online}}}
+
+
 def run(tmp_path, *args, **kwargs):
     return train(tree(*args, **kwargs), output_dir=tmp_path, quiet=True)
 
@@ -207,6 +211,19 @@ def test_workers_practise(tmp_path):
     assert last["Metrics/EnvironmentSteps"] >= 200 and last["Metrics/Staleness"] <= 5
 
 
+def test_policy_workers_act_and_a_run_resumes(tmp_path):
+    online = {"num_envs": 2, "num_workers": 1, "ring": 2, "collect_steps": 10}
+    result = run(tmp_path, train={"num_epochs": 1, "online": {"acting": "central", **online}})
+    last = records(result)[-1]
+    assert last["Metrics/EnvironmentSteps"] >= 200 and 1 <= last["Metrics/ActingBatch"] <= 2
+    resumed = train(
+        json.loads((result.run_dir / "config.json").read_text()),
+        resume=result.run_dir,
+        overrides=("train.num_epochs=2",),
+    )
+    assert records(resumed)[-1]["Metrics/EnvironmentSteps"] >= 400
+
+
 def test_discrete_actions_are_found_out(tmp_path):
     result = run(
         tmp_path, "dqn", "CartPole-v1", train={"num_epochs": 1, "online": {"warmup_steps": 50}}
@@ -333,6 +350,11 @@ def test_a_run_that_is_interrupted_before_the_first_step_loses_no_update(
         ({"train": {"online": {"demo_ratio": 0.5}}}, "need demonstrations"),
         ({"train": {"online": {"num_workers": 2}}}, "2 processes for 1 environments"),
         ({"train": {"online": {"max_staleness": 2}}}, "needs num_workers of 1 or more"),
+        ({"train": {"online": {"acting": "central"}}}, "'central' needs environment workers"),
+        ({"train": {"online": {"ring": 2}}}, "ring: 2 needs train.online.acting 'central'"),
+        ({"train": {"online": {"policy_workers": 2}}}, "policy_workers: 2 needs train.online"),
+        (central(num_envs=2, num_workers=1, policy_workers=2), "2 for 1 environment workers"),
+        (central(num_envs=3, num_workers=2, ring=2), "need 4 environments, got .* 3"),
         ({"experiment": {"epoch_every_n_steps": None}}, "environment steps of an epoch"),
         ({"train": {"reward": {"normalization": "std"}}}, "cannot be: set it to null"),
         ({"observation": {"modalities": {"obs": {"low_dim": ["flaat"]}}}}, "flaat"),

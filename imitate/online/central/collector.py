@@ -66,7 +66,7 @@ class CentralCollector:
         self._backend: Backend[Any] = backend or LocalBackend("imitate-collector")
         # One seed for all: draws depend on the numbers of the environments, not on the worker that has them.
         token, seed = secrets.token_bytes(32), blueprints[0].seed
-        plan = PolicyPlan(blueprints[0].algo, algo.device.type, seed, token)
+        plan = PolicyPlan(blueprints[0].algo, algo.device.type, seed, token, self._backend.host)
         self._policies = PolicyWorkers(
             plan, policy_workers, self._backend, self._limits, self._lose_policy
         )
@@ -81,6 +81,7 @@ class CentralCollector:
                     low=blueprint.low,
                     high=blueprint.high,
                     num_choices=blueprint.num_choices,
+                    mask_key=algo.action_mask.key,
                     seed=seed,
                     timeout_s=step_timeout_s,
                     token=token,

@@ -32,6 +32,7 @@ class EnvPlan:
         obs_keys: observations that the policy sees.
         low, high: (A,) limits of actions.
         num_choices: the first so many numbers of an action are a choice, one-hot.
+        mask_key: observation that tells which choices are allowed; None: all are.
         seed: of random actions.
         timeout_s: longest time to wait for actions.
         token: what policy workers know.
@@ -45,6 +46,7 @@ class EnvPlan:
     low: Array
     high: Array
     num_choices: int
+    mask_key: str | None
     seed: int
     timeout_s: float
     token: bytes = field(repr=False)
@@ -236,13 +238,15 @@ class Group:
 
     def _random(self) -> NDArray[np.float32]:
         """Uniform actions (n, A), which depend on seed, environment, episode and step alone."""
-        return np.stack([self._drawn(row) for row in self._clock().tolist()])
+        return np.stack([self._drawn(row, key) for row, key in enumerate(self._clock().tolist())])
 
-    def _drawn(self, entropy: list[int]) -> NDArray[np.float32]:
-        rng, choices = np.random.default_rng([self._plan.seed, *entropy]), self._plan.num_choices
+    def _drawn(self, row: int, entropy: list[int]) -> NDArray[np.float32]:
+        plan = self._plan
+        rng, choices = np.random.default_rng([plan.seed, *entropy]), plan.num_choices
         low = np.where(np.isfinite(self._low), self._low, -1.0)
         high = np.where(np.isfinite(self._high), self._high, 1.0)
         action: NDArray[np.float32] = (low + rng.random(len(low)) * (high - low)).astype(np.float32)
         if choices:
-            action[:choices] = np.eye(choices)[rng.integers(choices)]
+            mask = np.ones(choices) if plan.mask_key is None else self.envs.obs[plan.mask_key][row]
+            action[:choices] = np.eye(choices)[rng.choice(np.flatnonzero(mask > 0.5))]
         return action

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -38,14 +39,15 @@ class PolicyPlan:
         device: where it acts, such as "cuda"; the CPU where there is no such device.
         seed: of the exploration noise.
         token: what environment workers have to know.
-        host: address to listen on.
+        host: address of the training's machine. The worker listens on loopback where that is, else at the address
+            from which it reaches that machine.
     """
 
     algo: tuple[str, str, dict[str, tuple[int, ...]], int]
     device: str
     seed: int
     token: bytes = field(repr=False)
-    host: str = "127.0.0.1"
+    host: str
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class PolicyWork:
     def __init__(self, plan: PolicyPlan, reports: Reports) -> None:
         reports(MAKE)
         self._policy = BatchedPolicy(plan)
-        self._server = RequestServer(plan.host, plan.token)
+        self._server = RequestServer(address_towards(plan.host), plan.token)
         self._errands = deque[tuple[Future[None], Callable[[], None]]]()
         self._batches = self._rows = 0
         threading.Thread(target=self._serve, daemon=True).start()
@@ -191,6 +193,14 @@ class BatchedPolicy:
         if not request.get("state"):
             return self._algo.initial_state(len(fresh))
         return self._algo.reset_state(_tensors(request["state"], self._algo.device), fresh)
+
+
+def address_towards(host: str) -> str:
+    """Return the address of this machine on the way to another one; nothing is sent."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.connect((host, 9))
+        return str(sock.getsockname()[0])
 
 
 def noise_seeds(seed: int, clock: Tensor) -> Tensor:

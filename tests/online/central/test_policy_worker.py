@@ -15,7 +15,11 @@ MEMORY = {"rnn": {"enabled": True, "hidden_dim": 4}, "actor": {"layer_dims": [8]
 def batched(algo, seed=0):
     config = algo.global_config
     plan = PolicyPlan(
-        (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim), "cpu", seed, b""
+        (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim),
+        "cpu",
+        seed,
+        b"",
+        "127.0.0.1",
     )
     policy = BatchedPolicy(plan)
     policy.load(Weights(7, 0.5, acting_weights(algo)))
