@@ -175,10 +175,10 @@ class RayMember:
 
 
 def _words(error: Exception) -> str:
-    text = str(error)
-    if "node" in text and "died" in text:
+    """Return what is known of the end of an actor; the losses of its process it tells itself."""
+    if "node" in str(error) and "died" in str(error):
         return "its node was lost"
-    return f"its process died ({type(error).__name__})"
+    return f"its node or its parent process was lost ({type(error).__name__})"
 
 
 def _last_line(error: Exception) -> str:

@@ -1,0 +1,227 @@
+"""Faults of a real cluster: a node, the command, its output, its ports."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from imitate.crew import Crew, Shared, open_backend
+from tests.crew.test_crew import worker
+from tests.crew.test_ends import busy, is_running
+
+pytestmark = pytest.mark.ray
+
+ROOT = Path(__file__).parents[2]
+GONE_S = 5.0
+"""Time within which the processes of a lost node or command have ended."""
+
+DRIVER = """
+import json, sys, threading
+from imitate.crew import Crew, Limits, open_backend
+from tests.crew.test_ray_faults import tell_and_do
+
+on, what, places = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with open_backend(on) as backend, Crew(tell_and_do, places, backend=backend) as crew:
+    def on_note(item, pid):
+        sys.stderr.write(f"worker {pid}\\n")
+        sys.stderr.flush()
+    items = [(what, number) for number in range(3 * places)]
+    results = {}
+    for done in crew.as_completed(items, on_note=on_note):
+        results[done.number] = (done.result, len(done.retried))
+print(json.dumps(results, sort_keys=True))
+"""
+
+
+def tell_and_do(reports):
+    """Tells its number, then does what an item names."""
+
+    def work(item):
+        what, number = item
+        reports.note(os.getpid())
+        if what == "busy":
+            busy()
+        time.sleep(1000 if what == "asleep" else 2.0)
+        return number
+
+    return work
+
+
+def pid_and_node(reports):
+    def work(item):
+        number, seconds = item
+        reports.note((os.getpid(), _raylet_of(os.getpid())))
+        time.sleep(seconds)
+        return number * number
+
+    return work
+
+
+def _raylet_of(pid):
+    """Return the number of the raylet above a worker's process."""
+    return psutil.Process(pid).parent().ppid()
+
+
+@pytest.fixture
+def drive(ray_nodes, tmp_path):
+    """Start a command in a session of its own; return it and the list to which its workers' numbers are added."""
+    started = []
+
+    def start(*arguments):
+        script = tmp_path / "driver.py"
+        script.write_text(DRIVER)
+        process = subprocess.Popen(
+            [sys.executable, script, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        workers, lines = [], []
+
+        def read():
+            for line in process.stderr:
+                lines.append(line)
+                if line.startswith("worker "):
+                    workers.append(int(line.split()[1]))
+
+        threading.Thread(target=read, daemon=True).start()
+        started.append(process)
+        return process, workers, lines
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def until(condition, seconds=120.0):
+    """Wait for a condition, and return the seconds that it took."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() < begun + seconds
+        time.sleep(0.02)
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("what", ["asleep", "busy"])
+def test_workers_end_with_the_command_that_is_killed(ray_nodes, drive, what):
+    process, workers, lines = drive(ray_nodes.on, what, "4")
+    until(lambda: len(workers) == 4 or process.poll() is not None)
+    assert len(workers) == 4, lines
+    time.sleep(0.5)
+    assert all(map(is_running, workers))
+    process.kill()
+    until(lambda: not any(map(is_running, workers)), GONE_S)
+
+
+def test_workers_end_although_the_cluster_does_not_notice(ray_nodes, drive):
+    """As where the head's machine is lost with the command on it: only the lifeline tells a node of it."""
+    process, workers, lines = drive(ray_nodes.on, "busy", "4")
+    until(lambda: len(workers) == 4 or process.poll() is not None)
+    raylets = {_raylet_of(worker) for worker in workers}
+    assert len(raylets) == 2
+    try:
+        for raylet in raylets:
+            os.kill(raylet, signal.SIGSTOP)
+        process.kill()
+        until(lambda: not any(map(is_running, workers)), GONE_S)
+    finally:
+        for raylet in raylets:
+            os.kill(raylet, signal.SIGCONT)
+
+
+def test_a_lost_node_costs_a_try_and_its_processes_end(ray_nodes):
+    second = ray_nodes.mend()
+    items = [(number, 2.0) for number in range(12)]
+    raylets, killed = {}, []
+
+    def on_note(item, value):
+        pid, raylet = value
+        raylets[pid] = raylet
+        if len(set(raylets.values())) == 2 and item[0] >= 4 and not killed:
+            os.kill(second, signal.SIGKILL)
+            killed.append(time.monotonic())
+            lost = [pid for pid, raylet in raylets.items() if raylet == second]
+            threading.Thread(
+                target=lambda: ends.append(until(lambda: gone(lost))), daemon=True
+            ).start()
+
+    def gone(pids):
+        return not any(map(is_running, pids))
+
+    ends, heard = [], []
+    with open_backend(ray_nodes.on) as backend, Crew(pid_and_node, 4, backend=backend) as crew:
+        assert backend.places == 4
+        done = list(
+            crew.as_completed(
+                items,
+                on_note=on_note,
+                on_loss=lambda item, loss: heard.append(time.monotonic() - killed[0]) or True,
+            )
+        )
+    assert {entry.item[0]: entry.result for entry in done} == {n: n * n for n in range(12)}
+    losses = [loss for entry in done for loss in entry.retried]
+    assert 1 <= len(losses) <= 2 and all(loss.died for loss in losses)
+    assert len(ends) == 1 and ends[0] < GONE_S
+    assert max(heard) < 20.0
+
+
+def test_stdout_has_nothing_but_the_result_while_a_node_is_lost(ray_nodes, drive):
+    process, workers, lines = drive(ray_nodes.on, "shortly", "4")
+    until(lambda: len(workers) >= 4 or process.poll() is not None)
+    ray_nodes.kill_second()
+    out = process.stdout.read()
+    assert process.wait() == 0, lines
+    results = json.loads(out)
+    assert {int(number): result for number, (result, _) in results.items()} == {
+        number: number for number in range(12)
+    }
+    assert sum(retried for _, retried in results.values()) >= 1
+
+
+def test_nothing_listens_but_on_loopback(ray_nodes):
+    with open_backend(ray_nodes.on) as backend, Crew(pid_and_node, 4, backend=backend) as crew:
+        heard = []
+        crew_results = crew.as_completed(
+            [(number, 0.5) for number in range(4)], on_note=lambda _, value: heard.append(value)
+        )
+        list(crew_results)
+        raylets = {raylet for _, raylet in heard}
+        (head,) = {psutil.Process(raylet).ppid() for raylet in raylets}
+        ours = psutil.Process(head).children(recursive=True) + [psutil.Process()]
+        listening = [
+            connection.laddr.ip
+            for process in ours
+            for connection in process.net_connections()
+            if connection.status == psutil.CONN_LISTEN
+        ]
+    assert len(listening) > 4
+    assert {address.removeprefix("::ffff:") for address in listening} <= {"127.0.0.1", "::1"}
+
+
+def test_a_shared_value_lies_once_in_the_store_of_a_node(ray_nodes):
+    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+
+    def stored():
+        reply = get_memory_info_reply(get_state_from_address(ray_nodes.address))
+        return reply.store_stats.object_store_bytes_used
+
+    with open_backend(ray_nodes.on, cpus=0.5) as backend, Crew(worker, 4, backend=backend) as crew:
+        before = stored()
+        versions = []
+        for _ in range(5):
+            versions = [*versions[-1:], Shared(os.urandom(8_000_000))]
+            items = [("shared_nested", {"a": versions[-1], "n": Shared(n)}) for n in range(8)]
+            assert all(done.result["a"] == versions[-1].get()[:1] for done in crew.in_order(items))
+            assert 8e6 <= stored() - before <= 2 * 2 * 8.1e6  # two versions on two nodes
