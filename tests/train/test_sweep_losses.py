@@ -2,7 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -99,8 +103,6 @@ class _KillsWorkerOf:
     """Thread that kills the parent of the first training of a sweep that has a checkpoint."""
 
     def __init__(self, folder):
-        import threading
-
         self.found = []
         self._folder = folder
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -129,3 +131,44 @@ class _KillsWorkerOf:
     @staticmethod
     def _pids(words):
         return [path.parent.name for path in processes_with(words)]
+
+
+ENDS_WITH_STDIN = """
+import os, signal, subprocess, sys, time
+from imitate.processes import end_with_stdin
+end_with_stdin({patience}, {scratch!r})
+signal.signal(signal.SIGTERM, signal.SIG_IGN if {patience} == 0.5 else signal.SIG_DFL)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+print(child.pid, flush=True)
+while True: time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.5, 60.0])
+def test_a_session_ends_when_stdin_is_closed_and_its_folder_is_removed(tmp_path, patience):
+    """At once, after the patience with a process that does not heed SIGTERM, or as soon as it has ended."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "file").touch()
+    program = ENDS_WITH_STDIN.format(patience=patience, scratch=str(scratch))
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    child = int(process.stdout.readline())
+    assert process.poll() is None and scratch.exists()
+    process.stdin.close()
+    assert process.wait(timeout=50) < 0
+    wait_until(lambda: not scratch.exists())
+    wait_until(lambda: _state(child) in ("Z", None))
+    process.stdout.close()
+
+
+def _state(pid):
+    """State of a process: Z where it is dead and nobody has asked for its exit code, None where it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return None
