@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -124,6 +125,7 @@ def sweep(
     """
     from tqdm import tqdm
 
+    from imitate.errors import TrainingError
     from imitate.train.halving import Halving
     from imitate.train.sweep import Resources, Sweep, SweepRun, default_workers, table_rows
 
@@ -148,7 +150,7 @@ def sweep(
             return
         bar.update()
         if not quiet:
-            bar.write(f"{run.name}: {run.status}")
+            bar.write(f"{run.name}: {run.status}", file=sys.stderr if json_ else sys.stdout)
 
     with bar:
         resources = Resources(
@@ -159,7 +161,11 @@ def sweep(
             hang_s=60.0 * hang_minutes or None,
         )
         halving = Halving(metric, reduction, first_epochs) if stop_early else None
-        result = work.run(None, tell, statistic, resources=resources, halving=halving)
+        try:
+            result = work.run(None, tell, statistic, resources=resources, halving=halving)
+        except TrainingError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from None
     if json_:
         typer.echo((result.folder / "results.json").read_text(encoding="utf-8"))
     else:

@@ -14,6 +14,7 @@ from typing import Any
 from imitate.config import Config
 from imitate.crew import CancelledError, Crew, Limits, Lost
 from imitate.crew.places import LOCAL, open_backend
+from imitate.errors import TrainingError
 from imitate.train.gpus import GpuShares, visible_gpus
 from imitate.train.interrupts import ending_signals
 from imitate.train.run_copy import Changes, content_to_resume, received
@@ -83,6 +84,7 @@ class SweepWork:
 
         Raises:
             ConfigError: there are too few GPUs for a run.
+            TrainingError: what a member elsewhere has written cannot be written here.
         """
         is_local = resources.on == LOCAL
         self._resources, self._is_away = resources, not is_local
@@ -148,8 +150,17 @@ class SweepWork:
         return content_to_resume(self._folder / name)
 
     def _note(self, item: Training, changes: Changes) -> None:
-        """Take what a member elsewhere has written."""
-        received(changes, self._folder / item.name)
+        """Take what a member elsewhere has written.
+
+        Raises:
+            TrainingError: it cannot be written here; what came before is whole.
+        """
+        try:
+            received(changes, self._folder / item.name)
+        except OSError as error:
+            raise TrainingError(
+                f"{self._folder / item.name}: cannot be written ({error.strerror}); make room: the same command resumes"
+            ) from error
 
     def _loss(self, item: Training, loss: Lost) -> bool:
         """Let a run whose member was lost be resumed from what there is of it."""
