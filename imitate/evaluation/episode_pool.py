@@ -6,88 +6,43 @@ queue, so that no worker waits for the last episodes of one before the next begi
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
-from imitate.crew import CancelledError, Crew, Limits, Lost, Reports
+from imitate.crew import CancelledError, Crew, Limits, Lost
+from imitate.crew.backend import Backend
 from imitate.crew.local import LocalBackend
-from imitate.errors import EnvError, EvaluationError, UserError
+from imitate.errors import EnvError
 from imitate.evaluation.env_trial import NO_ROLLOUTS, EnvTrial
 from imitate.evaluation.environments import label
-from imitate.evaluation.episode_losses import GUARD, Losses
-from imitate.evaluation.episodes import (
-    Episode,
-    EpisodePlan,
-    EpisodeRunner,
-    Job,
-    hopeless,
-    in_order,
-    timed,
-)
+from imitate.evaluation.episode_losses import GUARD
+from imitate.evaluation.episode_tasks import EpisodeTask, Lockstep, Player, Trial
+from imitate.evaluation.episodes import Episode, EpisodePlan
+from imitate.evaluation.frames import Frames
+from imitate.evaluation.planned import Evaluation, Planned, Played, failure
 from imitate.evaluation.vector_episodes import VectorJob
 
 EvaluationCancelledError = CancelledError
 """The run ended before the evaluation did."""
 
 
-@dataclass(frozen=True)
-class Planned:
-    """Episodes 0 .. episodes - 1 of a job, or only the first ``give_up_after`` if all of these fail.
-
-    Attributes:
-        on_episode: called with each episode as it ends.
-    """
-
-    job: Job
-    episodes: int
-    on_episode: Callable[[Episode], None] | None = None
-    give_up_after: int | None = None
-
-
-@dataclass(frozen=True)
-class Played:
-    """Outcome of a planned evaluation.
-
-    Attributes:
-        number: its place among the planned ones.
-        outcome: its episodes, or why there are none.
-        wall_s: seconds since its first episode began.
-    """
-
-    number: int
-    outcome: list[Episode] | UserError | EvaluationError
-    wall_s: float
-
-    def episodes(self) -> list[Episode]:
-        """Return the episodes.
-
-        Raises:
-            UserError: the checkpoint or the environment cannot be used, or they do not fit each other.
-            EvaluationError: no episode can be played.
-        """
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
-
-
 class EpisodePool:
-    """Up to `workers` processes, started when first needed; a context manager.
+    """Up to `workers` workers, started when first needed; a context manager.
 
     Args:
-        workers: most processes at a time; `limit` may be lowered and raised between episodes.
+        workers: most of them at a time; `limit` may be lowered and raised between episodes.
+        backend: where they run; None: in processes of this machine.
     """
 
-    def __init__(self, workers: int) -> None:
-        self._crew: Crew[Any, Any] = Crew(
-            _Player, workers, backend=LocalBackend("imitate-episodes")
-        )
+    def __init__(self, workers: int, backend: Backend[Any] | None = None) -> None:
+        places = LocalBackend("imitate-episodes") if backend is None else backend
+        self._crew: Crew[Any, Any] = Crew(Player, workers, backend=places)
 
     @property
     def limit(self) -> int:
-        """Most processes that play at a time."""
+        """Most workers that play at a time."""
         return self._crew.limit
 
     @limit.setter
@@ -108,14 +63,8 @@ class EpisodePool:
         """End every worker."""
         self._crew.close()
 
-    def run(
-        self,
-        job: Job,
-        episodes: int,
-        on_episode: Callable[[Episode], None] | None = None,
-        give_up_after: int | None = None,
-    ) -> list[Episode]:
-        """Play episodes 0 .. episodes - 1, or only the first `give_up_after` if all of these fail.
+    def run(self, planned: Planned) -> list[Episode]:
+        """Play the episodes of an evaluation.
 
         An episode whose worker dies, or hangs in one call of the environment for longer than the plan's
         `step_timeout_s`, is played once more in a new worker; if that one is lost too, it counts as failed.
@@ -125,7 +74,7 @@ class EpisodePool:
             EvaluationError: no episode can be played.
             EvaluationCancelledError: `cancel` was called.
         """
-        (played,) = self.run_all([Planned(job, episodes, on_episode, give_up_after)])
+        (played,) = self.run_all([planned])
         return played.episodes()
 
     def run_all(self, planned: Sequence[Planned]) -> Generator[Played, None, None]:
@@ -136,13 +85,28 @@ class EpisodePool:
         Raises:
             EvaluationCancelledError: `cancel` was called.
         """
-        evaluations = [_Evaluation(number, entry) for number, entry in enumerate(planned)]
-        left = len(evaluations)
+        evaluations = [Evaluation(number, entry) for number, entry in enumerate(planned)]
+        for evaluation in evaluations:
+            if evaluation.is_over:  # all of it was played before
+                yield evaluation.told()
+        left = sum(not evaluation.is_told for evaluation in evaluations)
         if not left:
             return
+
+        def on_frames(task: EpisodeTask, frames: Frames) -> None:
+            take = planned[task.number].on_frames
+            if take is not None:
+                take(frames)
+
         results = self._crew.as_completed(
-            (task for evaluation in evaluations for task in evaluation.tasks()),
+            (
+                task
+                for evaluation in evaluations
+                if not evaluation.is_told
+                for task in evaluation.tasks()
+            ),
             limits=_limits(planned[0].job.plan),
+            on_note=on_frames,
             on_loss=lambda task, loss: evaluations[task.number].note_loss(task.index, loss),
         )
         with closing(results):
@@ -168,16 +132,15 @@ class EpisodePool:
             EvaluationCancelledError: `cancel` was called.
         """
 
-        def on_note(task: Task, episode: Episode) -> None:
+        def on_note(task: Lockstep, episode: Episode) -> None:
             if on_episode is not None:
                 on_episode(episode)
 
+        job = replace(job, policy=job.policy.for_workers())
         limits = _limits(job.plan)
-        (done,) = self._crew.as_completed([_Lockstep(job)], limits=limits, tries=1, on_note=on_note)
+        (done,) = self._crew.as_completed([Lockstep(job)], limits=limits, tries=1, on_note=on_note)
         if isinstance(done.result, Lost):
-            raise _failure(
-                done.result, f"environment '{label(job.env_meta)}': {done.result.reason}"
-            )
+            raise failure(done.result, f"environment '{label(job.env_meta)}': {done.result.reason}")
         played: list[Episode] = done.result
         return played
 
@@ -189,7 +152,7 @@ class EpisodePool:
             EvaluationCancelledError: ``stopped`` said so.
         """
         limits = Limits(call_s=step_timeout_s)
-        (done,) = self._crew.as_completed([_Trial(trial)], limits=limits, tries=1, stopped=stopped)
+        (done,) = self._crew.as_completed([Trial(trial)], limits=limits, tries=1, stopped=stopped)
         loss = done.result
         if isinstance(loss, Lost):
             hint = f"to train without rollouts: {NO_ROLLOUTS}" if loss.begun else GUARD
@@ -199,116 +162,3 @@ class EpisodePool:
 
 def _limits(plan: EpisodePlan) -> Limits:
     return Limits(call_s=plan.step_timeout_s)
-
-
-def _failure(loss: Lost, died: str) -> UserError | EvaluationError:
-    """Return the error to raise for an evaluation that has no episodes."""
-    if loss.error is not None:
-        return loss.error
-    unplayed = f"the evaluation failed before an episode began: {loss.reason}"
-    return EvaluationError(died if loss.died else unplayed)
-
-
-class _Evaluation:
-    """Bookkeeping of one evaluation: which of its episodes are there, and when it is over."""
-
-    def __init__(self, number: int, planned: Planned) -> None:
-        self.number, self._planned = number, planned
-        self._losses = Losses(label(planned.job.env_meta), planned.job.plan)
-        self._results: dict[int, Episode] = {}
-        self._error: UserError | EvaluationError | None = None
-        self._start = time.perf_counter()
-        self.is_told = False
-
-    def tasks(self) -> Iterator[_EpisodeTask]:
-        """Yield a task for each episode, as long as they are wanted."""
-        self._start = time.perf_counter()
-        for index in range(self._planned.episodes):
-            if self.is_over:
-                return
-            yield _EpisodeTask(self.number, index, self._planned.job)
-
-    @property
-    def is_over(self) -> bool:
-        """True if nothing more is to be played."""
-        if self._error is not None or len(self._results) == self._planned.episodes:
-            return True
-        return hopeless(self._results, self._planned.give_up_after)
-
-    def note_loss(self, index: int, loss: Lost) -> bool:
-        """Note that a worker was lost; return true if the episode is to be played again."""
-        try:
-            self._losses.add(index, loss.reason, self._results, begun=loss.begun)
-        except EvaluationError as error:
-            self._error = error
-        return not self.is_over
-
-    def note(self, index: int, result: Episode | Lost) -> None:
-        """Note the end of an episode."""
-        if isinstance(result, Lost) and not result.died:
-            self._error = self._error or _failure(result, "")
-        episode = None if self._error else self._losses.episode(index, result)
-        if episode is not None:
-            self._results[index] = episode
-            if self._planned.on_episode is not None:
-                self._planned.on_episode(episode)
-
-    def told(self) -> Played:
-        """Return the outcome of an evaluation that is over."""
-        self.is_told = True
-        episodes = in_order(self._results, self._planned.give_up_after)
-        return Played(self.number, self._error or episodes, timed(self._start))
-
-
-# ---- in the processes ----------------------------------------------------------------------------
-
-
-class Task(Protocol):
-    """Item of the crew; picklable."""
-
-    def play(self, runner: EpisodeRunner, reports: Reports) -> Any:
-        """Do it, with the runner of the process."""
-
-
-@dataclass(frozen=True)
-class _EpisodeTask:
-    number: int
-    index: int
-    job: Job
-
-    def play(self, runner: EpisodeRunner, reports: Reports) -> Episode:
-        runner.load(self.job)
-        return runner.play(self.job.env_meta, self.job.plan, self.index)
-
-
-@dataclass(frozen=True)
-class _Lockstep:
-    job: VectorJob
-
-    def play(self, runner: EpisodeRunner, reports: Reports) -> list[Episode]:
-        return self.job.play(reports.note, reports)
-
-
-@dataclass(frozen=True)
-class _Trial:
-    trial: EnvTrial
-
-    def play(self, runner: EpisodeRunner, reports: Reports) -> None:
-        self.trial.play(reports)
-
-
-class _Player:
-    """Work of a process: plays tasks with one runner, which keeps policy and environment."""
-
-    def __init__(self, reports: Reports) -> None:
-        import torch
-
-        torch.set_num_threads(1)
-        self._reports, self._runner = reports, EpisodeRunner(reports)
-
-    def __call__(self, task: Task) -> Any:
-        return task.play(self._runner, self._reports)
-
-    def close(self) -> None:
-        """Close the environments."""
-        self._runner.close()

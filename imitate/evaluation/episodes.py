@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from imitate.cpu import cpu_model
 from imitate.deploy.loop import check_rate
 from imitate.deploy.robot import RobotError
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
 from imitate.envs.watched import watched
 from imitate.errors import EnvError, NotFiniteError, UserError
+from imitate.evaluation.frame_recorder import FrameRecorder
+from imitate.evaluation.frames import OnFrames
 from imitate.evaluation.late import Lateness, LatePolicy
-from imitate.evaluation.overlay import Overlay
-from imitate.policy.loading import policy_from_checkpoint
+from imitate.evaluation.policy_source import PolicySource
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.processes import Beat
 from imitate.seeding import preserved_rng, seed_everything, torch_threads
@@ -30,7 +31,6 @@ class EpisodePlan:
     """Settings of evaluation episodes; episode i starts from `seed + i`, for every checkpoint and number of workers.
 
     Attributes:
-        frame_dir: folder for raw video frames; None renders nothing.
         video_episodes: episodes 0 .. video_episodes - 1 are rendered.
         video_skip: a frame every so many environment steps.
         overlay: draw what the policy plans and looks at onto the frames.
@@ -41,7 +41,6 @@ class EpisodePlan:
     horizon: int
     seed: int
     terminate_on_success: bool = True
-    frame_dir: str | None = None
     video_episodes: int = 0
     video_skip: int = 5
     camera: str | None = "agentview"
@@ -53,9 +52,9 @@ class EpisodePlan:
 
 @dataclass(frozen=True)
 class Job:
-    """Task of a worker: episodes of one checkpoint in one environment; picklable."""
+    """Task of a worker: episodes of one policy in one environment; picklable."""
 
-    checkpoint: str
+    policy: PolicySource
     env_meta: dict[str, Any]
     plan: EpisodePlan
     device: str = "cpu"
@@ -70,6 +69,7 @@ class Episode:
         success_at_end: at the last step; the same where episodes end at success.
         error: why it could not be played; it then counts as failed.
         first_error: why a first try could not be played; the rest is the result of the second one.
+        cpu: model of the processor that played it; None: not known.
     """
 
     index: int
@@ -82,6 +82,7 @@ class Episode:
     error: str | None = None
     render_error: str | None = None
     first_error: str | None = None
+    cpu: str | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold."""
@@ -125,27 +126,38 @@ class EpisodeRunner:
 
     def load(self, job: Job) -> None:
         """Make ready for a job, keeping what the last one already loaded."""
-        path = Path(job.checkpoint)
-        key = (job.checkpoint, job.device, path.stat().st_mtime_ns if path.is_file() else 0)
+        key = (job.policy.key, job.device)
         if key != self._policy_key:
-            self._policy, _ = policy_from_checkpoint(device=job.device, ckpt_path=job.checkpoint)
+            self._policy = job.policy.load(job.device)
             self._policy_key = key
 
     def use_policy(self, policy: RolloutPolicy) -> None:
         """Play with a policy at hand."""
         self._policy = policy
 
-    def play(self, env_meta: dict[str, Any], plan: EpisodePlan, index: int) -> Episode:
+    def play(
+        self,
+        env_meta: dict[str, Any],
+        plan: EpisodePlan,
+        index: int,
+        on_frames: OnFrames | None = None,
+    ) -> Episode:
         """Play episode `index`; one that simulator or policy breaks is tried twice, then recorded with its error.
+
+        Args:
+            env_meta: env_args of the environment.
+            plan: of the episodes.
+            index: of the episode.
+            on_frames: receives the frames of an episode that is to be seen in a video; None: nothing is rendered.
 
         Raises:
             UserError: policy and environment do not fit each other, or the environment cannot be made.
         """
-        episode = self._try_to_play(env_meta, plan, index)
+        episode = self._try_to_play(env_meta, plan, index, on_frames)
         if episode.error is None:
             return episode
         self.close()
-        again = self._try_to_play(env_meta, plan, index)
+        again = self._try_to_play(env_meta, plan, index, on_frames)
         return again if again.error else replace(again, first_error=episode.error)
 
     def close(self) -> None:
@@ -154,12 +166,18 @@ class EpisodeRunner:
             env.close()
         self._envs.clear()
 
-    def _try_to_play(self, env_meta: dict[str, Any], plan: EpisodePlan, index: int) -> Episode:
+    def _try_to_play(
+        self,
+        env_meta: dict[str, Any],
+        plan: EpisodePlan,
+        index: int,
+        on_frames: OnFrames | None,
+    ) -> Episode:
         # Simulators raise what they like; it is the episode that failed.
         try:
             with preserved_rng(), torch_threads(1):
                 seed_everything(plan.seed + index)
-                return self._play(env_meta, plan, index)
+                return self._play(env_meta, plan, index, on_frames)
         except RobotError:  # a person has to look before it moves again
             raise
         except NotFiniteError as error:
@@ -169,10 +187,16 @@ class EpisodeRunner:
         except (Exception, SystemExit) as error:
             return failed_episode(plan, index, describe_error(error))
 
-    def _play(self, env_meta: dict[str, Any], plan: EpisodePlan, index: int) -> Episode:
+    def _play(
+        self,
+        env_meta: dict[str, Any],
+        plan: EpisodePlan,
+        index: int,
+        on_frames: OnFrames | None,
+    ) -> Episode:
         assert self._policy is not None
         policy = self._policy
-        recorder = FrameRecorder(plan, index, policy)
+        recorder = FrameRecorder(plan, index, policy, on_frames)
         env = self._env(env_meta, policy, render=recorder.wanted)
         obs, _ = env.reset(seed=plan.seed + index)
         check_fit(policy, env, obs)
@@ -204,6 +228,7 @@ class EpisodeRunner:
             at_end,
             frames=recorder.count,
             render_error=recorder.error or self._render_error,
+            cpu=cpu_model(),
         )
 
     def _env(self, env_meta: dict[str, Any], policy: RolloutPolicy, *, render: bool) -> Any:
@@ -226,61 +251,6 @@ class EpisodeRunner:
                 self._render_error = f"{type(error).__name__}: {error}"
                 return self._env(env_meta, policy, render=False)
         return self._envs[render]
-
-
-class FrameRecorder:
-    """Appends an episode's frames to a raw file, so that no process holds a whole video in memory."""
-
-    def __init__(self, plan: EpisodePlan, index: int, policy: RolloutPolicy) -> None:
-        self.wanted = plan.frame_dir is not None and index < plan.video_episodes
-        self.count = 0
-        self.error: str | None = None
-        self._plan = plan
-        self._overlay = Overlay(policy) if plan.overlay and self.wanted else None
-        self._path = frame_file(plan.frame_dir, index) if plan.frame_dir is not None else None
-        self._file: Any = None
-
-    def __enter__(self) -> FrameRecorder:
-        if self.wanted and self._path is not None:
-            self._file = self._path.open("wb")
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def add(
-        self, env: Any, step: int, obs: Mapping[str, Any] | None = None, *, last: bool = False
-    ) -> None:
-        """Render if this step has a frame; a failing renderer ends the video, not the episode.
-
-        Args:
-            env: in the state to show.
-            step: steps so far.
-            obs: what the policy has just acted on; None where it has not acted on this state.
-            last: nothing follows, so there is a frame in any case.
-        """
-        plan = self._plan
-        if self._file is None or self.error is not None or (step % plan.video_skip and not last):
-            return
-        try:
-            frame = env.render(
-                height=plan.frame_size, width=plan.frame_size, camera_name=plan.camera
-            )
-            frame = np.ascontiguousarray(frame, dtype=np.uint8)
-            if frame.shape != (plan.frame_size, plan.frame_size, 3):
-                raise ValueError(f"the renderer gave a picture of shape {frame.shape}")
-            if self._overlay is not None and obs is not None:
-                frame = self._overlay.draw(frame, env, plan.camera, obs)
-            self._file.write(frame.tobytes())
-            self.count += 1
-        except Exception as error:
-            self.error = f"{type(error).__name__}: {error}"
-
-
-def frame_file(frame_dir: str, index: int) -> Path:
-    """Return the path of an episode's raw frames."""
-    return Path(frame_dir) / f"episode_{index}.rgb"
 
 
 def check_fit(policy: RolloutPolicy, env: Any, obs: Mapping[str, Any]) -> None:

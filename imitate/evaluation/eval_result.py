@@ -101,6 +101,11 @@ class EvalResult:
         return sum(episode.error is not None for episode in self.episodes)
 
     @property
+    def cpu_models(self) -> list[str]:
+        """Models of the processors that played the episodes, where they are known."""
+        return sorted({episode.cpu for episode in self.episodes if episode.cpu is not None})
+
+    @property
     def out_of_time(self) -> int:
         """Failed episodes that ended at the horizon."""
         return sum(
@@ -143,6 +148,7 @@ class EvalResult:
             "seed": self.seed,
             "mode": self.mode,
             "workers": self.workers,
+            "cpu_models": self.cpu_models,
             **({} if self.late is None else asdict(self.late)),
             "wall_s": self.wall_s,
             "video": self.video,

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from imitate.crew.backend import Backend
 from imitate.deploy.robot import RobotError
 from imitate.errors import EvaluationError, UserError
 from imitate.evaluation.episode_pool import EpisodePool
@@ -23,6 +24,7 @@ from imitate.evaluation.episodes import (
 )
 from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.late import Lateness
+from imitate.evaluation.planned import Planned
 from imitate.evaluation.prepared import (
     EvalSettings,
     Mode,
@@ -31,7 +33,6 @@ from imitate.evaluation.prepared import (
     subject_of,
 )
 from imitate.evaluation.vector_episodes import run_vector_episodes
-from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.processes import available_cores
 
@@ -131,15 +132,23 @@ class Place:
         agent: a checkpoint or a run folder.
         env_meta: env_args; None: the checkpoint's first environment.
         settings: of the evaluation; those of several places have the same ``step_timeout_s``.
+        earlier: episodes of an interrupted evaluation, which are not played again (except in lockstep).
+        on_episode: called with each episode that another evaluation may take over.
     """
 
     agent: str | Path
     env_meta: Mapping[str, Any] | None
     settings: EvalSettings
+    earlier: tuple[Episode, ...] = ()
+    on_episode: OnEpisode | None = None
 
 
 def evaluate_all(
-    places: Sequence[Place], *, workers: int = 1, on_episode: OnEpisode | None = None
+    places: Sequence[Place],
+    *,
+    workers: int = 1,
+    on_episode: OnEpisode | None = None,
+    backend: Backend[Any] | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
     """Evaluate policies at several places with the same workers, which keep their simulators.
 
@@ -150,6 +159,7 @@ def evaluate_all(
         places: to evaluate.
         workers: processes.
         on_episode: called with each episode as it ends.
+        backend: where the workers run; None: in processes of this machine.
 
     Yields:
         the number of a place as soon as it is done, with its result or the reason why there is none.
@@ -165,9 +175,17 @@ def evaluate_all(
             )
             for place in places
         ]
-        pool = stack.enter_context(EpisodePool(workers))
+        if backend is not None:
+            for entry in prepared:
+                entry.check_movable()
+        pool = stack.enter_context(EpisodePool(workers, backend))
         queue = _by_environment(prepared)
-        planned = [prepared[number].planned(on_episode) for number in queue]
+        tell = [
+            _told(place, entry, on_episode) for place, entry in zip(places, prepared, strict=True)
+        ]
+        planned = [
+            prepared[number].planned(tell[number], places[number].earlier) for number in queue
+        ]
         with closing(pool.run_all(planned)) as results:
             for played in results:
                 number = queue[played.number]
@@ -175,7 +193,20 @@ def evaluate_all(
         for number, entry in enumerate(prepared):
             if number not in queue:
                 own_pool = None if entry.in_this_process else pool
-                yield number, _outcome(entry, partial(_play, entry, own_pool, on_episode))
+                play = partial(_play, entry, own_pool, tell[number], places[number].earlier)
+                yield number, _outcome(entry, play)
+
+
+def _told(place: Place, prepared: Prepared, on_episode: OnEpisode | None) -> OnEpisode:
+    """Return the function that is called with each episode of a place."""
+    keeps = place.on_episode if prepared.mode == "processes" else None
+
+    def tell(episode: Episode) -> None:
+        for call in (keeps, on_episode):
+            if call is not None:
+                call(episode)
+
+    return tell
 
 
 def _by_environment(prepared: Sequence[Prepared]) -> list[int]:
@@ -206,10 +237,17 @@ def _outcome(
 
 
 def _play(
-    prepared: Prepared, pool: EpisodePool | None, on_episode: OnEpisode | None
+    prepared: Prepared,
+    pool: EpisodePool | None,
+    on_episode: OnEpisode | None,
+    earlier: Sequence[Episode] = (),
 ) -> list[Episode]:
-    play = _play_lockstep if prepared.mode == "vector" else _play_processes
-    return play(prepared, pool, on_episode)
+    if prepared.mode == "vector":
+        return _play_lockstep(prepared, pool, on_episode)
+    planned = prepared.planned(on_episode, earlier)
+    if pool is not None:
+        return pool.run(planned)
+    return _play_here(prepared, planned)
 
 
 def _play_lockstep(
@@ -219,36 +257,33 @@ def _play_lockstep(
     if pool is not None:
         return pool.run_vector(job, on_episode)
     if policy is None:
-        policy, _ = policy_from_checkpoint(device=job.device, ckpt_path=job.checkpoint)
+        policy = job.policy.load(job.device)
     return run_vector_episodes(
         policy, job.env_meta, job.plan, job.episodes, job.num_envs, on_episode, job.give_up_after
     )
 
 
-def _play_processes(
-    prepared: Prepared, pool: EpisodePool | None, on_episode: OnEpisode | None
-) -> list[Episode]:
-    job, settings = prepared.job, prepared.settings
-    if pool is not None:
-        return pool.run(job, settings.episodes, on_episode, settings.give_up_after)
-    runner = EpisodeRunner()
+def _play_here(prepared: Prepared, planned: Planned) -> list[Episode]:
+    """Play the episodes in this process, one after the other."""
+    job, runner = planned.job, EpisodeRunner()
     if prepared.subject.policy is None:
         runner.load(job)
     else:
         runner.use_policy(prepared.subject.policy)
-    results: dict[int, Episode] = {}
+    results = {episode.index: episode for episode in planned.earlier}
     try:
-        for index in range(settings.episodes):
-            results[index] = runner.play(job.env_meta, job.plan, index)
-            if on_episode is not None:
-                on_episode(results[index])
-            if hopeless(results, settings.give_up_after):
+        for index in range(planned.episodes):
+            if hopeless(results, planned.give_up_after):
                 break
+            if index in results:
+                continue
+            results[index] = runner.play(job.env_meta, job.plan, index, planned.on_frames)
+            if planned.on_episode is not None:
+                planned.on_episode(results[index])
     except (
         RobotError
     ) as error:  # what was measured before counts; a person has to look at the robot
-        index = len(results)
         results[index] = failed_episode(job.plan, index, str(error))
     finally:
         runner.close()
-    return in_order(results, settings.give_up_after)
+    return in_order(results, planned.give_up_after)

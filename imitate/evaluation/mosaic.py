@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.evaluation.episodes import Episode, frame_file
+from imitate.evaluation.episodes import Episode
+from imitate.evaluation.frames import read_frames
 
 BORDER = 6
 GREY, GREEN, RED = (128, 128, 128), (40, 180, 60), (210, 40, 40)
@@ -37,15 +38,7 @@ def write_mosaic(
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    reels = [
-        np.memmap(
-            frame_file(frame_dir, episode.index),
-            dtype=np.uint8,
-            mode="r",
-            shape=(episode.frames, size, size, 3),
-        )
-        for episode in shown
-    ]
+    reels = [read_frames(frame_dir, episode.index, episode.frames, size) for episode in shown]
     temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
         # macro_block_size 2: the codec wants even sides, and 16 would rescale the picture.

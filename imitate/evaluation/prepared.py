@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -16,11 +15,13 @@ from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError, EvaluationError, UserError
 from imitate.evaluation.environments import label
-from imitate.evaluation.episode_pool import Planned
 from imitate.evaluation.episodes import Episode, EpisodePlan, Job
 from imitate.evaluation.eval_result import EvalResult
+from imitate.evaluation.frames import FrameFolder
 from imitate.evaluation.late import Lateness
 from imitate.evaluation.mosaic import write_mosaic
+from imitate.evaluation.planned import Planned
+from imitate.evaluation.policy_source import CheckpointFile
 from imitate.evaluation.vector_episodes import VectorJob
 from imitate.policy.checkpoint import config_of, load_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
@@ -136,15 +137,13 @@ class Prepared:
         self.mode: Mode = "processes"
         if settings.late is None and not is_robot(self.env_meta):
             self.mode = _chosen(settings.mode, subject, self.device)
-        self._frames: TemporaryDirectory[str] | None = None
-        if settings.video is not None and self.mode == "processes":
-            self._frames = TemporaryDirectory(prefix="imitate-frames-")
+        drawn = settings.video is not None and self.mode == "processes"
+        self._frames = FrameFolder() if drawn else None
         self.plan = EpisodePlan(
             horizon=subject.horizon if settings.horizon is None else settings.horizon,
             seed=settings.seed,
             terminate_on_success=settings.terminate_on_success,
-            frame_dir=None if self._frames is None else self._frames.name,
-            video_episodes=settings.video_episodes,
+            video_episodes=settings.video_episodes if drawn else 0,
             video_skip=settings.video_skip,
             overlay=settings.overlay,
             step_timeout_s=STEP_TIMEOUT_S
@@ -159,22 +158,53 @@ class Prepared:
         several = self.mode == "processes" and self.settings.workers > 1
         return not self.in_this_process and (self.settings.step_timeout_s is not None or several)
 
+    def check_movable(self) -> None:
+        """Refuse what only this process can play.
+
+        Raises:
+            EnvError: the environment is a robot, or the episodes are played in lockstep.
+        """
+        if self.in_this_process:
+            raise EnvError(
+                f"{label(self.env_meta)}: is driven by this process, no worker of a cluster can play it: leave --on out"
+            )
+        if self.mode == "vector":
+            raise EnvError(
+                "--mode vector plays all episodes in one process, which a cluster makes no faster: leave it or --on out"
+            )
+
     @property
     def job(self) -> Job:
         """Task of workers that play an episode each."""
-        return Job(str(self.subject.path), self.env_meta, self.plan, self.device)
+        source = CheckpointFile(str(self.subject.path))
+        return Job(source, self.env_meta, self.plan, self.device)
 
-    def planned(self, on_episode: Callable[[Episode], None] | None) -> Planned:
-        """Return the episodes for a pool of workers."""
+    def planned(
+        self, on_episode: Callable[[Episode], None] | None, earlier: Sequence[Episode] = ()
+    ) -> Planned:
+        """Return the episodes to play.
+
+        Args:
+            on_episode: called with each episode as it ends.
+            earlier: episodes that were played before; those that are to be drawn are played again.
+        """
         settings = self.settings
-        return Planned(self.job, settings.episodes, on_episode, settings.give_up_after)
+        kept = tuple(episode for episode in earlier if episode.index >= self.plan.video_episodes)
+        return Planned(
+            self.job,
+            settings.episodes,
+            on_episode,
+            settings.give_up_after,
+            None if self._frames is None else self._frames.add,
+            kept,
+        )
 
     @property
     def vector_job(self) -> VectorJob:
         """Task of one worker that plays all episodes in lockstep."""
         settings = self.settings
         return VectorJob(
-            str(self.subject.path),
+            CheckpointFile(str(self.subject.path)),
             self.env_meta,
             self.plan,
             self.device,
@@ -216,7 +246,7 @@ class Prepared:
     def close(self) -> None:
         """Remove the frames of the video."""
         if self._frames is not None:
-            self._frames.cleanup()
+            self._frames.close()
 
 
 def _check(subject: Subject, env_meta: Mapping[str, Any] | None, settings: EvalSettings) -> None:

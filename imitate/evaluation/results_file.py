@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from imitate.errors import ConfigError
+from imitate.evaluation.episode_log import EpisodeLog, episode_from_dict
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.late import Lateness
@@ -24,9 +25,11 @@ SAME = "settings"
 class ResultsFile:
     """A JSON file ``{"evaluations": [...]}``, with the entries of ``imitate eval --json``.
 
+    Episodes of evaluations that are not over lie beside it (:class:`EpisodeLog`).
+
     Args:
         path: of the file.
-        resume: take over the evaluations that are there.
+        resume: take over the evaluations and episodes that are there.
 
     Raises:
         ConfigError: the file exists, and is not to be resumed, or is no such file.
@@ -36,12 +39,15 @@ class ResultsFile:
         self.path = path
         self._entries: list[dict[str, Any]] = []
         self._sums: dict[Path, str] = {}
+        self._log = EpisodeLog(path)
+        for there in (path, self._log.path):
+            if there.exists() and not resume:
+                raise ConfigError(
+                    f"{there}: exists already; choose another name, or continue it with --resume"
+                )
+        self._log.read()
         if not path.exists():
             return
-        if not resume:
-            raise ConfigError(
-                f"{path}: exists already; choose another name, or continue it with --resume"
-            )
         try:
             self._entries = list(json.loads(path.read_text(encoding="utf-8"))["evaluations"])
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -67,6 +73,26 @@ class ResultsFile:
         self._entries.append(entry)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.path, to_json({"evaluations": self._entries}, indent=2) + "\n")
+
+    def earlier(
+        self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings
+    ) -> tuple[Episode, ...]:
+        """Return the episodes of an interrupted evaluation of the same checkpoint, environment and settings."""
+        return self._log.find(_key(self._same(agent, env_meta, settings)))
+
+    def note(
+        self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings
+    ) -> Callable[[Episode], None]:
+        """Return a function that keeps the episodes of an evaluation until its result is there."""
+        return partial(self._log.add, _key(self._same(agent, env_meta, settings)))
+
+    def close(self, *, is_over: bool) -> None:
+        """Close the file of episodes.
+
+        Args:
+            is_over: all evaluations have ended: the episodes are no longer needed.
+        """
+        self._log.close(remove=is_over)
 
     def _same(
         self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings
@@ -102,7 +128,7 @@ def result_from_dict(entry: Mapping[str, Any]) -> EvalResult:
     return EvalResult(
         env_name=entry["env"],
         checkpoint=entry["checkpoint"],
-        episodes=tuple(_episode(episode) for episode in entry["per_episode"]),
+        episodes=tuple(episode_from_dict(episode) for episode in entry["per_episode"]),
         planned=entry["planned_episodes"],
         horizon=entry["horizon"],
         seed=entry["seed"],
@@ -116,11 +142,9 @@ def result_from_dict(entry: Mapping[str, Any]) -> EvalResult:
     )
 
 
-def _episode(entry: Mapping[str, Any]) -> Episode:
-    own = {key: value for key, value in entry.items() if key in _names(Episode)}
-    if own["episode_return"] is None:  # JSON has no number that is not finite
-        own["episode_return"] = math.nan
-    return Episode(**own)
+def _key(same: Mapping[str, Any]) -> str:
+    """Return a name for all that a result depends on."""
+    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
 
 
 def _names(kind: Any) -> list[str]:

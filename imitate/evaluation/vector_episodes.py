@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from imitate.cpu import cpu_model
 from imitate.crew import Lost
 from imitate.envs.cameras import sizes_of
 from imitate.envs.vector import HungCopiesError, make_vector_env
@@ -25,7 +26,7 @@ from imitate.evaluation.episodes import (
     hopeless,
     in_order,
 )
-from imitate.policy.loading import policy_from_checkpoint
+from imitate.evaluation.policy_source import PolicySource
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.processes import MAKE, Beat
 from imitate.seeding import preserved_rng, seed_everything
@@ -45,7 +46,7 @@ class _Slot:
 class VectorJob:
     """A whole evaluation for one process; picklable."""
 
-    checkpoint: str
+    policy: PolicySource
     env_meta: dict[str, Any]
     plan: EpisodePlan
     device: str
@@ -55,9 +56,8 @@ class VectorJob:
 
     def play(self, on_episode: Callable[[Episode], None], beat: Beat | None) -> list[Episode]:
         """Load the policy and play every episode."""
-        policy, _ = policy_from_checkpoint(device=self.device, ckpt_path=self.checkpoint)
         return run_vector_episodes(
-            policy,
+            self.policy.load(self.device),
             self.env_meta,
             self.plan,
             self.episodes,
@@ -238,7 +238,8 @@ class _Lockstep:
         if not over and not (slot.success and self.plan.terminate_on_success):
             return False
         seed = self.plan.seed + slot.index
-        self._record(Episode(slot.index, seed, slot.success, slot.total, slot.length, success))
+        episode = Episode(slot.index, seed, slot.success, slot.total, slot.length, success)
+        self._record(replace(episode, cpu=cpu_model()))
         return True
 
     def _record(self, episode: Episode) -> None:

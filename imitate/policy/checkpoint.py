@@ -19,11 +19,13 @@ A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,16 +149,42 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
             or f"{path}: not a checkpoint, or cut short while it was copied or written ({path.stat().st_size} bytes); "
             "take another checkpoint of the run"
         )
+    return _checked(partial(_read_known, path, map_location), path, path, path.stat().st_size)
+
+
+def checkpoint_from_bytes(
+    data: bytes, name: str | Path, map_location: str | torch.device = "cpu"
+) -> dict[str, Any]:
+    """Read a checkpoint from the bytes of its file, with the checks of :func:`load_checkpoint`.
+
+    Args:
+        data: the whole file.
+        name: of the file, for messages.
+        map_location: device of the tensors.
+
+    Raises:
+        CheckpointError: as for a file.
+    """
+    if not is_archive(io.BytesIO(data)):
+        raise CheckpointError(f"{name}: not a checkpoint, or cut short ({len(data)} bytes)")
+    read_it = partial(read, io.BytesIO(data), map_location, name=name)
+    return _checked(read_it, io.BytesIO(data), name, len(data))
+
+
+def _checked(
+    read_it: Callable[[], Any], source: Path | io.BytesIO, name: str | Path, size: int
+) -> dict[str, Any]:
+    """Return what ``read_it`` reads from an archive, checked before and after."""
     try:
-        check_archive(path)
-        ckpt = _read_known(path, map_location)
+        check_archive(source, name, size)
+        ckpt = read_it()
     except UserError:
         raise
     except Exception as error:  # of torch's unpickler any kind may come
-        raise damage(path, first_line(error)) from error
+        raise damage(name, first_line(error)) from error
     if is_robomimic(ckpt):
-        return converted(ckpt, path)
-    _check_format(ckpt, path)
+        return converted(ckpt, name)
+    _check_format(ckpt, name)
     return dict(ckpt)
 
 
@@ -265,7 +293,7 @@ def _fill(algo: Algo, model: Mapping[str, Any], load_optimizers: bool) -> None:
         ) from error
 
 
-def _check_format(ckpt: Any, path: Path) -> None:
+def _check_format(ckpt: Any, path: str | Path) -> None:
     if not isinstance(ckpt, dict) or "format_version" not in ckpt:
         raise CheckpointError(
             f"{path}: not a checkpoint of this toolkit (it has no 'format_version')"

@@ -1,6 +1,7 @@
 import numpy as np
 
-from imitate.evaluation.episodes import Episode, frame_file
+from imitate.evaluation.episodes import Episode
+from imitate.evaluation.frames import frame_file
 from imitate.evaluation.mosaic import BORDER, GREEN, GREY, RED, compose, write_mosaic
 
 

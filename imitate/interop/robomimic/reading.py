@@ -6,7 +6,7 @@ import codecs
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -30,23 +30,36 @@ def is_robomimic(ckpt: object) -> bool:
     )
 
 
-def read(path: str | Path, map_location: str | torch.device = "cpu") -> Any:
+def read(
+    source: str | Path | BinaryIO,
+    map_location: str | torch.device = "cpu",
+    *,
+    name: str | Path | None = None,
+) -> Any:
     """Read a file: tensors, numbers, strings, lists, dicts; numpy's numbers and arrays are allowed too.
+
+    Args:
+        source: the file.
+        map_location: device of the tensors.
+        name: of the file, for messages; None: ``source``.
 
     Raises:
         CheckpointError: it holds other objects.
     """
+    called = str(source) if name is None else name
     try:
-        return torch.load(path, map_location=map_location, weights_only=True)
+        return torch.load(source, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
         allowed = getattr(torch.serialization, "safe_globals", None)  # since torch 2.5
         if allowed is None:
-            raise _refusal(path, error) from error
+            raise _refusal(called, error) from error
+    if not isinstance(source, (str, Path)):
+        source.seek(0)
     try:
         with allowed(_harmless()):
-            return torch.load(path, map_location=map_location, weights_only=True)
+            return torch.load(source, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
-        raise _refusal(path, error) from error
+        raise _refusal(called, error) from error
 
 
 def _harmless() -> list[Any]:

@@ -1,0 +1,87 @@
+"""Sources of the policy that plays episodes: a file of this machine, or its bytes on their way to another one."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from imitate.crew.shared import Shared
+from imitate.policy.checkpoint import checkpoint_from_bytes
+from imitate.policy.loading import policy_from_checkpoint
+from imitate.policy.rollout_policy import RolloutPolicy
+
+
+class PolicySource(Protocol):
+    """Source of a policy; picklable."""
+
+    @property
+    def key(self) -> str:
+        """Name of its content: a worker that has loaded it keeps the policy."""
+
+    def load(self, device: str) -> RolloutPolicy:
+        """Make the policy.
+
+        Raises:
+            CheckpointError: it cannot be read.
+        """
+
+    def for_workers(self) -> PolicySource:
+        """Return the source in a form that workers on other machines can load."""
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """Checkpoint in a file of this machine."""
+
+    path: str
+
+    @property
+    def key(self) -> str:
+        """Path and time of the last change."""
+        path = Path(self.path)
+        return f"{path} {path.stat().st_mtime_ns if path.is_file() else 0}"
+
+    def load(self, device: str) -> RolloutPolicy:
+        """See :class:`PolicySource`."""
+        policy, _ = policy_from_checkpoint(device=device, ckpt_path=self.path)
+        return policy
+
+    def for_workers(self) -> PolicySource:
+        """See :class:`PolicySource`; the file is read here, once."""
+        try:
+            data = Path(self.path).read_bytes()
+        except OSError:  # the worker that opens it says why
+            return self
+        return SentCheckpoint(self.path, hashlib.sha256(data).hexdigest(), Shared(data))
+
+
+@dataclass(frozen=True)
+class SentCheckpoint:
+    """Checkpoint whose bytes are shared with the workers.
+
+    Attributes:
+        name: of its file, for messages.
+        sha256: of its bytes.
+        data: its bytes.
+    """
+
+    name: str
+    sha256: str
+    data: Shared[bytes]
+
+    @property
+    def key(self) -> str:
+        """Checksum of its bytes."""
+        return self.sha256
+
+    def load(self, device: str) -> RolloutPolicy:
+        """See :class:`PolicySource`; nothing in the bytes is executed."""
+        ckpt = checkpoint_from_bytes(self.data.get(), self.name)
+        policy, _ = policy_from_checkpoint(device=device, ckpt_dict=ckpt)
+        return policy
+
+    def for_workers(self) -> PolicySource:
+        """See :class:`PolicySource`."""
+        return self

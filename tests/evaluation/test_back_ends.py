@@ -1,0 +1,137 @@
+"""The same evaluations wherever the workers run: checkpoints and frames travel as values, losses are told alike."""
+
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from imitate.crew import open_backend
+from imitate.crew.local import LocalBackend
+from imitate.errors import CheckpointError, EnvError
+from imitate.evaluation.episode_pool import EpisodePool
+from imitate.evaluation.evaluate import Place, evaluate, evaluate_all
+from imitate.evaluation.planned import Planned
+from imitate.evaluation.policy_source import CheckpointFile, SentCheckpoint
+from imitate.evaluation.prepared import EvalSettings, Prepared, subject_of
+from imitate.policy.checkpoint import checkpoint_from_bytes
+from tests.train.conftest import env_meta, write_expert
+
+pytestmark = pytest.mark.usefixtures("importable_env")
+SETTINGS = EvalSettings(episodes=12, horizon=30, seed=0, workers=2, step_timeout_s=3.0)
+
+
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def backend(request):
+    on = "local" if request.param == "local" else request.getfixturevalue("ray_nodes").on
+    with open_backend(on) as backend:
+        yield backend
+
+
+def played(backend, place, workers=2):
+    ((_, outcome),) = evaluate_all([place], workers=workers, backend=backend)
+    return outcome
+
+
+def test_the_same_episodes_wherever_they_are_played(tmp_path, backend):
+    """With a policy that draws: its random numbers follow from the episode, not from the worker."""
+    place = Place(write_expert(tmp_path / "a.pth", noise=0.5), None, SETTINGS)
+    here = evaluate(place.agent, episodes=12, horizon=30)
+    for workers in (1, 2):
+        there = played(backend, place, workers)
+        assert there.episodes == here.episodes
+        assert [episode.cpu for episode in there.episodes] == [here.episodes[0].cpu] * 12
+    assert here.cpu_models and there.to_dict()["cpu_models"] == here.cpu_models
+
+
+def test_dying_and_hanging_episodes_are_named_and_the_others_are_as_ever(tmp_path, backend):
+    meta = env_meta(hang_in="step", hang_at=[7], die_at=[3])
+    settings = replace(SETTINGS, step_timeout_s=1.0)
+    agent = write_expert(tmp_path / "a.pth", noise=0.5)
+    found = played(backend, Place(agent, meta, settings))
+    sound = evaluate(agent, env_meta(), episodes=12, horizon=30)
+    assert [episode.index for episode in found.episodes if episode.error] == [3, 7]
+    assert "its process died in reset() (exit code 7), in 2 tries" in found.episodes[3].error
+    assert "step() did not return within 1 s, in 2 tries" in found.episodes[7].error
+    for index in set(range(12)) - {3, 7}:
+        assert found.episodes[index] == sound.episodes[index]
+
+
+def test_an_episode_whose_worker_is_killed_once_is_played_again(tmp_path, backend):
+    meta = env_meta(die_at=[5], die_once_file=str(tmp_path / "died"))
+    agent = write_expert(tmp_path / "a.pth")
+    seen = []
+    with (
+        closing(Prepared(subject_of(agent), meta, SETTINGS)) as prepared,
+        EpisodePool(2, backend) as pool,
+    ):
+        episodes = pool.run(prepared.planned(seen.append))
+    sound = evaluate(agent, env_meta(), episodes=12, horizon=30)
+    assert tuple(replace(episode, first_error=None) for episode in episodes) == sound.episodes
+    assert "its process died in reset()" in episodes[5].first_error
+    assert sorted(episode.index for episode in seen) == list(range(12))
+
+
+def test_the_same_video(tmp_path, backend):
+    agent = write_expert(tmp_path / "a.pth")
+    settings = replace(SETTINGS, episodes=3, video_episodes=2, video_skip=1)
+    videos = [tmp_path / "here.mp4", tmp_path / "there.mp4"]
+    evaluate(
+        agent, episodes=3, horizon=30, video=videos[0], video_episodes=2, video_skip=1, workers=1
+    )
+    there = played(backend, Place(agent, None, replace(settings, video=videos[1])))
+    assert [episode.frames > 0 for episode in there.episodes] == [True, True, False]
+    assert videos[0].read_bytes() == videos[1].read_bytes()
+
+
+def test_workers_need_no_file(tmp_path):
+    """The checkpoint is gone after the first episode, whose worker ends then."""
+    agent = write_expert(tmp_path / "a.pth")
+    meta = env_meta(die_at=[1], die_once_file=str(tmp_path / "died"))
+    with closing(Prepared(subject_of(agent), meta, SETTINGS)) as prepared, EpisodePool(1) as pool:
+        episodes = pool.run(
+            prepared.planned(lambda _: agent.unlink(missing_ok=True)),
+        )
+    assert all(episode.success for episode in episodes) and episodes[1].first_error
+
+
+def test_a_checkpoint_by_its_bytes(tmp_path):
+    agent = write_expert(tmp_path / "a.pth")
+    sent = CheckpointFile(str(agent)).for_workers()
+    assert isinstance(sent, SentCheckpoint) and sent.for_workers() is sent
+    write_expert(agent, gain=0.0)
+    assert CheckpointFile(str(agent)).for_workers().key != sent.key
+    assert sent.load("cpu").algo.nets.state_dict().keys()
+    missing = CheckpointFile(str(tmp_path / "no.pth"))
+    assert missing.for_workers() is missing
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        missing.load("cpu")
+    data = agent.read_bytes()
+    assert checkpoint_from_bytes(data, agent)["algo_name"] == "bc"
+    for broken in (data[:-100], b"", data.replace(b"algo_name", b"algo_nome", 1)):
+        with pytest.raises(CheckpointError, match=f"^{agent}: "):
+            checkpoint_from_bytes(broken, agent)
+
+
+def test_what_only_this_process_can_play_is_refused(tmp_path):
+    agent = write_expert(tmp_path / "a.pth")
+    for meta, settings, words in (
+        ({"env_name": "robot:sim", "type": 4}, replace(SETTINGS, workers=1), "robot:sim.*--on"),
+        (None, replace(SETTINGS, mode="vector"), "--mode vector plays all episodes in one process"),
+    ):
+        with pytest.raises(EnvError, match=words):
+            list(evaluate_all([Place(agent, meta, settings)], backend=LocalBackend()))
+
+
+def test_episodes_that_were_played_before_are_not_played_again(tmp_path):
+    agent, seen = write_expert(tmp_path / "a.pth"), []
+    whole = evaluate(agent, episodes=4, horizon=30)
+    settings = replace(SETTINGS, episodes=4)
+    place = Place(agent, None, settings, whole.episodes[1:3], seen.append)
+    assert played(None, place).episodes == whole.episodes
+    assert sorted(episode.index for episode in seen) == [0, 3]
+    nothing_left = replace(place, earlier=whole.episodes)
+    assert played(None, nothing_left).episodes == whole.episodes and len(seen) == 2
+    video = replace(settings, video=tmp_path / "v.mp4", video_episodes=2)
+    with closing(Prepared(subject_of(agent), None, video)) as prepared:
+        planned = prepared.planned(None, whole.episodes)
+    assert isinstance(planned, Planned) and planned.earlier == whole.episodes[2:]
