@@ -22,7 +22,7 @@ from imitate.errors import DatasetError
 from imitate.simulation.action_file import ActionFile, open_poses
 from imitate.simulation.action_forms import Blocks, Forms, Mode, Rotation
 from imitate.simulation.hand_poses import PoseKeys, PoseSource
-from imitate.simulation.playback import EXECUTED
+from imitate.simulation.recorded import EXECUTED
 from imitate.simulation.replay_check import Replay, replay_some
 
 ACTION_ARRAYS = ("actions", EXECUTED, "policy_actions")

@@ -1,4 +1,4 @@
-"""Collection of demonstrations by several processes into one file.
+"""Collection of demonstrations by several processes into one file, or into shards.
 
 The content depends on the plan alone: episode i has its own seed, failures are replaced inside the episode, and the
 file is written in the order of the episodes, however many workers there are.
@@ -7,7 +7,7 @@ file is written in the order of the episodes, however many workers there are.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 
 from imitate.crew import Crew, Done, Limits, Lost
-from imitate.data import DatasetWriter, Episode
-from imitate.data.file.journal import partial_of
-from imitate.errors import DatasetError, EnvError
+from imitate.crew.backend import Backend
+from imitate.data import Episode
+from imitate.errors import EnvError
 from imitate.processes import STEP_TIMEOUT_S, Beat
+from imitate.simulation.collected_files import CollectedFiles, Piece
 from imitate.simulation.demonstrate import Demonstration, Plan, demonstrate, describe
-from imitate.simulation.unfinished import PLAN, Recorded, recorded_so_far, settings_of
+from imitate.simulation.shards import finish_folder, prepare_folder, shards_of
+from imitate.simulation.unfinished import settings_of
 
 VALID_FRACTION = 0.1
 DESCRIBE = "env_args"
@@ -38,6 +40,7 @@ class CollectionReport:
         path: the file.
         demos: episodes in it.
         resumed: of them, those that an interrupted collection had recorded.
+        files: that hold them: 1, or the number of shards.
         solved: those of them that succeed.
         attempts: episodes played, replaced failures included.
         steps: control steps in the file.
@@ -59,6 +62,7 @@ class CollectionReport:
     problems: list[str] = field(default_factory=list)
     lost: dict[str, str] = field(default_factory=dict)
     resumed: int = 0
+    files: int = 1
 
     @property
     def success_rate(self) -> float:
@@ -81,6 +85,8 @@ def collect(
     resume: bool = False,
     on_demo: Callable[[CollectionReport], None] | None = None,
     step_timeout_s: float = STEP_TIMEOUT_S,
+    shard_demos: int | None = None,
+    backend: Backend[Any] | None = None,
 ) -> CollectionReport:
     """Record ``num`` demonstrations.
 
@@ -88,7 +94,8 @@ def collect(
     per level, and ``<level>_train``, ``<level>_valid``.
 
     Args:
-        path: the HDF5 file. It appears when it is complete; until then the data lie beside it.
+        path: the HDF5 file, or the folder of the shards. A file appears when it is complete; until then the data lie
+            beside it.
         plan: environment, expert's quality, noise, seed.
         num: demonstrations.
         workers: processes.
@@ -97,31 +104,38 @@ def collect(
         on_demo: called after each recorded demonstration.
         step_timeout_s: a call of the simulator that takes longer, or making it in five times that, ends its process;
             the episode is tried once more, then left out and reported.
+        shard_demos: episodes of each file of a folder, which gets an ``index.json`` at the end. The demos are those of
+            a single file. None: a single file.
+        backend: where the workers run; None: in processes of this machine.
 
     Raises:
         EnvError: no such expert or environment, or none of the first episodes can be made.
         DatasetError: the file exists, or an interrupted collection of another plan left something beside it.
     """
-    _check_free(Path(path), overwrite=overwrite, resume=resume)
+    started, out = time.monotonic(), Path(path)
     report = CollectionReport(path=str(path))
-    started = time.monotonic()
-    levels: dict[str, list[str]] = {}
     name_of_env = plan.env_meta.get("env_name")
-    settings, limits = settings_of(plan), Limits(call_s=step_timeout_s)
-    earlier = recorded_so_far(Path(path), settings) if resume else []
-    first = _take_over(report, levels, earlier)
-    with Crew[Any, Any](partial(_prepared, plan), workers, limits=limits) as crew:
-        results = crew.in_order([DESCRIBE, *range(first, num)])
+    if shard_demos is None:
+        pieces, more, qualities = [Piece(out, range(num))], {}, None
+    else:
+        pieces, more = shards_of(out, num, shard_demos), {"num": num, "shard_demos": shard_demos}
+        qualities = {number: plan.quality(number) for number in range(num)}
+        prepare_folder(out, pieces, overwrite=overwrite, resume=resume)
+    files = CollectedFiles(
+        pieces,
+        settings_of(plan, **more),
+        partial(filter_keys, seed=plan.seed),
+        qualities=qualities,
+        overwrite=overwrite,
+        resume=resume,
+    )
+    _take_over(report, files)
+    prepare, limits = partial(_prepared, plan), Limits(call_s=step_timeout_s)
+    with Crew[Any, Any](prepare, workers, limits=limits, backend=backend) as crew:
+        results = crew.in_order([DESCRIBE, *files.missing])
         env_meta = _taken(next(results).result, name_of_env)
-        with DatasetWriter(
-            path,
-            env_meta,
-            overwrite=overwrite,
-            append=bool(earlier),
-            control_freq=env_meta.get("env_kwargs", {}).get("control_freq"),
-            attrs={PLAN: settings},
-            strict=False,
-        ) as writer:
+        with files:
+            files.begin(env_meta)
             for done in results:
                 _note_retries(report, done)
                 if isinstance(done.result, Lost) and done.result.died:
@@ -129,51 +143,28 @@ def collect(
                     _check_hope(report, num, name_of_env)
                     continue
                 demo: Demonstration = _taken(done.result, name_of_env)
-                name = writer.append_episode(_episode(demo))
-                levels.setdefault(demo.quality, []).append(name)
-                _count(report, demo.success, demo.attempts, len(demo.actions))
+                files.add(done.item, demo.quality, _episode(demo))
+                _count(report, demo.quality, demo.success, demo.attempts, len(demo.actions))
                 report.problems += demo.problems
                 report.seconds = time.monotonic() - started
                 if on_demo is not None:
                     on_demo(report)
-            for key, members in _filter_keys(levels, plan.seed).items():
-                writer.add_filter_key(key, members)
-    report.quality = {level: len(members) for level, members in levels.items()}
+    if shard_demos is not None:
+        finish_folder(out, pieces)
+    there = [piece.path for piece in pieces if piece.path.exists()]
+    report.files = len(there)
     report.seconds = time.monotonic() - started
-    report.size_mb = Path(path).stat().st_size / 1e6
+    report.size_mb = sum(file.stat().st_size for file in there) / 1e6
     return report
 
 
-def _check_free(path: Path, *, overwrite: bool, resume: bool) -> None:
-    """Refuse to write over a file that nobody said may be replaced."""
-    if overwrite and resume:
-        raise DatasetError(
-            f"{path}: --resume continues what is there, --overwrite starts again: give one of them"
-        )
-    if path.exists() and not overwrite:
-        raise DatasetError(
-            f"{path}: exists already; choose another name, or replace it with --overwrite"
-        )
-    if partial_of(path).exists() and not (overwrite or resume):
-        raise DatasetError(
-            f"{partial_of(path)}: is left from an interrupted collection: --resume continues it, --overwrite "
-            "starts again"
-        )
-
-
-def _take_over(
-    report: CollectionReport, levels: dict[str, list[str]], earlier: Sequence[Recorded]
-) -> int:
-    """Count the episodes of an interrupted collection; return the number of the next one."""
-    for demo in earlier:
-        levels.setdefault(demo.quality, []).append(demo.name)
-        _count(report, demo.success, demo.attempts, demo.steps)
-    report.resumed = len(earlier)
-    first = earlier[-1].episode + 1 if earlier else 0
-    there = {demo.episode for demo in earlier}
-    for number in sorted(set(range(first)) - there):
+def _take_over(report: CollectionReport, files: CollectedFiles) -> None:
+    """Count the episodes of an interrupted collection."""
+    for demo in files.earlier:
+        _count(report, demo.quality, demo.success, demo.attempts, demo.steps)
+    report.resumed = len(files.earlier)
+    for number in files.lost:
         report.lost[f"episode {number}"] = "it was lost before the interruption"
-    return first
 
 
 def _note_retries(report: CollectionReport, done: Done[Any, Any]) -> None:
@@ -190,8 +181,11 @@ def _check_hope(report: CollectionReport, num: int, env_name: Any) -> None:
         )
 
 
-def _count(report: CollectionReport, success: bool, attempts: int, steps: int) -> None:
+def _count(
+    report: CollectionReport, quality: str, success: bool, attempts: int, steps: int
+) -> None:
     report.demos += 1
+    report.quality[quality] = report.quality.get(quality, 0) + 1
     report.solved += success
     report.attempts += attempts
     report.steps += steps
@@ -216,19 +210,30 @@ def _episode(demo: Demonstration) -> Episode:
     )
 
 
-def _filter_keys(levels: dict[str, list[str]], seed: int) -> dict[str, list[str]]:
-    """``train`` and ``valid``; of several levels each one, and its part of these."""
+def filter_keys(qualities: Mapping[int, str], seed: int) -> dict[str, list[int]]:
+    """Choose the episodes of ``train`` and ``valid``; of several levels each one's, and its part of these.
+
+    Args:
+        qualities: level of each episode.
+        seed: of the choice.
+
+    Returns:
+        episodes by filter key.
+    """
+    levels: dict[str, list[int]] = {}
+    for number, level in qualities.items():
+        levels.setdefault(level, []).append(number)
     random = np.random.default_rng(seed)
-    split: dict[str, list[str]] = {"train": [], "valid": []}
-    keys: dict[str, list[str]] = {}
-    for level, names in levels.items():
-        order = random.permutation(len(names))
-        valid = {names[i] for i in order[: _num_valid(len(names))]}
+    split: dict[str, list[int]] = {"train": [], "valid": []}
+    keys: dict[str, list[int]] = {}
+    for level, numbers in levels.items():
+        order = random.permutation(len(numbers))
+        valid = {numbers[i] for i in order[: _num_valid(len(numbers))]}
         parts = {
-            "train": [name for name in names if name not in valid],
-            "valid": [name for name in names if name in valid],
+            "train": [number for number in numbers if number not in valid],
+            "valid": [number for number in numbers if number in valid],
         }
-        keys[level] = names
+        keys[level] = numbers
         for part, members in parts.items():
             split[part] += members
             keys[f"{level}_{part}"] = members

@@ -66,6 +66,10 @@ class Plan:
     label: str = "executed"
     habits: Habits | None = None
 
+    def quality(self, index: int) -> str:
+        """Return the level of an episode's demonstrator."""
+        return self.qualities[index % len(self.qualities)]
+
     def attempt_steps(self, expert: type[Expert]) -> int:
         """Steps after which an attempt has failed: a scripted person gets twice the expert's."""
         return self.horizon or expert.horizon * (1 if self.habits is None else 2)
@@ -141,7 +145,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
     Raises:
         EnvError: the expert failed ``MAX_ATTEMPTS`` times.
     """
-    quality = plan.qualities[index % len(plan.qualities)]
+    quality = plan.quality(index)
     expert_class = find_expert(str(plan.env_meta["env_name"]))
     horizon = plan.attempt_steps(expert_class)
     problems: list[str] = []

@@ -21,7 +21,7 @@ from imitate.envs.robosuite_env import ENV_TYPE, RobosuiteEnv
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError, UserError
 from imitate.processes import Beat
-from imitate.simulation.playback import commands, start_of
+from imitate.simulation.recorded import RecordedDemo, commands, scene_of
 
 UNRESTORED = "joint_acc"
 """End of the names of observations that a state does not determine: accelerations follow from torques too."""
@@ -29,15 +29,17 @@ UNRESTORED = "joint_acc"
 
 @dataclass(frozen=True)
 class Drawing:
-    """Settings of a rendering, the same for all demos.
+    """Settings of a rendering, the same for all demos; picklable.
 
     Attributes:
-        path: the demonstration file.
+        path: the demonstration file, for messages.
+        env_meta: its env_args.
         cameras: to look through.
         next_obs: also draw the state after each action.
     """
 
     path: Path
+    env_meta: dict[str, Any]
     cameras: tuple[Camera, ...]
     next_obs: bool = False
 
@@ -45,6 +47,22 @@ class Drawing:
     def keys(self) -> list[str]:
         """Names of the observations of the cameras."""
         return [key for camera in self.cameras for key in camera.keys]
+
+    def recorded(self, file: DatasetFile, demo: str) -> RecordedDemo:
+        """Read of a demo what is needed to draw it.
+
+        Raises:
+            DatasetError: it has no states, or fewer than actions.
+        """
+        if not file.has(demo, "states"):
+            raise DatasetError("it has no 'states', from which observations are drawn")
+        states, length = np.asarray(file.read(demo, "states")), file.length(demo)
+        if len(states) < length:
+            raise DatasetError(
+                f"it has {length} actions, but {len(states)} states; both are needed at each step"
+            )
+        actions = commands(file, demo) if self.next_obs else None
+        return RecordedDemo(demo, states, scene_of(file, demo), length, actions)
 
 
 @dataclass(frozen=True)
@@ -55,17 +73,15 @@ class Drawn:
         obs: (T, ...) per key, of the cameras and of the rest.
         next_obs: the same after each action; None where it is not requested.
         camera_info: see :func:`imitate.envs.cameras.camera_info`.
-        differences: per recorded observation, the largest difference from what the simulator shows in the same state.
     """
 
     obs: dict[str, Array]
     next_obs: dict[str, Array] | None
     camera_info: dict[str, Any]
-    differences: dict[str, float]
 
 
 class Artist:
-    """Renderer of recorded states in a simulator; call it with the name of a demo.
+    """Renderer of recorded states in a simulator; call it with a demo. It opens no file.
 
     Args:
         drawing: what to draw.
@@ -77,15 +93,14 @@ class Artist:
 
     def __init__(self, drawing: Drawing, beat: Beat | None = None) -> None:
         self._drawing, self._beat = drawing, beat
-        self._file = DatasetFile(drawing.path)
         self._env: RobosuiteEnv | None = self._make()
-        self._scene: tuple[Any, Any] | None = None
+        self._scene: dict[str, Any] | None = None
 
     def _make(self) -> RobosuiteEnv:
-        meta, cameras = self._file.env_meta, self._drawing.cameras
+        meta, cameras = self._drawing.env_meta, self._drawing.cameras
         if meta.get("type") != ENV_TYPE:
             raise EnvError(
-                f"{self._file.path}: {meta.get('env_name')} is no robosuite environment (env_args['type'] is "
+                f"{self._drawing.path}: {meta.get('env_name')} is no robosuite environment (env_args['type'] is "
                 f"{meta.get('type')}): only robosuite's cameras are observed; see its states with "
                 "`imitate dataset playback`"
             )
@@ -99,23 +114,22 @@ class Artist:
             raise EnvError(f"{error}{self._version_hint()}") from error
         return cast(RobosuiteEnv, env)
 
-    def __call__(self, demo: str) -> Drawn:
+    def __call__(self, demo: RecordedDemo) -> Drawn:
         """Draw a demo.
 
         Raises:
-            UserError: it has no states, or they cannot be restored.
+            UserError: its states cannot be restored.
         """
-        states, length = self._states(demo), self._file.length(demo)
         try:
-            obs = _stacked(self._look(demo, states[:length]), length)
+            obs = _stacked(self._look(demo), demo.length)
             env = self._ready()
             info = env.camera_info()
             following = None
-            if self._drawing.next_obs:
-                if len(states) > length:
-                    last = env.reset_to({"states": states[length]})
+            if demo.commands is not None:
+                if len(demo.states) > demo.length:
+                    last = env.reset_to({"states": demo.states[demo.length]})
                 else:
-                    last = env.step(commands(self._file, demo)[-1])[0]
+                    last = env.step(demo.commands[-1])[0]
                 following = {k: np.concatenate([v[1:], last[k][None]]) for k, v in obs.items()}
         except UserError as error:
             raise type(error)(f"{error}{self._version_hint()}") from error
@@ -127,53 +141,50 @@ class Artist:
             raise EnvError(
                 f"its states cannot be restored ({reason}){self._version_hint()}"
             ) from error
-        return Drawn(obs, following, info, self._differences(demo, obs))
-
-    def _states(self, demo: str) -> Array:
-        if not self._file.has(demo, "states"):
-            raise DatasetError("it has no 'states', from which observations are drawn")
-        states = np.asarray(self._file.read(demo, "states"))
-        length = self._file.length(demo)
-        if len(states) < length:
-            raise DatasetError(
-                f"it has {length} actions, but {len(states)} states; both are needed at each step"
-            )
-        return states
+        return Drawn(obs, following, info)
 
     def _ready(self) -> RobosuiteEnv:
         if self._env is None:
             self._env = self._make()
         return self._env
 
-    def _look(self, demo: str, states: Array) -> Iterator[Obs]:
-        env, start = self._ready(), start_of(self._file, demo, states[0])
-        scene = start.get("model"), start.get("ep_meta")
+    def _look(self, demo: RecordedDemo) -> Iterator[Obs]:
+        env, start = self._ready(), demo.start
         # A scene takes long to build. But a step after the last state needs a fresh controller.
-        if scene == self._scene and not self._drawing.next_obs:
-            start = {"states": states[0]}
+        if demo.scene == self._scene and not self._drawing.next_obs:
+            start = {"states": demo.states[0]}
         self._scene = None
         yield env.reset_to(start)
-        self._scene = scene
-        for state in states[1:]:
+        self._scene = demo.scene
+        for state in demo.states[1 : demo.length]:
             yield env.reset_to({"states": state})
 
     def _version_hint(self) -> str:
-        recorded, installed = self._file.env_meta.get("env_version"), installed_version()
+        recorded, installed = self._drawing.env_meta.get("env_version"), installed_version()
         if recorded is None or recorded == installed:
             return ""
         return (
             f"; it was recorded with robosuite {recorded}, installed is {installed}: try "
-            f"`imitate dataset migrate-env {self._file.path}` first"
+            f"`imitate dataset migrate-env {self._drawing.path}` first"
         )
 
-    def _differences(self, demo: str, obs: dict[str, Array]) -> dict[str, float]:
-        found = {}
-        for key in self._file.obs_keys(demo):
-            if key in obs and key not in self._drawing.keys and not key.endswith(UNRESTORED):
-                recorded = self._file.read(demo, f"obs/{key}")
-                if recorded.shape == obs[key].shape:
-                    found[key] = float(np.abs(recorded - obs[key]).max())
-        return found
+
+def differences(file: DatasetFile, demo: str, drawn: Drawn, cameras: list[str]) -> dict[str, float]:
+    """Return, per recorded observation, the largest difference from what the simulator shows in the same state.
+
+    Args:
+        file: with the demo.
+        demo: its name.
+        drawn: the simulator's observations.
+        cameras: observations of cameras, which are not compared.
+    """
+    found = {}
+    for key in file.obs_keys(demo):
+        if key in drawn.obs and key not in cameras and not key.endswith(UNRESTORED):
+            recorded = file.read(demo, f"obs/{key}")
+            if recorded.shape == drawn.obs[key].shape:
+                found[key] = float(np.abs(recorded - drawn.obs[key]).max())
+    return found
 
 
 def installed_version() -> str:

@@ -17,7 +17,7 @@ from imitate.envs.robosuite_env import RobosuiteEnv
 from imitate.errors import DatasetError
 from imitate.functional.pose_commands import HandPoses
 from imitate.functional.rotations import quaternion_to_matrix
-from imitate.simulation.playback import start_of
+from imitate.simulation.recorded import scene_of
 
 PoseKeys = tuple[str, str]
 """Observations of a hand: its position, and its quaternion x, y, z, w."""
@@ -103,8 +103,8 @@ class SimulatedPoses:
         """See :class:`PoseSource`."""
         steps = []
         for number, state in enumerate(self._file.read(demo, "states")):
-            start = start_of(self._file, demo, state) if number == 0 else {"states": state}
-            self._env.reset_to(start)
+            scene = scene_of(self._file, demo) if number == 0 else {}
+            self._env.reset_to({"states": state, **scene})
             steps.append(self._env.arm_poses())
         position, rotation, base_position, base_rotation = (
             torch.from_numpy(np.array([[arm[field] for arm in step] for step in steps]))

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import imageio
 import numpy as np
 
-from imitate.crew import Crew, Limits, Lost
+from imitate.crew import Crew, Limits, Lost, Reports
+from imitate.crew.backend import Backend
 from imitate.data import DatasetFile
-from imitate.data.file.action_scale import recorded_scale
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
 from imitate.envs.make import is_real
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError, nearest
-from imitate.processes import STEP_TIMEOUT_S, Beat
+from imitate.evaluation.frames import FrameFolder, FrameSender, read_frames
+from imitate.processes import STEP_TIMEOUT_S
+from imitate.simulation.recorded import RecordedDemo, recorded_demo
 
 SOURCES = ("states", "actions", "obs-images")
 DEFAULT_RATE_HZ = 20.0
-EXECUTED = "executed_actions"
 
 
 @dataclass
@@ -61,6 +61,7 @@ def playback(
     on_demo: Callable[[str], None] | None = None,
     on_count: Callable[[int], None] | None = None,
     step_timeout_s: float = STEP_TIMEOUT_S,
+    backend: Backend[Any] | None = None,
 ) -> PlaybackReport:
     """Write a video of demonstrations; frames are written as they come.
 
@@ -77,6 +78,7 @@ def playback(
         on_demo: called with each demo's name when it is done.
         on_count: called first with how many demos there are.
         step_timeout_s: a call of the simulator that takes longer, twice, ends the playback.
+        backend: where the simulator runs; None: in a process of this machine.
 
     Raises:
         DatasetError: the file lacks the states, actions or images to play.
@@ -103,11 +105,14 @@ def playback(
                     for demo in chosen
                 )
             else:
-                folder = stack.enter_context(TemporaryDirectory(prefix="imitate-frames-"))
-                player = partial(Player, file.path, meta, Path(folder), by, camera, size, skip)
+                folder = stack.enter_context(closing(FrameFolder()))
+                player = partial(Player, View(meta, by, camera, size, skip))
                 limits = Limits(call_s=step_timeout_s)
-                crew = stack.enter_context(Crew[str, Played](player, limits=limits))
-                shown = _played(crew, chosen, report)
+                crew = stack.enter_context(
+                    Crew[RecordedDemo, Played](player, limits=limits, backend=backend)
+                )
+                items = (_read(file, demo, by) for demo in chosen)
+                shown = _played(crew, items, folder, size, report)
             for demo, frames in shown:
                 for frame in frames:
                     add_frame(frame)
@@ -121,87 +126,107 @@ def _has_images(file: DatasetFile, demos: list[str]) -> bool:
     return any(key.endswith("_image") for demo in demos[:1] for key in file.obs_keys(demo))
 
 
-@dataclass(frozen=True)
-class Played:
-    """A demo that was played: its frames (F, size, size, 3) in a file, and the report's numbers on its actions."""
-
-    frames: Path
-    shape: tuple[int, ...]
-    divergence: dict[str, float]
-    success: dict[str, bool]
-
-
 def _played(
-    crew: Crew[str, Played], demos: list[str], report: PlaybackReport
+    crew: Crew[RecordedDemo, Played],
+    items: Iterator[RecordedDemo],
+    folder: FrameFolder,
+    size: int,
+    report: PlaybackReport,
 ) -> Iterator[tuple[str, Iterable[Array]]]:
-    """Yield each demo's frames, from a process that plays it."""
-    for done in crew.in_order(demos):
-        demo, found = done.item, done.result
+    """Yield each demo's frames, from the one process that plays them all."""
+    for done in crew.as_completed(items, on_note=lambda _, frames: folder.add(frames)):
+        demo, found = done.item.name, done.result
         if isinstance(found, Lost):
             if found.died:
                 raise EnvError(f"{demo} cannot be played: {found.reason}")
             raise DatasetError(found.reason)
-        report.divergence.update(found.divergence)
-        report.success.update(found.success)
-        yield demo, np.memmap(found.frames, dtype=np.uint8, mode="r", shape=found.shape)
-        found.frames.unlink()
+        if found.divergence is not None and found.success is not None:
+            report.divergence[demo], report.success[demo] = found.divergence, found.success
+        yield demo, read_frames(folder.name, 0, found.count, size)
+
+
+def _read(file: DatasetFile, demo: str, by: str) -> RecordedDemo:
+    """Read a demo to play.
+
+    Raises:
+        DatasetError: it lacks the states or actions.
+    """
+    recorded = recorded_demo(
+        file, demo, "play its images: --by obs-images", with_commands=by == "actions"
+    )
+    if recorded.commands is not None and len(recorded.states) != len(recorded.commands):
+        raise DatasetError(
+            f"{file.path}: {demo}: {len(recorded.states)} states and {len(recorded.commands)} actions; record both "
+            "per step"
+        )
+    return recorded
+
+
+@dataclass(frozen=True)
+class Played:
+    """A demo that was played: the number of its frames, and the report's numbers on its actions."""
+
+    count: int
+    divergence: float | None = None
+    success: bool | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """Settings of a playback, the same for all demos; picklable.
+
+    Attributes:
+        env_meta: env_args of the environment.
+        by: ``states`` or ``actions``.
+        camera, size, skip: as for :func:`playback`.
+    """
+
+    env_meta: dict[str, Any]
+    by: str
+    camera: str | None
+    size: int
+    skip: int
 
 
 class Player:
-    """Plays demos in a simulator, in a process of its own: call it with a demo's name.
+    """Plays demos in a simulator, in a process of its own: call it with a demo. It opens no file.
 
     Args:
-        path: the HDF5 file.
-        env_meta: env_args of the environment.
-        folder: for the frames.
-        by: ``states`` or ``actions``.
-        camera, size, skip: as for :func:`playback`.
-        beat: receives each call of the environment that begins.
+        view: settings.
+        reports: receives each call of the environment that begins, and the frames.
 
     Raises:
         EnvError: the environment cannot be made.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        env_meta: dict[str, Any],
-        folder: Path,
-        by: str,
-        camera: str | None,
-        size: int,
-        skip: int,
-        beat: Beat | None = None,
-    ) -> None:
-        self._file, self._folder, self._skip = DatasetFile(path), folder, skip
-        self._by, self._camera, self._size = by, camera, size
-        make = partial(make_env, env_meta, obs_keys=[], render=True)
-        self._env = watched(make, beat)
+    def __init__(self, view: View, reports: Reports) -> None:
+        self._view, self._reports = view, reports
+        make = partial(make_env, view.env_meta, obs_keys=[], render=True)
+        self._env = watched(make, reports)
 
-    def __call__(self, demo: str) -> Played:
+    def __call__(self, demo: RecordedDemo) -> Played:
         """Play a demo.
 
         Raises:
-            UserError: it lacks the states or actions to play, or cannot be drawn.
+            UserError: it cannot be drawn.
         """
-        report, count = PlaybackReport(video=""), 0
-        path = self._folder / f"{demo}.rgb"
-        with path.open("wb") as frames:
-            for step, _ in enumerate(self._steps(demo, report)):
-                if step % self._skip == 0:
-                    frame = self._env.render(
-                        height=self._size, width=self._size, camera_name=self._camera
-                    )
-                    frames.write(np.ascontiguousarray(frame, dtype=np.uint8).tobytes())
-                    count += 1
-        shape = (count, self._size, self._size, 3)
-        return Played(path, shape, report.divergence, report.success)
+        view, outcome = self._view, _Outcome()
+        sender = FrameSender(0, self._reports.note)
+        steps = _by_states if view.by == "states" else _by_actions
+        for step, _ in enumerate(steps(demo, self._env, outcome)):
+            if step % view.skip == 0:
+                frame = self._env.render(height=view.size, width=view.size, camera_name=view.camera)
+                sender.add(np.ascontiguousarray(frame, dtype=np.uint8))
+        sender.flush()
+        return Played(sender.count, outcome.divergence, outcome.success)
 
-    def _steps(self, demo: str, report: PlaybackReport) -> Iterator[None]:
-        """Bring the simulator into the state of each step."""
-        if self._by == "states":
-            return _by_states(self._file, demo, self._env)
-        return _by_actions(self._file, demo, self._env, report)
+
+@dataclass
+class _Outcome:
+    """Numbers of a demo whose actions are played."""
+
+    divergence: float | None = None
+    success: bool | None = None
 
 
 @contextmanager
@@ -230,39 +255,24 @@ def _choose(file: DatasetFile, demos: int | list[str] | None) -> list[str]:
     return demos
 
 
-def _by_states(file: DatasetFile, demo: str, env: Env) -> Iterator[None]:
-    states = _read(file, demo, "states", "play its images: --by obs-images")
-    for step, state in enumerate(states):
-        env.reset_to(start_of(file, demo, state) if step == 0 else {"states": state})
+def _by_states(demo: RecordedDemo, env: Env, outcome: _Outcome) -> Iterator[None]:
+    for step, state in enumerate(demo.states):
+        env.reset_to(demo.start if step == 0 else {"states": state})
         yield
 
 
-def _by_actions(file: DatasetFile, demo: str, env: Env, report: PlaybackReport) -> Iterator[None]:
-    states = _read(file, demo, "states", "play its images: --by obs-images")
-    actions = commands(file, demo)
-    if states.shape[0] != actions.shape[0]:
-        raise DatasetError(
-            f"{file.path}: {demo}: {len(states)} states and {len(actions)} actions; record both per step"
-        )
-    env.reset_to(start_of(file, demo, states[0]))
+def _by_actions(demo: RecordedDemo, env: Env, outcome: _Outcome) -> Iterator[None]:
+    assert demo.commands is not None
+    env.reset_to(demo.start)
     largest, success = 0.0, False
-    for step, action in enumerate(actions):
+    for step, action in enumerate(demo.commands):
         yield
         env.step(action)
         success = success or env.is_success()["task"]
-        if step + 1 < len(states):
+        if step + 1 < len(demo.states):
             reached = env.get_state()["states"]
-            largest = max(largest, float(np.abs(reached - states[step + 1])[1:].max()))
-    report.divergence[demo], report.success[demo] = largest, success
-
-
-def commands(file: DatasetFile, demo: str) -> Array:
-    """Return the robot's commands (T, A)."""
-    if EXECUTED in file.keys(demo):
-        return _read(file, demo, EXECUTED, "record actions")
-    actions = _read(file, demo, "actions", "record actions")
-    scale = recorded_scale(file)
-    return actions if scale is None else scale.to_commands(actions)
+            largest = max(largest, float(np.abs(reached - demo.states[step + 1])[1:].max()))
+    outcome.divergence, outcome.success = largest, success
 
 
 def _from_images(file: DatasetFile, demo: str, camera: str | None, size: int) -> Iterator[Array]:
@@ -282,20 +292,3 @@ def _resized(image: Array, size: int) -> Array:
     rows = np.arange(size) * image.shape[0] // size
     columns = np.arange(size) * image.shape[1] // size
     return np.ascontiguousarray(image[rows][:, columns], dtype=np.uint8)
-
-
-def _read(file: DatasetFile, demo: str, key: str, remedy: str) -> Array:
-    try:
-        return np.asarray(file.read(demo, key))
-    except DatasetError as error:
-        raise DatasetError(f"{error}; {remedy}") from error
-
-
-def start_of(file: DatasetFile, demo: str, state: Array) -> dict[str, Any]:
-    """Return a demo's first state for ``reset_to``, with the scene where the file has it."""
-    attrs = file.attrs(demo)
-    start: dict[str, Any] = {"states": state}
-    if "model_file" in attrs:
-        start["model"] = attrs["model_file"]
-        start["ep_meta"] = attrs.get("ep_meta")
-    return start

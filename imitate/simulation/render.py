@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from imitate.crew import Crew, Limits, Lost
+from imitate.crew.backend import Backend
 from imitate.data.curate.selection import Selection, select
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.image_codec import ImageStorage
 from imitate.envs.cameras import Camera, camera_kwargs
 from imitate.envs.migration import tell_mismatch
-from imitate.errors import DatasetError
+from imitate.errors import DatasetError, UserError
 from imitate.processes import STEP_TIMEOUT_S
-from imitate.simulation.drawing import Artist, Drawing, Drawn, installed_version
+from imitate.simulation.drawing import Artist, Drawing, Drawn, differences, installed_version
+from imitate.simulation.recorded import RecordedDemo
 from imitate.simulation.render_file import Layout, RenderedFile
 
 _HOPELESS = (
@@ -73,6 +76,7 @@ def render(
     on_start: Callable[[int], None] = lambda steps: None,
     on_demo: Callable[[str, int], None] = lambda demo, steps: None,
     step_timeout_s: float = STEP_TIMEOUT_S,
+    backend: Backend[Any] | None = None,
 ) -> RenderReport:
     """Write a copy of a file with images of cameras in each recorded state.
 
@@ -96,16 +100,17 @@ def render(
         on_start: called with the number of steps to draw.
         on_demo: called after each demo with its name and number of steps, also when it is lost.
         step_timeout_s: a state that takes longer to be set and drawn ends its process: the demo is tried once more.
+        backend: where the workers run; None: in processes of this machine.
 
     Raises:
         DatasetError: the file cannot be drawn from or written, or no demo could be drawn.
         EnvError: the environment cannot be made, or has no such camera.
     """
     started = time.monotonic()
-    drawing = Drawing(Path(path).expanduser(), cameras, next_obs)
     if not cameras:
         raise DatasetError(f"{path}: no camera is given: name one, such as agentview")
-    with DatasetFile(drawing.path) as file:
+    with DatasetFile(Path(path).expanduser()) as file:
+        drawing = Drawing(file.path, file.env_meta, cameras, next_obs)
         chosen = select(file, selection or Selection())
         if not chosen:
             raise DatasetError(f"{path}: no demo is selected: name others, or another filter key")
@@ -122,16 +127,22 @@ def render(
             missing = [demo for demo in chosen if demo not in set(target.done)]
             lengths = {demo: file.length(demo) for demo in missing}
             on_start(sum(lengths.values()))
-            with Crew[str, Drawn](
+            with Crew[RecordedDemo, Drawn](
                 functools.partial(Artist, drawing),
                 min(workers, max(1, len(missing))),
                 limits=Limits(call_s=step_timeout_s),
+                backend=backend,
             ) as crew:
-                for done in crew.in_order(missing):
-                    demo = done.item
-                    _add(target, demo, _kept(file, demo, done.result, drawing, keep_obs), report)
+
+                def over(demo: str) -> None:
                     _check_hope(file, report, target, len(missing))
                     on_demo(demo, lengths[demo])
+
+                items = _readable(file, drawing, missing, report, over)
+                for done in crew.in_order(items):
+                    _add(file, drawing, done.item.name, done.result, keep_obs, target, report)
+                    over(done.item.name)
+            report.lost = {demo: report.lost[demo] for demo in missing if demo in report.lost}
         report.demos = len(target.done)
     report.size_mb = target.path.stat().st_size / 1e6
     report.seconds = time.monotonic() - started
@@ -165,12 +176,34 @@ def _layout(
     )
 
 
-def _kept(
-    file: DatasetFile, demo: str, drawn: Drawn | Lost, drawing: Drawing, keep_obs: bool
-) -> Drawn | Lost:
+def _readable(
+    file: DatasetFile,
+    drawing: Drawing,
+    demos: Sequence[str],
+    report: RenderReport,
+    over: Callable[[str], None],
+) -> Iterator[RecordedDemo]:
+    """Yield what is needed to draw each demo; one that lacks it is reported as lost, and ``over`` is called."""
+    for demo in demos:
+        recorded = _recorded(file, drawing, demo, report)
+        if recorded is None:
+            over(demo)
+        else:
+            yield recorded
+
+
+def _recorded(
+    file: DatasetFile, drawing: Drawing, demo: str, report: RenderReport
+) -> RecordedDemo | None:
+    try:
+        return drawing.recorded(file, demo)
+    except UserError as error:
+        report.lost[demo] = str(error)
+        return None
+
+
+def _kept(file: DatasetFile, demo: str, drawn: Drawn, drawing: Drawing, keep_obs: bool) -> Drawn:
     """Select the observations that belong into the file."""
-    if isinstance(drawn, Lost):
-        return drawn
     recorded = set(file.obs_keys(demo))
     low_dim = [key for key in drawn.obs if key not in drawing.keys]
     ours = set(drawing.keys) | (set(low_dim) if keep_obs and not recorded else set())
@@ -179,27 +212,33 @@ def _kept(
         there = set(file.obs_keys(demo, "next_obs"))
         wanted = ours | (recorded - there if keep_obs else set())
         following = {key: values for key, values in following.items() if key in wanted}
-    return Drawn(
-        {key: values for key, values in drawn.obs.items() if key in ours},
-        following,
-        drawn.camera_info,
-        drawn.differences,
-    )
+    obs = {key: values for key, values in drawn.obs.items() if key in ours}
+    return Drawn(obs, following, drawn.camera_info)
 
 
-def _add(target: RenderedFile, demo: str, drawn: Drawn | Lost, report: RenderReport) -> None:
+def _add(
+    file: DatasetFile,
+    drawing: Drawing,
+    demo: str,
+    drawn: Drawn | Lost,
+    keep_obs: bool,
+    target: RenderedFile,
+    report: RenderReport,
+) -> None:
+    """Write a demo, or report it as lost."""
     if isinstance(drawn, Lost):
         report.lost[demo] = drawn.reason
         return
     try:
-        target.add(demo, drawn)
-    except DatasetError as error:
+        found = differences(file, demo, drawn, drawing.keys)
+        target.add(demo, _kept(file, demo, drawn, drawing, keep_obs))
+    except DatasetError as error:  # the source is damaged there
         report.lost[demo] = str(error)
         return
     steps = len(next(iter(drawn.obs.values())))
     report.steps += steps
     report.images += steps * len(drawn.camera_info)
-    _join(report.differences, drawn.differences)
+    _join(report.differences, found)
 
 
 def _join(largest: dict[str, float], found: Mapping[str, float]) -> None:

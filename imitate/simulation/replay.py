@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from imitate.crew import Crew, Lost
-from imitate.data.file.confined import ConfinedFile
 from imitate.data.file.episode import Episode
 from imitate.data.formats.base import Demo, Options, Source
 from imitate.data.formats.report import Report
-from imitate.data.formats.robomimic import episode_of
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
 from imitate.envs.migration import fitted
@@ -43,30 +41,22 @@ def replayed(source: Source, options: Options, report: Report) -> Iterator[Demo]
 
 
 def _from_workers(source: Source, workers: int, path: Path) -> Iterator[Demo]:
-    names = [
-        demo.name for demo in source.demos
-    ]  # states are small: reading them twice costs little
-    with Crew[str, Episode](partial(_prepared, path, fitted(source.env_meta)), workers) as crew:
-        for done in crew.in_order(names):
+    prepare = partial(_prepared, fitted(source.env_meta))
+    with Crew[Demo, Episode](prepare, workers) as crew:
+        for done in crew.in_order(source.demos):
             if isinstance(done.result, Lost):
-                raise _not_replayed(path, done.item, done.result.reason)
-            yield Demo(done.item, done.result)
+                raise _not_replayed(path, done.item.name, done.result.reason)
+            yield Demo(done.item.name, done.result)
 
 
 def _not_replayed(path: Path, name: str, reason: str) -> EnvError:
     return EnvError(f"{path}: demo '{name}' cannot be replayed ({reason}): remove the demo")
 
 
-def _prepared(path: Path, env_meta: dict[str, Any], beat: Beat) -> Callable[[str], Episode]:
-    """Make a worker's function from a demo's name to its episode."""
-    env, file = watched(partial(make_env, env_meta), beat), ConfinedFile(path, "r")
-
-    def work(name: str) -> Episode:
-        episode = episode_of(file["data"][name], f"{path}: demo '{name}'", Report())
-        assert episode is not None  # demos without a step are not among the source's
-        return _observed(env, Demo(name, episode))
-
-    return work
+def _prepared(env_meta: dict[str, Any], beat: Beat) -> Callable[[Demo], Episode]:
+    """Make a worker's function from a demo with states to its episode with observations."""
+    env = watched(partial(make_env, env_meta), beat)
+    return lambda demo: _observed(env, demo)
 
 
 def _observed(env: Env, demo: Demo) -> Episode:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from imitate.crew import Crew, Limits, Lost
+from imitate.crew.backend import Backend
 from imitate.data import DatasetFile
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError
 from imitate.processes import STEP_TIMEOUT_S, Beat
-from imitate.simulation.playback import commands, start_of
+from imitate.simulation.recorded import RecordedDemo, recorded_demo
 
 _HAND = "_eef_pos"
 
@@ -48,6 +48,7 @@ def replay_some(
     env_args: dict[str, Any],
     wanted: int,
     step_timeout_s: float = STEP_TIMEOUT_S,
+    backend: Backend[Any] | None = None,
 ) -> dict[str, Replay]:
     """Play demos, spread over the file, by their states and by their actions; those without states are left out.
 
@@ -56,6 +57,7 @@ def replay_some(
         env_args: of the environment to play them in.
         wanted: how many.
         step_timeout_s: a call of the simulator that takes longer ends the check.
+        backend: where the simulator runs; None: in a process of this machine.
 
     Raises:
         DatasetError: the actions or the states do not fit the environment.
@@ -67,9 +69,10 @@ def replay_some(
     chosen = np.unique(np.linspace(0, len(names) - 1, min(wanted, len(names))).astype(int))
     replays: dict[str, Replay] = {}
     limits = Limits(call_s=step_timeout_s)
-    with Crew[str, Replay](partial(_prepared, file.path, env_args), limits=limits) as crew:
-        for done in crew.in_order(names[number] for number in chosen):
-            demo, found = done.item, done.result
+    prepare = partial(_prepared, str(file.path), env_args)
+    with Crew[_Recording, Replay](prepare, limits=limits, backend=backend) as crew:
+        for done in crew.in_order(_recording(file, names[number]) for number in chosen):
+            demo, found = done.item.demo.name, done.result
             if isinstance(found, Lost):
                 if found.died:
                     raise EnvError(f"{file.path}: {demo} cannot be played: {found.reason}")
@@ -78,31 +81,57 @@ def replay_some(
     return replays
 
 
-def _prepared(path: Path, env_args: dict[str, Any], beat: Beat) -> Callable[[str], Replay]:
-    """Make a worker's function from a demo's name to its replay."""
-    env, file = watched(partial(make_env, env_args), beat), DatasetFile(path)
-    return lambda demo: _replay(file, demo, env)
+@dataclass(frozen=True)
+class _Recording:
+    """A demo to play, with what was recorded of it.
+
+    Attributes:
+        demo: its states and commands.
+        hands: (T, 3) per recorded observation of a hand's position.
+        was_solved: None where it is not recorded.
+    """
+
+    demo: RecordedDemo
+    hands: dict[str, Array]
+    was_solved: bool | None
 
 
-def _replay(file: DatasetFile, demo: str, env: Env) -> Replay:
-    states = np.asarray(file.read(demo, "states"))
-    actions = commands(file, demo)
+def _recording(file: DatasetFile, demo: str) -> _Recording:
+    hands = {
+        key: np.asarray(file.read(demo, f"obs/{key}"))
+        for key in file.obs_keys(demo)
+        if key.endswith(_HAND)
+    }
+    return _Recording(recorded_demo(file, demo), hands, _was_solved(file, demo))
+
+
+def _prepared(path: str, env_args: dict[str, Any], beat: Beat) -> Callable[[_Recording], Replay]:
+    """Make a worker's function from a demo to its replay; ``path`` is for messages."""
+    env = watched(partial(make_env, env_args), beat)
+    return lambda recording: _replay(path, recording, env)
+
+
+def _replay(path: str, recording: _Recording, env: Env) -> Replay:
+    demo = recording.demo
+    states, actions = demo.states, demo.commands
+    assert actions is not None
     if actions.shape[1:] != (env.action_dim,) or len(actions) != len(states):
         raise DatasetError(
-            f"{file.path}: {demo}: actions {actions.shape} and {len(states)} states do not fit the "
+            f"{path}: {demo.name}: actions {actions.shape} and {len(states)} states do not fit the "
             f"environment, which takes ({env.action_dim},) per step: correct env_args, or --check 0"
         )
-    first = env.reset_to(start_of(file, demo, states[0]))
-    recorded = [_hands(env.reset_to({"states": state})) for state in states]
-    obs_error = _obs_error(file, demo, [name for name in first if name.endswith(_HAND)], recorded)
+    first = env.reset_to(demo.start)
+    reached = [_hands(env.reset_to({"states": state})) for state in states]
+    keys = [name for name in first if name.endswith(_HAND)]
+    obs_error = _obs_error(recording.hands, keys, reached)
     env.reset_to({"states": states[0]})
     hand_error, solved = 0.0, False
     for step, action in enumerate(actions):
         obs, *_ = env.step(action)
         solved = solved or env.is_success()["task"]
         if step + 1 < len(states):
-            hand_error = max(hand_error, _distance(_hands(obs), recorded[step + 1]))
-    return Replay(len(states), obs_error, hand_error, _was_solved(file, demo), solved)
+            hand_error = max(hand_error, _distance(_hands(obs), reached[step + 1]))
+    return Replay(len(states), obs_error, hand_error, recording.was_solved, solved)
 
 
 def _hands(obs: dict[str, Array]) -> Array:
@@ -114,13 +143,10 @@ def _distance(first: Array, second: Array) -> float:
     return float(np.linalg.norm(first - second, axis=-1).max())
 
 
-def _obs_error(
-    file: DatasetFile, demo: str, keys: list[str], recorded: list[Array]
-) -> float | None:
-    if not all(file.has(demo, f"obs/{key}") for key in keys):
+def _obs_error(hands: dict[str, Array], keys: list[str], reached: list[Array]) -> float | None:
+    if any(key not in hands for key in keys):
         return None
-    observed = np.stack([np.asarray(file.read(demo, f"obs/{key}")) for key in keys], axis=1)
-    return _distance(observed, np.stack(recorded))
+    return _distance(np.stack([hands[key] for key in keys], axis=1), np.stack(reached))
 
 
 def _was_solved(file: DatasetFile, demo: str) -> bool | None:

@@ -37,9 +37,14 @@ class Recorded:
     steps: int
 
 
-def settings_of(plan: Plan) -> str:
-    """Return all that episodes depend on, as JSON."""
-    return json.dumps({**asdict(plan), "robosuite": installed_version()})
+def settings_of(plan: Plan, **more: int) -> str:
+    """Return all that episodes depend on, as JSON.
+
+    Args:
+        plan: of the episodes.
+        **more: what else the files depend on.
+    """
+    return json.dumps({**asdict(plan), "robosuite": installed_version(), **more})
 
 
 def recorded_so_far(path: Path, settings: str) -> list[Recorded]:
@@ -55,8 +60,21 @@ def recorded_so_far(path: Path, settings: str) -> list[Recorded]:
         raise DatasetError(
             f"{path}: another process is writing it: wait for it or choose another name"
         )
-    with DatasetFile(partial) as file:
-        _check_same(path, file.file_attrs.get(PLAN), settings)
+    return _read(partial, path, settings)
+
+
+def recorded_in(path: Path, settings: str) -> list[Recorded]:
+    """Return the episodes of a finished file.
+
+    Raises:
+        DatasetError: it belongs to another plan.
+    """
+    return _read(path, path, settings)
+
+
+def _read(place: Path, path: Path, settings: str) -> list[Recorded]:
+    with DatasetFile(place) as file:
+        _check_same(place, path, file.file_attrs.get(PLAN), settings)
         return [_recorded(file, demo) for demo in file.demos()]
 
 
@@ -72,16 +90,16 @@ def _recorded(file: DatasetFile, demo: str) -> Recorded:
     )
 
 
-def _check_same(path: Path, found: str | None, wanted: str) -> None:
+def _check_same(place: Path, path: Path, found: str | None, wanted: str) -> None:
     if found is None:
         raise DatasetError(
-            f"{partial_of(path)}: does not name its plan, so that it cannot be resumed: make a file of it with "
+            f"{place}: does not name its plan, so that it cannot be resumed: make a file of it with "
             f"`imitate dataset finish {path}`, or start again with --overwrite"
         )
     was, now = json.loads(found), json.loads(wanted)
     for key in sorted(was.keys() | now.keys()):
         if was.get(key) != now.get(key):
             raise DatasetError(
-                f"{partial_of(path)}: was started with {key} = {was.get(key)!r}, now it is {now.get(key)!r}: "
+                f"{place}: was started with {key} = {was.get(key)!r}, now it is {now.get(key)!r}: "
                 "resume with the same options, or start again with --overwrite"
             )

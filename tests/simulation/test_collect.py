@@ -11,7 +11,8 @@ import pytest
 from imitate.data import DatasetFile, DatasetWriter, Episode, check_dataset
 from imitate.envs.experts import QUALITIES, Habits
 from imitate.errors import DatasetError, EnvError
-from imitate.simulation.collect import CollectionReport, _take_over, collect
+from imitate.simulation.collect import collect
+from imitate.simulation.collected_files import CollectedFiles, Piece
 from imitate.simulation.demonstrate import Plan
 from imitate.simulation.unfinished import PLAN, Recorded, recorded_so_far, settings_of
 
@@ -215,11 +216,8 @@ def test_episodes_lost_before_the_interruption_stay_lost(tmp_path):
         Recorded("demo_0", 0, "better", True, 2, 4),
         Recorded("demo_1", 3, "better", True, 2, 4),
     ]
-    report, levels = CollectionReport("a.hdf5"), {}
-    assert _take_over(report, levels, found) == 4
-    assert list(report.lost) == ["episode 1", "episode 2"]
-    assert (report.resumed, report.demos, report.attempts, report.steps) == (2, 2, 4, 8)
-    assert levels == {"better": ["demo_0", "demo_1"]}
+    files = CollectedFiles([Piece(tmp_path / "a.hdf5", range(6))], settings, dict, resume=True)
+    assert (files.lost, files.missing, files.earlier) == ([1, 2], [4, 5], found)
     assert recorded_so_far(tmp_path / "none.hdf5", settings) == []
 
 

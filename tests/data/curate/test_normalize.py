@@ -12,7 +12,7 @@ from imitate.config import load_config
 from imitate.data import DatasetFile, build_datasets
 from imitate.data.file.action_scale import recorded_scale
 from imitate.errors import DatasetError
-from imitate.simulation.playback import commands
+from imitate.simulation.recorded import commands
 
 
 def run(*args):

@@ -1,0 +1,199 @@
+"""Files of a collection: a single one, or shards of a folder, each with a range of episodes.
+
+A file appears under its name when all of its episodes are over; until then its demos lie in ``<file>.partial``. The
+demos and their names do not depend on how they are divided: ``demo_k`` is the k-th that was recorded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Self
+
+from imitate.data import DatasetWriter, Episode
+from imitate.data.file.journal import partial_of
+from imitate.errors import DatasetError
+from imitate.simulation.unfinished import PLAN, Recorded, recorded_in, recorded_so_far
+
+Split = Callable[[Mapping[int, str]], Mapping[str, Sequence[int]]]
+"""Function from the quality of each episode's demonstrator to the episodes of each filter key."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file of a collection.
+
+    Attributes:
+        path: of the file.
+        episodes: numbers of those that belong into it.
+    """
+
+    path: Path
+    episodes: range
+
+
+class CollectedFiles:
+    """Files that take a collection's demos in the order of their episodes; a context manager.
+
+    Leaving the context with an exception, or a kill -9, leaves the finished files and a partial one with whole demos.
+
+    Args:
+        pieces: the files, in the order of their episodes.
+        settings: all that the demos depend on, as JSON; files of other settings are not continued.
+        split: to filter keys.
+        qualities: those of all episodes; filter keys are chosen from all, before it is known which ones are recorded.
+            None: each file's are chosen from those that were recorded.
+        overwrite: replace what is there.
+        resume: take over what is there.
+
+    Attributes:
+        missing: episodes to record.
+        earlier: demos that were recorded before, in order.
+        lost: episodes that an interrupted collection could not record.
+
+    Raises:
+        DatasetError: a file is there and nobody said what to do with it, or it is of other settings.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        settings: str,
+        split: Split,
+        *,
+        qualities: Mapping[int, str] | None = None,
+        overwrite: bool = False,
+        resume: bool = False,
+    ) -> None:
+        self._settings, self._split, self._qualities = settings, split, qualities
+        self._overwrite = overwrite
+        self.missing: list[int] = []
+        self.earlier: list[Recorded] = []
+        self.lost: list[int] = []
+        self._unfinished: list[Piece] = []
+        for piece in pieces:
+            self._look_at(piece, resume=resume, may_be_whole=len(pieces) > 1)
+        self._recorded = {demo.episode: (demo.name, demo.quality) for demo in self.earlier}
+        self._order = sorted(self._recorded)
+        self._added = 0
+        self._env_meta: dict[str, Any] = {}
+        self._writer: DatasetWriter | None = None
+
+    def _look_at(self, piece: Piece, *, resume: bool, may_be_whole: bool) -> None:
+        """Note what there is of a file and what is missing."""
+        is_whole = resume and may_be_whole and piece.path.exists()
+        if not is_whole:
+            check_free(piece.path, overwrite=self._overwrite, resume=resume)
+            self._unfinished.append(piece)
+        find = recorded_in if is_whole else recorded_so_far
+        found = find(piece.path, self._settings) if resume else []
+        there = {demo.episode for demo in found}
+        begun = (
+            piece.episodes.stop if is_whole else max(there, default=piece.episodes.start - 1) + 1
+        )
+        self.lost += sorted(set(range(piece.episodes.start, begun)) - there)
+        self.missing += range(begun, piece.episodes.stop)
+        self.earlier += found
+
+    def begin(self, env_meta: dict[str, Any]) -> None:
+        """Open the first file that is not finished.
+
+        Args:
+            env_meta: env_args of the demos.
+
+        Raises:
+            DatasetError: it cannot be written.
+        """
+        self._env_meta = env_meta
+        self._next_piece()
+
+    def add(self, number: int, quality: str, episode: Episode) -> None:
+        """Write the demo of an episode; safe on disk when this returns.
+
+        Args:
+            number: of the episode, a missing one; greater than at the last call.
+            quality: of its demonstrator.
+            episode: its arrays.
+
+        Raises:
+            DatasetError: it cannot be written.
+        """
+        while number not in self._unfinished[0].episodes:
+            self._finish_piece()
+            self._next_piece()
+        assert self._writer is not None
+        name = f"demo_{bisect_left(self._order, number) + self._added}"
+        self._writer.append_episode(episode, name)
+        self._recorded[number] = (name, quality)
+        self._added += 1
+
+    def _next_piece(self) -> None:
+        """Open the file of the first piece that is not finished, if there is any."""
+        if not self._unfinished:
+            return
+        path = self._unfinished[0].path
+        self._writer = DatasetWriter(
+            path,
+            self._env_meta,
+            overwrite=self._overwrite,
+            append=partial_of(path).exists() and not self._overwrite,
+            control_freq=self._env_meta.get("env_kwargs", {}).get("control_freq"),
+            attrs={PLAN: self._settings},
+            strict=False,
+        )
+
+    def _finish_piece(self) -> None:
+        """Give the open file its filter keys and its name; one without a demo is left out."""
+        piece, writer = self._unfinished.pop(0), self._writer
+        assert writer is not None
+        if not writer.num_episodes and self._recorded:
+            with suppress(DatasetError):  # says that it has none, and leaves nothing
+                writer.close()
+            return
+        own = {
+            number: self._recorded[number] for number in piece.episodes if number in self._recorded
+        }
+        qualities = self._qualities or {number: quality for number, (_, quality) in own.items()}
+        for key, numbers in self._split(qualities).items():
+            names = [own[number][0] for number in numbers if number in own]
+            if names:
+                writer.add_filter_key(key, names)
+        writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        if kind is not None:
+            if self._writer is not None:
+                self._writer.__exit__(kind, *error)
+            return
+        while self._unfinished:
+            self._finish_piece()
+            self._next_piece()
+
+
+def check_free(path: Path, *, overwrite: bool, resume: bool) -> None:
+    """Refuse to write over a file that nobody said may be replaced.
+
+    Raises:
+        DatasetError: it is there, or a part of it.
+    """
+    if overwrite and resume:
+        raise DatasetError(
+            f"{path}: --resume continues what is there, --overwrite starts again: give one of them"
+        )
+    if path.exists() and not overwrite:
+        raise DatasetError(
+            f"{path}: exists already; choose another name, or replace it with --overwrite"
+        )
+    if partial_of(path).exists() and not (overwrite or resume):
+        raise DatasetError(
+            f"{partial_of(path)}: is left from an interrupted collection: --resume continues it, --overwrite "
+            "starts again"
+        )
