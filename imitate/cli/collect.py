@@ -10,8 +10,10 @@ from typing import Annotated
 
 import typer
 
+from imitate.cli.places import On, number_of_workers, opened
 from imitate.cli.progress import Progress
 from imitate.cli.recording import Session
+from imitate.crew.places import LOCAL
 from imitate.envs.experts import QUALITIES, Habits, find_expert
 from imitate.errors import UserError
 from imitate.simulation.collect import CollectionReport, collect
@@ -67,9 +69,29 @@ def command(
             "--env", help="Task: Lift, Stack or PickPlaceCan; with --teleop any environment."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="HDF5 file to write.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="HDF5 file to write; with --shard-demos a folder.")
+    ],
     num: Annotated[int, typer.Option("--num", min=1, help="Demonstrations.")] = 100,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            min=1,
+            help="Processes; 1 if left out, on a cluster as many as it has room for.",
+        ),
+    ] = None,
+    on: On = LOCAL,
+    shard_demos: Annotated[
+        int | None,
+        typer.Option(
+            "--shard-demos",
+            min=1,
+            metavar="N",
+            help="Write a folder of files with N demonstrations each, and an index.json at the end: imitate train "
+            "--dataset FOLDER.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes the whole content.")] = 0,
     noise: Annotated[
         float, typer.Option("--noise", min=0.0, help="Scale of the action noise; 0 is none.")
@@ -148,6 +170,12 @@ def command(
     With --teleop a person demonstrates at a device, in the environment in real
     time; it is imitate record OUT --robot sim --env ENV --teleop DEVICE.
 
+    With --on ray the simulators run on a cluster (docs/cluster.md). A large
+    collection, which may be interrupted and resumed at any time:
+
+    imitate collect --env Lift --num 100000 --shard-demos 1000 --out demos
+    --on ray --resume
+
     Exit code 1: the simulator died or hung twice over some episodes; they are named and not in the file.
     """
     if teleop is not None:
@@ -199,16 +227,19 @@ def command(
             )
 
         try:
-            report = collect(
-                out,
-                plan,
-                num=num,
-                workers=workers,
-                overwrite=overwrite,
-                resume=resume,
-                on_demo=advance,
-                step_timeout_s=step_timeout_s,
-            )
+            with opened(on, name="imitate-collect") as backend:
+                report = collect(
+                    out,
+                    plan,
+                    num=num,
+                    workers=number_of_workers(workers, backend, num, 1),
+                    overwrite=overwrite,
+                    resume=resume,
+                    on_demo=advance,
+                    step_timeout_s=step_timeout_s,
+                    shard_demos=shard_demos,
+                    backend=backend,
+                )
         except KeyboardInterrupt:
             bar.close()
             typer.echo(
@@ -251,6 +282,8 @@ def _as_text(report: CollectionReport) -> str:
         f"  size             {report.size_mb:.1f} MB",
         f"  time             {report.seconds:.0f} s, {_per_minute(report):.0f} demonstrations/min",
     ]
+    if report.files > 1:
+        lines.insert(1, f"  files            {report.files}")
     if report.resumed:
         lines.insert(1, f"  resumed          {report.resumed} of them were there before")
     lines += [f"  problem          {problem}" for problem in report.problems]

@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.progress import Progress
-from imitate.cli.reports.evaluation import compare, comparison_lines, mean_lines, table
-from imitate.errors import ConfigError, UserError, printable
+from imitate.cli.places import On, number_of_workers, opened
+from imitate.cli.reports.evaluation import (
+    compare,
+    comparison_lines,
+    cpu_warning,
+    mean_lines,
+    table,
+)
+from imitate.crew.places import LOCAL, check_place
+from imitate.errors import ConfigError, printable
 
 if TYPE_CHECKING:
-    from imitate.evaluation.episodes import Episode
     from imitate.evaluation.eval_result import EvalResult
     from imitate.evaluation.late import Lateness
-    from imitate.evaluation.prepared import EvalSettings
 
 FAILED = 1
 ALL = "all"
@@ -61,8 +66,14 @@ def command(
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 50,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", "-w", min=1, help="Processes; one per core if left out."),
+        typer.Option(
+            "--workers",
+            "-w",
+            min=1,
+            help="Processes; one per core if left out, on a cluster as many as it has room for.",
+        ),
     ] = None,
+    on: On = LOCAL,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Episode i starts from seed + i.")] = 0,
     horizon: Annotated[
         int | None,
@@ -117,7 +128,10 @@ def command(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Leave out the evaluations that are in --table already."),
+        typer.Option(
+            "--resume",
+            help="Leave out the evaluations and episodes that an interrupted run wrote to --table.",
+        ),
     ] = False,
     fqe: Annotated[
         bool,
@@ -168,7 +182,12 @@ def command(
 ) -> None:
     """Measure the success rate of checkpoints, and compare two on the same seeds.
 
-    Worker processes are kept over all checkpoints and environments.
+    Worker processes are kept over all checkpoints and environments; with
+    --on ray they run on a cluster (docs/cluster.md). A table of many
+    checkpoints, which may be interrupted and resumed at any time:
+
+    imitate eval --agent runs/*/checkpoints/best.pth --env all --on ray
+    --table table.json --resume
 
     With --fqe no simulator is needed: checkpoints are ranked by fitted Q
     evaluation on demonstrations with rewards. How far to trust it:
@@ -186,6 +205,7 @@ def command(
         for_fqe=(data, discount),
         table=table_file,
         resume=resume,
+        on=on,
     )
     if fqe:
         from imitate.cli.eval_fqe import rank
@@ -201,104 +221,79 @@ def command(
         )
         return
 
+    from imitate.cli.eval_places import evaluated
     from imitate.envs.make import is_robot
     from imitate.evaluation.evaluate import default_workers
     from imitate.evaluation.prepared import EvalSettings
-    from imitate.run_folder import to_json, write_text
 
     paths = _checkpoints(agent, quiet=quiet)
     pairs = [(path, meta) for path in paths for meta in _environments(path, env, lang)]
-    num_workers = workers or default_workers(episodes * len(pairs))
-    settings = EvalSettings(
-        episodes=episodes,
-        horizon=horizon,
-        seed=seed,
-        workers=num_workers,
-        mode=mode.value,
-        device=device,
-        video_episodes=video_episodes,
-        video_skip=video_skip,
-        overlay=overlay,
-        step_timeout_s=step_timeout_s,
-        late=late,
-    )
-    places = [
-        (
-            path,
-            meta,
-            replace(
-                settings,
-                workers=workers or (1 if is_robot(meta) else num_workers),
-                video=_numbered(video, number if len(pairs) > 1 else None),
-            ),
+    num = episodes * len(pairs)
+    gpus = 1.0 if device is not None and device.startswith("cuda") else 0.0
+    with opened(on, gpus=gpus, name="imitate-episodes") as backend:
+        num_workers = number_of_workers(workers, backend, num, default_workers(num))
+        settings = EvalSettings(
+            episodes=episodes,
+            horizon=horizon,
+            seed=seed,
+            workers=num_workers,
+            mode=mode.value if on == LOCAL or mode is not Mode.auto else Mode.processes.value,
+            device=device if on == LOCAL else device or "cpu",
+            video_episodes=video_episodes,
+            video_skip=video_skip,
+            overlay=overlay,
+            step_timeout_s=step_timeout_s,
+            late=late,
         )
-        for number, (path, meta) in enumerate(pairs)
-    ]
-    results, failures = _evaluated(places, num_workers, table_file, resume=resume, quiet=quiet)
+        places = [
+            (
+                path,
+                meta,
+                replace(
+                    settings,
+                    workers=workers or (1 if is_robot(meta) else num_workers),
+                    video=_numbered(video, number if len(pairs) > 1 else None),
+                ),
+            )
+            for number, (path, meta) in enumerate(pairs)
+        ]
+        results, failures = evaluated(
+            places, num_workers, table_file, backend=backend, resume=resume, quiet=quiet
+        )
+    _tell(paths, results, failures, json_)
+    if failures or any(result.not_played for result in results):
+        raise typer.Exit(FAILED)
+
+
+def _tell(
+    paths: Sequence[Path],
+    results: Sequence[EvalResult],
+    failures: Sequence[str],
+    json_file: Path | None,
+) -> None:
+    """Print the table and what is to be said about it; write the JSON file."""
+    from imitate.run_folder import to_json, write_text
+
     comparison = None if failures else compare(paths, results)
     if results:
         for line in (*table(results), *mean_lines(results), *comparison_lines(comparison)):
             typer.echo(printable(line))
-    if json_ is not None:
+    if json_file is not None:
         report: dict[str, Any] = {"evaluations": [result.to_dict() for result in results]}
         if comparison is not None:
             report["comparison"] = comparison._asdict()
-        json_.parent.mkdir(parents=True, exist_ok=True)
-        write_text(json_, to_json(report, indent=2) + "\n")
-    for warning in (warning for result in results for warning in result.warnings):
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(json_file, to_json(report, indent=2) + "\n")
+    warnings = [warning for result in results for warning in result.warnings]
+    if comparison is not None:
+        warnings += filter(None, [cpu_warning(results)])
+    for warning in warnings:
         typer.echo(printable(f"warning: {warning}"), err=True)
     notes = filter(None, (result.horizon_note("--horizon ") for result in results))
     for note in dict.fromkeys(notes):
         typer.echo(f"note: {note}", err=True)
     for failure in failures:
         typer.echo(printable(f"error: {failure}"), err=True)
-    if failures or any(result.not_played for result in results):
-        raise typer.Exit(FAILED)
-
-
-def _evaluated(
-    places: Sequence[tuple[Path, dict[str, Any], EvalSettings]],
-    workers: int,
-    table_file: Path | None,
-    *,
-    resume: bool,
-    quiet: bool,
-) -> tuple[list[EvalResult], list[str]]:
-    """Evaluate at all places whose result is not in the table; return the results in order, and what failed.
-
-    Raises:
-        UserError: nothing could be evaluated, and it is the user's to mend.
-    """
-    from imitate.evaluation.eval_result import EvalResult
-    from imitate.evaluation.evaluate import Place, evaluate_all
-    from imitate.evaluation.results_file import ResultsFile
-
-    file = None if table_file is None else ResultsFile(table_file, resume=resume)
-    earlier = [None if file is None else file.find(*place) for place in places]
-    results = {number: found for number, found in enumerate(earlier) if found is not None}
-    left = [number for number in range(len(places)) if number not in results]
-    if results and not quiet:
-        typer.echo(f"{table_file}: {len(results)} of {len(places)} are there already", err=True)
-    failures: dict[int, Exception] = {}
-    total = sum(places[number][2].episodes for number in left)
-    with Progress(total, "episode", "eval", quiet=quiet) as progress:
-        count = _Successes(progress)
-        outcomes = evaluate_all(
-            [Place(*places[number]) for number in left], workers=workers, on_episode=count.add
-        )
-        for index, outcome in outcomes:
-            number = left[index]
-            if isinstance(outcome, EvalResult):
-                results[number] = outcome
-                if file is not None:
-                    file.add(*places[number], outcome)
-            else:
-                failures[number] = outcome
-    errors = [error for _, error in sorted(failures.items())]
-    if not results and isinstance(errors[0], UserError):
-        raise errors[0]
-    words = [f"{places[number][0]}: {error}" for number, error in sorted(failures.items())]
-    return [results[number] for number in sorted(results)], words
 
 
 def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None:
@@ -332,8 +327,14 @@ def _refuse_mixture(
     for_fqe: Sequence[object],
     table: Path | None,
     resume: bool,
+    on: str,
 ) -> None:
     """Refuse options that contradict each other."""
+    check_place(on)
+    if fqe and on != LOCAL:
+        raise ConfigError(
+            "--on is for the workers of episodes, and --fqe plays none: leave one of them out"
+        )
     if fqe and video is not None:
         raise ConfigError("--video shows episodes, and --fqe plays none: leave one of them out")
     if fqe and late is not None:
@@ -348,18 +349,6 @@ def _refuse_mixture(
         raise ConfigError("--resume continues a table: say which with --table FILE")
     if overlay and video is None:
         raise ConfigError("--overlay draws onto a video: say which to write with --video FILE.mp4")
-
-
-class _Successes:
-    """Counts episodes and successes for the progress of an evaluation."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress, self._successes = progress, 0
-
-    def add(self, episode: Episode) -> None:
-        """Count an episode that has ended."""
-        self._successes += episode.success
-        self._progress.advance(words=f"{self._successes} succeed")
 
 
 def _environments(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Annotated
 import typer
 
 from imitate.cli.curate import FilterKey, First, Names, Overwrite, names_of
+from imitate.cli.places import On, number_of_workers, opened
 from imitate.cli.progress import Progress
+from imitate.crew.places import LOCAL
 from imitate.data.curate.selection import Selection
 from imitate.envs.cameras import DEFAULT_SIZE, Camera
 from imitate.errors import UserError, nearest
@@ -65,7 +68,15 @@ def render(
             help="Also <camera>_segmentation: (H, W, 1) numbers of objects; their names are in the demo's camera_info.",
         ),
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            min=1,
+            help="Processes; 1 if left out, on a cluster as many as it has room for.",
+        ),
+    ] = None,
+    on: On = LOCAL,
     storage: Annotated[
         Storage,
         typer.Option(
@@ -107,7 +118,10 @@ def render(
 ) -> None:
     """Draw what cameras see in the recorded states of robosuite demonstrations.
 
-    All else is copied as it is. Exit code 1: some demos could not be drawn; they are named and not in the new file.
+    All else is copied as it is. With --on ray the simulators run on a cluster
+    (docs/cluster.md); only this process reads and writes files.
+
+    Exit code 1: some demos could not be drawn; they are named and not in the new file.
     """
     kind = segmentation.value if segmentation else None
     views = _cameras(names_of(cameras) or [], size, depth, kind)
@@ -117,22 +131,24 @@ def render(
             bar.reach(0, total=steps)
 
         try:
-            report = draw(
-                file,
-                out,
-                views,
-                selection=Selection(filter_key, names_of(demos), first=first),
-                keep_obs=keep_obs,
-                next_obs=next_obs,
-                workers=workers,
-                storage=storage.value,
-                jpeg_quality=jpeg_quality,
-                resume=resume,
-                step_timeout_s=step_timeout_s,
-                overwrite=overwrite,
-                on_start=start,
-                on_demo=lambda _, steps: bar.advance(steps),
-            )
+            with opened(on, name="imitate-render") as backend:
+                report = draw(
+                    file,
+                    out,
+                    views,
+                    selection=Selection(filter_key, names_of(demos), first=first),
+                    keep_obs=keep_obs,
+                    next_obs=next_obs,
+                    workers=number_of_workers(workers, backend, sys.maxsize, 1),
+                    storage=storage.value,
+                    jpeg_quality=jpeg_quality,
+                    resume=resume,
+                    step_timeout_s=step_timeout_s,
+                    overwrite=overwrite,
+                    on_start=start,
+                    on_demo=lambda _, steps: bar.advance(steps),
+                    backend=backend,
+                )
         except KeyboardInterrupt:
             bar.close()
             typer.echo(f"stopped; resume with --resume; {out} was not written", err=True)

@@ -79,5 +79,16 @@ def compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> PairedCompa
     )
 
 
+def cpu_warning(results: Sequence[EvalResult]) -> str | None:
+    """Return a warning where compared episodes were played on several models of processors."""
+    models = sorted({model for result in results for model in result.cpu_models})
+    if len(models) < 2:
+        return None
+    return (
+        f"the compared episodes were played on {len(models)} CPU models ({'; '.join(models)}), whose last digits "
+        "differ: single episodes may turn out otherwise for no other reason; compare on one model"
+    )
+
+
 def _short(checkpoint: str | None) -> str:
     return "-" if checkpoint is None else "/".join(Path(checkpoint).parts[-3:])

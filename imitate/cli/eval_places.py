@@ -1,0 +1,89 @@
+"""Evaluations of ``imitate eval``, with their progress and the table that they are resumed from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from imitate.cli.progress import Progress
+from imitate.crew.backend import Backend
+from imitate.errors import UserError
+from imitate.evaluation.episodes import Episode
+from imitate.evaluation.eval_result import EvalResult
+from imitate.evaluation.evaluate import Place, evaluate_all
+from imitate.evaluation.prepared import EvalSettings
+from imitate.evaluation.results_file import ResultsFile
+
+
+def evaluated(
+    places: Sequence[tuple[Path, dict[str, Any], EvalSettings]],
+    workers: int,
+    table_file: Path | None,
+    *,
+    backend: Backend[Any] | None,
+    resume: bool,
+    quiet: bool,
+) -> tuple[list[EvalResult], list[str]]:
+    """Evaluate at all places whose result is not in the table; return the results in order, and what failed.
+
+    Raises:
+        UserError: nothing could be evaluated, and it is the user's to mend.
+    """
+    file = None if table_file is None else ResultsFile(table_file, resume=resume)
+    wanted = [Place(*place) for place in places]
+    results: dict[int, EvalResult] = {}
+    if file is not None:
+        found = {number: file.find(*place) for number, place in enumerate(places)}
+        results = {number: result for number, result in found.items() if result is not None}
+        wanted = [
+            replace(entry, earlier=file.earlier(*place), on_episode=file.note(*place))
+            for entry, place in zip(wanted, places, strict=True)
+        ]
+    left = [number for number in range(len(places)) if number not in results]
+    played = sum(len(wanted[number].earlier) for number in left)
+    if (results or played) and not quiet:
+        episodes = f", and {played} episodes of the others" if played else ""
+        typer.echo(
+            f"{table_file}: {len(results)} of {len(places)} are there already{episodes}", err=True
+        )
+    failures: dict[int, Exception] = {}
+    total = sum(places[number][2].episodes for number in left) - played
+    with Progress(total, "episode", "eval", quiet=quiet) as progress:
+        count = _Successes(progress)
+        outcomes = evaluate_all(
+            [wanted[number] for number in left],
+            workers=workers,
+            on_episode=count.add,
+            backend=backend,
+        )
+        for index, outcome in outcomes:
+            number = left[index]
+            if isinstance(outcome, EvalResult):
+                results[number] = outcome
+                if file is not None:
+                    file.add(*places[number], outcome)
+            else:
+                failures[number] = outcome
+    if file is not None:
+        file.close(is_over=True)
+    errors = [error for _, error in sorted(failures.items())]
+    if not results and isinstance(errors[0], UserError):
+        raise errors[0]
+    words = [f"{places[number][0]}: {error}" for number, error in sorted(failures.items())]
+    return [results[number] for number in sorted(results)], words
+
+
+class _Successes:
+    """Counts episodes and successes for the progress of an evaluation."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._successes = progress, 0
+
+    def add(self, episode: Episode) -> None:
+        """Count an episode that has ended."""
+        self._successes += episode.success
+        self._progress.advance(words=f"{self._successes} succeed")

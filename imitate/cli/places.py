@@ -1,0 +1,48 @@
+"""Option ``--on``: where the workers of a command run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from imitate.crew.places import LOCAL, ON_HELP, open_backend
+
+if TYPE_CHECKING:
+    from imitate.crew.backend import Backend
+
+On = Annotated[str, typer.Option("--on", metavar="PLACE", help=ON_HELP)]
+
+
+@contextmanager
+def opened(on: str, *, gpus: float = 0.0, name: str) -> Iterator[Backend[Any] | None]:
+    """Open the place of ``--on``; None stands for processes of this machine.
+
+    Args:
+        on: value of the option.
+        gpus: that a worker has to itself, on a cluster.
+        name: of the workers.
+    """
+    if on == LOCAL:
+        yield None
+        return
+    with open_backend(on, gpus=gpus, name=name) as backend:
+        yield backend
+
+
+def number_of_workers(
+    wanted: int | None, backend: Backend[Any] | None, items: int, here: int
+) -> int:
+    """Return how many workers to start.
+
+    Args:
+        wanted: value of ``--workers``; None: left out.
+        backend: where they run; None: in processes of this machine.
+        items: most of them that find something to do.
+        here: default for processes of this machine.
+    """
+    if wanted is not None:
+        return wanted
+    return here if backend is None else max(1, min(backend.places, items))
