@@ -176,6 +176,11 @@ class TrainConfig(Section):
         description="Divide the weights of several files by their numbers of samples: a weight is "
         "then the file's share of a batch.",
     )
+    shard_window: PositiveInt | None = Field(
+        None,
+        description="Shards of a folder that are in memory at a time; the next ones are fetched and "
+        "read meanwhile. Null: all, or of a URL as many as have 4 GB together.",
+    )
     language_embeddings: str | None = Field(
         None,
         description="An .npz file with instructions (N,) and embeddings (N, D), the observation "

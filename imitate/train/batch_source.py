@@ -9,10 +9,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from imitate.algo.algo import Batch, Info
-from imitate.data import ShuffledBatches
 from imitate.errors import DatasetError
 from imitate.ranks import Ranks
-from imitate.train.loading import make_loader
+from imitate.train.feeds import Feed, WholeFeed
 from imitate.train.loss_guard import BadLoss, bad_input, describe_batch
 from imitate.train.setup import Setup
 from imitate.train.state import TrainState
@@ -69,13 +68,15 @@ class DatasetBatches:
     Args:
         setup: dataset, algorithm, configuration.
         ranks: the processes that train together; each takes its part of a batch.
+        feed: gives the raw batches; None: of the whole dataset.
     """
 
     unit = "updates"
     advice = "Lower the learning rate, set train.max_grad_norm, or train.on_bad_loss=rollback"
 
-    def __init__(self, setup: Setup, ranks: Ranks) -> None:
-        self._setup, self._ranks, self._algo = setup, ranks, setup.algo
+    def __init__(self, setup: Setup, ranks: Ranks, feed: Feed | None = None) -> None:
+        self._setup, self._algo = setup, setup.algo
+        self._feed = WholeFeed(setup, ranks) if feed is None else feed
         self.steps_per_update: int = setup.config.train.gradient_accumulation
         self.index: Tensor | None = None
         self.waited_s = 0.0
@@ -88,7 +89,7 @@ class DatasetBatches:
     def batches(self, state: TrainState) -> Iterator[Batch]:
         """Yield one batch; count the step after its update."""
         if self._loader is None:
-            self._loader = self._new_loader(state)
+            self._loader = self._feed.batches(state.step + state.skipped_batches)
         asked = time.perf_counter()
         raw = next(self._loader)
         self.waited_s += time.perf_counter() - asked
@@ -113,7 +114,7 @@ class DatasetBatches:
         Raises:
             DatasetError: the batch holds values that are not finite.
         """
-        data, config = self._setup.train_set, self._setup.config
+        data, config = self._feed.present, self._setup.config
         words = f"step {bad.step} (epoch {epoch}): the loss is {bad.value:.4g}, {bad.reason}"
         if bad.index is None:
             return words
@@ -138,18 +139,4 @@ class DatasetBatches:
         """End the reading processes."""
         # Now, not at some garbage collection, which leaves them waiting for seconds.
         self._loader = None
-
-    def _new_loader(self, state: TrainState) -> Iterator[Any]:
-        train, data, ranks = self._setup.config.train, self._setup.train_set, self._ranks
-        batches = ShuffledBatches(
-            len(data),
-            train.batch_size,
-            train.seed,
-            start_batch=state.step + state.skipped_batches,
-            # Compiled code is for one shape, and ranks share a batch equally.
-            drop_last=train.compile or ranks.world > 1,
-            weights=data.sample_weights,
-            part=ranks.part_of(train.batch_size),
-        )
-        workers = 0 if train.data_on_device else train.num_data_workers
-        return iter(make_loader(data, batches, workers, self._setup.device))
+        self._feed.close()

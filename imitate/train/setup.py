@@ -7,7 +7,6 @@ import functools
 import hashlib
 import json
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -22,8 +21,8 @@ from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.data_paths import MissingFileError, expanded, located_file, url_of
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
 from imitate.config.readiness import check_trainable
-from imitate.data import DatasetFile, build_datasets, dataset_metadata
-from imitate.data.batches.store import DataSource
+from imitate.data import build_datasets, dataset_metadata
+from imitate.data.batches.streamed import build_streamed, with_shard_window
 from imitate.data.catalogue import download_advice
 from imitate.data.shards.outline import fingerprint_of
 from imitate.envs.make import is_real, is_robot
@@ -95,7 +94,7 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
         paths["train.data"] = [with_filter_key(entry, config).to_dict() for entry in located]
     if config.train.language_embeddings is not None:
         paths["train.language_embeddings"] = str(located_file(config, "train.language_embeddings"))
-    config = with_observations(config.with_overrides(paths))
+    config = with_observations(with_shard_window(config.with_overrides(paths)))
     check_trainable(config)
     _check_rollback(config)
     return config
@@ -142,9 +141,11 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
         resumed: true if weights will come from a checkpoint of the run.
     """
     train_set: Any
-    train_set, valid_set = build_datasets(config)
+    streamed = build_streamed(config)
+    train_set, valid_set = streamed or build_datasets(config)
     config = config.with_overrides(_numbers_for_null(config, train_set, valid_set))
-    _, raw_shapes, action_dims, action_low, action_high = dataset_metadata(config)
+    metadata = dataset_metadata(config) if streamed is None else train_set.metadata()
+    _, raw_shapes, action_dims, action_low, action_high = metadata
     modalities = config.observation.modalities_of_all()
     preprocess = Preprocess.unfitted(
         {key: raw_shapes[key] for key in modalities},
@@ -190,8 +191,8 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
             "action_dims": dict(action_dims),
             "action_low": action_low,
             "action_high": action_high,
-            "control_freq": _control_freq(train_set.sources),
-            "longest_demo": max(demo.length for demo in train_set.store.demos),
+            "control_freq": train_set.control_freq,
+            "longest_demo": int(train_set.demo_lengths.max()),
         },
         provenance=_provenance(config, train_set),
     )
@@ -208,8 +209,8 @@ def _numbers_for_null(config: Config, train_set: Any, valid_set: Any) -> dict[st
         steps = config.experiment.epoch_every_n_steps or numbers["experiment.epoch_every_n_steps"]
         numbers["train.num_epochs"] = num_epochs(len(train_set), size, steps)
     if config.experiment.rollout.horizon is None:
-        lengths = train_set.store.demo_end - train_set.store.demo_start
-        numbers["experiment.rollout.horizon"] = rollout_horizon(lengths.tolist())
+        lengths = train_set.demo_lengths.tolist()
+        numbers["experiment.rollout.horizon"] = rollout_horizon(lengths)
     numbers |= _normalization_for_auto(config, train_set)
     if config.experiment.validation_epoch_every_n_steps is None and valid_set is not None:
         numbers["experiment.validation_epoch_every_n_steps"] = max(1, -(-len(valid_set) // size))
@@ -230,21 +231,9 @@ def _normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
     return {"train.action_config": entries} if chosen else {}
 
 
-def _control_freq(sources: Sequence[DataSource]) -> float | None:
-    """Return the actions per second of the data, from the first file that records it; all such files agree."""
-    for source in sources:
-        with DatasetFile(source.path) as file:
-            rate = file.control_freq
-        if rate is not None:
-            return rate
-    return None
-
-
 def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
     """Return each file with the part in use, statistics of the observations, rewards, commit and packages."""
-    names: dict[int, list[str]] = {}
-    for demo in train_set.store.demos:
-        names.setdefault(train_set.sources[demo.source].entry, []).append(demo.name)
+    names = train_set.demo_names()
     datasets = []
     for number, entry in enumerate(config.train.data or ()):
         chosen = entry.to_dict()
@@ -256,7 +245,7 @@ def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
     return {
         "datasets": datasets,
         "observations": observation_statistics(train_set),
-        "reward": train_set.numbers.reward.to_dict(),
+        "reward": train_set.reward.to_dict(),
         "git_commit": _git_commit(),
         "packages": package_versions(),
     }
@@ -273,7 +262,7 @@ def observation_statistics(train_set: Any) -> dict[str, dict[str, list[float]]]:
         if len(shape) == 1 or (len(shape) == 3 and shape[-1] == 3)
     ]
     known = train_set.statistics(max_images=_PROVENANCE_IMAGES)["obs"]
-    found = {key: known[key] for key in chosen}
+    found = {key: known[key] for key in chosen if key in known}
     return {
         key: {name: getattr(stats, name).ravel().tolist() for name in ("mean", "std", "min", "max")}
         for key, stats in found.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from imitate.data.file.faults import ACTION_LIMIT, check_modality
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.data.shards.folder import local_file, shards_at
 from imitate.data.shards.outline import outline_of
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, DatasetError
 
 Shape = tuple[int, ...]
 TRAIN_MASK, VALID_MASK = "train", "valid"
@@ -41,12 +42,7 @@ def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | N
     """
     sources = training_sources(config)
     valid_sources = _validation_sources(config) if config.experiment.validate else []
-    keys = [*(f"obs/{key}" for key in _stored_keys(sources, config)), *_step_keys(config)]
-    check_agreement(sources, keys)
-    for source in sources:
-        with DatasetFile(source.path) as file:
-            refuse_rescaled(file)
-            _check_observations(file, source, config)
+    _check_files(sources, config)
     check_apart(sources, valid_sources)
     entries = {source.entry for source in sources}
     if len({entry.path for entry in located_data(config) if entry.weight > 0}) > 1:
@@ -62,6 +58,66 @@ def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | N
     valid_set = _sequence_dataset(valid_sources, config, instructions)
     valid_set.numbers.scale_rewards(train_set.numbers.reward)
     return train_set, valid_set
+
+
+def window_set(
+    sources: list[DataSource], config: Config, instructions: Instructions
+) -> SequenceDataset:
+    """Build the dataset of some of the shards of a training.
+
+    Args:
+        sources: the shards.
+        config: of the training.
+        instructions: of all of its shards.
+
+    Raises:
+        DatasetError: a file has a fault, or files do not fit together.
+    """
+    _check_files(sources, config)
+    dataset = _sequence_dataset(sources, config, instructions)
+    dataset.numbers.weigh_steps(step_weights(dataset, config.train.sample_weight))
+    return dataset
+
+
+def validation_set(config: Config, instructions: Instructions) -> SequenceDataset:
+    """Build the validation set of a training that goes through its shards in windows.
+
+    Raises:
+        DatasetError: the mask is missing, or names training demos too.
+    """
+    sources = _validation_sources(config)
+    check_held_out(config, sources[0].filter_key or VALID_MASK)
+    return _sequence_dataset(sources, config, instructions)
+
+
+def check_held_out(config: Config, filter_key: str) -> None:
+    """Refuse validation demos of folders of shards that are trained on too, by their index.
+
+    Raises:
+        DatasetError: a demo is in both masks.
+    """
+    for entry in located_data(config):
+        shards = shards_at(entry.path)
+        if shards is None or not entry.weight > 0:
+            continue
+        chosen = training_filter_key(entry, config)
+        for shard in shards.index.shards:
+            shared = sorted(set(shard.chosen(filter_key)) & set(shard.chosen(chosen)))
+            if shared:
+                raise DatasetError(
+                    f"{entry.path}: validation demos of filter key '{filter_key}', such as '{shared[0]}', are training "
+                    "demos too: set train.hdf5_filter_key to a mask without them"
+                )
+
+
+def _check_files(sources: list[DataSource], config: Config) -> None:
+    """Refuse files with faults that their first demos show, or that hold different arrays."""
+    keys = [*(f"obs/{key}" for key in _stored_keys(sources, config)), *_step_keys(config)]
+    check_agreement(sources, keys)
+    for source in sources:
+        with DatasetFile(source.path) as file:
+            refuse_rescaled(file)
+            _check_observations(file, source, config)
 
 
 def _scale_rewards(train_set: SequenceDataset, config: Config) -> None:
@@ -96,11 +152,17 @@ def training_sources(config: Config) -> list[DataSource]:
     return sources if fraction is None else best_demos(sources, fraction)
 
 
-def instructions_of(config: Config) -> Instructions:
-    """Return the known instructions: the table ``train.language_embeddings``, else those of the training demos."""
+def instructions_of(config: Config, names: Collection[str] | None = None) -> Instructions:
+    """Return the known instructions: the table ``train.language_embeddings``, else those of the training demos.
+
+    Args:
+        config: of the training.
+        names: those of the training demos; None: read them from the files.
+    """
     if config.train.language_embeddings is not None:
         return Instructions.load(located_file(config, "train.language_embeddings"))
-    names = instructions_in(training_sources(config))
+    if names is None:
+        names = instructions_in(training_sources(config))
     size = config.train.language_bytes
     return Instructions.one_hot(names) if size is None else Instructions.texts(names, size)
 
@@ -176,15 +238,28 @@ def dataset_metadata(
         shapes = {key: file.shape(first, f"obs/{key}")[1:] for key in stored}
     if LANGUAGE_KEY in config.all_obs_keys and LANGUAGE_KEY not in stored:
         shapes[LANGUAGE_KEY] = (instructions_of(config).size,)
-    low, high, dims = [], [], {}
-    for key in config.train.action_keys:
-        key_low, key_high = _action_range(sources, key)
+    ranges = {key: _action_range(sources, key) for key in config.train.action_keys}
+    return env_meta, shapes, *action_limits(ranges)
+
+
+def action_limits(
+    ranges: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]],
+) -> tuple[dict[str, int], list[float], list[float]]:
+    """Return size per action key, and the lowest and highest action to send, per dimension of all keys.
+
+    Args:
+        ranges: lowest and highest value per dimension in the training demos, by key.
+    """
+    low: list[float] = []
+    high: list[float] = []
+    dims: dict[str, int] = {}
+    for key, (key_low, key_high) in ranges.items():
         dims[key] = len(key_low)
         if max(key_high.max(), -key_low.min()) <= ACTION_LIMIT:
             key_low, key_high = -np.ones(dims[key]), np.ones(dims[key])
         low += key_low.tolist()
         high += key_high.tolist()
-    return env_meta, shapes, dims, low, high
+    return dims, low, high
 
 
 def _action_range(sources: list[DataSource], key: str) -> tuple[Any, Any]:

@@ -20,6 +20,7 @@ from imitate.data.batches.demo_language import DemoLanguage, holds_language
 from imitate.data.batches.gathering import Gatherer
 from imitate.data.batches.placement import CACHE_MODES
 from imitate.data.batches.returns import ReturnTable
+from imitate.data.batches.rewards import RewardTransform
 from imitate.data.batches.statistics import (
     KeyStats,
     StatsOnDemand,
@@ -352,6 +353,33 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     def storage_words(self) -> list[str]:
         """Lines that say where images lie; none where there are no images."""
         return [line for line in (self.store.placement.words, *self.store.notes) if line]
+
+    @property
+    def demo_lengths(self) -> NDArray[np.int64]:
+        """Steps (number of demos,) of each demo."""
+        return self.store.demo_end - self.store.demo_start
+
+    @property
+    def control_freq(self) -> float | None:
+        """Actions per second of the data, from the first file that records it; all such files agree."""
+        for source in self.sources:
+            with DatasetFile(source.path) as file:
+                rate = file.control_freq
+            if rate is not None:
+                return rate
+        return None
+
+    def demo_names(self) -> dict[int, list[str]]:
+        """Return the names of the demos, by number of their entry of ``train.data``."""
+        names: dict[int, list[str]] = {}
+        for demo in self.store.demos:
+            names.setdefault(self.sources[demo.source].entry, []).append(demo.name)
+        return names
+
+    @property
+    def reward(self) -> RewardTransform:
+        """Scale of the rewards."""
+        return self.numbers.reward
 
     def demo_of(self, index: int) -> tuple[str, int]:
         """Return demo and step of a sample."""

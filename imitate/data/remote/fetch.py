@@ -47,7 +47,7 @@ def fetch(
         key: names the content.
         size: bytes; None where the server does not say it.
         sha256: of the content, where it is known.
-        on_bytes: for a progress bar.
+        on_bytes: for a progress bar; InterruptedError that it raises ends the fetch, and what came is kept.
 
     Raises:
         DatasetError: it cannot be fetched, is not what is expected, or does not fit the cache.
@@ -170,6 +170,8 @@ def _fetch(
                 continue
         except UnreachableError as error:
             reason = str(error)
+        except InterruptedError:  # by ``on_bytes``
+            raise
         except OSError as error:
             raise _unwritable(error, part) from error
         failures = 1 if _bytes_in(part) > before else failures + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,8 +27,13 @@ _FILE_ENDINGS = (".hdf5", ".h5")
 class ShardFiles(Protocol):
     """The files of a folder of shards."""
 
-    def local(self, shards: Sequence[Shard]) -> list[Path]:
+    def local(self, shards: Sequence[Shard], stopped: threading.Event | None = None) -> list[Path]:
         """Return the paths of shards on this machine, where they stay until they are released.
+
+        Args:
+            shards: of the folder.
+            stopped: set by another thread to give up a fetch, which then raises InterruptedError; None: a fetch in the
+                foreground, with a progress bar.
 
         Raises:
             DatasetError: one is not there, or is not the one that the index describes.
@@ -99,7 +105,7 @@ class LocalFiles:
 
     folder: Path
 
-    def local(self, shards: Sequence[Shard]) -> list[Path]:
+    def local(self, shards: Sequence[Shard], stopped: threading.Event | None = None) -> list[Path]:
         """Return the paths of shards, whose sizes are checked."""
         return [self._checked(shard) for shard in shards]
 
@@ -128,14 +134,25 @@ class RemoteFiles:
 
     url: str
 
-    def local(self, shards: Sequence[Shard]) -> list[Path]:
+    def local(self, shards: Sequence[Shard], stopped: threading.Event | None = None) -> list[Path]:
         """Return the paths of shards in the cache; fetch those that are not there."""
         paths = [cached_path(self._url_of(shard), shard.sha256) for shard in shards]
-        missing = [shard for shard, path in zip(shards, paths, strict=True) if not hold(path)]
+        held = [hold(path) for path in paths]
+        missing = [shard for shard, there in zip(shards, held, strict=True) if not there]
         if not missing:
             return paths
+        try:
+            self._fetch(missing, stopped)
+        except BaseException:
+            self.release([shard for shard, there in zip(shards, held, strict=True) if there])
+            raise
+        return paths
+
+    def _fetch(self, missing: Sequence[Shard], stopped: threading.Event | None) -> None:
+        """Fetch shards and hold them, or none of them."""
         size = sum(shard.bytes for shard in missing)
         make_room({shard.sha256 for shard in missing}, size)
+        done: list[Shard] = []
         with (
             tqdm(
                 desc=f"fetching {self.url.rpartition('/')[2]}",
@@ -143,18 +160,26 @@ class RemoteFiles:
                 unit="B",
                 unit_scale=True,
                 delay=2,
-                disable=None,
+                disable=None if stopped is None else True,
             ) as bar,
             ThreadPoolExecutor(_CONNECTIONS) as threads,
         ):
 
-            def one(shard: Shard) -> Path:
-                return fetch(
-                    self._url_of(shard), shard.sha256, shard.bytes, shard.sha256, bar.update
-                )
+            def came(count: int) -> None:
+                if stopped is not None and stopped.is_set():
+                    raise InterruptedError
+                bar.update(count)
 
-            list(threads.map(one, missing))
-        return paths
+            def one(shard: Shard) -> None:
+                fetch(self._url_of(shard), shard.sha256, shard.bytes, shard.sha256, came)
+                done.append(shard)
+
+            try:
+                list(threads.map(one, missing))
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                self.release(done)
+                raise
 
     def release(self, shards: Sequence[Shard]) -> None:
         """Allow shards to be removed from the cache."""

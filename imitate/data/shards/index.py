@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import Self
 
@@ -119,6 +120,11 @@ class Shard(_Record):
             if not known.issuperset(demos):
                 raise ValueError(f"{self.file}: filter key '{key}' names demos that are not there")
         return self
+
+    def steps_of(self, demos: list[str]) -> NDArray[np.int64]:
+        """Return the steps (n,) of demos."""
+        known = dict(zip(self.demos, self.lengths, strict=True))
+        return np.array([known[demo] for demo in demos], dtype=np.int64)
 
     def chosen(self, filter_key: str | None) -> list[str]:
         """Return the demos of a mask, in natural order; None: all."""
@@ -244,6 +250,4 @@ class ShardIndex(_Record):
     def lengths(self, filter_key: str | None = None) -> Iterator[int]:
         """Yield the steps of each demo of a mask, in order; None: of all."""
         for shard in self.shards:
-            known = dict(zip(shard.demos, shard.lengths, strict=True))
-            for demo in shard.chosen(filter_key):
-                yield known[demo]
+            yield from shard.steps_of(shard.chosen(filter_key)).tolist()

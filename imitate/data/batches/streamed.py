@@ -1,0 +1,356 @@
+"""A folder of shards as a training set of which a few shards are in memory at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.config import Config, DatasetConfig, located_data
+from imitate.config.train import RewardConfig
+from imitate.data.batches.build import (
+    action_limits,
+    instructions_of,
+    training_filter_key,
+    validation_set,
+    window_set,
+)
+from imitate.data.batches.rewards import RewardTransform
+from imitate.data.batches.sequence_dataset import MAX_IMAGES, SequenceDataset
+from imitate.data.batches.statistics import KeyStats
+from imitate.data.batches.store import DataSource
+from imitate.data.batches.window_schedule import WindowSchedule
+from imitate.data.batches.windows import Windows
+from imitate.data.file.cache import limit_bytes
+from imitate.data.language import LANGUAGE_KEY
+from imitate.data.shards.folder import ShardFolder, shards_at
+from imitate.data.shards.moments import Moments
+from imitate.data.shards.outline import outline_of
+from imitate.errors import ConfigError, DatasetError
+
+WINDOW_BYTES = 4e9
+"""Size of the window of a dataset behind a URL, where ``train.shard_window`` is null."""
+
+
+def with_shard_window(config: Config) -> Config:
+    """Return the configuration of a new run, with a number for ``train.shard_window`` where one follows from the data.
+
+    Args:
+        config: with located data.
+    """
+    if config.train.shard_window is not None or config.train.online.enabled:
+        return config
+    streamed = _only_folder(config)
+    if streamed is None or not streamed[1].is_remote:
+        return config
+    shards = streamed[1].index.shards
+    mean = sum(shard.bytes for shard in shards) / len(shards)
+    window = max(1, int(WINDOW_BYTES / max(1.0, mean)))
+    if window >= len(shards):
+        return config
+    return config.with_overrides({"train.shard_window": window})
+
+
+def build_streamed(config: Config) -> tuple[StreamedDataset, SequenceDataset | None] | None:
+    """Build the training set, and with ``experiment.validate`` the validation set, where shards come in windows.
+
+    Returns:
+        None where ``train.shard_window`` is null or holds all shards: the dataset is then built whole.
+
+    Raises:
+        ConfigError: something in the configuration asks for all of the data at once.
+    """
+    window = config.train.shard_window
+    found = None if window is None else _only_folder(config)
+    if window is None:
+        return None
+    if found is None:
+        named = len(located_data(config))
+        if named > 1 and any(shards_at(entry.path) for entry in located_data(config)):
+            raise ConfigError(
+                f"train.shard_window: {window}, but train.data has {named} entries, of which windows cannot be made: "
+                "name one folder of shards, or set it to null"
+            )
+        return None
+    number, shards, entry = found[0], found[1], located_data(config)[found[0]]
+    train_set = StreamedDataset(shards, entry, number, config, window)
+    if len(train_set.samples) <= window:
+        return None
+    _check_window(config, shards, window)
+    train_set.look()
+    valid_set = (
+        validation_set(config, train_set.instructions) if config.experiment.validate else None
+    )
+    return train_set, valid_set
+
+
+class StreamedDataset:
+    """Training set whose numbers come from the index of its shards, and whose batches from windows of them.
+
+    It answers the questions of a setup as :class:`SequenceDataset` does; those that need all demos at once are refused.
+
+    Args:
+        shards: the folder.
+        entry: of ``train.data``.
+        number: of this entry.
+        config: with located data.
+        window: shards in memory at a time.
+
+    Attributes:
+        sources: the shards with chosen demos; their paths are names.
+        samples: number of samples of each of them.
+        demo_lengths: (number of demos,) steps.
+        instructions: the table behind ``task_id`` and ``lang_emb``.
+    """
+
+    sample_weights = None
+
+    def __init__(
+        self, shards: ShardFolder, entry: DatasetConfig, number: int, config: Config, window: int
+    ) -> None:
+        self._folder, self._config, self._window, self._number = shards, config, window, number
+        self._env = next((e.path for e in located_data(config) if e.eval), entry.path)
+        self.filter_key = training_filter_key(entry, config)
+        parts = shards.parts(self.filter_key)
+        named = {said for shard, _ in parts for said in shard.language}
+        names = {entry.lang} if entry.lang else {said for said in named if said is not None}
+        self.instructions = instructions_of(config, names)
+        sizes = [_samples(shard.steps_of(demos), config) for shard, demos in parts]
+        if not any(sizes):
+            raise DatasetError(
+                f"{shards.place}: no demo has the steps of a window: lower train.frame_stack and train.seq_length, or "
+                "set pad_frame_stack and pad_seq_length to true"
+            )
+        kept = [part for part, size in zip(parts, sizes, strict=True) if size]
+        self.samples = tuple(size for size in sizes if size)
+        self._shards = [shard for shard, _ in kept]
+        self._names = [demo for _, demos in kept for demo in demos]
+        self.demo_lengths: NDArray[np.int64] = np.concatenate(
+            [shard.steps_of(demos) for shard, demos in kept]
+        )
+        self.sources = tuple(
+            DataSource(Path(shard.file), self.filter_key, lang=entry.lang, entry=number)
+            for shard in self._shards
+        )
+        self.hdf5_path = shards.place
+
+    def __len__(self) -> int:
+        return sum(self.samples)
+
+    def look(self) -> None:
+        """Read the form of the data from the first shard that is learned from."""
+        first = self.schedule(1, self._config.train.seed).windows(0)[0][:1]
+        dataset = self.window(first)
+        self.release(first)
+        self.obs_shapes, self.action_dims = dataset.obs_shapes, dataset.action_dims
+        self.serves_language, self._served = dataset.serves_language, dataset.statistics()["obs"]
+        self.action_keys, self.obs_keys = dataset.action_keys, dataset.obs_keys
+        if not self.serves_language:
+            self._served = {}
+        self.reward: RewardTransform = dataset.numbers.reward
+
+    # ---- windows ---------------------------------------------------------------------------------
+
+    def schedule(
+        self, batch_size: int, seed: int, *, drop_last: bool = False, part: slice = slice(None)
+    ) -> WindowSchedule:
+        """Return the order of windows and batches."""
+        return WindowSchedule(
+            self.samples, self._window, batch_size, seed, drop_last=drop_last, part=part
+        )
+
+    def window(
+        self, numbers: Sequence[int], stopped: threading.Event | None = None
+    ) -> SequenceDataset:
+        """Fetch shards where they are not on this machine, and make a dataset of them.
+
+        Args:
+            numbers: of the shards.
+            stopped: set by another thread to give up the fetching, with InterruptedError.
+        """
+        shards = [self._shards[i] for i in numbers]
+        paths = self._folder.files.local(shards, stopped)
+        sources = [
+            DataSource(path, self.filter_key, lang=self.sources[i].lang, entry=self._number)
+            for i, path in zip(numbers, paths, strict=True)
+        ]
+        try:
+            return window_set(sources, self._config, self.instructions)
+        except BaseException:
+            self.release(numbers)
+            raise
+
+    def release(self, numbers: Sequence[int]) -> None:
+        """Let shards of a window go from the cache."""
+        self._folder.files.release([self._shards[i] for i in numbers])
+
+    # ---- answers ---------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Instructions, in the order of ``task_id``."""
+        return self.instructions.names
+
+    @property
+    def storage_words(self) -> list[str]:
+        """One line on the windows."""
+        return [
+            f"{len(self._shards)} shards, {self._window} at a time (train.shard_window), the next ones are prepared "
+            "meanwhile"
+        ]
+
+    def demo_names(self) -> dict[int, list[str]]:
+        """Return the names of the demos, by number of their entry of ``train.data``."""
+        return {self._number: self._names}
+
+    def metadata(self) -> tuple[Any, ...]:
+        """Return what :func:`imitate.data.dataset_metadata` does."""
+        ranges = {}
+        for key in self.action_keys:
+            moments = self._moments(key)
+            ranges[key] = moments.min, moments.max
+        env_meta = outline_of(self._env).env_meta
+        return env_meta, self.obs_shapes, *action_limits(ranges)
+
+    @property
+    def control_freq(self) -> float | None:
+        """Actions per second of the data."""
+        return self._folder.index.control_freq
+
+    def statistics(self, max_images: int = MAX_IMAGES) -> dict[str, Mapping[str, KeyStats]]:
+        """Return the statistics of the index: vectors exact, images per channel over some frames of each shard."""
+        return {
+            "obs": _IndexStats(self, {key: f"obs/{key}" for key in self.obs_keys}, self._served),
+            "actions": _IndexStats(self, {key: key for key in self.action_keys}, {}),
+        }
+
+    def key_stats(self, array: str) -> KeyStats:
+        """Return the statistics of one array.
+
+        Raises:
+            ConfigError: the index has none.
+        """
+        moments = self._moments(array)
+        shape = tuple(self._folder.index.arrays[array].shape)
+        shape = shape if len(shape) <= 1 else shape[-1:]
+        std = np.sqrt(moments.m2 / moments.count)
+        return KeyStats(
+            moments.mean.reshape(shape),
+            std.reshape(shape),
+            moments.min.reshape(shape),
+            moments.max.reshape(shape),
+        )
+
+    def measured(self, array: str) -> bool:
+        """Return true if the index has statistics of an array."""
+        return array in self._folder.index.statistics(self.filter_key)
+
+    def _moments(self, array: str) -> Moments:
+        found = self._folder.index.statistics(self.filter_key).get(array)
+        if found is None:
+            self._refuse(f"statistics of '{array}', which the index does not have")
+        return found
+
+    @property
+    def return_statistics(self) -> NoReturn:
+        """Refuse: returns of all demos are needed at once."""
+        self._refuse("returns of all demos (set algo.target_return and algo.return_scale)")
+
+    def windows(self, index: object, obs_keys: object) -> NoReturn:
+        """Refuse: these samples are of all demos."""
+        self._refuse("samples of all demos, which a step of train.preprocess is fitted to")
+
+    @property
+    def window_steps(self) -> int:
+        """T, steps in a sample's window."""
+        return self._config.train.frame_stack - 1 + self._config.train.seq_length
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigError(
+            f"train.shard_window: {self._window} of {len(self._shards)} shards are in memory at a time, but the "
+            f"training needs {what}: leave that out, or set train.shard_window={len(self._shards)}, which holds all"
+        )
+
+
+class _IndexStats(Mapping[str, KeyStats]):
+    """Statistics by key, those that the index has; others are refused when asked for."""
+
+    def __init__(
+        self, dataset: StreamedDataset, arrays: Mapping[str, str], given: Mapping[str, KeyStats]
+    ) -> None:
+        self._dataset, self._arrays, self._given = dataset, arrays, given
+
+    def __getitem__(self, key: str) -> KeyStats:
+        if key == LANGUAGE_KEY and key in self._given:
+            return self._given[key]
+        return self._dataset.key_stats(self._arrays[key])
+
+    def __contains__(self, key: object) -> bool:
+        known = key in self._arrays and self._dataset.measured(self._arrays[str(key)])
+        return known or (key == LANGUAGE_KEY and key in self._given)
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key in self._arrays if key in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _only_folder(config: Config) -> tuple[int, ShardFolder] | None:
+    """Return number and content of the one entry with a weight, if it is a folder of shards."""
+    weighted = [(i, entry) for i, entry in enumerate(located_data(config)) if entry.weight > 0]
+    if len(weighted) != 1:
+        return None
+    shards = shards_at(weighted[0][1].path)
+    return None if shards is None else (weighted[0][0], shards)
+
+
+def _samples(lengths: NDArray[np.int64], config: Config) -> int:
+    """Return the number of samples of demos of these lengths."""
+    train, ends = config.train, np.cumsum(lengths)
+    return len(
+        Windows(
+            ends - lengths,
+            ends,
+            train.frame_stack,
+            train.seq_length,
+            train.pad_frame_stack,
+            train.pad_seq_length,
+        )
+    )
+
+
+def _check_window(config: Config, shards: ShardFolder, window: int) -> None:
+    """Refuse what needs all demos at once.
+
+    Raises:
+        ConfigError: the key, and what to do.
+    """
+    train = config.train
+    entries = train.action_config.to_dict()
+    quantile = [key for key in train.action_keys if entries[key]["normalization"] == "quantile"]
+    problems = {
+        "train.filter_best": train.filter_best is not None,
+        "train.reward": train.reward != RewardConfig(),
+        "train.sample_weight": train.sample_weight.kind is not None,
+        "train.data_on_device": train.data_on_device,
+        "train.data.demo_limit": any(entry.demo_limit for entry in train.data or ()),
+        "train.obs_normalization 'quantile'": train.obs_normalization == "quantile",
+        "train.action_config normalization 'quantile'": bool(quantile),
+    }
+    for key, there in problems.items():
+        if there:
+            raise ConfigError(
+                f"{key}: needs all demos at once, but train.shard_window holds {window} of {len(shards.index.shards)} "
+                f"shards: leave it out, or set train.shard_window={len(shards.index.shards)}"
+            )
+    largest = sorted(shard.bytes for shard in shards.index.shards)[-2 * window :]
+    if shards.is_remote and sum(largest) > limit_bytes():
+        raise ConfigError(
+            f"train.shard_window: two windows of {window} shards have {sum(largest) / 1e9:.3g} GB, but the cache is "
+            f"bounded at {limit_bytes() / 1e9:.3g} GB: lower it, or raise IMITATE_CACHE_GB"
+        )
