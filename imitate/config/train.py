@@ -28,7 +28,8 @@ class DatasetConfig(Section):
 
     path: str = Field(
         min_length=1,
-        description="HDF5 file; relative to the working directory, else to the JSON's folder.",
+        description="HDF5 file or folder of shards, relative to the working directory, else to the "
+        "JSON's folder; or the URL of one.",
     )
     eval: bool = Field(True, description="Evaluate the policy in this file's environment.")
     lang: str | None = Field(
@@ -162,7 +163,7 @@ class TrainConfig(Section):
     data: tuple[DatasetConfig, ...] | None = Field(
         None,
         json_schema_extra=_or_a_path,
-        description="Demonstrations: a path, or a list of objects with at least a path. Null: "
+        description="Demonstrations: a path or URL, or a list of objects with at least a path. Null: "
         "given on the command line.",
     )
     output_dir: str = Field(
