@@ -199,7 +199,9 @@ class AlgoCheck:
         words = []
         for meta in self._metas():
             env_args = {key: value for key, value in meta.items() if key not in ("key", "lang")}
-            make = functools.partial(make_env, env_args, obs_keys=self.config.all_obs_keys)
+            make = functools.partial(
+                make_env, env_args, obs_keys=self.config.all_obs_keys, team=True
+            )
             findings = check_env(make, env_args, steps=ENV_STEPS)
             broken = [finding for finding in findings if finding.verdict == "error"]
             if broken:

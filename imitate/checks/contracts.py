@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
-from imitate.checks.env import Finding
 from imitate.errors import UserError
+
+Verdict = Literal["ok", "warning", "error", "untried"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Finding of one check: the verdict, and advice."""
+
+    name: str
+    verdict: Verdict
+    words: str
 
 
 class ContractError(Exception):

@@ -7,30 +7,23 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 
+from imitate.checks.contracts import Finding
+from imitate.checks.team import check_team
 from imitate.envs.env import Env
+from imitate.envs.lanes import has_team
 from imitate.errors import EnvError
 
 GYMNASIUM = 2
 TRIED_STEPS = 20
 _COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # of gymnasium's warnings
 
-Verdict = Literal["ok", "warning", "error", "untried"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Finding of one check: the verdict, and advice."""
-
-    name: str
-    verdict: Verdict
-    words: str
+__all__ = ["Finding", "check_env"]
 
 
 def check_env(
@@ -51,6 +44,8 @@ def check_env(
     findings.append(Finding("made", "ok", f"{env.name}, actions of {env.action_dim} numbers"))
     tries = (_limits, _observations, _seeding, _episode_end, _success, _states)
     try:
+        if has_team(env):
+            return [*findings, *check_team(env, other, steps)]
         if meta.get("type") == GYMNASIUM:
             findings += _gymnasium(meta)
         for trial in tries:

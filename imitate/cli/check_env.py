@@ -37,7 +37,7 @@ def command(
     from imitate.evaluation.environments import named_env
 
     meta = named_env(env)
-    findings = check_env(functools.partial(make_env, meta), meta, steps=steps)
+    findings = check_env(functools.partial(make_env, meta, team=True), meta, steps=steps)
     if json_:
         typer.echo(json.dumps([vars(finding) for finding in findings], indent=2))
     else:

@@ -54,6 +54,12 @@ class Env(Protocol):
 
 
 def first_observation(env: Env) -> Obs:
-    """An observation to read keys and shapes off: of an environment with ``observe()``, a robot, nothing moves."""
+    """An observation to read keys and shapes off: of an environment with ``observe()``, a robot, nothing moves.
+
+    Of several agents it is that of the first.
+    """
     look = getattr(env, "observe", None)
-    return cast(Obs, look()) if look is not None else env.reset(seed=0)[0]
+    if look is not None:
+        return cast(Obs, look())
+    obs: Any = env.reset(seed=0)[0]
+    return cast(Obs, obs if getattr(env, "agents", None) is None else obs[0])

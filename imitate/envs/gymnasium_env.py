@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -24,15 +23,14 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from imitate.config.observation import ACTION_MASK
 from imitate.envs.env import Array, Obs
 from imitate.envs.rendering import prepare_gl, telling_gl_faults
+from imitate.envs.spaces import ActionSpace, ObservationSpace
 from imitate.envs.trust import EXTRAS, check_trusted
 from imitate.errors import EnvError, nearest
 from imitate.extras import install_command
 
 ENV_TYPE = 2
-FLAT, IMAGE = "flat", "image"
 
 
 class GymnasiumEnv:
@@ -46,7 +44,6 @@ class GymnasiumEnv:
 
     Attributes:
         num_choices: the first so many numbers of an action are a choice; 0: it is continuous.
-        gives_mask: an observation or info had ``action_mask``; known once an episode has begun.
     """
 
     def __init__(
@@ -62,17 +59,13 @@ class GymnasiumEnv:
             key: value for key, value in (env_kwargs or {}).items() if key != "render_mode"
         }
         self._can_render = render
-        self._obs_keys = list(obs_keys) if obs_keys is not None else None
         self._env = self._make()
         # Asking gymnasium's wrappers for their spaces costs as much as a step of a small environment.
-        self._space, self._action_space = self._env.observation_space, self._env.action_space
-        parts = _action_parts(env_name, self._action_space)
-        low, high = zip(*map(_limits, parts), strict=True)
-        self.action_low, self.action_high = np.concatenate(low), np.concatenate(high)
-        self.action_dim = len(self.action_low)
-        self.num_choices = int(getattr(parts[0], "n", 0))
+        self._seen = ObservationSpace(env_name, self._env.observation_space, obs_keys)
+        self._actions = ActionSpace(env_name, self._env.action_space)
+        self.action_low, self.action_high = self._actions.low, self._actions.high
+        self.action_dim, self.num_choices = self._actions.dim, self._actions.num_choices
         self._info: dict[str, Any] = {}
-        self.gives_mask = False
 
     def _make(self) -> Any:
         check_trusted({"env_name": self.name})
@@ -111,14 +104,14 @@ class GymnasiumEnv:
         """Start an episode."""
         raw, info = self._env.reset(seed=seed)
         self._info = dict(info)
-        return self._observe(raw), self._with_success()
+        return self._seen.observe(raw, self._info), self._with_success()
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Apply one action."""
-        raw, reward, terminated, truncated, info = self._env.step(self._native_action(action))
+        raw, reward, terminated, truncated, info = self._env.step(self._actions.native(action))
         self._info = dict(info)
         return (
-            self._observe(raw),
+            self._seen.observe(raw, self._info),
             self._reward(reward),
             bool(terminated),
             bool(truncated),
@@ -133,21 +126,6 @@ class GymnasiumEnv:
             )
         return float(np.asarray(reward).item())
 
-    def _native_action(self, action: Array) -> Any:
-        values = np.asarray(action, dtype=np.float64)
-        space = self._action_space
-        if isinstance(space, spaces.Discrete) and values.size == 1 and self.action_dim > 1:
-            return int(space.start) + int(np.clip(round(values.item()), 0, self.action_dim - 1))
-        self._check_action(values)
-        return _in_space(space, values[: self.num_choices], values[self.num_choices :])
-
-    def _check_action(self, values: Array) -> None:
-        if values.shape != (self.action_dim,):
-            raise EnvError(
-                f"{self.name}: the action has shape {values.shape}, the environment takes ({self.action_dim},); "
-                "is the policy trained for another environment?"
-            )
-
     def _with_success(self) -> dict[str, Any]:
         return {**self._info, "success": self.is_success()["task"]}
 
@@ -158,38 +136,12 @@ class GymnasiumEnv:
                 return {"task": bool(self._info[key])}
         return {"task": False}
 
-    # ------------------------------------------------------------------ observations
+    @property
+    def gives_mask(self) -> bool:
+        """True if an observation or info had ``action_mask``; known once an episode has begun."""
+        return self._seen.gives_mask
 
-    def _observe(self, raw: Any) -> Obs:
-        space = self._space
-        if isinstance(space, spaces.Dict):
-            obs = {key: self._leaf(raw[key], leaf, key) for key, leaf in space.spaces.items()}
-        else:
-            key = IMAGE if _is_image(space) else FLAT
-            obs = {key: self._leaf(raw, space, key)}
-        if ACTION_MASK in self._info and ACTION_MASK not in obs:
-            obs[ACTION_MASK] = np.asarray(self._info[ACTION_MASK], dtype=np.float32).reshape(-1)
-        self.gives_mask = self.gives_mask or ACTION_MASK in obs
-        if self._obs_keys is None:
-            return obs
-        missing = [key for key in self._obs_keys if key not in obs]
-        if missing:
-            raise EnvError(
-                f"{self.name}: the environment has no observation '{missing[0]}'; {nearest(missing[0], obs)}"
-            )
-        return {key: obs[key] for key in self._obs_keys}
-
-    def _leaf(self, value: Any, space: Any, key: str) -> Array:
-        if isinstance(space, (spaces.Box, spaces.MultiBinary)):
-            return np.array(value) if _is_image(space) else np.array(value).reshape(-1)
-        if isinstance(space, spaces.Discrete):
-            one_hot = np.zeros(int(space.n), dtype=np.float32)
-            one_hot[int(value) - int(space.start)] = 1.0
-            return one_hot
-        raise EnvError(
-            f"{self.name}: observation '{key}' is a {type(space).__name__}; Box, Discrete, MultiBinary and a Dict of "
-            "them are read; wrap the environment, for example in gymnasium.wrappers.FlattenObservation"
-        )
+    # ------------------------------------------------------------------ goals
 
     def goal_rewards(self, achieved: Array, desired: Array) -> Array:
         """Compute rewards (B,) of achieved goals (B, G) for desired goals (B, G).
@@ -237,7 +189,7 @@ class GymnasiumEnv:
         import mujoco
 
         mujoco.mj_forward(model, data)
-        return self._observe(self._env.unwrapped._get_obs())
+        return self._seen.observe(self._env.unwrapped._get_obs(), self._info)
 
     def _simulator(self) -> tuple[Any, Any]:
         inner = self._env.unwrapped
@@ -277,48 +229,6 @@ class GymnasiumEnv:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
-
-
-def _action_parts(name: str, space: Any) -> list[Any]:
-    """Return the Discrete and Box that an action consists of, the choice first."""
-    parts = [space]
-    if isinstance(space, (spaces.Tuple, spaces.Dict)):
-        inside = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        parts = sorted(inside, key=lambda part: not isinstance(part, spaces.Discrete))
-    kinds = [type(part).__name__ for part in parts]
-    if kinds in (["Discrete"], ["Box"], ["Discrete", "Box"]):
-        return parts
-    raise EnvError(
-        f"{name}: its actions are a {type(space).__name__} ({', '.join(kinds)}); Box, Discrete, and a Tuple or Dict "
-        "of one each are supported"
-    )
-
-
-def _limits(part: Any) -> tuple[Array, Array]:
-    if isinstance(part, spaces.Discrete):
-        return np.zeros(int(part.n)), np.ones(int(part.n))
-    size = math.prod(part.shape)
-    return part.low.reshape(size).astype(np.float64), part.high.reshape(size).astype(np.float64)
-
-
-def _in_space(space: Any, choice: Array, numbers: Array) -> Any:
-    """Return an action as the environment takes it, from scores of its choices and its numbers."""
-    if isinstance(space, spaces.Dict):
-        return {key: _in_space(part, choice, numbers) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_in_space(part, choice, numbers) for part in space.spaces)
-    if isinstance(space, spaces.Discrete):
-        return int(space.start) + int(choice.argmax())
-    return numbers.reshape(space.shape).astype(space.dtype)
-
-
-def _is_image(space: Any) -> bool:
-    return (
-        isinstance(space, spaces.Box)
-        and len(space.shape) == 3
-        and space.shape[-1] == 3
-        and space.dtype == np.uint8
-    )
 
 
 def _first_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from imitate.envs.cameras import Size
 from imitate.envs.env import Env
 from imitate.envs.migration import ROBOSUITE, fitted
-from imitate.envs.trust import ROBOT
+from imitate.envs.trust import PETTINGZOO, ROBOT
 from imitate.errors import EnvError
 
 _TYPES = {1: "robosuite", 2: "gymnasium"}
@@ -33,6 +33,11 @@ def is_robot(env_meta: Mapping[str, Any]) -> bool:
     return str(env_meta.get("env_name") or "").startswith(ROBOT)
 
 
+def is_team(env_meta: Mapping[str, Any]) -> bool:
+    """Return true for ``pettingzoo:MODULE``, an environment with several agents."""
+    return str(env_meta.get("env_name") or "").startswith(PETTINGZOO)
+
+
 def make_env(
     env_meta: dict[str, Any],
     *,
@@ -40,16 +45,19 @@ def make_env(
     render: bool = False,
     camera_names: Sequence[str] | None = None,
     camera_size: Size | Mapping[str, Size] | None = None,
+    team: bool = False,
 ) -> Env:
     """Make the environment that ``env_meta``, the ``env_args`` of a demonstration file, describes.
 
     Args:
         env_meta: ``env_name``, ``type`` (1 robosuite, 2 gymnasium), ``env_kwargs`` and, optionally, ``env_version``;
-            of an older robosuite it is translated, which is logged. ``robot:NAME`` is a robot.
+            of an older robosuite it is translated, which is logged. ``robot:NAME`` is a robot, ``pettingzoo:MODULE``
+            an environment with several agents (:mod:`imitate.envs.lanes`).
         obs_keys: the observations to return; None returns all.
         render: true if ``render`` will be called.
         camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.
         camera_size: side of observed images in pixels, or (height, width), or one of these by camera.
+        team: the caller can handle several agents, by :func:`imitate.envs.lanes.lanes_of`.
 
     Raises:
         EnvError: the description cannot be used, or its simulator is not installed.
@@ -86,6 +94,15 @@ def make_env(
             camera_names=camera_names,
             camera_size=camera_size,
         )
+    if is_team(env_meta):
+        if not team:
+            raise EnvError(
+                f"{name} has several agents, which online training, imitate eval, check-env and check-algo can handle, "
+                "and this cannot"
+            )
+        from imitate.envs.pettingzoo_env import PettingZooEnv
+
+        return cast(Env, PettingZooEnv(name, kwargs, obs_keys=obs_keys, render=render))
     from imitate.envs.gymnasium_env import GymnasiumEnv
 
     return GymnasiumEnv(name, kwargs, obs_keys=obs_keys, render=render)

@@ -26,7 +26,9 @@ from imitate.errors import EnvError
 VARIABLE = "IMITATE_TRUST_MODULES"
 ROBOT, SIMULATED = "robot:", "robot:sim"
 """Beginnings of the names of robots, and of those that are simulated."""
-EXTRAS = {"gymnasium_robotics": "robotics"}
+PETTINGZOO = "pettingzoo:"
+"""Beginning of the names of environments with several agents: the module follows it."""
+EXTRAS = {"gymnasium_robotics": "robotics", "pettingzoo": "pettingzoo"}
 """Modules of environments that come with an extra of ours."""
 
 
@@ -88,6 +90,8 @@ def trust_file() -> Path:
 
 def _module_of(env_name: str) -> str:
     """The module that a name stands for; a robot's whole name."""
+    if env_name.startswith(PETTINGZOO):
+        return env_name.removeprefix(PETTINGZOO).partition(":")[0].strip()
     return env_name.strip() if env_name.startswith(ROBOT) else env_name.rpartition(":")[0].strip()
 
 

@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from imitate.envs.cameras import Size
 from imitate.envs.env import Array, Env, Obs
-from imitate.envs.make import make_env
+from imitate.envs.make import is_team, make_env
 from imitate.errors import EnvError
 from imitate.processes import end_with_parent
 
@@ -167,6 +167,10 @@ def make_vector_env(
         EnvError: from the constructor, ``reset`` and ``step``: the environment cannot be made, or a process died.
         HungCopiesError: from ``reset`` and ``step``: some copies took longer than the limit.
     """
+    if is_team(env_meta):
+        raise EnvError(
+            f"{env_meta['env_name']} has several agents, which are not played in lockstep: use mode 'processes'"
+        )
     make = functools.partial(
         _make_copy,
         env_meta,

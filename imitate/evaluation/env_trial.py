@@ -13,6 +13,7 @@ from imitate.algo.algo import Algo
 from imitate.data.language import LANGUAGE_KEY
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
+from imitate.envs.lanes import lanes_of
 from imitate.envs.make import can_be_made
 from imitate.envs.watched import watched
 from imitate.errors import EnvError, UserError
@@ -55,17 +56,18 @@ class EnvTrial:
     def _play(self, name: str, beat: Beat | None) -> None:
         keys, sizes = tuple(self.obs_shapes), sizes_of(self.obs_shapes)
         env = watched(
-            partial(make_env, self.env_meta, obs_keys=keys, camera_size=sizes),
+            partial(make_env, self.env_meta, obs_keys=keys, camera_size=sizes, team=True),
             beat,
         )
         try:
-            obs, _ = env.reset(seed=0)
+            lanes = lanes_of(env)
+            obs = lanes.reset(seed=0)[0][0]
             self._compare(name, {key: tuple(np.shape(obs[key])) for key in obs}, env.action_dim)
             low, high = np.asarray(env.action_low), np.asarray(env.action_high)
             bounded = np.isfinite(low) & np.isfinite(high)
             middle = np.zeros(len(low))
             middle[bounded] = (low[bounded] + high[bounded]) / 2
-            env.step(middle)
+            lanes.step(np.tile(middle, (len(lanes.agents), 1)))
         finally:
             env.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,12 +15,14 @@ from imitate.deploy.loop import check_rate
 from imitate.deploy.robot import RobotError
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
+from imitate.envs.lanes import has_team
 from imitate.envs.watched import watched
 from imitate.errors import EnvError, NotFiniteError, UserError
 from imitate.evaluation.frame_recorder import FrameRecorder
 from imitate.evaluation.frames import OnFrames
 from imitate.evaluation.late import Lateness, LatePolicy
 from imitate.evaluation.policy_source import PolicySource
+from imitate.evaluation.team_episodes import play_team
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.processes import Beat
 from imitate.seeding import preserved_rng, seed_everything, torch_threads
@@ -70,6 +72,8 @@ class Episode:
         error: why it could not be played; it then counts as failed.
         first_error: why a first try could not be played; the rest is the result of the second one.
         cpu: model of the processor that played it; None: not known.
+        agents: return and success of each agent, where there are several: the episode's return is then their sum, and
+            it succeeds where all do.
     """
 
     index: int
@@ -83,6 +87,7 @@ class Episode:
     render_error: str | None = None
     first_error: str | None = None
     cpu: str | None = field(default=None, compare=False)
+    agents: dict[str, dict[str, float | bool]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold."""
@@ -199,6 +204,8 @@ class EpisodeRunner:
         recorder = FrameRecorder(plan, index, policy, on_frames)
         env = self._env(env_meta, policy, render=recorder.wanted)
         obs, _ = env.reset(seed=plan.seed + index)
+        if has_team(env):
+            return self._play_team(plan, index, env, obs, recorder)
         check_fit(policy, env, obs)
         goal = goal_of(policy, env)
         policy.start_episode(env_meta.get("lang"))
@@ -231,6 +238,45 @@ class EpisodeRunner:
             cpu=cpu_model(),
         )
 
+    def _play_team(
+        self,
+        plan: EpisodePlan,
+        index: int,
+        env: Any,
+        first: Sequence[Mapping[str, Any]],
+        recorder: FrameRecorder,
+    ) -> Episode:
+        """Play an episode of several agents from their first observations on."""
+        assert self._policy is not None
+        policy = self._policy
+        check_fit(policy, env, first[0])
+        policy.start_episode()
+        with recorder:
+            play = play_team(
+                policy,
+                env,
+                first,
+                horizon=plan.horizon,
+                terminate_on_success=plan.terminate_on_success,
+                show=lambda step: recorder.add(env, step),
+            )
+            recorder.add(env, play.length, last=play.over)
+        if play.success:
+            for obs in play.last:  # a simulator that broke may call anything a success
+                policy.check(obs)
+        return Episode(
+            index,
+            plan.seed + index,
+            play.success,
+            play.total,
+            play.length,
+            play.at_end,
+            frames=recorder.count,
+            render_error=recorder.error or self._render_error,
+            cpu=cpu_model(),
+            agents=play.results(),
+        )
+
     def _env(self, env_meta: dict[str, Any], policy: RolloutPolicy, *, render: bool) -> Any:
         sizes = sizes_of(policy.algo.preprocess.raw_shapes)
         key = (repr(env_meta), policy.obs_keys, tuple(sizes.items()))
@@ -241,7 +287,12 @@ class EpisodeRunner:
         if render not in self._envs:
             try:
                 make = partial(
-                    make_env, env_meta, obs_keys=policy.obs_keys, render=render, camera_size=sizes
+                    make_env,
+                    env_meta,
+                    obs_keys=policy.obs_keys,
+                    render=render,
+                    camera_size=sizes,
+                    team=True,
                 )
                 self._envs[render] = watched(make, self._beat)
             except Exception as error:

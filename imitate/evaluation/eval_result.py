@@ -86,6 +86,18 @@ class EvalResult:
         return fmean(self.returns)
 
     @property
+    def agents(self) -> dict[str, dict[str, float]]:
+        """Mean return and success rate of each agent, where there are several."""
+        played = [episode.agents for episode in self.episodes if episode.agents is not None]
+        return {
+            name: {
+                "mean_return": fmean(float(each[name]["return"]) for each in played),
+                "success_rate": fmean(float(each[name]["success"]) for each in played),
+            }
+            for name in (played[0] if played else ())
+        }
+
+    @property
     def mean_length(self) -> float:
         """Mean number of steps."""
         return fmean(self.lengths)
@@ -142,6 +154,7 @@ class EvalResult:
             "success_rate_at_end": self.success_rate_at_end,
             "mean_return": self.mean_return,
             "mean_length": self.mean_length,
+            **({"agents": self.agents} if self.agents else {}),
             "horizon": self.horizon,
             "out_of_time": self.out_of_time,
             "longest_demo": self.longest_demo,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from imitate.config.experiment import DEFAULT_HORIZON
-from imitate.envs.make import is_robot
+from imitate.envs.make import is_robot, is_team
 from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError, EvaluationError, UserError
@@ -137,6 +137,9 @@ class Prepared:
         self.mode: Mode = "processes"
         if settings.late is None and not is_robot(self.env_meta):
             self.mode = _chosen(settings.mode, subject, self.device)
+        if is_team(self.env_meta):
+            _check_team(label(self.env_meta), settings)
+            self.mode = "processes"
         drawn = settings.video is not None and self.mode == "processes"
         self._frames = FrameFolder() if drawn else None
         self.plan = EpisodePlan(
@@ -271,6 +274,14 @@ def _check_robot(name: str, settings: EvalSettings) -> None:
     if settings.late is not None:
         raise EnvError(
             f"{name}: --latency-ms is for simulators; on a robot predictions take the time they take"
+        )
+
+
+def _check_team(name: str, settings: EvalSettings) -> None:
+    """Raise EnvError where several agents are to do what only one can."""
+    if settings.mode == "vector" or settings.late is not None or settings.overlay:
+        raise EnvError(
+            f"{name} has several agents: leave --mode vector, --latency-ms and --overlay out"
         )
 
 

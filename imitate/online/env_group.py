@@ -1,16 +1,23 @@
-"""Several copies of an environment, stepped one after another; those that fail are replaced."""
+"""Several copies of an environment, stepped one after another; those that fail are replaced.
+
+Each agent of a copy is a lane; most environments have one. An agent that leaves before the others has no steps until
+all begin the next episode: its lane is ``lost`` then, with nothing to lose.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.config.observation import ACTION_MASK
 from imitate.deploy.robot import RobotError
 from imitate.envs.env import Env
+from imitate.envs.lanes import Outcome, lanes_of
 from imitate.errors import EnvError
 from imitate.online.steps import Array, EpisodeRecord, Obs, Step
 
@@ -19,17 +26,18 @@ MAX_FAILURES = 10
 
 
 class EnvGroup:
-    """N environments and their running episodes.
+    """N lanes of environments and their running episodes.
 
-    Episode k of lane n begins with a seed that depends on ``seed``, n and k alone.
+    Episode k of a copy whose first lane is n begins with a seed that depends on ``seed``, n and k alone.
 
     Args:
-        make: makes one environment.
-        lanes: (N,) numbers of the environments, among those of all groups of a training.
+        make: makes one environment, of K agents.
+        lanes: (N,) numbers of the lanes, among those of all groups of a training; K that follow each other are the
+            agents of one copy.
         seed: of the training.
         horizon: steps after which the clock ends an episode.
         discount: for the episodes' discounted returns.
-        end_at_success: whether success ends an episode, as a terminal.
+        end_at_success: whether success, of all agents, ends an episode, as a terminal.
 
     Attributes:
         obs: (N, ...) by key, what the environments show now.
@@ -55,7 +63,16 @@ class EnvGroup:
         self.begun = np.zeros(len(lanes), dtype=np.int64)
         self._make, self._seed, self._horizon = make, seed, horizon
         self._discount, self._end_at_success = discount, end_at_success
-        self._envs = [make() for _ in lanes]
+        first = make()
+        self._agents = lanes_of(first).agents
+        self._team = len(self._agents)
+        if len(lanes) % self._team:
+            raise EnvError(
+                f"{len(lanes)} lanes for copies of {self._team} agents: give whole copies"
+            )
+        self._envs = [first, *(make() for _ in range(len(lanes) // self._team - 1))]
+        self._away = np.zeros(len(lanes), dtype=np.bool_)
+        self._waiting: list[dict[int, EpisodeRecord]] = [{} for _ in self._envs]
         self._failures = 0
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.lengths = np.zeros(len(lanes), dtype=np.int64)
@@ -75,7 +92,7 @@ class EnvGroup:
 
     def reset(self) -> Obs:
         """Begin an episode in each environment."""
-        self.obs = self._stacked([self._begin(n) for n in range(len(self))])
+        self.obs = self._stacked([obs for n in range(len(self._envs)) for obs in self._begin(n)])
         return self.obs
 
     def step(self, actions: Array) -> Step:
@@ -85,28 +102,27 @@ class EnvGroup:
         terminals, timeouts, lost = np.zeros((3, count), dtype=np.bool_)
         seen: list[Mapping[str, Any]] = []
         infos: list[Mapping[str, Any]] = []
-        for n, env in enumerate(self._envs):
-            try:
-                obs, reward, terminated, truncated, info = env.step(actions[n])
-                self._check(obs, reward)
-            except RobotError:  # a person has to look before it moves again
-                raise
-            except Exception as error:  # whatever a simulator may raise
-                self._say(n, error)
-                lost[n] = True
-                obs, reward, info = {k: x[n] for k, x in before.items()}, 0.0, {}
-                terminated = truncated = False
+        outcomes, broken = self._outcomes(actions)
+        for n, outcome in enumerate(outcomes):
+            if outcome is None:
+                outcome = {key: x[n] for key, x in before.items()}, 0.0, False, False, {}
+            obs, rewards[n], terminals[n], timeouts[n], info = outcome
             seen.append(obs)
             infos.append(info)
-            rewards[n], terminals[n], timeouts[n] = reward, terminated, truncated
         next_obs = self._stacked(seen)
         for n, key in self._not_finite(next_obs):
-            self._say(n, ValueError(f"observation '{key}' holds NaN or inf"))
-            lost[n], rewards[n], terminals[n], timeouts[n], infos[n] = True, 0.0, False, False, {}
+            self._say(n // self._team, ValueError(f"observation '{key}' holds NaN or inf"))
+            broken.add(n // self._team)
+        for number in broken:
+            rows = self._rows(number)
+            lost[rows], rewards[rows], terminals[rows], timeouts[rows] = True, 0.0, False, False
+            infos[rows] = [{}] * self._team
             for name, value in next_obs.items():
-                value[n] = before[name][n]
+                value[rows] = before[name][rows]
+        lost |= self._away
         self._count(rewards, infos)
-        terminals |= self._end_at_success & self._success & ~lost
+        solved = np.repeat(self._success.reshape(-1, self._team).all(1), self._team)
+        terminals |= self._end_at_success & solved & ~lost
         timeouts = (timeouts | (self.lengths >= self._horizon)) & ~terminals & ~lost
         step = Step(
             before,
@@ -118,8 +134,27 @@ class EnvGroup:
             lost if lost.any() else None,
             intervened=_intervened(infos),
         )
-        self.obs = self._go_on(step, next_obs, infos)
+        self.obs = self._go_on(step, next_obs, infos, broken)
         return step
+
+    def _outcomes(self, actions: Array) -> tuple[list[Outcome | None], set[int]]:
+        """Step all copies: the outcome of each lane, None where its agent is away, and the copies that failed."""
+        outcomes: list[Outcome | None] = []
+        broken: set[int] = set()
+        for number, env in enumerate(self._envs):
+            try:
+                came = lanes_of(env).step(actions[self._rows(number)])
+                for outcome in came:
+                    if outcome is not None:
+                        self._check(outcome[0], outcome[1])
+            except RobotError:  # a person has to look before it moves again
+                raise
+            except Exception as error:  # whatever a simulator may raise
+                self._say(number, error)
+                broken.add(number)
+                came = [None] * self._team
+            outcomes += came
+        return outcomes, broken
 
     def close(self) -> None:
         """Free the simulators."""
@@ -128,51 +163,78 @@ class EnvGroup:
 
     # ---- episodes --------------------------------------------------------------------------------
 
-    def _go_on(self, step: Step, next_obs: Obs, infos: list[Mapping[str, Any]]) -> Obs:
-        """Next observations: the first one of a new episode where one ended."""
-        ended = np.flatnonzero(step.ends)
-        if not len(ended):
+    def _rows(self, number: int) -> slice:
+        """Lanes of a copy."""
+        return slice(number * self._team, (number + 1) * self._team)
+
+    def _go_on(
+        self, step: Step, next_obs: Obs, infos: list[Mapping[str, Any]], broken: set[int]
+    ) -> Obs:
+        """Next observations: the first one of a new episode where one ended, for all agents of a copy at once."""
+        ended = np.flatnonzero(step.terminals | step.timeouts)
+        if not len(ended) and not broken:
             return next_obs
         obs = {key: value.copy() for key, value in next_obs.items()}
         for n in ended:
-            if step.lost is not None and step.lost[n]:
-                self._replace(n)
+            self._away[n] = True
+            self._waiting[n // self._team][n] = self._record(n, infos[n])
+            for (
+                key,
+                value,
+            ) in obs.items():  # nobody acts on it; a mask that allows nothing would be an error
+                value[n] = key == ACTION_MASK
+        over = self._away.reshape(-1, self._team).all(1)
+        for number in sorted({*broken, *np.flatnonzero(over).tolist()}):
+            if number in broken:
+                self._replace(number)
             else:
                 self._failures = 0
-                self.finished.append(self._record(n, infos[n]))
-            for key, value in self._begin(n).items():
-                if key in obs:
-                    obs[key][n] = value
+                self.finished += self._of_team(self._waiting[number])
+            for n, first in enumerate(self._begin(number), number * self._team):
+                for key, value in first.items():
+                    if key in obs:
+                        obs[key][n] = value
         return obs
 
-    def _begin(self, n: int) -> Mapping[str, Any]:
-        """Reset one environment, again and anew where that fails."""
+    def _begin(self, number: int) -> list[Mapping[str, Any]]:
+        """Reset one copy, again and anew where that fails."""
+        rows = self._rows(number)
         while True:
-            entropy = [self._seed, int(self.lanes[n]), int(self.begun[n])]
+            entropy = [self._seed, int(self.lanes[rows][0]), int(self.begun[rows][0])]
             seed = int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
-            self.begun[n] += 1
-            self.lengths[n], self._return[n], self._discounted[n] = 0, 0.0, 0.0
-            self._weight[n] = self._weighted[n] = 0.0
-            self._success[n] = False
+            self.begun[rows] += 1
+            self.lengths[rows], self._return[rows], self._discounted[rows] = 0, 0.0, 0.0
+            self._weight[rows] = self._weighted[rows] = 0.0
+            self._success[rows] = self._away[rows] = False
+            self._waiting[number] = {}
             try:
-                obs, _ = self._envs[n].reset(seed=seed)
-                self._check(obs, 0.0)
-                for _, key in self._not_finite(self._stacked([obs])):
+                seen, _ = lanes_of(self._envs[number]).reset(seed=seed)
+                for obs in seen:
+                    self._check(obs, 0.0)
+                for _, key in self._not_finite(self._stacked(seen)):
                     raise ValueError(f"observation '{key}' holds NaN or inf")
             except RobotError:
                 raise
             except Exception as error:  # whatever a simulator may raise
-                self._say(n, error)
-                self._replace(n)
+                self._say(number, error)
+                self._replace(number)
             else:
-                return obs
+                return seen
 
     def _replace(self, n: int) -> None:
         try:
             self._envs[n].close()
         except Exception as error:  # it is broken anyway
-            self.messages.append(f"environment {self.lanes[n]}: closing failed too ({error})")
+            self.messages.append(f"{self._name(n)}: closing failed too ({error})")
         self._envs[n] = self._make()
+
+    def _of_team(self, records: dict[int, EpisodeRecord]) -> list[EpisodeRecord]:
+        """The agents' episodes; those of several have the returns of all in their info."""
+        if self._team == 1:
+            return list(records.values())
+        each = {f"return_{self._agents[n % self._team]}": r.env_return for n, r in records.items()}
+        team = {"team_return": sum(each.values()), **each}
+        return [replace(record, info={**record.info, **team}) for record in records.values()]
 
     def _record(self, n: int, info: Mapping[str, Any]) -> EpisodeRecord:
         numbers = {
@@ -195,7 +257,7 @@ class EnvGroup:
         # Reward l is in the returns from steps 1 to l, so discounted by discount^0 to discount^(l - 1).
         self._weight = 1.0 + self._discount * self._weight
         self._weighted += rewards * self._weight
-        self.lengths += 1
+        self.lengths += ~self._away
         self._success |= np.array([bool(info.get("success", False)) for info in infos])
 
     # ---- faults ----------------------------------------------------------------------------------
@@ -226,13 +288,18 @@ class EnvGroup:
 
     def _say(self, n: int, error: Exception) -> None:
         self._failures += 1
-        words = f"environment {self.lanes[n]} failed ({type(error).__name__}: {error})"
+        words = f"{self._name(n)} failed ({type(error).__name__}: {error})"
         if self._failures >= MAX_FAILURES:
             raise EnvError(
                 f"{words}; {MAX_FAILURES} failures without one whole episode between them: "
                 "run imitate check-env"
             ) from error
         self.messages.append(f"{words}; its episode is left out, a new copy takes its place")
+
+    def _name(self, number: int) -> str:
+        """Words for a copy: the number of its lane."""
+        lanes = self.lanes[self._rows(number)].tolist()
+        return f"environment {lanes[0]}" if len(lanes) == 1 else f"environment of lanes {lanes}"
 
     def _stacked(self, seen: list[Mapping[str, Any]]) -> Obs:
         """(N, ...) arrays: images uint8, all else float32."""

@@ -24,7 +24,8 @@ class Step:
         terminals: (N,) bool, the task ended.
         timeouts: (N,) bool, the clock ended.
         next_obs: (N, ...) by key; at an end the last observation of the episode, not the first of the next one.
-        lost: (N,) bool, the environment failed: this is no step, and the episode that ran is void. None: nobody failed.
+        lost: (N,) bool, this is no step: the environment failed, and the episode that ran is void; or the agent of the
+            lane has ended its episode before the others, and waits for the next one. None: all are steps.
         extras: (N, ...) outputs of the policy beside its actions, such as ``log_prob``.
         intervened: (N,) bool, a person acted, whose actions are among ``actions``. None: nowhere.
     """

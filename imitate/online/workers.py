@@ -45,7 +45,7 @@ class Blueprint:
 
     Attributes:
         make: makes one environment.
-        lanes: numbers of its environments.
+        lanes: numbers of the lanes of its environments.
         group: further arguments of :class:`EnvGroup`.
         algo: the algorithm's name, configuration (JSON), shapes of observations and action dimensions.
         low, high: limits of actions.

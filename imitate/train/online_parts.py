@@ -49,7 +49,7 @@ def make_learner(setup: OnlineSetup) -> Learner:
             batch_size=train.batch_size,
             reward_scaler=RewardScaler(
                 RewardTransform(reward.scale, reward.shift, clip=reward.clip),
-                online.num_envs,
+                setup.num_lanes,
                 running,
             ),
             obs_normalizer=normalizer,
@@ -118,7 +118,7 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
         )
     shape = (setup.env.stored_shapes, setup.env.action_dim, config.train.online.buffer_size)
     settings: dict[str, Any] = {
-        "num_envs": config.train.online.num_envs,
+        "num_envs": setup.num_lanes,
         "images": setup.env.image_keys,
         "transitions": needs.transitions,
         "returns": needs.returns,
@@ -191,7 +191,7 @@ def make_collector(setup: OnlineSetup) -> Collector:
     blueprints = [
         Blueprint(
             setup.make,
-            lanes,
+            lanes.reshape(-1),
             group,
             (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim),
             env.low,
@@ -200,7 +200,9 @@ def make_collector(setup: OnlineSetup) -> Collector:
             config.train.seed + 1 + number,
         )
         for number, lanes in enumerate(
-            np.array_split(np.arange(online.num_envs), max(1, online.num_workers))
+            np.array_split(
+                np.arange(setup.num_lanes).reshape(online.num_envs, -1), max(1, online.num_workers)
+            )
         )
     ]
     if not online.num_workers:

@@ -17,6 +17,7 @@ from imitate.config.observation import ACTION_MASK, MASK
 from imitate.data.shards.outline import outline_of
 from imitate.envs import make_env
 from imitate.envs.env import Env, first_observation
+from imitate.envs.lanes import num_agents
 from imitate.envs.make import is_robot
 from imitate.envs.migration import fitted
 from imitate.envs.trust import ROBOT, check_trusted
@@ -41,6 +42,7 @@ class EnvSpec:
         low, high: (A,) limits of actions.
         num_choices: the first so many numbers of an action are a choice, one-hot; 0: it is continuous.
         gives_mask: it says which choices are allowed, by the observation ``action_mask``.
+        num_agents: agents in one copy, each of which is a lane.
     """
 
     meta: dict[str, Any]
@@ -51,6 +53,7 @@ class EnvSpec:
     high: Array
     num_choices: int
     gives_mask: bool = False
+    num_agents: int = 1
 
     @property
     def action_dim(self) -> int:
@@ -69,6 +72,11 @@ class OnlineSetup(Setup):
 
     env: EnvSpec
     make: Callable[[], Env]
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes of all copies of the environment."""
+        return self.config.train.online.num_envs * self.env.num_agents
 
 
 def online_env_meta(config: Config) -> dict[str, Any]:
@@ -103,7 +111,7 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
         EnvError: an observation of the configuration is missing.
     """
     keys = stored_keys(config)
-    env = make_env(meta, obs_keys=keys)
+    env = make_env(meta, obs_keys=keys, team=True)
     try:
         obs = first_observation(env)
         meta = env.serialize() if is_robot(meta) else meta  # which knows its rate
@@ -121,6 +129,7 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
             high=np.asarray(env.action_high, dtype=np.float64),
             num_choices=int(getattr(env, "num_choices", 0)),
             gives_mask=bool(getattr(env, "gives_mask", False)),
+            num_agents=num_agents(env),
         )
     finally:
         env.close()
@@ -187,7 +196,7 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         },
         provenance={"datasets": [], "packages": package_versions()},
         env=env,
-        make=functools.partial(make_env, meta, obs_keys=stored_keys(config)),
+        make=functools.partial(make_env, meta, obs_keys=stored_keys(config), team=True),
     )
 
 

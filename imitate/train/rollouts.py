@@ -226,6 +226,9 @@ def rollout_numbers(results: Sequence[EvalResult]) -> dict[str, float]:
     }
     if len(results) == 1:
         low, high = results[0].interval
+        for agent, means in results[0].agents.items():
+            numbers[f"Rollout/Return/{agent}"] = means["mean_return"]
+            numbers[f"Rollout/Success_Rate/{agent}"] = means["success_rate"]
         numbers |= {
             "Rollout/Success_Rate_Low": low,
             "Rollout/Success_Rate_High": high,
