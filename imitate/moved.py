@@ -23,6 +23,7 @@ PACKAGES = {
 _MODULES = {
     "algo": {"bc_config": "algo.bc", "bc_transformer": "algo.bc"},
     "config": {"transitions": "config.data_needs"},
+    "interop": {"robomimic.weights": "interop.weights"},
     "policy": {"robomimic.exporting": "policy.export"},
     "online": {"env_check": "checks.env", "supervision": "interactive.supervision"},
     "train": {

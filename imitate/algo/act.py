@@ -33,7 +33,7 @@ from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.functional.losses import gaussian_kl_to_standard, masked_mean
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.attention import sinusoidal_positions
-from imitate.models.detr import Decoder, Encoder
+from imitate.models.detr import Activation, Decoder, Encoder
 from imitate.models.tokens import ObservationTokens
 
 
@@ -47,9 +47,26 @@ class ACTTransformerConfig(Section):
     decoder_layers: int = Field(7, ge=1, description="layers of the queries, one query per action")
     dropout: float = Field(0.1, ge=0, lt=1, description="of attention and of each sublayer")
     pre_norm: bool = Field(False, description="LayerNorm before each sublayer, not after it")
+    activation: Activation = Field("relu", description="relu or gelu, of the MLPs")
     decoder_first_layer_only: bool = Field(
         False,
         description="leave all layers of the decoder but the first unused, as the published code does",
+    )
+
+
+class ACTTokensConfig(Section):
+    """How observations become tokens."""
+
+    separate_vectors: bool = Field(
+        False, description="a token for each vector, as in LeRobot; false: one for all together"
+    )
+    shared_maps: bool = Field(
+        False,
+        description="cameras with one encoder (share) also share the map from its features to tokens",
+    )
+    camera_positions: bool = Field(
+        True,
+        description="learned positions tell cameras apart; false: no camera is told from another, as in LeRobot",
     )
 
 
@@ -60,6 +77,9 @@ class ACTVAEConfig(Section):
     latent_dim: int = Field(32, ge=1, description="size of the latent")
     kl_weight: float = Field(10.0, ge=0, description="weight of the KL term")
     encoder_layers: int = Field(4, ge=1, description="layers over the demonstrated chunk")
+    posterior_keys: tuple[str, ...] | None = Field(
+        None, description="vectors that the chunk is encoded with; null: all"
+    )
 
 
 class ACTConfig(AlgoSection):
@@ -80,6 +100,7 @@ class ACTConfig(AlgoSection):
     )
     chunk: ChunkConfig = Field(ChunkConfig(enabled=True, size=100, execute=100))
     transformer: ACTTransformerConfig = Field(ACTTransformerConfig())
+    tokens: ACTTokensConfig = Field(ACTTokensConfig())
     vae: ACTVAEConfig = Field(ACTVAEConfig())
     ema: EMAConfig = Field(EMAConfig())
 
@@ -95,6 +116,13 @@ class ACTConfig(AlgoSection):
             problems.append(
                 f"algo.transformer.embed_dim is {width}: make it a multiple of 4 and of algo.transformer.num_heads "
                 f"{heads}"
+            )
+        low_dim = config.observation.modalities.obs.low_dim
+        unknown = [key for key in self.vae.posterior_keys or () if key not in low_dim]
+        if unknown:
+            problems.append(
+                f"algo.vae.posterior_keys names '{unknown[0]}': expected vectors of "
+                f"observation.modalities.obs.low_dim ({', '.join(low_dim)})"
             )
         return problems
 
@@ -165,9 +193,18 @@ class ACTNetwork(nn.Module):
         super().__init__()
         sizes = config.transformer
         width, self.latent_dim = sizes.embed_dim, config.vae.latent_dim
-        self.obs = ObservationTokens(encoder.obs, width, frames)
-        self.goal = ObservationTokens(encoder.goal, width) if encoder.goal is not None else None
-        state_dim = self.obs.state_dim
+        tokens: dict[str, bool] = {
+            "separate_vectors": config.tokens.separate_vectors,
+            "shared_maps": config.tokens.shared_maps,
+            "learned_camera_positions": config.tokens.camera_positions,
+        }
+        self.obs = ObservationTokens(encoder.obs, width, frames, **tokens)
+        self.goal = None
+        if encoder.goal is not None:
+            self.goal = ObservationTokens(encoder.goal, width, **tokens)
+        seen = config.vae.posterior_keys
+        self.posterior_keys = [key for key in self.obs.vectors if seen is None or key in seen]
+        state_dim = self.obs.dim_of(self.posterior_keys)
         self.posterior = ChunkPosterior(config, ac_dim, state_dim) if config.vae.enabled else None
         self.latent = nn.Linear(self.latent_dim, width)
         self.latent_place = nn.Parameter(0.02 * torch.randn(1, 1, width))
@@ -180,6 +217,7 @@ class ACTNetwork(nn.Module):
             sizes.dropout,
             sizes.pre_norm,
             first_layer_only=sizes.decoder_first_layer_only,
+            activation=sizes.activation,
         )
         self.queries = nn.Parameter(torch.randn(config.chunk.size, width))
         self.action = nn.Linear(width, ac_dim)
@@ -190,8 +228,8 @@ class ACTNetwork(nn.Module):
         if self.posterior is None:
             z = self._no_style(actions)
             return Reconstruction(self.decode(z, features, goal), z.sum(-1))
-        state = self.obs.state_of(features)
-        mean, logvar = self.posterior(None if state is None else state[:, -1], actions, mask)
+        seen = [features[key][:, -1] for key in self.posterior_keys]
+        mean, logvar = self.posterior(torch.cat(seen, -1) if seen else None, actions, mask)
         z = mean + (0.5 * logvar).exp() * torch.randn_like(mean)
         kl = gaussian_kl_to_standard(mean.float(), logvar.float())
         return Reconstruction(self.decode(z, features, goal), kl)
@@ -252,4 +290,5 @@ def _encoder(sizes: ACTTransformerConfig, num_layers: int) -> Encoder:
         sizes.feedforward_dim,
         sizes.dropout,
         sizes.pre_norm,
+        sizes.activation,
     )

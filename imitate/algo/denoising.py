@@ -75,6 +75,9 @@ class UNetConfig(Section):
     down_dims: tuple[int, ...] = Field((256, 512, 1024), description="channels of each level")
     kernel_size: int = Field(5, ge=1, description="of the convolutions, odd")
     n_groups: int = Field(8, ge=1, description="groups of the normalization")
+    cond_predict_scale: bool = Field(
+        True, description="the observation scales and shifts channels; false: shifts them only"
+    )
 
 
 class DenoisingTransformerConfig(Section):
@@ -180,6 +183,7 @@ class DenoisingConfig(AlgoSection):
             down_dims=self.unet.down_dims,
             kernel_size=self.unet.kernel_size,
             n_groups=self.unet.n_groups,
+            cond_predict_scale=self.unet.cond_predict_scale,
             output_dim=ac_dim,
         )
         unet.check_horizon(horizon)

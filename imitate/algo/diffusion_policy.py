@@ -52,7 +52,12 @@ class SamplerConfig(Section):
     num_train_timesteps: int = Field(100, ge=1, description="steps from data to noise")
     num_inference_timesteps: int = Field(100, ge=1, description="steps back")
     beta_schedule: BetaSchedule = Field("squaredcos_cap_v2", description="noise of each step")
-    clip_sample: bool = Field(True, description="clip the predicted chunk to [-1, 1] at each step")
+    beta_start: float = Field(
+        0.0001, gt=0, lt=1, description="first of linear and scaled_linear, as variance"
+    )
+    beta_end: float = Field(0.02, gt=0, lt=1, description="last of these")
+    clip_sample: bool = Field(True, description="clip the predicted chunk at each step")
+    clip_sample_range: float = Field(1.0, gt=0, description="to plus and minus this")
     prediction_type: Prediction = Field("epsilon", description="what the network predicts")
 
 
@@ -123,7 +128,13 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
     def schedule(self) -> NoiseSchedule:
         """The noise of each step."""
         config = self.config.sampler
-        return noise_schedule(config.beta_schedule, config.num_train_timesteps).to(self.device)
+        schedule = noise_schedule(
+            config.beta_schedule,
+            config.num_train_timesteps,
+            beta_start=config.beta_start,
+            beta_end=config.beta_end,
+        )
+        return schedule.to(self.device)
 
     @cached_property
     def sampler(self) -> Sampler:
@@ -135,7 +146,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
             self.schedule,
             config.num_inference_timesteps,
             prediction=config.prediction_type,
-            clip=1.0 if config.clip_sample else None,
+            clip=config.clip_sample_range if config.clip_sample else None,
             steps_offset=ddim.steps_offset if ddim else 0,
             set_alpha_to_one=ddim.set_alpha_to_one if ddim else True,
         )

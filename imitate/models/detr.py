@@ -7,7 +7,8 @@ default LayerNorm follows each sum. Names of the weights are those of the origin
 from __future__ import annotations
 
 import math
-from typing import cast
+from collections.abc import Callable
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -17,22 +18,32 @@ from imitate.errors import ConfigError
 from imitate.models.attention import head_dim
 
 
+Activation = Literal["relu", "gelu"]
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+
+
 class _Layer(nn.Module):
     """Base of both kinds of layers: one self-attention, one MLP."""
 
     def __init__(
-        self, dim: int, num_heads: int, feedforward_dim: int, dropout: float, pre_norm: bool
+        self,
+        dim: int,
+        num_heads: int,
+        feedforward_dim: int,
+        dropout: float,
+        pre_norm: bool,
+        activation: Activation,
     ) -> None:
         super().__init__()
         head_dim(dim, num_heads)  # refuses what does not divide
-        self.pre_norm = pre_norm
+        self.pre_norm, self._activation = pre_norm, _ACTIVATIONS[activation]
         self.self_attn = nn.MultiheadAttention(dim, num_heads, dropout, batch_first=True)
         self.linear1 = nn.Linear(dim, feedforward_dim)
         self.linear2 = nn.Linear(feedforward_dim, dim)
         self.dropout = nn.Dropout(dropout)
 
     def _feedforward(self, x: Tensor) -> Tensor:
-        hidden = self.dropout(F.relu(self.linear1(x)))
+        hidden = self.dropout(self._activation(self.linear1(x)))
         return cast(Tensor, self.dropout(self.linear2(hidden)))
 
     def _attend(
@@ -52,9 +63,15 @@ class EncoderLayer(_Layer):
     """Self-attention and an MLP."""
 
     def __init__(
-        self, dim: int, num_heads: int, feedforward_dim: int, dropout: float, pre_norm: bool
+        self,
+        dim: int,
+        num_heads: int,
+        feedforward_dim: int,
+        dropout: float,
+        pre_norm: bool,
+        activation: Activation = "relu",
     ) -> None:
-        super().__init__(dim, num_heads, feedforward_dim, dropout, pre_norm)
+        super().__init__(dim, num_heads, feedforward_dim, dropout, pre_norm, activation)
         self.norm1 = nn.LayerNorm(dim)
         self.norm2 = nn.LayerNorm(dim)
 
@@ -73,9 +90,15 @@ class DecoderLayer(_Layer):
     """Self-attention among the queries, attention to the memory, an MLP."""
 
     def __init__(
-        self, dim: int, num_heads: int, feedforward_dim: int, dropout: float, pre_norm: bool
+        self,
+        dim: int,
+        num_heads: int,
+        feedforward_dim: int,
+        dropout: float,
+        pre_norm: bool,
+        activation: Activation = "relu",
     ) -> None:
-        super().__init__(dim, num_heads, feedforward_dim, dropout, pre_norm)
+        super().__init__(dim, num_heads, feedforward_dim, dropout, pre_norm, activation)
         self.multihead_attn = nn.MultiheadAttention(dim, num_heads, dropout, batch_first=True)
         self.norm1 = nn.LayerNorm(dim)
         self.norm2 = nn.LayerNorm(dim)
@@ -107,6 +130,7 @@ class Encoder(nn.Module):
         feedforward_dim: width of the MLPs.
         dropout: of attention weights, of each sublayer and inside the MLPs.
         pre_norm: LayerNorm before each sublayer and at the end, not after each sum.
+        activation: of the MLPs.
     """
 
     def __init__(
@@ -117,10 +141,11 @@ class Encoder(nn.Module):
         feedforward_dim: int = 3200,
         dropout: float = 0.1,
         pre_norm: bool = False,
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            EncoderLayer(dim, num_heads, feedforward_dim, dropout, pre_norm)
+            EncoderLayer(dim, num_heads, feedforward_dim, dropout, pre_norm, activation)
             for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(dim) if pre_norm else nn.Identity()
@@ -155,6 +180,7 @@ class Decoder(nn.Module):
         pre_norm: LayerNorm before each sublayer.
         first_layer_only: return the first layer's result and leave the rest without effect, which the
             published code of ACT does by mistake.
+        activation: of the MLPs.
     """
 
     def __init__(
@@ -166,10 +192,11 @@ class Decoder(nn.Module):
         dropout: float = 0.1,
         pre_norm: bool = False,
         first_layer_only: bool = False,
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            DecoderLayer(dim, num_heads, feedforward_dim, dropout, pre_norm)
+            DecoderLayer(dim, num_heads, feedforward_dim, dropout, pre_norm, activation)
             for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(dim)

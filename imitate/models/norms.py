@@ -54,11 +54,6 @@ def norm_class(norm: str | None, default: str, pretrained: bool) -> type[nn.Modu
         norm = "frozen_batch" if default == "group" and pretrained else default
     if norm not in NORMS:
         raise ConfigError(f"backbone_kwargs.norm: unknown '{norm}'; {nearest(norm, NORMS)}")
-    if norm == "frozen_batch" and not pretrained:
-        raise ConfigError(
-            "backbone_kwargs.norm is 'frozen_batch', which keeps the statistics of pretrained weights, but none are "
-            "loaded; set backbone_kwargs.pretrained, or norm to 'group' or 'batch'"
-        )
     if norm == "none" and pretrained:
         raise ConfigError(
             "backbone_kwargs.norm is 'none', but pretrained weights were trained with BatchNorm; set norm to null"

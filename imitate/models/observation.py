@@ -103,6 +103,10 @@ class ObservationEncoder(nn.Module):
         self.output_dim = sum(self.feature_dims.values())
         self._vectors_only = not self.nets and all(len(s) == 1 for s in self.obs_shapes.values())
 
+    def shared_keys(self) -> list[list[str]]:
+        """Return the keys of each network that several share."""
+        return [keys for keys in self._keys_of.values() if len(keys) > 1]
+
     def _encoders(self) -> dict[str, KeyEncoder]:
         return {name: net for name, net in self.nets.items() if isinstance(net, KeyEncoder)}
 

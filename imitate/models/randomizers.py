@@ -6,7 +6,9 @@ is Gaussian; colours change only in training, all images of a batch in the same 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +90,8 @@ class CropRandomizer(Randomizer):
         num_crops: crops of each image in training.
         pos_enc: add two channels with the pixel's coordinates in the image.
         shared_over_time: all steps of a window are cropped at one place.
+        centre: where the margin is odd, the centre crop begins at half of it rounded down ('down'), or rounded half
+            to even ('even'), as torchvision and LeRobot do.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class CropRandomizer(Randomizer):
         num_crops: int = 1,
         pos_enc: bool = False,
         shared_over_time: bool = False,
+        centre: Literal["down", "even"] = "down",
     ) -> None:
         if len(input_shape) != 3:
             raise ConfigError(f"CropRandomizer needs images, got shape {input_shape}")
@@ -110,7 +115,12 @@ class CropRandomizer(Randomizer):
         shape = (channels + (2 if pos_enc else 0), crop_height, crop_width)
         super().__init__(shape, num_crops, shared_over_time)
         self.room = (height - crop_height, width - crop_width)
-        self.corner = (self.room[0] // 2, self.room[1] // 2)
+        if centre not in ("down", "even"):
+            raise ConfigError(
+                f"obs_randomizer_kwargs.centre is '{centre}'; expected 'down' or 'even'"
+            )
+        half = round if centre == "even" else math.floor
+        self.corner = (half(self.room[0] / 2), half(self.room[1] / 2))
         self.crop = (crop_height, crop_width)
         self.pos_enc = pos_enc
 
@@ -123,7 +133,8 @@ class CropRandomizer(Randomizer):
 
     def evaluate(self, x: Tensor) -> Tensor:
         """``(B, C, H, W)`` to the centres ``(B, C, h, w)``."""
-        return centre_crop(self._input(x), *self.crop)
+        (top, left), (height, width) = self.corner, self.crop
+        return self._input(x)[..., top : top + height, left : left + width]
 
     def _input(self, x: Tensor) -> Tensor:
         return with_coordinates(x) if self.pos_enc else x
@@ -250,9 +261,3 @@ def crops_at(x: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> T
     # Every window of every image, without copying one: (B, C, places down, places across, height, width).
     windows = x.unfold(2, height, 1).unfold(3, width, 1)
     return windows[image, :, top, left]
-
-
-def centre_crop(x: Tensor, height: int, width: int) -> Tensor:
-    """``(..., H, W)`` to ``(..., height, width)``."""
-    top, left = (x.shape[-2] - height) // 2, (x.shape[-1] - width) // 2
-    return x[..., top : top + height, left : left + width]

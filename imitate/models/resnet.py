@@ -153,6 +153,12 @@ class ResNet(nn.Module):
         self.lr_scale = lr_scale
         self.frozen = freeze
         layer = norm_class(norm, default_norm, bool(pretrained))
+        if norm == "frozen_batch" and not pretrained and load_pretrained:
+            warnings.warn(
+                "backbone_kwargs.norm is 'frozen_batch' without pretrained: unless experiment.ckpt_path brings "
+                "statistics, features are not normalized; 'group' and 'batch' normalize them",
+                stacklevel=2,
+            )
         first = CoordConv2d if input_coord_conv else nn.Conv2d
         self.conv1 = first(input_channel, 64, kernel_size=7, stride=2, padding=3, bias=False)
         self.bn1 = layer(64)

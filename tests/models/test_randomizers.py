@@ -8,7 +8,6 @@ from imitate.models.randomizers import (
     ColorRandomizer,
     CropRandomizer,
     GaussianNoiseRandomizer,
-    centre_crop,
     crops_at,
 )
 
@@ -62,9 +61,19 @@ def test_crops_of_each_step_or_shared_over_a_window():
     assert len(shared[:, 0].unique()) > 3
 
 
-def test_centre_crop():
+@pytest.mark.parametrize(
+    ("centre", "first"), [("down", 8.0), ("even", 9.0)], ids=["rounded down", "as torchvision"]
+)
+def test_centre_crop(centre, first):
     x = numbered(1, 1, 4, 7)
-    assert centre_crop(x, 2, 4)[0, 0].tolist() == [[8.0, 9.0, 10.0, 11.0], [15.0, 16.0, 17.0, 18.0]]
+    crop = CropRandomizer((1, 4, 7), crop_height=2, crop_width=4, centre=centre).eval()
+    row = torch.arange(first, first + 4)
+    assert torch.equal(crop(x)[0, 0], torch.stack((row, row + 7)))
+
+
+def test_a_centre_is_one_of_two():
+    with pytest.raises(ConfigError, match="centre is 'middle'; expected 'down' or 'even'"):
+        CropRandomizer((1, 4, 7), crop_height=2, crop_width=4, centre="middle")
 
 
 def test_crop_randomizer_in_training_and_evaluation():

@@ -145,7 +145,6 @@ def test_choice_of_normalization(options, kind):
     [
         ({"norm": "layer"}, "norm: unknown 'layer'"),
         ({"norm": "none", "pretrained": "w.pth"}, "norm is 'none', but pretrained"),
-        ({"norm": "frozen_batch"}, "'frozen_batch', which keeps the statistics of pretrained"),
         ({"lr_scale": 0}, "lr_scale is 0; expected more than 0"),
     ],
 )

@@ -73,7 +73,7 @@ def test_images_alone_have_no_token_of_vectors():
     shapes = {"cam": SHAPES["cam"]}
     tokens = ObservationTokens(encoder(shapes), 8)
     features = tokens.features(observation(shapes))
-    assert tokens.state_of(features) is None
+    assert tokens.state is None
     assert tokens(features)[0].shape == (2, 1, 8)
 
 
@@ -85,7 +85,6 @@ def test_frames_are_told_apart_by_their_positions():
     made, positions = tokens(features)
     assert made.shape == (2, 3, 8)
     joined = torch.cat([obs["joints"], obs["speed"]], dim=-1)
-    torch.testing.assert_close(tokens.state_of(features), joined)
     torch.testing.assert_close(
         made[:, 1], nn.functional.linear(joined[:, 1], *tokens.state.parameters())
     )
@@ -99,3 +98,32 @@ def test_features_of_keys_joined_are_the_encoders_output(core_kwargs):
     features = net.features(obs)
     assert {key: value.shape[-1] for key, value in features.items()} == net.feature_dims
     assert torch.equal(net(obs), torch.cat([features[key] for key in sorted(SHAPES)], dim=-1))
+
+
+def test_each_vector_makes_a_token_of_its_own():
+    shapes = {"joints": (4,), "speed": (2,)}
+    tokens = ObservationTokens(encoder(shapes), 8, separate_vectors=True)
+    obs = observation(shapes)
+    made, positions = tokens(tokens.features(obs))
+    assert made.shape == positions.expand_as(made).shape == (2, 2, 8)
+    for number, key in enumerate(shapes):
+        wanted = nn.functional.linear(obs[key], *tokens.vector_maps[number].parameters())
+        torch.testing.assert_close(made[:, number], wanted)
+
+
+def test_cameras_with_one_network_share_the_map_to_tokens_and_have_no_place():
+    shapes = {"left": SHAPES["cam"], "right": SHAPES["cam"], "joints": (4,)}
+    options = {"shared_maps": True, "learned_camera_positions": False}
+    tokens = ObservationTokens(encoder(shapes, share=True, **MAP), 8, **options)
+    assert tokens.maps[0] is tokens.maps[1]
+    obs = observation(shapes)
+    obs["right"] = obs["left"]
+    made, positions = tokens(tokens.features(obs))
+    vector, left, right = 0, slice(1, made.shape[1] // 2 + 1), slice(made.shape[1] // 2 + 1, None)
+    torch.testing.assert_close(made[:, left], made[:, right])
+    assert torch.equal(positions[:, left], positions[:, right])
+    assert positions[:, vector].abs().sum() > 0
+    made.sum().backward()
+    positions.sum().backward()
+    assert (tokens.places.grad[0, 1:] == 0).all()
+    assert (tokens.places.grad[0, 0] == 1).all()

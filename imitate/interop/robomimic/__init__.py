@@ -6,6 +6,7 @@ exporting.py      ours -> theirs, for a release
 configuration.py  their tree of configuration -> ours; released_keys.py: ours -> theirs
 statistics.py     their normalization <-> ours
 names.py          which tensor of ours is which of theirs, for each part of a network; networks.py: for an algorithm
-weights.py        moves tensors along these names, in both directions
 optimizers.py     moments of Adam along the same names
+
+Tensors are moved along the names by :mod:`imitate.interop.weights`.
 """

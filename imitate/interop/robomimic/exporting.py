@@ -13,11 +13,11 @@ from imitate.algo.algo import Algo
 from imitate.algo.hierarchy import Hierarchy
 from imitate.errors import CheckpointError, nearest
 from imitate.interop.robomimic.limits import check_exportable
-from imitate.interop.robomimic.names import names_of
+from imitate.interop.names import names_of
 from imitate.interop.robomimic.networks import constants_of, rules_of
 from imitate.interop.robomimic.released_keys import ALGO, OBSERVATION, SHARED, SINCE_0_5, Keys
 from imitate.interop.robomimic.statistics import action_stats, obs_stats
-from imitate.interop.robomimic.weights import to_theirs
+from imitate.interop.weights import to_theirs
 
 RELEASES = {"robomimic-0.5": "0.5", "robomimic-0.3": "0.3"}
 
@@ -109,7 +109,7 @@ def _nested(tensors: Mapping[str, Tensor], parts: Mapping[str, Any], old: bool) 
 
 
 def _tensors(algo: Algo, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    names = names_of(state, rules_of(algo.nets))
+    names = names_of(state, rules_of(algo.nets), "robomimic")
     return OrderedDict({**to_theirs(state, names), **constants_of(algo.nets)})
 
 

@@ -16,11 +16,11 @@ from imitate.algo.hierarchy import Hierarchy
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
 from imitate.interop.robomimic.configuration import ours_from_theirs
-from imitate.interop.robomimic.names import Name, names_of
+from imitate.interop.names import Name, names_of
 from imitate.interop.robomimic.networks import constants_of, rules_of
 from imitate.interop.robomimic.optimizers import moments
 from imitate.interop.robomimic.statistics import affine_of
-from imitate.interop.robomimic.weights import to_ours
+from imitate.interop.weights import to_ours
 from imitate.models.action_layout import ActionLayout
 from imitate.models.layout import raw_shape_of
 from imitate.models.preprocess import Preprocess
@@ -175,7 +175,7 @@ def _load_weights(algo: Algo, ckpt: Mapping[str, Any]) -> list[Name]:
     """Fill the networks; return the names of their tensors."""
     theirs = _tensors(ckpt)
     ours = algo.nets.state_dict()
-    names = names_of(ours, rules_of(algo.nets))
+    names = names_of(ours, rules_of(algo.nets), "robomimic")
     shapes = {name: value.shape for name, value in ours.items()}
     constants = constants_of(algo.nets)
     algo.nets.load_state_dict(to_ours(theirs, names, shapes, constants))

@@ -11,17 +11,14 @@ from torch import Tensor, nn
 from imitate.algo.bcq import GMMSampler, Perturbation, VAESampler
 from imitate.algo.cql import Weight
 from imitate.errors import CheckpointError
+from imitate.interop.names import MEMBER, Rule, same, under
 from imitate.interop.robomimic.names import (
     HEAD,
     HEAD_ALONE,
-    MEMBER,
     MIMO,
     MLP,
     MLP_ALONE,
-    Rule,
     encoder_rules,
-    same,
-    under,
 )
 from imitate.models.actor import Actor, RecurrentActor, TransformerActor, VAEActor
 from imitate.models.critics import CriticEnsemble

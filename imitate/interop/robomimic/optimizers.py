@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from imitate.algo.algo import Algo
-from imitate.interop.robomimic.names import Name
-from imitate.interop.robomimic.weights import to_ours
+from imitate.interop.names import Name
+from imitate.interop.weights import to_ours
 from imitate.models.optim import lr_scales
 
 THEIR_OPTIMIZERS = {"entropy_weight": "entropy", "cql_weight": "cql"}

@@ -1,4 +1,4 @@
-"""Conversion of tensors between robomimic's ``state_dict`` and ours."""
+"""Conversion of tensors between another toolkit's ``state_dict`` and ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from imitate.errors import CheckpointError
-from imitate.interop.robomimic.names import Name
+from imitate.interop.names import Name
 
 
 def to_ours(
@@ -64,6 +64,7 @@ def to_theirs(ours: Mapping[str, Tensor], names: Sequence[Name]) -> dict[str, Te
         value = value if name.member is None else value[name.member]
         value = value.t() if name.transposed else value
         value = value[None] if name.lead else value
+        value = value[(..., *[None] * name.trail)]
         value = value.clone(memory_format=torch.contiguous_format)
         for one in (name.theirs, *name.copies):
             theirs[one] = value
@@ -72,4 +73,5 @@ def to_theirs(ours: Mapping[str, Tensor], names: Sequence[Name]) -> dict[str, Te
 
 def _as_ours(value: Tensor, name: Name) -> Tensor:
     value = value.t() if name.transposed else value
-    return value.squeeze(0) if name.lead else value
+    value = value.squeeze(0) if name.lead else value
+    return value.flatten(value.dim() - name.trail - 1) if name.trail else value

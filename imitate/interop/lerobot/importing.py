@@ -1,0 +1,164 @@
+"""Conversion of LeRobot's policies to ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from imitate.algo.algo import Algo
+from imitate.algo.factory import algo_factory
+from imitate.config import Config, load_config
+from imitate.errors import CheckpointError, UserError
+from imitate.interop.lerobot import act, diffusion
+from imitate.interop.lerobot.features import Feature, inputs_of, output_of
+from imitate.interop.lerobot.folder import PolicyFolder, read_folder
+from imitate.interop.lerobot.statistics import affine_of
+from imitate.interop.names import names_of
+from imitate.interop.weights import to_ours
+from imitate.models.preprocess import Preprocess
+
+KINDS = {"act": "act", "diffusion": "diffusion_policy"}
+"""Algorithm here by ``type`` there."""
+_REFUSED = {
+    "vqbet": "its network differs from vq_bet here: train that on its dataset",
+    "tdmpc": "it plans with a world model, which is not here; mbrl is the nearest",
+    "sac": "it is the actor of HIL-SERL: train rlpd here",
+    "gaussian_actor": "it is the actor of HIL-SERL: train rlpd here",
+}
+_ELSEWHERE = (
+    "it needs pretrained networks that LeRobot brings: run it there; act and diffusion policies are read here"
+)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A policy of LeRobot as an algorithm of ours.
+
+    Attributes:
+        algo: with its configuration, weights and normalization.
+        parts: of a checkpoint, as the arguments of :func:`imitate.policy.checkpoint.checkpoint_dict`.
+    """
+
+    algo: Algo
+    parts: dict[str, Any]
+
+
+def from_lerobot(path: Path) -> Imported:
+    """Return the same policy here: networks, normalization, execution; it acts equally.
+
+    Args:
+        path: folder with ``config.json`` and ``model.safetensors``.
+
+    Raises:
+        CheckpointError: a part of it has no counterpart here; the message names it.
+    """
+    folder = read_folder(path)
+    if folder.kind not in KINDS:
+        reason = _REFUSED.get(folder.kind, _ELSEWHERE)
+        raise CheckpointError(f"a policy of type '{folder.kind}' cannot be read: {reason}")
+    features, action = inputs_of(folder.config), output_of(folder.config)
+    preprocess_affine = _affine(folder, features, action)
+    config = _config(folder, features)
+    shapes = {feature.key: _network_shape(feature, config) for feature in features}
+    # Fresh weights are drawn only to be replaced; the caller's random numbers stay as they were.
+    with torch.random.fork_rng(devices=[]):
+        algo = algo_factory(
+            config.algo_name, config, shapes, action.shape[0], "cpu", load_pretrained=False
+        )
+    algo.preprocess = Preprocess(
+        {feature.key: feature.raw_shape for feature in features},
+        {feature.key: _modality(feature) for feature in features},
+        {"actions": action.shape[0]},
+        {key: pair for key, pair in preprocess_affine.items() if key != "actions"},
+        {key: pair for key, pair in preprocess_affine.items() if key == "actions"},
+        steps=[entry.to_dict() for entry in config.train.preprocess],
+    )
+    algo.nets.load_state_dict(_weights(algo, folder, features))
+    parts = {
+        "env_metadata": {},
+        "environments": [],
+        "shape_metadata": {
+            "raw_shapes": {feature.key: list(feature.raw_shape) for feature in features},
+            "action_dims": {"actions": action.shape[0]},
+        },
+        "train_state": {},
+        "provenance": {"imported_from": "lerobot", "lerobot_config": folder.config},
+        "model": {"nets": algo.nets.state_dict(), "optimizers": {}},
+    }
+    return Imported(algo, parts)
+
+
+def _config(folder: PolicyFolder, features: list[Feature]) -> Config:
+    describe = act.algo_tree if folder.kind == "act" else diffusion.algo_tree
+    try:
+        tree = describe(folder.config, features)
+    except KeyError as error:
+        raise CheckpointError(f"config.json: {error} is missing") from None
+    modalities: dict[str, list[str]] = {"low_dim": [], "rgb": []}
+    for feature in features:
+        modalities[_modality(feature)].append(feature.key)
+    tree["algo_name"] = KINDS[folder.kind]
+    tree["experiment"] = {"name": f"lerobot_{folder.kind}"}
+    tree.setdefault("observation", {})["modalities"] = {"obs": modalities}
+    try:
+        return load_config(tree)
+    except UserError as error:
+        raise CheckpointError(f"its configuration does not fit this toolkit: {error}") from error
+
+
+def _modality(feature: Feature) -> str:
+    return "rgb" if feature.kind == "VISUAL" else "low_dim"
+
+
+def _network_shape(feature: Feature, config: Config) -> tuple[int, ...]:
+    """Return the shape of an observation as networks see it."""
+    for step in config.train.preprocess:
+        if step.step == "resize" and feature.kind == "VISUAL":
+            return (feature.shape[0], *step.to_dict()["size"])
+    return feature.shape
+
+
+def _affine(
+    folder: PolicyFolder, features: list[Feature], action: Feature
+) -> dict[str, tuple[Tensor, Tensor]]:
+    mapping = folder.config.get("normalization_mapping")
+    if not isinstance(mapping, Mapping):
+        raise CheckpointError("config.json: normalization_mapping is missing")
+    found = {feature.key: affine_of(feature, mapping, folder.observed) for feature in features}
+    found[action.key] = affine_of(action, mapping, folder.acted)
+    return {
+        key: (pair[0].float(), pair[1].float()) for key, pair in found.items() if pair is not None
+    }
+
+
+def _weights(algo: Algo, folder: PolicyFolder, features: list[Feature]) -> dict[str, Tensor]:
+    """Return the tensors of our networks."""
+    theirs = {
+        name: value.float() if value.is_floating_point() else value
+        for name, value in folder.tensors.items()
+    }
+    ours = algo.nets.state_dict()
+    made: dict[str, Tensor] = {}
+    constants: tuple[str, ...]
+    if folder.kind == "act":
+        network = act.network_of(algo.nets)
+        made |= act.places(network, features, theirs)
+        counters = (name for name in ours if name.endswith("num_batches_tracked"))
+        made |= {name: ours[name] for name in counters}  # frozen BatchNorm has none there
+        rules = act.rules_of(network, features)
+        constants = (*(act.PREFIX + name for name in act.CONSTANTS), *act.PLACE_NAMES)
+    else:
+        denoiser = diffusion.network_of(algo.nets)
+        theirs = diffusion.reordered(denoiser, features, theirs)
+        made |= {name: value for name, value in ours.items() if re.fullmatch(diffusion.COMPUTED, name)}
+        rules = diffusion.rules_of(denoiser, features)
+        constants = tuple(name for name in theirs if name.endswith(".pool.pos_grid"))
+    shapes = {name: value.shape for name, value in ours.items()}
+    names = names_of([name for name in ours if name not in made], rules, "LeRobot")
+    return made | to_ours(theirs, names, shapes, constants)
