@@ -20,8 +20,11 @@ _HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
 """First bytes of demonstration files and of checkpoints."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _OWN_ENDINGS = (".hdf5", ".h5", ".pth", ".pt", ".ckpt", ".json", ".zarr", ".zip", ".npz", ".mp4")
-_COUNTERPARTS = {"act": "act", "diffusion": "diffusion_policy", "vqbet": "vq_bet"}
-"""Types of LeRobot's policies that have a counterpart here, and its name."""
+LEROBOT_WEIGHTS = "model.safetensors"
+LEROBOT_ALGOS = {"act": "act", "diffusion": "diffusion_policy"}
+"""Types of LeRobot's policies that are read here, and the algorithm of each."""
+_NEAREST = {"vqbet": "vq_bet"}
+"""Algorithms for types that are not."""
 
 
 @dataclass(frozen=True)
@@ -124,16 +127,25 @@ def _shards(folder: Path) -> Found | None:
     )
 
 
-def _lerobot_policy(folder: Path) -> Found | None:
-    for place in (
-        folder,
-        folder / "pretrained_model",
-        folder / "checkpoints/last/pretrained_model",
+def lerobot_policy(path: str | Path) -> Path | None:
+    """Return the folder of a policy of LeRobot: for this folder, that of its training, or a file in it; else None."""
+    place = Path(path).expanduser()
+    if place.name in ("config.json", LEROBOT_WEIGHTS):
+        place = place.parent
+    for folder in (
+        place,
+        place / "pretrained_model",
+        place / "checkpoints/last/pretrained_model",
     ):
-        found = _policy_of(_json(place / "config.json"))
-        if found is not None:
-            return found
+        with suppress(OSError):
+            if _policy_of(_json(folder / "config.json")) is not None:
+                return folder
     return None
+
+
+def _lerobot_policy(folder: Path) -> Found | None:
+    policy = lerobot_policy(folder)
+    return None if policy is None else _policy_of(_json(policy / "config.json"))
 
 
 def _policy_of(config: dict[str, Any]) -> Found | None:
@@ -145,13 +157,18 @@ def _policy_of(config: dict[str, Any]) -> Found | None:
     ):
         return None
     kind = str(config.get("type", "of 2024"))
-    algo = _COUNTERPARTS.get(kind, "flow_policy")
-    return Found(
-        "lerobot-policy",
-        f"a policy of LeRobot ({kind})",
-        "its weights cannot be loaded here yet; train a policy on its dataset with "
-        f"`imitate config init DATASET_FOLDER --algo {algo} --out my.json` and `imitate train --config my.json`",
-    )
+    if kind in LEROBOT_ALGOS:
+        advice = (
+            "`imitate info`, `eval --agent`, `run`, `serve` and `train --init` take it as a checkpoint; "
+            "`imitate convert-checkpoint FOLDER my.pth --to imitate` makes one of it"
+        )
+    else:
+        advice = (
+            "its weights cannot be loaded here; train a policy on its dataset with "
+            f"`imitate config init DATASET_FOLDER --algo {_NEAREST.get(kind, 'flow_policy')} --out my.json` and "
+            "`imitate train --config my.json`"
+        )
+    return Found("lerobot-policy", f"a policy of LeRobot ({kind})", advice)
 
 
 def _robomimic_run(folder: Path) -> Found | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from imitate.errors import CheckpointError, ConfigError
-from imitate.recognition import diagnosis, recognise
+from imitate.recognition import LEROBOT_WEIGHTS, diagnosis, lerobot_policy, recognise
 
 # In this order a run folder stands for one checkpoint. Validation loss ranks policies badly, so it comes last.
 BEST_FIRST = ("best.pth", "best_return.pth", "last.pth", "best_valid.pth")
@@ -181,7 +181,8 @@ def _start_order(path: Path) -> tuple[str, int]:
 def find_checkpoint(agent: str | Path) -> Path:
     """Return the checkpoint that a path stands for: itself, or the best (else the last) one of a run folder.
 
-    A folder of runs (``<output_dir>/<name>``) stands for the newest of them that has a checkpoint.
+    A folder of runs (``<output_dir>/<name>``) stands for the newest of them that has a checkpoint, a policy's folder of
+    LeRobot for its weights.
 
     Raises:
         CheckpointError: there is none.
@@ -196,6 +197,9 @@ def find_checkpoint(agent: str | Path) -> Path:
         for name in BEST_FIRST:
             if (folder / name).is_file():
                 return folder / name
+    theirs = lerobot_policy(path)
+    if theirs is not None and (theirs / LEROBOT_WEIGHTS).is_file():
+        return theirs / LEROBOT_WEIGHTS
     found = recognise(path)
     if found is not None and found.kind != "run":
         raise CheckpointError(f"{path}: is {found.what}: {found.advice}")

@@ -106,8 +106,7 @@ def test_words(world, monkeypatch):
     )
     assert "name the folder, such as `imitate info lr`" in diagnosis("lr/meta/info.json")
     assert diagnosis("act").startswith(
-        "act: is a policy of LeRobot (act): its weights cannot be loaded here yet; train a policy on its dataset "
-        "with `imitate config init DATASET_FOLDER --algo act --out my.json` and "
+        "act: is a policy of LeRobot (act): `imitate info`, `eval --agent`, `run`, `serve` and `train --init` take it"
     )
     assert "--algo vq_bet " in diagnosis("vqbet")
     assert "(pi0)" in diagnosis("training")
@@ -154,15 +153,18 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ("info act", "is a policy of LeRobot (act)"),
+        ("info act", "a policy of LeRobot; config.json: input_features is missing"),
         ("info lr/meta/info.json", "is a file of the LeRobot dataset lr"),
-        ("info act/model.safetensors", "is the file of weights of a policy of LeRobot (act)"),
+        ("info vqbet", "a policy of LeRobot; a policy of type 'vqbet' cannot be read"),
         ("info robomimic", "is a run folder of robomimic"),
         ("info ppo.zip", "is a model of Stable-Baselines3"),
         ("info latest.ckpt", "is a checkpoint of Diffusion Policy"),
         ("info lerobot/pusht", "hf download lerobot/pusht"),
-        ("eval --agent act", "is a policy of LeRobot (act)"),
-        ("eval --agent act/model.safetensors", "of a policy of LeRobot (act)"),
+        (
+            "eval --agent act/config.json",
+            "a policy of LeRobot; config.json: input_features is missing",
+        ),
+        ("eval --agent vqbet", "is a policy of LeRobot (vqbet)"),
         ("eval --agent lr", "is a dataset of LeRobot (v3.0): train on it"),
         ("eval --agent ppo.zip", "is a model of Stable-Baselines3"),
         ("eval --agent lerobot/act_aloha", "hf download lerobot/act_aloha"),
@@ -211,7 +213,9 @@ def test_own_files_in_the_place_of_other_ones(tmp_path, monkeypatch, args, words
 
 
 def test_policy_from_checkpoint_names_what_lies_there(world):
-    with pytest.raises(CheckpointError, match=r"weights of a policy of LeRobot \(act\)"):
+    with pytest.raises(
+        CheckpointError, match="a policy of LeRobot; config.json: input_features is missing"
+    ):
         policy_from_checkpoint(ckpt_path=world / "act/model.safetensors")
     with pytest.raises(CheckpointError, match="checkpoint of Diffusion Policy"):
         policy_from_checkpoint(ckpt_path=world / "latest.ckpt")

@@ -30,6 +30,7 @@ from imitate.algo.factory import register
 from imitate.algo.sections import ChunkConfig, EMAConfig, OptimParams
 from imitate.algo.weights import sample_weight, step_weight
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
+from imitate.config.observation import AUTO
 from imitate.functional.losses import gaussian_kl_to_standard, masked_mean
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.attention import sinusoidal_positions
@@ -117,12 +118,13 @@ class ACTConfig(AlgoSection):
                 f"algo.transformer.embed_dim is {width}: make it a multiple of 4 and of algo.transformer.num_heads "
                 f"{heads}"
             )
-        low_dim = config.observation.modalities.obs.low_dim
-        unknown = [key for key in self.vae.posterior_keys or () if key not in low_dim]
-        if unknown:
+        modalities = config.observation.modality_of("obs")
+        vectors = [key for key, modality in modalities.items() if modality == "low_dim"]
+        unknown = [key for key in self.vae.posterior_keys or () if key not in vectors]
+        if unknown and AUTO not in vectors:
             problems.append(
                 f"algo.vae.posterior_keys names '{unknown[0]}': expected vectors of "
-                f"observation.modalities.obs.low_dim ({', '.join(low_dim)})"
+                f"observation.modalities.obs.low_dim ({', '.join(vectors)})"
             )
         return problems
 

@@ -1,4 +1,4 @@
-"""``imitate convert-checkpoint``: a checkpoint of ours as one of robomimic's, or the other way round."""
+"""``imitate convert-checkpoint``: a checkpoint of ours in another toolkit's layout, or the other way round."""
 
 from __future__ import annotations
 
@@ -7,37 +7,55 @@ from typing import Annotated
 
 import typer
 
-from imitate.errors import CheckpointError
+from imitate.errors import CheckpointError, nearest
 
 
 def command(
-    source: Annotated[Path, typer.Argument(help="Checkpoint, ours or robomimic's.")],
-    target: Annotated[Path, typer.Argument(help="File to write.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Checkpoint of ours or robomimic's, or the folder of a policy of LeRobot."
+        ),
+    ],
+    target: Annotated[Path, typer.Argument(help="File to write; with --to lerobot a folder.")],
     to: Annotated[
         str,
         typer.Option(
             "--to",
-            help="robomimic-0.5 (also for 0.4), robomimic-0.3, or imitate for a file of ours.",
+            help="robomimic-0.5 (also for 0.4), robomimic-0.3, lerobot (0.4 to 0.6), lerobot-0.3, or imitate for a "
+            "file of ours.",
         ),
     ] = "robomimic-0.5",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace TARGET.")] = False,
 ) -> None:
     """Write a checkpoint in another toolkit's layout.
 
-    The policy in it acts as this one does, but for one thing: robomimic does not clip actions to their limits. What
-    robomimic has nothing for is refused by name. Optimizers are not written for robomimic: resume there with
-    experiment.ckpt_path.
+    The policy in it acts as this one does, but for one thing: robomimic and LeRobot do not clip actions to their
+    limits. What the other toolkit has nothing for is refused by name. Optimizers are not written: resume there with
+    the weights alone.
+
+    lerobot-rollout --policy.path=FOLDER runs a folder that --to lerobot wrote (act and diffusion_policy).
     """
     from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
-    from imitate.policy.export import to_robomimic
+    from imitate.policy.export import LAYOUTS, RELEASES, to_lerobot, to_robomimic
 
-    if target.exists() and not overwrite:
-        raise CheckpointError(f"{target}: exists already; add --overwrite, or choose another name")
+    known = (*RELEASES, *LAYOUTS, "imitate")
+    if to not in known:
+        raise CheckpointError(f"--to {to}: unknown; {nearest(to, known)}")
+    if target.exists() and (to in LAYOUTS or not overwrite):
+        advice = (
+            "choose another name" if to in LAYOUTS else "add --overwrite, or choose another name"
+        )
+        raise CheckpointError(f"{target}: exists already; {advice}")
     ckpt = load_checkpoint(source)
-    if to != "imitate":
-        try:
+    algo_name = ckpt["algo_name"]
+    try:
+        if to in LAYOUTS:
+            to_lerobot(ckpt, target, to)
+        elif to != "imitate":
             ckpt = to_robomimic(ckpt, to)
-        except CheckpointError as error:
-            raise CheckpointError(f"{source}: {error}") from error
-    save_checkpoint(ckpt, target)
-    typer.echo(f"{target}: {ckpt['algo_name']}, for {to}")
+    except CheckpointError as error:
+        raise CheckpointError(f"{source}: {error}") from error
+    if to not in LAYOUTS:
+        save_checkpoint(ckpt, target)
+    typer.echo(f"{target}: {algo_name}, for {to}")

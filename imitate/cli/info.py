@@ -12,7 +12,7 @@ from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.file.journal import unfinished_words
 from imitate.deploy.bundle.archive import is_bundle
 from imitate.errors import UserError, printable
-from imitate.recognition import diagnosis, recognise
+from imitate.recognition import diagnosis, lerobot_policy, recognise
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ZIP_SIGNATURE = b"PK\x03\x04"
@@ -63,6 +63,8 @@ def _kind(path: Path) -> str:
         return _REPORTS[found.kind]
     if found is None and (path / "config.json").is_file():
         return "run"  # the report says what is wrong with it
+    if lerobot_policy(path) is not None:
+        return "checkpoint"
     if path.is_file():
         with path.open("rb") as file:
             signature = file.read(len(_HDF5_SIGNATURE))

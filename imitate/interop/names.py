@@ -85,9 +85,7 @@ class Rule:
         ]
 
     def _name(self, ours: str, theirs: tuple[str, ...], member: int | None) -> Name:
-        return Name(
-            ours, theirs[0], theirs[1:], self.lead, member, self.transposed, self.trail
-        )
+        return Name(ours, theirs[0], theirs[1:], self.lead, member, self.transposed, self.trail)
 
 
 def same(pattern: str, template: str = "{}", **options: Any) -> Rule:

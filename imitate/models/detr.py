@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from imitate.errors import ConfigError
 from imitate.models.attention import head_dim
 
-
 Activation = Literal["relu", "gelu"]
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 

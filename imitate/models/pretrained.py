@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,6 @@ Weights = dict[str, Tensor]
 _KEY = "backbone_kwargs.pretrained"
 _FIRST = "conv1.weight"
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-_SAFETENSORS_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16}
-_SAFETENSORS_TYPES |= {"BF16": torch.bfloat16, "I64": torch.int64}
 _WAYS = (
     f"install a torchvision that fits this torch and allow a download, or give the path of a file in {_KEY} "
     "(.pth or .safetensors with torchvision's names)"
@@ -124,27 +120,18 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def read_safetensors(path: Path) -> Weights:
-    """Read the tensors of a .safetensors file: the length of a JSON header, the header, the data.
+    """Read the tensors of a .safetensors file.
 
     Raises:
-        ValueError: the file is cut short, or has a number format that is none of weights.
+        ValueError: the file is cut short or damaged.
     """
-    data = bytearray(path.read_bytes())
-    if len(data) < 8:
-        raise ValueError("cut short")
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    header: dict[str, Any] = json.loads(data[8:start])
-    header.pop("__metadata__", None)
-    tensors: Weights = {}
-    for name, entry in header.items():
-        if entry["dtype"] not in _SAFETENSORS_TYPES:
-            raise ValueError(f"'{name}' has number format {entry['dtype']}")
-        dtype = _SAFETENSORS_TYPES[entry["dtype"]]
-        begin, end = entry["data_offsets"]
-        count = (end - begin) // dtype.itemsize
-        flat = torch.frombuffer(data, dtype=dtype, count=count, offset=start + begin)
-        tensors[name] = flat.reshape(entry["shape"])
-    return tensors
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except SafetensorError as error:
+        raise ValueError(f"cut short or damaged: {error}") from error
 
 
 def _by_torchvisions_names(content: Mapping[str, Any], path: Path) -> Weights:

@@ -41,7 +41,7 @@ from imitate.models.preprocess import Preprocess
 from imitate.policy.allocation import AllocationLimit
 from imitate.policy.archive import check_archive, damage, first_line, is_archive
 from imitate.policy.structure import check_structure, check_weights, stored_numbers
-from imitate.recognition import diagnosis, hdf5_words
+from imitate.recognition import diagnosis, hdf5_words, lerobot_policy
 from imitate.version import __version__
 
 FORMAT_VERSION = 2
@@ -130,9 +130,10 @@ def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
-    """Read a checkpoint, also one of robomimic, which becomes one of ours; nothing in it is executed.
+    """Read a checkpoint, also robomimic's or the folder of a policy of LeRobot, which become ours.
 
-    Its checksums are verified before, the types of its parts and that its weights are finite after.
+    Nothing in it is executed. Checksums are verified before; after it the types of its parts, and that its weights are
+    finite.
 
     Raises:
         CheckpointError: no such file, cut short, damaged, not a checkpoint, of a newer format, with weights that are
@@ -140,6 +141,9 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
             a checkpoint has.
     """
     path = Path(path)
+    theirs = lerobot_policy(path)
+    if theirs is not None:
+        return _from_lerobot(theirs)
     if not path.is_file():
         raise CheckpointError(diagnosis(path) or f"{path}: there is no such checkpoint file")
     if not is_archive(path):
@@ -218,6 +222,20 @@ def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict
     except Exception as error:  # its parts may be of any type
         raise CheckpointError(
             f"{source}: a checkpoint of robomimic, with parts that it should not have ({first_line(error)})"
+        ) from error
+
+
+def _from_lerobot(folder: Path) -> dict[str, Any]:
+    from imitate.interop.lerobot.importing import from_lerobot
+
+    try:
+        imported = from_lerobot(folder)
+        return checkpoint_dict(imported.algo, **imported.parts)
+    except UserError as error:
+        raise CheckpointError(f"{folder}: a policy of LeRobot; {error}") from error
+    except Exception as error:  # its parts may be of any type
+        raise CheckpointError(
+            f"{folder}: a policy of LeRobot, with parts that it should not have ({first_line(error)})"
         ) from error
 
 

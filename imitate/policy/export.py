@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from imitate.interop.lerobot.exporting import LAYOUTS, export
 from imitate.interop.robomimic.exporting import RELEASES, exported
 from imitate.policy.checkpoint import algo_from_checkpoint
 
-__all__ = ["RELEASES", "to_robomimic"]
+__all__ = ["LAYOUTS", "RELEASES", "to_lerobot", "to_robomimic"]
 
 
 def to_robomimic(ckpt: Mapping[str, Any], target: str) -> dict[str, Any]:
@@ -24,3 +26,18 @@ def to_robomimic(ckpt: Mapping[str, Any], target: str) -> dict[str, Any]:
     algo = algo_from_checkpoint(ckpt, source="the checkpoint")
     epoch = ckpt.get("train_state", {}).get("epoch", 0)
     return exported(algo, target, env_metadata=ckpt["env_metadata"], epoch=epoch)
+
+
+def to_lerobot(ckpt: Mapping[str, Any], folder: str | Path, layout: str = "lerobot") -> None:
+    """Write a checkpoint of ours as a policy's folder of LeRobot.
+
+    Args:
+        ckpt: ours.
+        folder: to make.
+        layout: name in :data:`LAYOUTS`.
+
+    Raises:
+        CheckpointError: it cannot be loaded, the folder exists, or LeRobot has nothing that acts like it; the message
+            names what.
+    """
+    export(algo_from_checkpoint(ckpt, source="the checkpoint"), Path(folder), layout)

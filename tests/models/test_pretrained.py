@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from imitate.errors import ConfigError
-from imitate.models.pretrained import read_safetensors
 from imitate.models.resnet import ResNet18Conv, ResNet34Conv
 
 
@@ -62,20 +61,6 @@ def test_files(weights, tmp_path, kind):
     assert_loaded(trunk, weights)
     assert trunk.normalizes
     assert all(p.requires_grad for p in trunk.parameters())
-
-
-def test_safetensors_are_read_as_their_own_package_writes_them(tmp_path):
-    # Two tensors in half precision, byte for byte.
-    header = (
-        b'{"a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},'
-        b'"b":{"dtype":"I64","shape":[],"data_offsets":[4,12]}}'
-    )
-    path = tmp_path / "w.safetensors"
-    data = struct.pack("<eeq", 0.5, -2.0, 11)
-    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
-    read = read_safetensors(path)
-    assert read["a"].tolist() == [0.5, -2.0]
-    assert read["b"].item() == 11
 
 
 def test_first_convolutions_of_other_inputs(weights, tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
 from imitate.config import load_config
 from imitate.policy.checkpoint import algo_from_checkpoint, control_freq_of, load_checkpoint
+from imitate.run_folder import find_checkpoint
 
 REASONS = {
     "best.pth": "the best by success rate",
@@ -28,7 +29,7 @@ def describe(path: Path) -> Report:
     return {
         "kind": "checkpoint",
         "path": str(path),
-        "size_mb": path.stat().st_size / 1e6,
+        "size_mb": find_checkpoint(path).stat().st_size / 1e6,
         "algo": ckpt["algo_name"],
         "variant": type(algo).__name__,
         "parameters": sum(p.numel() for p in algo.nets.parameters()),

@@ -7,23 +7,28 @@ tokens, and tells no camera from another; frozen BatchNorm keeps the statistics 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from imitate.algo.act import ACTNetwork
+from imitate.algo.act import ACTConfig, ACTNetwork
+from imitate.config import Config
 from imitate.errors import CheckpointError
-from imitate.interop.lerobot.features import Feature, cameras, vectors
-from imitate.interop.lerobot.trunks import backbone_of
-from imitate.interop.names import Rule, same, under
+from imitate.interop.lerobot.features import Feature, Kind, cameras, vectors
+from imitate.interop.lerobot.trunks import Encoder, backbone_of
+from imitate.interop.names import Rule, names_of, same, under
+from imitate.interop.weights import to_ours, to_theirs
 from imitate.models.observation import ObservationEncoder
 
 PREFIX = "model."
-CONSTANTS = ("vae_encoder_pos_enc",)
-"""Tensors of theirs that follow from the configuration."""
+_SINES = "vae_encoder_pos_enc"
+"""Positions in the posterior's encoder, which follow from the configuration."""
 _ROWS = "encoder_1d_feature_pos_embed.weight"
 """Learned positions of the latent and of the vectors, a row each."""
+_PLACED = ("policy.latent_place", "policy.obs.places")
+"""Where they lie here."""
+_COUNTER = "num_batches_tracked"
 
 
 def algo_tree(config: Mapping[str, Any], features: list[Feature]) -> dict[str, Any]:
@@ -96,9 +101,151 @@ def _encoder(config: Mapping[str, Any], features: list[Feature]) -> dict[str, An
     return {"observation": {"encoder": {"rgb": rgb}}}
 
 
-def rules_of(network: ACTNetwork, features: list[Feature]) -> list[Rule]:
-    """Return the names of theirs for the tensors of a policy, but for those of :func:`places`."""
-    vector_names = {"STATE": "encoder_robot_state_input_proj", "ENV": "encoder_env_state_input_proj"}
+def their_config(
+    config: Config, network: ACTNetwork, features: list[Feature], encoders: list[Encoder]
+) -> dict[str, Any]:
+    """Return the keys of theirs that say what our configuration says.
+
+    Raises:
+        CheckpointError: theirs has nothing like it; the message names what.
+    """
+    section = cast(ACTConfig, config.algo)
+    _check_exportable(config, network, features)
+    sizes, vae = section.transformer, section.vae
+    for encoder in encoders:
+        if encoder.norm != "batch":
+            raise CheckpointError("cameras have norm 'group': LeRobot's ACT has 'frozen_batch'")
+        if encoder.crop is not None:
+            raise CheckpointError("images are cropped: LeRobot's ACT does not crop")
+        if len(encoder.core.output_shape) != 3:
+            raise CheckpointError(
+                "cameras give vectors: LeRobot's ACT takes maps (pool_class and feature_dimension null, flatten false)"
+            )
+    optimizer = section.optim_params.policy
+    rate, decay = optimizer.learning_rate.initial, optimizer.regularization.L2
+    return {
+        "n_obs_steps": 1,
+        "chunk_size": section.chunk.size,
+        "n_action_steps": section.chunk.execute,
+        "temporal_ensemble_coeff": section.chunk.temporal_ensemble,
+        "vision_backbone": encoders[0].name if encoders else "resnet18",
+        "pretrained_backbone_weights": None,
+        "replace_final_stride_with_dilation": False,
+        "pre_norm": sizes.pre_norm,
+        "dim_model": sizes.embed_dim,
+        "n_heads": sizes.num_heads,
+        "dim_feedforward": sizes.feedforward_dim,
+        "feedforward_activation": sizes.activation,
+        "n_encoder_layers": sizes.encoder_layers,
+        "n_decoder_layers": 1 if sizes.decoder_first_layer_only else sizes.decoder_layers,
+        "use_vae": vae.enabled,
+        "latent_dim": vae.latent_dim,
+        "n_vae_encoder_layers": vae.encoder_layers,
+        "dropout": sizes.dropout,
+        "kl_weight": vae.kl_weight,
+        "optimizer_lr": rate,
+        "optimizer_weight_decay": decay,
+        "optimizer_lr_backbone": rate * (encoders[0].trunk.lr_scale if encoders else 1.0),
+    }
+
+
+def _check_exportable(config: Config, network: ACTNetwork, features: list[Feature]) -> None:
+    section = cast(ACTConfig, config.algo)
+    vectors_here = [feature for feature in features if feature.kind != "VISUAL"]
+    if config.train.frame_stack != 1:
+        raise CheckpointError(
+            f"train.frame_stack is {config.train.frame_stack}: LeRobot's ACT sees one observation"
+        )
+    if section.chunk.latency:
+        raise CheckpointError(
+            f"algo.chunk.latency is {section.chunk.latency}: LeRobot's ACT has none"
+        )
+    if len(vectors_here) > 1 and not section.tokens.separate_vectors:
+        raise CheckpointError(
+            "state and environment_state make one token: LeRobot's make one each (algo.tokens.separate_vectors)"
+        )
+    if section.tokens.separate_vectors and any(len(one.keys) > 1 for one in vectors_here):
+        names = ", ".join(network.obs.vectors)
+        raise CheckpointError(
+            f"{names} make a token each: LeRobot has a token of 'state' and one of 'environment_state'"
+        )
+    state = [key for feature in vectors(features, "STATE") for key in feature.keys]
+    if section.vae.enabled and sorted(network.posterior_keys) != sorted(state):
+        raise CheckpointError(
+            f"the posterior sees {', '.join(network.posterior_keys) or 'no vectors'}: LeRobot's sees "
+            f"{', '.join(state)} (algo.vae.posterior_keys)"
+        )
+    maps = list(network.obs.maps)
+    if any(one is not maps[0] and not _equal(one, maps[0]) for one in maps):
+        raise CheckpointError(
+            "each camera has a map to tokens of its own: LeRobot's share one (algo.tokens.shared_maps, and share "
+            "of the encoder)"
+        )
+    first = len(network.obs.places[0]) - len(maps)
+    if section.tokens.camera_positions and bool((network.obs.places[0, first:] != 0).any()):
+        raise CheckpointError(
+            "cameras have learned positions: LeRobot's have none (algo.tokens.camera_positions false)"
+        )
+
+
+def _equal(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
+
+
+def our_tensors(
+    network: ACTNetwork,
+    ours: Mapping[str, Tensor],
+    theirs: Mapping[str, Tensor],
+    features: list[Feature],
+) -> dict[str, Tensor]:
+    """Return our tensors.
+
+    Args:
+        network: ours, with any weights.
+        ours: its tensors, for those that theirs do not have.
+        theirs: all of theirs.
+        features: in their order.
+    """
+    made = _places(network, features, theirs)
+    # Frozen BatchNorm has no counters there.
+    made |= {name: value for name, value in ours.items() if name.endswith(_COUNTER)}
+    names = names_of(
+        [name for name in ours if name not in made], _rules(network, features), "LeRobot"
+    )
+    shapes = {name: value.shape for name, value in ours.items()}
+    return made | to_ours(theirs, names, shapes, (PREFIX + _SINES, PREFIX + _ROWS))
+
+
+def their_tensors(network: ACTNetwork, features: list[Feature]) -> dict[str, Tensor]:
+    """Return all tensors that LeRobot's policy loads."""
+    ours = {f"policy.{name}": value for name, value in network.state_dict().items()}
+    layers = network.decoder.layers
+    skipped = [
+        f"policy.decoder.layers.{number}."
+        for number in range(1, len(layers))
+        if network.decoder.first_layer_only
+    ]
+    kept = [
+        name
+        for name in ours
+        if name not in _PLACED
+        and not name.endswith(_COUNTER)
+        and not name.startswith(tuple(skipped))
+    ]
+    theirs = to_theirs(ours, names_of(kept, _rules(network, features), "LeRobot"))
+    theirs |= _rows(network, features)
+    if network.posterior is not None:
+        theirs[PREFIX + _SINES] = network.posterior.places.detach().cpu().unsqueeze(0).clone()
+    return theirs
+
+
+def _rules(network: ACTNetwork, features: list[Feature]) -> list[Rule]:
+    """Return the names of theirs for the tensors of a policy, but for learned positions."""
+    vector_names = {
+        "STATE": "encoder_robot_state_input_proj",
+        "ENV": "encoder_env_state_input_proj",
+    }
     rules = [
         same(r"latent\.(.+)", "encoder_latent_input_proj.{}"),
         same(r"((?:encoder|decoder)\..+)"),
@@ -112,9 +259,12 @@ def rules_of(network: ACTNetwork, features: list[Feature]) -> list[Rule]:
         Rule(r"obs\.maps\.\d+\.weight", lambda: ("encoder_img_feat_input_proj.weight",), trail=2),
         Rule(r"obs\.maps\.\d+\.bias", lambda: ("encoder_img_feat_input_proj.bias",)),
     ]
-    kinds = {feature.key: feature.kind for feature in features}
+    kinds = {key: feature.kind for feature in features for key in feature.keys}
     for number, key in enumerate(network.obs.vectors):
         rules.append(same(rf"obs\.vector_maps\.{number}\.(.+)", f"{vector_names[kinds[key]]}.{{}}"))
+    if network.obs.vectors:  # in one token, of one kind
+        joined = vector_names[kinds[network.obs.vectors[0]]]
+        rules.append(same(r"obs\.state\.(.+)", f"{joined}.{{}}"))
     encoder: ObservationEncoder = network.obs.encoder
     for module in encoder.nets:
         backbone = f"obs.encoder.nets.{module}.core.backbone."
@@ -122,7 +272,7 @@ def rules_of(network: ACTNetwork, features: list[Feature]) -> list[Rule]:
     return under(rules, "policy.", PREFIX)
 
 
-def places(
+def _places(
     network: ACTNetwork, features: list[Feature], theirs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return our learned positions: of the latent, the vectors and the cameras, whose positions are 0.
@@ -131,40 +281,41 @@ def places(
         CheckpointError: theirs are missing or of another shape.
     """
     rows = theirs.get(PREFIX + _ROWS)
-    wanted = (1 + len(network.obs.vectors), network.latent_place.shape[-1])
+    wanted = (1 + _num_vectors(features), network.latent_place.shape[-1])
     if rows is None or tuple(rows.shape) != wanted:
         got = "missing" if rows is None else f"of shape {tuple(rows.shape)}"
         raise CheckpointError(f"'{PREFIX}{_ROWS}' is {got}; expected {wanted}")
     at = torch.zeros_like(network.obs.places)
-    for number, key in enumerate(network.obs.vectors):
-        at[0, number] = rows[_row(features, key)]
+    for number, row in enumerate(_row_of_tokens(network, features)):
+        at[0, number] = rows[row]
     return {"policy.latent_place": rows[:1].unsqueeze(0).clone(), "policy.obs.places": at}
 
 
-def place_rows(network: ACTNetwork, features: list[Feature]) -> dict[str, Tensor]:
-    """Return theirs of our learned positions, the inverse of :func:`places`."""
-    at = network.obs.places.detach()[0]
-    rows = torch.zeros(1 + len(network.obs.vectors), at.shape[-1])
-    rows[0] = network.latent_place.detach()[0, 0]
-    for number, key in enumerate(network.obs.vectors):
-        rows[_row(features, key)] = at[number]
+def _rows(network: ACTNetwork, features: list[Feature]) -> dict[str, Tensor]:
+    """Return theirs of our learned positions, the inverse of :func:`_places`."""
+    at = network.obs.places.detach().cpu()[0]
+    rows = torch.zeros(1 + _num_vectors(features), at.shape[-1])
+    rows[0] = network.latent_place.detach().cpu()[0, 0]
+    for number, row in enumerate(_row_of_tokens(network, features)):
+        rows[row] = at[number]
     return {PREFIX + _ROWS: rows}
 
 
-PLACED = ("policy.latent_place", "policy.obs.places")
-"""Tensors of ours that :func:`places` makes."""
-PLACE_NAMES = (PREFIX + _ROWS,)
-"""Tensors of theirs that it reads."""
+def _num_vectors(features: list[Feature]) -> int:
+    return sum(feature.kind != "VISUAL" for feature in features)
 
 
-def _row(features: list[Feature], key: str) -> int:
-    """Return the row of a vector: the robot's state comes before that of its surroundings."""
-    names = [feature.key for kind in ("STATE", "ENV") for feature in vectors(features, kind)]
-    return 1 + names.index(key)
+def _row_of_tokens(network: ACTNetwork, features: list[Feature]) -> list[int]:
+    """Return the row of each token of vectors: the latent comes first, then the robot's state, its surroundings."""
+    order = [feature.keys for kind in _VECTORS for feature in vectors(features, kind)]
+    if network.obs.state is not None:
+        return [1]
+    return [1 + order.index((key,)) for key in network.obs.vectors]
 
 
-def network_of(nets: nn.ModuleDict) -> ACTNetwork:
-    """Return the network of a policy."""
-    network = nets["policy"]
-    assert isinstance(network, ACTNetwork)
-    return network
+_VECTORS: tuple[Kind, ...] = ("STATE", "ENV")
+
+
+def encoder_of(network: ACTNetwork) -> ObservationEncoder:
+    """Return the encoder of observations."""
+    return network.obs.encoder

@@ -6,18 +6,23 @@ of the U-Net's conditions are permuted accordingly.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from imitate.algo.diffusion_policy import DiffusionPolicyConfig
+from imitate.config import Config
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot.features import Feature, cameras, vectors
-from imitate.interop.lerobot.trunks import backbone_of
-from imitate.interop.names import Rule, same, under
+from imitate.interop.lerobot.trunks import Encoder, backbone_of
+from imitate.interop.names import Rule, names_of, same, under
+from imitate.interop.weights import to_ours, to_theirs
 from imitate.models.denoiser import Denoiser
 from imitate.models.observation import ObservationEncoder
+from imitate.models.pools import SpatialSoftmax
 from imitate.models.unet import ConditionalUnet1D
 
 PREFIX = "diffusion."
@@ -49,7 +54,9 @@ def algo_tree(config: Mapping[str, Any], features: list[Feature]) -> dict[str, A
                 "policy": {
                     "learning_rate": {
                         "initial": config["optimizer_lr"],
-                        "scheduler_type": config["scheduler_name"],
+                        "scheduler_type": "cosine"
+                        if config["scheduler_name"] == "cosine"
+                        else "multistep",
                         "warmup_steps": config["scheduler_warmup_steps"],
                     },
                     "regularization": {"L2": config["optimizer_weight_decay"]},
@@ -64,7 +71,10 @@ def algo_tree(config: Mapping[str, Any], features: list[Feature]) -> dict[str, A
                 "enabled": True,
                 "down_dims": list(config["down_dims"]),
                 "cond_predict_scale": config["use_film_scale_modulation"],
-                **{key: config[key] for key in ("kernel_size", "n_groups", "diffusion_step_embed_dim")},
+                **{
+                    key: config[key]
+                    for key in ("kernel_size", "n_groups", "diffusion_step_embed_dim")
+                },
             },
             "ddpm": {"enabled": False},
             "ddim": {"enabled": False},
@@ -99,7 +109,9 @@ def _encoder(config: Mapping[str, Any], features: list[Feature]) -> dict[str, An
     if not images:
         return {}
     if len({image.shape for image in images}) > 1:
-        raise CheckpointError("input_features: cameras of several sizes; LeRobot's diffusion policy has one size")
+        raise CheckpointError(
+            "input_features: cameras of several sizes; LeRobot's diffusion policy has one size"
+        )
     keypoints = config["spatial_softmax_num_keypoints"]
     trunk = {
         "norm": "group" if config["use_group_norm"] else "batch",
@@ -121,7 +133,9 @@ def _encoder(config: Mapping[str, Any], features: list[Feature]) -> dict[str, An
     crop = _crop(config)
     if crop is not None:
         if not config["crop_is_random"]:
-            raise CheckpointError("crop_is_random: false has no counterpart here: crops are random in training")
+            raise CheckpointError(
+                "crop_is_random: false has no counterpart here: crops are random in training"
+            )
         rgb["obs_randomizer_class"] = "CropRandomizer"
         rgb["obs_randomizer_kwargs"] = {
             "crop_height": crop[0],
@@ -131,8 +145,149 @@ def _encoder(config: Mapping[str, Any], features: list[Feature]) -> dict[str, An
     return {"observation": {"encoder": {"rgb": rgb}}}
 
 
-def rules_of(network: Denoiser, features: list[Feature]) -> list[Rule]:
-    """Return the names of theirs for the tensors of a policy; conditions are permuted by :func:`reordered`."""
+def their_config(
+    config: Config, network: Denoiser, features: list[Feature], encoders: list[Encoder]
+) -> dict[str, Any]:
+    """Return the keys of theirs that say what our configuration says.
+
+    Raises:
+        CheckpointError: theirs has nothing like it; the message names what.
+    """
+    section = cast(DiffusionPolicyConfig, config.algo)
+    sampler, horizon, unet = section.sampler, section.horizon, section.unet
+    _check_exportable(section)
+    for encoder in encoders:
+        _check_pool(encoder)
+    keypoints = encoders[0].core.output_shape[0] // 2 if encoders else 32
+    crop = encoders[0].crop if encoders else None
+    resize = [
+        entry.to_dict()["size"] for entry in config.train.preprocess if entry.step == "resize"
+    ]
+    if resize and crop is not None:
+        raise CheckpointError(
+            "images are resized and cropped: LeRobot's crop of a resized image is a share of it"
+        )
+    optimizer = section.optim_params.policy
+    theirs = {
+        "n_obs_steps": horizon.observation_horizon,
+        "horizon": horizon.prediction_horizon,
+        "n_action_steps": horizon.action_horizon,
+        "drop_n_last_frames": max(
+            0, horizon.prediction_horizon - horizon.action_horizon - horizon.observation_horizon + 1
+        ),
+        "vision_backbone": encoders[0].name if encoders else "resnet18",
+        "crop_shape": None if crop is None else list(crop.crop),
+        "crop_is_random": True,
+        "pretrained_backbone_weights": None,
+        "use_group_norm": not encoders or encoders[0].norm == "group",
+        "spatial_softmax_num_keypoints": keypoints,
+        "use_separate_rgb_encoder_per_camera": len(encoders) > 1,
+        "down_dims": list(unet.down_dims),
+        "kernel_size": unet.kernel_size,
+        "n_groups": unet.n_groups,
+        "diffusion_step_embed_dim": unet.diffusion_step_embed_dim,
+        "use_film_scale_modulation": unet.cond_predict_scale,
+        "noise_scheduler_type": "DDIM" if section.ddim.enabled else "DDPM",
+        "num_train_timesteps": sampler.num_train_timesteps,
+        "beta_schedule": sampler.beta_schedule,
+        "beta_start": sampler.beta_start,
+        "beta_end": sampler.beta_end,
+        "prediction_type": sampler.prediction_type,
+        "clip_sample": sampler.clip_sample,
+        "clip_sample_range": sampler.clip_sample_range,
+        "num_inference_steps": sampler.num_inference_timesteps,
+        "do_mask_loss_for_padding": True,
+        "optimizer_lr": optimizer.learning_rate.initial,
+        "optimizer_weight_decay": optimizer.regularization.L2,
+        "scheduler_name": "cosine"
+        if optimizer.learning_rate.scheduler_type == "cosine"
+        else "constant_with_warmup",
+        "scheduler_warmup_steps": optimizer.learning_rate.warmup_steps,
+    }
+    return theirs | ({"resize_shape": list(resize[0])} if resize else {})
+
+
+def _check_exportable(section: DiffusionPolicyConfig) -> None:
+    ddim = section.ddim
+    problems = {
+        "algo.unet.enabled is false": not section.unet.enabled,
+        "algo.prefix.max_delay is set": section.prefix.max_delay > 0,
+        "algo.horizon.temporal_ensemble is set": section.horizon.temporal_ensemble is not None,
+        "algo.horizon.latency is set": section.horizon.latency > 0,
+        "prediction_type is v_prediction": section.sampler.prediction_type == "v_prediction",
+        "algo.ddim.steps_offset or set_alpha_to_one differs from its default": ddim.enabled
+        and (ddim.steps_offset != 0 or not ddim.set_alpha_to_one),
+    }
+    found = [words for words, holds in problems.items() if holds]
+    if found:
+        raise CheckpointError(f"{found[0]}: LeRobot's diffusion policy has nothing like it")
+
+
+def _check_pool(encoder: Encoder) -> None:
+    """Refuse an encoder that is not crop, trunk, spatial softmax, linear map of equal size, ReLU."""
+    pool, crop = encoder.core.pool, encoder.crop
+    plain = (
+        isinstance(pool, SpatialSoftmax)
+        and isinstance(pool.maps, nn.Conv2d)
+        and not pool.output_variance
+        and bool((pool.temperature == 1).all())
+        and encoder.core.output_shape == (2 * pool.num_kp,)
+        and isinstance(encoder.core.linear, nn.Linear)
+    )
+    if not plain:
+        raise CheckpointError(
+            f"encoder of '{encoder.keys[0]}': LeRobot's diffusion policy has SpatialSoftmax with num_kp keypoints and "
+            "a feature_dimension of twice as many"
+        )
+    if crop is not None and any(
+        round(room / 2) != at for room, at in zip(crop.room, crop.corner, strict=True)
+    ):
+        raise CheckpointError(
+            f"encoder of '{encoder.keys[0]}': its centre crop begins a pixel before LeRobot's (centre 'even' does "
+            "not)"
+        )
+
+
+def our_tensors(
+    network: Denoiser,
+    ours: Mapping[str, Tensor],
+    theirs: Mapping[str, Tensor],
+    features: list[Feature],
+) -> dict[str, Tensor]:
+    """Return our tensors.
+
+    Args:
+        network: ours, with any weights.
+        ours: its tensors, for those that follow from the configuration.
+        theirs: all of theirs.
+        features: in their order.
+    """
+    made = {name: value for name, value in ours.items() if re.fullmatch(_COMPUTED, name)}
+    separate = any(name.startswith(f"{PREFIX}rgb_encoder.0.") for name in theirs)
+    rules = _rules(network, features, separate=separate)
+    names = names_of([name for name in ours if name not in made], rules, "LeRobot")
+    shapes = {name: value.shape for name, value in ours.items()}
+    grids = [name for name in theirs if name.endswith(_GRID)]
+    return made | to_ours(_reordered(network, features, theirs), names, shapes, grids)
+
+
+def their_tensors(network: Denoiser, features: list[Feature]) -> dict[str, Tensor]:
+    """Return all tensors that LeRobot's policy loads."""
+    ours = {f"policy.{name}": value for name, value in network.state_dict().items()}
+    rules = _rules(network, features, separate=len(encoder_of(network).nets) > 1)
+    theirs: dict[str, Tensor] = {}
+    for name in ours:
+        if not re.fullmatch(_COMPUTED, name):
+            theirs |= to_theirs(ours, names_of([name], rules, "LeRobot"))
+        elif name.endswith("pos_x"):
+            grid = torch.stack((ours[name], ours[name.removesuffix("x") + "y"]), dim=-1).cpu()
+            (maps,) = names_of([name.removesuffix("pos_x") + "maps.weight"], rules, "LeRobot")
+            theirs[maps.theirs.removesuffix(".nets.weight") + _GRID.removeprefix(".pool")] = grid
+    return _reordered(network, features, theirs, back=True)
+
+
+def _rules(network: Denoiser, features: list[Feature], *, separate: bool) -> list[Rule]:
+    """Return the names of theirs for the tensors of a policy; conditions are permuted by :func:`_reordered`."""
     unet = [
         Rule(
             r"((?:down|mid|up)_modules\..+)\.blocks\.(\d)\.(.+)",
@@ -142,14 +297,12 @@ def rules_of(network: Denoiser, features: list[Feature]) -> list[Rule]:
         same(r"(.+)"),
     ]
     rules = under(unet, "policy.network.", PREFIX + "unet.")
-    encoder: ObservationEncoder = network.encoder.obs
-    order = [image.key for image in cameras(features)]
-    for module in encoder.nets:
+    order = [key for image in cameras(features) for key in image.keys]
+    nets = encoder_of(network).nets
+    for module in nets:
         number = order.index(module.split("+")[0].replace("/", "."))
-        theirs = f"{PREFIX}rgb_encoder." + ("" if "+" in module or len(order) == 1 else f"{number}.")
-        core = f"policy.encoder.obs.nets.{module}.core."
-        # A single camera may have an encoder of its own in a list.
-        rules += under(_CORE, core, theirs)
+        theirs = f"{PREFIX}rgb_encoder." + (f"{number}." if separate else "")
+        rules = under(_CORE, f"policy.encoder.obs.nets.{module}.core.", theirs) + rules
     return rules
 
 
@@ -163,11 +316,13 @@ _CORE = [
     same(r"pool\.maps\.(.+)", "pool.nets.{}"),
     same(r"linear\.(.+)", "out.{}"),
 ]
-COMPUTED = r".*\.pool\.(pos_x|pos_y|temperature)"
+_COMPUTED = r".*\.pool\.(pos_x|pos_y|temperature)"
 """Tensors of ours that follow from the configuration."""
+_GRID = ".pool.pos_grid"
+"""End of the names of theirs that do."""
 
 
-def reordered(
+def _reordered(
     network: Denoiser, features: list[Feature], tensors: Mapping[str, Tensor], *, back: bool = False
 ) -> dict[str, Tensor]:
     """Permute the columns of the U-Net's conditions.
@@ -195,9 +350,10 @@ def _columns(network: Denoiser, features: list[Feature]) -> Tensor:
     """Return the number of their column for each of ours."""
     dims = network.encoder.obs.feature_dims
     order = [
-        feature.key
+        key
         for part in (vectors(features, "STATE"), cameras(features), vectors(features, "ENV"))
         for feature in part
+        for key in feature.keys
     ]
     starts, start = {}, 0
     for key in order:
@@ -207,8 +363,6 @@ def _columns(network: Denoiser, features: list[Feature]) -> Tensor:
     return torch.cat([frame + number * start for number in range(network.encoder.frames)])
 
 
-def network_of(nets: nn.ModuleDict) -> Denoiser:
-    """Return the network of a policy."""
-    network = nets["policy"]
-    assert isinstance(network, Denoiser)
-    return network
+def encoder_of(network: Denoiser) -> ObservationEncoder:
+    """Return the encoder of observations."""
+    return network.encoder.obs

@@ -21,11 +21,18 @@ class Feature:
         name: LeRobot's, such as 'observation.images.top'.
         kind: by which its normalization is chosen.
         shape: of one step; images (C, H, W).
+        joins: names here of the vectors whose numbers it has side by side; empty: one, of the name :attr:`key`.
     """
 
     name: str
     kind: Kind
     shape: tuple[int, ...]
+    joins: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names here of all that it holds."""
+        return self.joins or (self.key,)
 
     @property
     def key(self) -> str:
@@ -77,7 +84,9 @@ def vectors(features: list[Feature], kind: Kind) -> list[Feature]:
     found = [feature for feature in features if feature.kind == kind]
     if len(found) > 1:
         names = ", ".join(feature.name for feature in found)
-        raise CheckpointError(f"input_features: {names} are all of type {kind}; expected one at most")
+        raise CheckpointError(
+            f"input_features: {names} are all of type {kind}; expected one at most"
+        )
     return found
 
 
@@ -89,17 +98,25 @@ def cameras(features: list[Feature]) -> list[Feature]:
 def _features(config: Mapping[str, Any], group: str, kinds: tuple[Kind, ...]) -> list[Feature]:
     entries = config.get(group)
     if not isinstance(entries, Mapping) or not entries:
-        raise CheckpointError(f"config.json: {group} is missing or empty; the file is of before February 2025, or cut")
+        raise CheckpointError(
+            f"config.json: {group} is missing or empty; the file is of before February 2025, or cut"
+        )
     found = []
     for name, entry in entries.items():
         kind = entry.get("type") if isinstance(entry, Mapping) else None
         shape = entry.get("shape") if isinstance(entry, Mapping) else None
         if kind not in kinds:
-            raise CheckpointError(f"{group}.{name}: type {kind!r}; expected one of {', '.join(kinds)}")
+            raise CheckpointError(
+                f"{group}.{name}: type {kind!r}; expected one of {', '.join(kinds)}"
+            )
         dims = 3 if kind == "VISUAL" else 1
-        if not isinstance(shape, list) or len(shape) != dims or not all(
-            type(size) is int and size > 0 for size in shape
+        if (
+            not isinstance(shape, list)
+            or len(shape) != dims
+            or not all(type(size) is int and size > 0 for size in shape)
         ):
-            raise CheckpointError(f"{group}.{name}: shape {shape!r}; expected {dims} positive numbers")
+            raise CheckpointError(
+                f"{group}.{name}: shape {shape!r}; expected {dims} positive numbers"
+            )
         found.append(Feature(str(name), kind, tuple(shape)))
     return found

@@ -16,12 +16,11 @@ from typing import Any
 from torch import Tensor
 
 from imitate.errors import CheckpointError
+from imitate.models.pretrained import read_safetensors
+from imitate.recognition import LEROBOT_WEIGHTS
 
-WEIGHTS = "model.safetensors"
 _MOST_JSON = 2**24
 """Largest size of a JSON file in bytes."""
-_PLACES = ("", "pretrained_model", "checkpoints/last/pretrained_model")
-"""Where a policy lies: in the folder itself, in that of one of its training's checkpoints, in the training's."""
 _PREPROCESSOR, _POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 _NORMALIZERS = ("normalizer_processor", "unnormalizer_processor")
 _NEUTRAL = ("rename_observations_processor", "to_batch_processor", "device_processor")
@@ -57,32 +56,29 @@ class PolicyFolder:
         return str(self.config.get("type"))
 
 
-def find_policy(path: str | Path) -> Path | None:
-    """Return the folder with ``config.json``, for a policy's folder, a training's, or a file in it; None: no policy."""
-    path = Path(path).expanduser()
-    place = path.parent if path.name in ("config.json", WEIGHTS) else path
-    for part in _PLACES:
-        if (place / part / "config.json").is_file() and (place / part / WEIGHTS).is_file():
-            return place / part
-    return None
-
-
-def read_folder(path: Path) -> PolicyFolder:
+def read_folder(path: Path, config: dict[str, Any]) -> PolicyFolder:
     """Read a policy.
+
+    Args:
+        path: the folder.
+        config: its ``config.json``.
 
     Raises:
         CheckpointError: a file is missing, damaged, or means what is not converted.
     """
-    config = read_json(path / "config.json")
     if config.get("use_peft") or (path / "adapter_config.json").exists():
-        raise CheckpointError(f"{path}: its weights are an adapter (PEFT): merge them in LeRobot first")
-    tensors = read_tensors(path / WEIGHTS)
+        raise CheckpointError(
+            f"{path}: its weights are an adapter (PEFT): merge them in LeRobot first"
+        )
+    tensors = read_tensors(path / LEROBOT_WEIGHTS)
     if not (path / _PREPROCESSOR).is_file():
         names = [*config.get("input_features", {}), *config.get("output_features", {})]
         old = {name: value for name, value in tensors.items() if name.startswith(_OLD_STATISTICS)}
         weights = {name: value for name, value in tensors.items() if name not in old}
         observed = _buffers(old, "normalize_inputs", names)
-        return PolicyFolder(path, config, weights, observed, _buffers(old, "unnormalize_outputs", names))
+        return PolicyFolder(
+            path, config, weights, observed, _buffers(old, "unnormalize_outputs", names)
+        )
     observed = _processor_statistics(path, _PREPROCESSOR)
     acted = _processor_statistics(path, _POSTPROCESSOR)
     return PolicyFolder(path, config, tensors, observed, acted)
@@ -96,10 +92,14 @@ def read_json(file: Path) -> dict[str, Any]:
     """
     try:
         if file.stat().st_size > _MOST_JSON:
-            raise CheckpointError(f"{file}: has {file.stat().st_size} bytes, too many for a configuration")
+            raise CheckpointError(
+                f"{file}: has {file.stat().st_size} bytes, too many for a configuration"
+            )
         tree = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: cannot be read ({type(error).__name__}: {error})") from error
+        raise CheckpointError(
+            f"{file}: cannot be read ({type(error).__name__}: {error})"
+        ) from error
     if not isinstance(tree, dict):
         raise CheckpointError(f"{file}: holds {type(tree).__name__}; expected an object")
     return tree
@@ -111,12 +111,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: there is no such file, or it is cut or damaged.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
-        return load_file(file)
-    except (OSError, SafetensorError) as error:
+        return read_safetensors(file)
+    except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{file}: missing, cut short or damaged ({error}); copy or download it again"
         ) from error
@@ -133,19 +130,25 @@ def _processor_statistics(path: Path, name: str) -> dict[str, dict[str, Tensor]]
         if kind in _NEUTRAL:
             continue
         if kind not in _NORMALIZERS:
-            raise CheckpointError(f"{path / name}: step '{kind}' has no counterpart here; {_ADVICE}")
+            raise CheckpointError(
+                f"{path / name}: step '{kind}' has no counterpart here; {_ADVICE}"
+            )
         file = step.get("state_file")
         if file is None:
             continue  # it knows no statistics: all features are as they are
         if not isinstance(file, str) or Path(file).name != file:
-            raise CheckpointError(f"{path / name}: state_file is {file!r}; expected a file beside it")
+            raise CheckpointError(
+                f"{path / name}: state_file is {file!r}; expected a file beside it"
+            )
         for key, value in read_tensors(path / file).items():
             feature, _, statistic = key.rpartition(".")
             found.setdefault(feature, {})[statistic] = value
     return found
 
 
-def _buffers(tensors: Mapping[str, Tensor], owner: str, features: list[str]) -> dict[str, dict[str, Tensor]]:
+def _buffers(
+    tensors: Mapping[str, Tensor], owner: str, features: list[str]
+) -> dict[str, dict[str, Tensor]]:
     """Return the statistics among the weights; a feature is found by its name, never by its underscores."""
     found: dict[str, dict[str, Tensor]] = {}
     for feature in features:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,23 +16,19 @@ from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
 from imitate.interop.lerobot import act, diffusion
 from imitate.interop.lerobot.features import Feature, inputs_of, output_of
-from imitate.interop.lerobot.folder import PolicyFolder, read_folder
+from imitate.interop.lerobot.folder import PolicyFolder, read_folder, read_json
 from imitate.interop.lerobot.statistics import affine_of
-from imitate.interop.names import names_of
-from imitate.interop.weights import to_ours
 from imitate.models.preprocess import Preprocess
+from imitate.recognition import LEROBOT_ALGOS
 
-KINDS = {"act": "act", "diffusion": "diffusion_policy"}
-"""Algorithm here by ``type`` there."""
 _REFUSED = {
     "vqbet": "its network differs from vq_bet here: train that on its dataset",
+    "of 2024": "LeRobot has had another layout since February 2025: let a release of 2025 save it again",
     "tdmpc": "it plans with a world model, which is not here; mbrl is the nearest",
     "sac": "it is the actor of HIL-SERL: train rlpd here",
     "gaussian_actor": "it is the actor of HIL-SERL: train rlpd here",
 }
-_ELSEWHERE = (
-    "it needs pretrained networks that LeRobot brings: run it there; act and diffusion policies are read here"
-)
+_ELSEWHERE = "it needs pretrained networks that LeRobot brings: run it there; act and diffusion policies are read here"
 
 
 @dataclass(frozen=True)
@@ -58,10 +53,12 @@ def from_lerobot(path: Path) -> Imported:
     Raises:
         CheckpointError: a part of it has no counterpart here; the message names it.
     """
-    folder = read_folder(path)
-    if folder.kind not in KINDS:
-        reason = _REFUSED.get(folder.kind, _ELSEWHERE)
-        raise CheckpointError(f"a policy of type '{folder.kind}' cannot be read: {reason}")
+    their_config = read_json(path / "config.json")
+    type_ = str(their_config.get("type", "of 2024"))
+    if type_ not in LEROBOT_ALGOS:  # before weights, which may be of gigabytes
+        reason = _REFUSED.get(type_, _ELSEWHERE)
+        raise CheckpointError(f"a policy of type '{type_}' cannot be read: {reason}")
+    folder = read_folder(path, their_config)
     features, action = inputs_of(folder.config), output_of(folder.config)
     preprocess_affine = _affine(folder, features, action)
     config = _config(folder, features)
@@ -103,7 +100,7 @@ def _config(folder: PolicyFolder, features: list[Feature]) -> Config:
     modalities: dict[str, list[str]] = {"low_dim": [], "rgb": []}
     for feature in features:
         modalities[_modality(feature)].append(feature.key)
-    tree["algo_name"] = KINDS[folder.kind]
+    tree["algo_name"] = LEROBOT_ALGOS[folder.kind]
     tree["experiment"] = {"name": f"lerobot_{folder.kind}"}
     tree.setdefault("observation", {})["modalities"] = {"obs": modalities}
     try:
@@ -143,22 +140,7 @@ def _weights(algo: Algo, folder: PolicyFolder, features: list[Feature]) -> dict[
         name: value.float() if value.is_floating_point() else value
         for name, value in folder.tensors.items()
     }
-    ours = algo.nets.state_dict()
-    made: dict[str, Tensor] = {}
-    constants: tuple[str, ...]
-    if folder.kind == "act":
-        network = act.network_of(algo.nets)
-        made |= act.places(network, features, theirs)
-        counters = (name for name in ours if name.endswith("num_batches_tracked"))
-        made |= {name: ours[name] for name in counters}  # frozen BatchNorm has none there
-        rules = act.rules_of(network, features)
-        constants = (*(act.PREFIX + name for name in act.CONSTANTS), *act.PLACE_NAMES)
-    else:
-        denoiser = diffusion.network_of(algo.nets)
-        theirs = diffusion.reordered(denoiser, features, theirs)
-        made |= {name: value for name, value in ours.items() if re.fullmatch(diffusion.COMPUTED, name)}
-        rules = diffusion.rules_of(denoiser, features)
-        constants = tuple(name for name in theirs if name.endswith(".pool.pos_grid"))
-    shapes = {name: value.shape for name, value in ours.items()}
-    names = names_of([name for name in ours if name not in made], rules, "LeRobot")
-    return made | to_ours(theirs, names, shapes, constants)
+    network: Any = algo.nets["policy"]
+    kind = act if folder.kind == "act" else diffusion
+    made: dict[str, Tensor] = kind.our_tensors(network, algo.nets.state_dict(), theirs, features)
+    return made

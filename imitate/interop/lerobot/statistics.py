@@ -36,7 +36,9 @@ def affine_of(
     """
     mode = mapping.get(feature.kind, "IDENTITY")
     if mode not in MODES:
-        raise CheckpointError(f"normalization_mapping.{feature.kind}: {mode!r}; expected one of {', '.join(MODES)}")
+        raise CheckpointError(
+            f"normalization_mapping.{feature.kind}: {mode!r}; expected one of {', '.join(MODES)}"
+        )
     if mode == "IDENTITY":
         return None
     of_feature = statistics.get(feature.name, {})
@@ -56,13 +58,17 @@ def affine_of(
 def _statistic(feature: Feature, found: Mapping[str, Tensor], name: str, mode: str) -> Tensor:
     if name not in found:
         raise CheckpointError(
-            f"'{feature.name}' is to be normalized by {mode}, but the folder has no '{name}' of it: LeRobot would act on "
-            "values that are not normalized; save the policy again with the statistics of its dataset"
+            f"'{feature.name}' is to be normalized by {mode}, but the folder has no '{name}' of it: LeRobot would act "
+            "on values that are not normalized; save the policy again with the statistics of its dataset"
         )
     value = found[name].double().flatten()
     wanted = feature.shape[0]
     if value.numel() != wanted:
-        raise CheckpointError(f"'{name}' of '{feature.name}' has {value.numel()} numbers; expected {wanted}")
+        raise CheckpointError(
+            f"'{name}' of '{feature.name}' has {value.numel()} numbers; expected {wanted}"
+        )
     if not bool(value.isfinite().all()):
-        raise CheckpointError(f"'{name}' of '{feature.name}' is not finite: the policy was saved without statistics")
+        raise CheckpointError(
+            f"'{name}' of '{feature.name}' is not finite: the policy was saved without statistics"
+        )
     return value

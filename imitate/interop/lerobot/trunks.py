@@ -1,13 +1,28 @@
-"""ResNet trunks of LeRobot's policies: torchvision's, by their names there."""
+"""Image encoders of LeRobot's policies: torchvision's ResNets, read from a configuration or looked at here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
 
 from imitate.errors import CheckpointError
+from imitate.interop.lerobot.features import Feature, cameras
+from imitate.models.key_encoder import KeyEncoder
+from imitate.models.norms import ChannelGroupNorm
+from imitate.models.observation import ObservationEncoder
+from imitate.models.randomizers import ColorRandomizer, CropRandomizer, GaussianNoiseRandomizer
+from imitate.models.resnet import ResNet, ResNet18Conv, ResNet34Conv, ResNet50Conv
+from imitate.models.visual import VisualCore
 
-_BACKBONES = {"resnet18": "ResNet18Conv", "resnet34": "ResNet34Conv", "resnet50": "ResNet50Conv"}
+_TRUNKS: dict[str, type[ResNet]] = {
+    "resnet18": ResNet18Conv,
+    "resnet34": ResNet34Conv,
+    "resnet50": ResNet50Conv,
+}
 
 
 def backbone_of(config: Mapping[str, Any]) -> str:
@@ -16,7 +31,96 @@ def backbone_of(config: Mapping[str, Any]) -> str:
     Raises:
         CheckpointError: there is none like it.
     """
-    name = config.get("vision_backbone")
-    if name not in _BACKBONES:
-        raise CheckpointError(f"vision_backbone: {name!r}; expected one of {', '.join(_BACKBONES)}")
-    return _BACKBONES[name]
+    name = config["vision_backbone"]
+    if name not in _TRUNKS:
+        raise CheckpointError(f"vision_backbone: {name!r}; expected one of {', '.join(_TRUNKS)}")
+    return _TRUNKS[name].__name__
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Encoder of one or more cameras, as LeRobot could have it.
+
+    Attributes:
+        keys: of the cameras.
+        name: ``vision_backbone``.
+        core: ours.
+        trunk: ours, a part of it.
+        norm: 'batch' where statistics are stored, or 'group'.
+        crop: of the image in acting; None: it is not cropped.
+    """
+
+    keys: tuple[str, ...]
+    name: str
+    core: VisualCore
+    trunk: ResNet
+    norm: Literal["batch", "group"]
+    crop: CropRandomizer | None
+
+    def affine(self, channels: int) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation (C,) that the trunk itself normalizes by: ImageNet's, or 0 and 1."""
+        if not self.trunk.normalizes:
+            return torch.zeros(channels).double(), torch.ones(channels).double()
+        return self.trunk.mean.flatten().double(), self.trunk.std.flatten().double()
+
+
+def encoders_of(encoder: ObservationEncoder, features: list[Feature]) -> list[Encoder]:
+    """Return the encoders of cameras.
+
+    Raises:
+        CheckpointError: LeRobot has none like one of them; the message names why.
+    """
+    found = []
+    images = {feature.key for feature in cameras(features)}
+    for module, net in encoder.nets.items():
+        keys = tuple(key.replace("/", ".") for key in module.split("+"))
+        if not set(keys) <= images:
+            raise CheckpointError(
+                f"observation '{keys[0]}' has a network, and LeRobot's vectors go in as they are"
+            )
+        assert isinstance(net, KeyEncoder)
+        found.append(_encoder(keys, net))
+    alike = {(one.name, one.norm, _size(one.crop)) for one in found}
+    if len(alike) > 1:
+        raise CheckpointError(
+            "cameras have different encoders: LeRobot's policies have one kind for all"
+        )
+    return found
+
+
+def _encoder(keys: tuple[str, ...], net: KeyEncoder) -> Encoder:
+    where = f"encoder of '{keys[0]}'"
+    core = net.core
+    trunk = core.backbone if isinstance(core, VisualCore) else None
+    names = {kind: name for name, kind in _TRUNKS.items()}
+    if not isinstance(core, VisualCore) or type(trunk) not in names:
+        kind = type(core if trunk is None else trunk).__name__
+        raise CheckpointError(
+            f"{where} is {kind}: LeRobot has ResNet18Conv, ResNet34Conv and ResNet50Conv"
+        )
+    assert isinstance(trunk, ResNet)
+    if trunk.conv1.in_channels != 3 or type(trunk.conv1) is not nn.Conv2d:
+        raise CheckpointError(
+            f"{where} sees more than three colours, or coordinates: LeRobot's sees colours"
+        )
+    layer = trunk.bn1
+    if not isinstance(layer, (nn.BatchNorm2d, ChannelGroupNorm)):
+        raise CheckpointError(
+            f"{where} has norm 'none': LeRobot has 'batch', 'frozen_batch' and 'group'"
+        )
+    crops = [one for one in net.randomizers if isinstance(one, CropRandomizer)]
+    other = [
+        one
+        for one in net.randomizers
+        if not isinstance(one, (CropRandomizer, ColorRandomizer, GaussianNoiseRandomizer))
+    ]
+    if other or len(crops) > 1 or any(crop.pos_enc for crop in crops):
+        raise CheckpointError(
+            f"{where}: LeRobot has a plain crop, and no other change of images in acting"
+        )
+    norm: Literal["batch", "group"] = "group" if isinstance(layer, ChannelGroupNorm) else "batch"
+    return Encoder(keys, names[type(trunk)], core, trunk, norm, crops[0] if crops else None)
+
+
+def _size(crop: CropRandomizer | None) -> tuple[int, int] | None:
+    return None if crop is None else crop.crop

@@ -12,8 +12,8 @@ from torch import Tensor
 from imitate.algo.algo import Algo
 from imitate.algo.hierarchy import Hierarchy
 from imitate.errors import CheckpointError, nearest
-from imitate.interop.robomimic.limits import check_exportable
 from imitate.interop.names import names_of
+from imitate.interop.robomimic.limits import check_exportable
 from imitate.interop.robomimic.networks import constants_of, rules_of
 from imitate.interop.robomimic.released_keys import ALGO, OBSERVATION, SHARED, SINCE_0_5, Keys
 from imitate.interop.robomimic.statistics import action_stats, obs_stats

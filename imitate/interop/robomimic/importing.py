@@ -15,8 +15,8 @@ from imitate.algo.factory import algo_factory
 from imitate.algo.hierarchy import Hierarchy
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
-from imitate.interop.robomimic.configuration import ours_from_theirs
 from imitate.interop.names import Name, names_of
+from imitate.interop.robomimic.configuration import ours_from_theirs
 from imitate.interop.robomimic.networks import constants_of, rules_of
 from imitate.interop.robomimic.optimizers import moments
 from imitate.interop.robomimic.statistics import affine_of

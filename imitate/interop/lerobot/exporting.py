@@ -1,0 +1,153 @@
+"""Our policies as LeRobot's: a folder that ``lerobot-rollout --policy.path`` runs.
+
+Both kinds, ``act`` and ``diffusion``, are described from our configuration; whatever LeRobot has nothing for is refused
+by name. Vectors that are called ``state`` and ``environment_state`` keep their names; any others become
+``observation.state``, side by side in the order of their names, as ``imitate dataset convert --to lerobot`` writes
+them. Actions are not clipped there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from imitate.algo.algo import Algo
+from imitate.errors import CheckpointError
+from imitate.interop.lerobot import act, diffusion
+from imitate.interop.lerobot.features import ACTION, Feature
+from imitate.interop.lerobot.trunks import Encoder, encoders_of
+from imitate.interop.lerobot.writing import write_folder
+from imitate.recognition import LEROBOT_ALGOS
+
+LAYOUTS = ("lerobot", "lerobot-0.3")
+"""Layouts of folders: of 0.4 to 0.6, and of releases up to 0.3."""
+_OWN_NAMES = {"state": "STATE", "environment_state": "ENV"}
+
+
+def export(algo: Algo, folder: Path, layout: str) -> None:
+    """Write a policy into a new folder.
+
+    Args:
+        algo: the policy.
+        folder: made by this; it appears when it is complete.
+        layout: name in :data:`LAYOUTS`.
+
+    Raises:
+        CheckpointError: LeRobot has nothing that acts like it; the message names what.
+    """
+    kinds = {algo_name: kind for kind, algo_name in LEROBOT_ALGOS.items()}
+    name = algo.global_config.algo_name
+    if name not in kinds:
+        raise CheckpointError(
+            f"LeRobot has no policy that acts like '{name}' ({', '.join(kinds)} are written); the package "
+            "lerobot_policy_imitate brings any checkpoint to LeRobot's robots"
+        )
+    _check_shared(algo)
+    features = features_of(algo)
+    network: Any = algo.active_nets["policy"]
+    kind = act if name == "act" else diffusion
+    encoders = encoders_of(kind.encoder_of(network), features)
+    config: dict[str, Any] = {
+        "type": kinds[name],
+        "normalization_mapping": dict.fromkeys(("VISUAL", "STATE", "ENV", "ACTION"), "MEAN_STD"),
+        "input_features": {f.name: {"type": f.kind, "shape": list(f.shape)} for f in features},
+        "output_features": {ACTION: {"type": "ACTION", "shape": [algo.ac_dim]}},
+        "device": "cpu",
+        "use_amp": False,
+        "push_to_hub": False,
+        **kind.their_config(algo.global_config, network, features, encoders),
+    }
+    tensors = kind.their_tensors(network, features)
+    write_folder(
+        folder, config, tensors, _statistics(algo, features, encoders), old=layout == "lerobot-0.3"
+    )
+
+
+def features_of(algo: Algo) -> list[Feature]:
+    """Return the observations as LeRobot names them.
+
+    Raises:
+        CheckpointError: one is of a kind that LeRobot's policies do not take.
+    """
+    modalities, shapes = algo.preprocess.modalities, algo.preprocess.raw_shapes
+    other = [key for key in algo.obs_shapes if modalities[key] not in ("low_dim", "rgb")]
+    if other:
+        raise CheckpointError(
+            f"observation '{other[0]}' is '{modalities[other[0]]}': LeRobot's policies see colours and vectors"
+        )
+    low_dim = sorted(key for key in algo.obs_shapes if modalities[key] == "low_dim")
+    long = [key for key in low_dim if len(shapes[key]) != 1]
+    if long:
+        raise CheckpointError(
+            f"observation '{long[0]}' has shape {shapes[long[0]]}: LeRobot's vectors have one axis"
+        )
+    found: list[Feature] = []
+    if set(low_dim) <= set(_OWN_NAMES):
+        for key, kind in _OWN_NAMES.items():
+            if key in low_dim:
+                found.append(Feature(f"observation.{key}", kind, shapes[key]))  # type: ignore[arg-type]
+    else:
+        size = sum(shapes[key][0] for key in low_dim)
+        found.append(Feature("observation.state", "STATE", (size,), tuple(low_dim)))
+    for key in sorted(key for key in algo.obs_shapes if modalities[key] == "rgb"):
+        height, width, channels = shapes[key]
+        found.append(Feature(_camera_name(key), "VISUAL", (channels, height, width), (key,)))
+    kinds = {feature.kind for feature in found}
+    if "STATE" not in kinds or not kinds & {"ENV", "VISUAL"}:
+        seen = ", ".join(sorted(algo.obs_shapes))
+        raise CheckpointError(
+            f"observations {seen}: act and diffusion of LeRobot want a vector, and an image or environment_state "
+            "besides; the package lerobot_policy_imitate brings such checkpoints to LeRobot's robots"
+        )
+    return found
+
+
+def _camera_name(key: str) -> str:
+    if key == "image":
+        return "observation.image"
+    return f"observation.images.{key.removesuffix('_image')}"
+
+
+def _check_shared(algo: Algo) -> None:
+    """Refuse what no policy of LeRobot has."""
+    if algo.goal_shapes:
+        raise CheckpointError("it is told a goal, which LeRobot's act and diffusion are not")
+    if algo.preprocess.obs_clip is not None:
+        raise CheckpointError(
+            f"train.obs_clip is {algo.preprocess.obs_clip}: LeRobot does not clip observations"
+        )
+    steps = [
+        step.name
+        for step in algo.preprocess.chosen_steps
+        if step.name not in ("normalize", "resize")
+    ]
+    if steps:
+        raise CheckpointError(f"train.preprocess: LeRobot has no step '{steps[0]}'")
+    if any(key.rotation for key in algo.preprocess.actions.keys.values()):
+        raise CheckpointError("train.action_config: LeRobot does not convert rotations")
+
+
+def _statistics(
+    algo: Algo, features: list[Feature], encoders: list[Encoder]
+) -> Mapping[str, Mapping[str, Tensor]]:
+    """Return mean and standard deviation of each feature and of the action, which say what our normalization does."""
+    normalization = algo.preprocess.normalization
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    for feature in features:
+        pairs = [normalization.obs_affine(key) for key in feature.keys]
+        offset, scale = (torch.cat([pair[i].flatten().double() for pair in pairs]) for i in (0, 1))
+        if feature.kind == "VISUAL":
+            (encoder,) = (one for one in encoders if feature.key in one.keys)
+            mean, std = encoder.affine(feature.shape[0])
+            offset, scale = offset + scale * mean, scale * std
+        found[feature.name] = offset, scale
+    pairs = [normalization.action_affine(key) for key in algo.preprocess.actions.keys]
+    found[ACTION] = tuple(torch.cat([p[i].flatten().double() for p in pairs]) for i in (0, 1))  # type: ignore[assignment]
+    return {
+        name: {"mean": offset.float(), "std": (scale - 1e-8).float()}
+        for name, (offset, scale) in found.items()
+    }

@@ -1,0 +1,269 @@
+"""Policies of ours in LeRobot's layout; tests/interop/lerobot_policies.sh lets LeRobot itself act with them."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from imitate.algo.factory import algo_factory
+from imitate.cli.main import app
+from imitate.config import load_config
+from imitate.errors import CheckpointError
+from imitate.interop.lerobot.exporting import LAYOUTS, export
+from imitate.interop.lerobot.importing import from_lerobot
+from imitate.models.preprocess import Preprocess
+from imitate.policy.rollout_policy import RolloutPolicy
+
+from .test_importing import READ
+
+STATISTICS = ("normalize_", "unnormalize_")
+SMALL_ACT = {
+    "algo.chunk.size": 6,
+    "algo.chunk.execute": 3,
+    "algo.transformer.embed_dim": 16,
+    "algo.transformer.num_heads": 2,
+    "algo.transformer.feedforward_dim": 24,
+    "algo.transformer.encoder_layers": 1,
+    "algo.transformer.decoder_layers": 2,
+    "algo.vae.latent_dim": 4,
+    "algo.vae.encoder_layers": 1,
+    "train.seq_length": 6,
+}
+MAPS = {
+    "observation.encoder.rgb.core_kwargs.pool_class": None,
+    "observation.encoder.rgb.core_kwargs.flatten": False,
+    "observation.encoder.rgb.core_kwargs.feature_dimension": None,
+}
+SMALL_DIFFUSION = {
+    "algo.unet.down_dims": [8, 16],
+    "algo.unet.diffusion_step_embed_dim": 8,
+    "algo.ddpm.num_train_timesteps": 5,
+    "algo.ddpm.num_inference_timesteps": 5,
+}
+KEYPOINTS = {
+    "observation.encoder.rgb.core_kwargs.pool_kwargs.num_kp": 4,
+    "observation.encoder.rgb.core_kwargs.feature_dimension": 8,
+}
+SHAPES = {"robot0_eef_pos": (3,), "object": (5,), "hand_image": (64, 72, 3)}
+
+
+def policy_of(name, settings, shapes, seed=0):
+    """A policy with random weights and statistics."""
+    rgb = [key for key, shape in shapes.items() if len(shape) == 3]
+    low_dim = [key for key in shapes if key not in rgb]
+    settings = {
+        "observation.modalities.obs.low_dim": low_dim,
+        "observation.modalities.obs.rgb": rgb,
+        "observation.encoder.rgb.core_class": "VisualCore",
+        **settings,
+    }
+    config = load_config({"algo_name": name}).with_overrides(settings)
+    seen = {k: (s[2], *s[:2]) if k in rgb else s for k, s in shapes.items()}
+    torch.manual_seed(seed)
+    algo = algo_factory(name, config, seen, 4, "cpu")
+    draw = np.random.default_rng(seed)
+
+    def affine(size):
+        return torch.as_tensor(draw.normal(size=size)), torch.as_tensor(draw.uniform(0.5, 2, size))
+
+    algo.preprocess = Preprocess(
+        shapes,
+        {key: "rgb" if key in rgb else "low_dim" for key in shapes},
+        {"actions": 4},
+        {key: affine(shape[-1]) for key, shape in shapes.items()},
+        {"actions": affine(4)},
+        steps=[entry.to_dict() for entry in config.train.preprocess],
+    )
+    with torch.no_grad():
+        for value in algo.nets.buffers():  # statistics of BatchNorm
+            if value.is_floating_point() and value.dim() == 1 and len(value) >= 16:
+                value.uniform_(0.5, 1.5)
+    algo.set_eval()
+    return algo
+
+
+def observation(shapes, seed):
+    draw = np.random.default_rng(seed)
+    return {
+        key: draw.integers(0, 256, shape, dtype=np.uint8)
+        if len(shape) == 3
+        else draw.normal(size=shape).astype(np.float32)
+        for key, shape in shapes.items()
+    }
+
+
+def there(obs, joined):
+    """The observation under LeRobot's names."""
+    vectors = np.concatenate([obs[key] for key in joined])
+    return {"state": vectors, **{k: v for k, v in obs.items() if k not in joined}}
+
+
+def actions(algo, observations):
+    policy = RolloutPolicy(algo)
+    policy.start_episode()
+    found = []
+    for step, obs in enumerate(observations):
+        torch.manual_seed(step)
+        found.append(policy(obs))
+    return np.stack(found)
+
+
+BACK = [(name, layout) for name in READ for layout in LAYOUTS if "images" not in name]
+BACK += [("act_images_0.6.1", "lerobot"), ("diffusion_images_0.6.1", "lerobot-0.3")]
+
+
+@pytest.mark.parametrize(("name", "layout"), BACK)
+def test_what_was_read_is_written_back(name, layout, recorded, tmp_path):
+    policy = recorded(name)
+    export(from_lerobot(policy.folder).algo, tmp_path / "back", layout)
+    before = load_file(policy.folder / "model.safetensors")
+    after = load_file(tmp_path / "back" / "model.safetensors")
+    weights = {key for key in before if not key.startswith(STATISTICS)}
+    assert {key for key in after if not key.startswith(STATISTICS)} == weights
+    for key in weights:
+        torch.testing.assert_close(after[key], before[key], rtol=0, atol=1e-6)
+    assert policy.error(tmp_path / "back") < 1e-4
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_vectors_of_other_names_become_the_state(layout, tmp_path):
+    settings = {**SMALL_ACT, **MAPS, "algo.tokens.camera_positions": False}
+    algo = policy_of("act", settings, SHAPES)
+    export(algo, tmp_path / "act", layout)
+    back = from_lerobot(tmp_path / "act").algo
+    back.set_eval()
+    assert back.obs_shapes.keys() == {"state", "hand_image"}
+    seen = [observation(SHAPES, seed) for seed in range(7)]
+    joined = ["object", "robot0_eef_pos"]
+    wanted = actions(algo, seen)
+    np.testing.assert_allclose(actions(back, [there(o, joined) for o in seen]), wanted, atol=2e-5)
+    assert np.ptp(wanted, axis=0).min() > 1e-3
+
+
+def test_diffusion_with_crops_imagenet_and_an_average(tmp_path):
+    shapes = {**SHAPES, "top_image": (64, 72, 3)}
+    settings = {
+        **SMALL_DIFFUSION,
+        **KEYPOINTS,
+        "observation.encoder.rgb.core_kwargs.backbone_kwargs.imagenet_normalization": True,
+        "observation.encoder.rgb.obs_randomizer_class": "CropRandomizer",
+        "observation.encoder.rgb.obs_randomizer_kwargs": {
+            "crop_height": 57,
+            "crop_width": 69,
+            "centre": "even",
+        },
+    }
+    algo = policy_of("diffusion_policy", settings, shapes)
+    with torch.no_grad():
+        for weight in algo.ema.module.parameters():
+            weight.mul_(1.1)
+    algo.set_eval()
+    export(algo, tmp_path / "diffusion", "lerobot")
+    back = from_lerobot(tmp_path / "diffusion").algo
+    back.set_eval()
+    assert back.global_config.observation.encoder.rgb.share is False
+    seen = [observation(shapes, seed) for seed in range(4)]
+    joined = ["object", "robot0_eef_pos"]
+    wanted = actions(algo, seen)
+    np.testing.assert_allclose(actions(back, [there(o, joined) for o in seen]), wanted, atol=2e-4)
+
+
+STATE = {"state": (3,), "environment_state": (5,)}
+REFUSED = {
+    "learned positions": ("act", {**SMALL_ACT, **MAPS}, SHAPES, "cameras have learned positions"),
+    "vectors alone": (
+        "act",
+        SMALL_ACT,
+        {"object": (5,)},
+        "want a vector, and an image or environment_state",
+    ),
+    "one token": ("act", SMALL_ACT, STATE, "make one token: LeRobot's make one each"),
+    "posterior": (
+        "act",
+        {**SMALL_ACT, "algo.tokens.separate_vectors": True},
+        STATE,
+        "the posterior sees environment_state, state: LeRobot's sees state",
+    ),
+    "a token each": (
+        "act",
+        {**SMALL_ACT, **MAPS, "algo.tokens.separate_vectors": True},
+        SHAPES,
+        "object, robot0_eef_pos make a token each",
+    ),
+    "vectors of images": (
+        "act",
+        {**SMALL_ACT, "algo.tokens.camera_positions": False},
+        SHAPES,
+        "cameras give vectors",
+    ),
+    "frames": ("act", {**SMALL_ACT, **MAPS, "train.frame_stack": 2}, SHAPES, "frame_stack is 2"),
+    "transformer": (
+        "diffusion_policy",
+        {
+            "algo.unet.enabled": False,
+            "algo.transformer.enabled": True,
+            "algo.transformer.embed_dim": 16,
+        },
+        STATE,
+        "algo.unet.enabled is false",
+    ),
+    "pool": (
+        "diffusion_policy",
+        {**SMALL_DIFFUSION, "observation.encoder.rgb.core_kwargs.feature_dimension": 10},
+        SHAPES,
+        "has SpatialSoftmax with num_kp",
+    ),
+    "centre": (
+        "diffusion_policy",
+        {
+            **SMALL_DIFFUSION,
+            **KEYPOINTS,
+            "observation.encoder.rgb.obs_randomizer_class": "CropRandomizer",
+            "observation.encoder.rgb.obs_randomizer_kwargs": {"crop_height": 57, "crop_width": 69},
+        },
+        SHAPES,
+        "begins a pixel before",
+    ),
+    "clip": ("act", {**SMALL_ACT, **MAPS}, SHAPES, "train.obs_clip is 5"),
+    "other": ("bc", {}, STATE, "no policy that acts like 'bc' .act, diffusion_policy are written."),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case, tmp_path):
+    name, settings, shapes, words = REFUSED[case]
+    algo = policy_of(name, settings, shapes)
+    if case == "clip":
+        algo.preprocess.obs_clip = 5.0
+    with pytest.raises(CheckpointError, match=words):
+        export(algo, tmp_path / "out", "lerobot")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_left_alone(recorded, tmp_path):
+    policy = recorded("act_state_0.6.1")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "mine").touch()
+    command = [
+        "convert-checkpoint",
+        str(policy.folder),
+        str(kept),
+        "--to",
+        "lerobot",
+        "--overwrite",
+    ]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1 or done.exception is not None
+    assert [path.name for path in kept.iterdir()] == ["mine"]
+
+
+def test_conversion_on_the_command_line(recorded, tmp_path):
+    policy = recorded("act_state_0.3.3")
+    command = ["convert-checkpoint", str(policy.folder), str(tmp_path / "new"), "--to", "lerobot"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0
+    assert "act, for lerobot" in done.output
+    assert (tmp_path / "new" / "policy_preprocessor.json").is_file()
+    assert policy.error(tmp_path / "new") < 1e-4
