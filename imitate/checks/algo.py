@@ -78,6 +78,8 @@ FIXED = {
     "train.compile": False,
     "train.online.num_workers": 0,
     "train.online.max_staleness": None,
+    "train.online.push_every_s": 0.0,
+    "cluster.on": "local",
 }
 
 

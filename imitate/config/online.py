@@ -85,6 +85,11 @@ class OnlineConfig(Section):
         description="With acting 'central': groups that the environments of a worker form; while "
         "one waits for actions, the next one steps.",
     )
+    push_every_s: NonNegativeFloat = Field(
+        0.0,
+        description="With max_staleness: least seconds between two versions of the weights that workers "
+        "get; 0: one for each request, as long as no more than two are in use.",
+    )
     step_timeout_s: PositiveFloat = Field(
         60.0,
         description="With workers: one that takes longer for a step or a reset counts as hung and "

@@ -11,6 +11,7 @@ from imitate.algo.on_policy import OnPolicy
 from imitate.config import Config
 from imitate.config.data_needs import Transitions
 from imitate.config.online import OnlineConfig
+from imitate.crew.places import LOCAL
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError
@@ -164,11 +165,37 @@ def fixed_rewards(config: Config) -> RewardTransform:
 
 
 def make_collector(setup: OnlineSetup) -> Collector:
-    """Build the collector: in this process, or in ``num_workers`` worker processes, with policy workers where wanted.
+    """Build the collector: in this process, or in ``num_workers`` workers where ``cluster.on`` says.
 
     Raises:
         ConfigError: environments and workers do not divide, or weights would be older than the algorithm allows.
     """
+    online = setup.config.train.online
+    _check_workers(setup)
+    blueprints = make_blueprints(setup)
+    if not online.num_workers:
+        return blueprints[0].collector(setup.algo)
+    if online.acting == "central":
+        return CentralCollector(
+            blueprints,
+            setup.algo,
+            policy_workers=online.policy_workers,
+            ring=online.ring,
+            step_timeout_s=online.step_timeout_s,
+            max_staleness=online.max_staleness,
+        )
+    return ProcessCollector(
+        blueprints,
+        setup.algo,
+        step_timeout_s=online.step_timeout_s,
+        max_staleness=online.max_staleness,
+        push_every_s=online.push_every_s,
+        place=setup.config.cluster.backend("imitate-collector"),
+    )
+
+
+def make_blueprints(setup: OnlineSetup) -> list[Blueprint]:
+    """Divide the environments among the workers; one blueprint for all of them where there are no workers."""
     config, env, algo = setup.config, setup.env, setup.algo
     online = config.train.online
     group = {
@@ -177,21 +204,12 @@ def make_collector(setup: OnlineSetup) -> Collector:
         "discount": config.algo.get("discount", 1.0),
         "end_at_success": online.end_at_success,
     }
-    rollouts = algo.experience == "rollout"
-    if online.max_staleness is not None and (rollouts or not online.num_workers):
-        raise ConfigError(
-            "train.online.max_staleness: needs num_workers of 1 or more and an algorithm that replays: set it to null"
-        )
-    if online.num_workers > online.num_envs:
-        raise ConfigError(
-            f"train.online.num_workers: {online.num_workers} processes for {online.num_envs} environments: raise "
-            "train.online.num_envs"
-        )
-    _check_acting(online)
-    blueprints = [
+    lanes = np.arange(setup.num_lanes).reshape(online.num_envs, -1)
+    parts = np.array_split(lanes, max(1, online.num_workers))
+    return [
         Blueprint(
             setup.make,
-            lanes.reshape(-1),
+            part.reshape(-1),
             group,
             (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim),
             env.low,
@@ -199,29 +217,49 @@ def make_collector(setup: OnlineSetup) -> Collector:
             env.num_choices,
             config.train.seed + 1 + number,
         )
-        for number, lanes in enumerate(
-            np.array_split(
-                np.arange(setup.num_lanes).reshape(online.num_envs, -1), max(1, online.num_workers)
-            )
-        )
+        for number, part in enumerate(parts)
     ]
-    if not online.num_workers:
-        return blueprints[0].collector(algo)
-    if online.acting == "central":
-        return CentralCollector(
-            blueprints,
-            algo,
-            policy_workers=online.policy_workers,
-            ring=online.ring,
-            step_timeout_s=online.step_timeout_s,
-            max_staleness=online.max_staleness,
+
+
+def _check_workers(setup: OnlineSetup) -> None:
+    """Refuse numbers of workers and ages of weights that make no sense.
+
+    Raises:
+        ConfigError: the key, its value and what to set.
+    """
+    online = setup.config.train.online
+    rollouts = setup.algo.experience == "rollout"
+    if online.max_staleness is not None and (rollouts or not online.num_workers):
+        raise ConfigError(
+            "train.online.max_staleness: needs num_workers of 1 or more and an algorithm that replays: set it to null"
         )
-    return ProcessCollector(
-        blueprints,
-        algo,
-        step_timeout_s=online.step_timeout_s,
-        max_staleness=online.max_staleness,
-    )
+    if online.push_every_s and online.max_staleness is None:
+        raise ConfigError(
+            f"train.online.push_every_s: {online.push_every_s:g}, but steps are collected with the newest weights "
+            "where max_staleness is null: set max_staleness, or push_every_s to 0"
+        )
+    if online.num_workers > online.num_envs:
+        raise ConfigError(
+            f"train.online.num_workers: {online.num_workers} processes for {online.num_envs} environments: raise "
+            "train.online.num_envs"
+        )
+    on = setup.config.cluster.on
+    if on != LOCAL and not online.num_workers:
+        raise ConfigError(
+            f"cluster.on: '{on}', but train.online.num_workers is 0, so that the training process collects: set "
+            "train.online.num_workers and num_envs, or leave --on out"
+        )
+    if on != LOCAL and online.acting == "central":
+        raise ConfigError(
+            f"cluster.on: '{on}', but policy workers run on this machine only: set train.online.acting to 'collector', "
+            "or leave --on out"
+        )
+    if online.push_every_s and online.acting == "central":
+        raise ConfigError(
+            f"train.online.push_every_s: {online.push_every_s:g}, but policy workers get the weights of every request: "
+            "set it to 0"
+        )
+    _check_acting(online)
 
 
 def _check_acting(online: OnlineConfig) -> None:

@@ -1,0 +1,68 @@
+"""Weights for workers: published once per version, no oftener than wanted, at most two of them in use."""
+
+import pytest
+import torch
+
+from imitate.online import acting_weights
+from imitate.online.acting_weights import Publisher
+
+from .worlds import make_algo
+
+
+def test_a_version_is_published_once():
+    publisher = Publisher(make_algo())
+    assert publisher.version is None
+    first = publisher.newest(0, [])
+    assert publisher.newest(0, [first]) is first
+    second = publisher.newest(1, [first])
+    assert (second.version, publisher.version) == (1, 1)
+    assert second.shared.key != first.shared.key
+
+
+def test_another_normalization_is_another_publication():
+    algo = make_algo()
+    publisher = Publisher(algo)
+    first = publisher.newest(0, [])
+    algo.preprocess.set_obs_normalization("place", torch.tensor([3.0]), torch.tensor([2.0]))
+    second = publisher.newest(0, [])
+    assert second.shared.key != first.shared.key
+    sent = second.shared.get()["preprocess"]
+    assert sent != first.shared.get()["preprocess"]
+
+
+def test_no_third_publication_while_workers_act_with_two():
+    publisher = Publisher(make_algo())
+    first = publisher.newest(0, [])
+    second = publisher.newest(5, [first])
+    assert publisher.newest(9, [first, second]) is second
+    assert publisher.newest(9, [second, second]).version == 9
+
+
+def test_publications_are_no_closer_than_wanted(monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(acting_weights, "time", clock)
+    publisher = Publisher(make_algo(), every_s=2.0)
+    versions = []
+    for update in range(10):
+        versions.append(publisher.newest(update, []).version)
+        clock.now += 0.75
+    # Due at 0 s, 2.25 s (the first time from 2 s on), 4.5 s and 6.75 s: updates 0, 3, 6 and 9.
+    assert versions == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
+
+
+@pytest.mark.parametrize("later", [1, 2])
+def test_what_was_published_does_not_change_with_the_weights(later):
+    algo = make_algo()
+    published = Publisher(algo).newest(0, [])
+    name, weight = next(iter(algo.nets["actor"].named_parameters()))
+    before = weight.detach().clone()
+    with torch.no_grad():
+        weight += later
+    sent = published.shared.get()["nets"]["actor"][name]
+    assert torch.equal(torch.from_numpy(sent), before)
