@@ -200,6 +200,12 @@ VERBS = {
             "imitate check-algo bc/bc_rnn_gmm --dataset demos.hdf5 --json",
         ),
     ),
+    "cluster": Verb(
+        "cluster",
+        "command",
+        "Show the nodes of a cluster, and whether they are alike.",
+        ("imitate cluster", "imitate cluster --on ray:10.0.0.1:6379 --json"),
+    ),
     "info": Verb(
         "info",
         "command",

@@ -268,7 +268,8 @@ class Crew(Generic[Item, Result]):
 
     def _drop(self, member: Member) -> None:
         member.stop()
-        self._members.remove(member)
+        if member in self._members:  # unless the crew was closed before a loop over its results was left
+            self._members.remove(member)
 
 
 class _Tasks:

@@ -103,7 +103,8 @@ def _opened(address: str | None, stack: ExitStack) -> Cluster:
         _start(ray, stack)
     else:
         _refuse_open(address)
-        with _joining(f"the Ray cluster at {address} cannot be used"):
+        words = f"the Ray cluster at {address} cannot be used"
+        with _joining(f"{words} (its token belongs into RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token)"):
             ray.init(address=address, logging_level="ERROR")
     stack.callback(ray.shutdown)
     return Cluster(ray, ray.util.get_node_ip_address(), is_private=address is None)
@@ -191,6 +192,8 @@ def _environment(address: str | None) -> Iterator[None]:
             f"unset RAY_AUTH_MODE, or set {UNSAFE}=1 where nobody else reaches it"
         )
     wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
+    if "RAY_BACKEND_LOG_LEVEL" not in os.environ:
+        wanted["RAY_BACKEND_LOG_LEVEL"] = "error"  # else it repeats on stderr what it raises
     if not is_unsafe:
         wanted["RAY_AUTH_MODE"] = "token"
     if address is None or address.rpartition(":")[0].strip("[]") in LOOPBACK:

@@ -222,6 +222,6 @@ def test_a_shared_value_lies_once_in_the_store_of_a_node(ray_nodes):
         versions = []
         for _ in range(5):
             versions = [*versions[-1:], Shared(os.urandom(8_000_000))]
-            items = [("shared_nested", {"a": versions[-1], "n": Shared(n)}) for n in range(8)]
+            items = [("shared_nested", {"a": versions[-1], "n": Shared(bytes([n]))}) for n in range(8)]
             assert all(done.result["a"] == versions[-1].get()[:1] for done in crew.in_order(items))
             assert 8e6 <= stored() - before <= 2 * 2 * 8.1e6  # two versions on two nodes

@@ -1,0 +1,63 @@
+"""Look at the nodes of a Ray cluster."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from imitate.crew.node_facts import node_facts
+from imitate.crew.ray_cluster import Cluster
+
+ANSWER_S = 60.0
+"""Time that a node has to tell its facts: it starts a process for that."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a cluster.
+
+    Attributes:
+        name: its address, with the beginning of its id where several nodes have that.
+        resources: all that it has, such as ``CPU`` and ``GPU``.
+        facts: see :func:`imitate.crew.node_facts.node_facts`; empty if it did not answer.
+    """
+
+    name: str
+    resources: dict[str, float]
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+def nodes_of(cluster: Cluster) -> list[Node]:
+    """Return the nodes that are alive, by their names."""
+    ray = cluster.ray
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    task = ray.remote(num_cpus=0, max_retries=0)(node_facts)
+    asked = [task.options(scheduling_strategy=_on(ray, node)).remote() for node in alive]
+    ray.wait(asked, num_returns=len(asked), timeout=ANSWER_S)
+    addresses = [node["NodeManagerAddress"] for node in alive]
+    found = []
+    for node, answer in zip(alive, asked, strict=True):
+        facts: dict[str, str] = {}
+        with suppress(ray.exceptions.RayError):
+            facts = ray.get(answer, timeout=0)
+        address = node["NodeManagerAddress"]
+        name = address if addresses.count(address) == 1 else f"{address} {node['NodeID'][:6]}"
+        found.append(Node(name, node["Resources"], facts))
+    return sorted(found, key=lambda node: node.name)
+
+
+def spilled_bytes(cluster: Cluster) -> int | None:
+    """Return the bytes that did not fit into the object stores and lie on disks; None if Ray does not tell."""
+    with suppress(ImportError, AttributeError, TypeError):
+        api: Any = import_module("ray._private.internal_api")
+        state = api.get_state_from_address(cluster.ray.get_runtime_context().gcs_address)
+        stats = api.get_memory_info_reply(state).store_stats
+        return max(0, int(stats.spilled_bytes_total) - int(stats.restored_bytes_total))
+    return None
+
+
+def _on(ray: Any, node: dict[str, Any]) -> Any:
+    strategies = ray.util.scheduling_strategies
+    return strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)

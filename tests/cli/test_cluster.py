@@ -1,0 +1,90 @@
+"""`imitate cluster`."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from imitate.cli.main import app
+from imitate.crew.node_facts import differing, node_facts
+from imitate.version import __version__
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments, **environ):
+    return subprocess.run(
+        [sys.executable, "-m", "imitate.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+    )
+
+
+def test_this_machine():
+    done = CliRunner().invoke(app, ["cluster", "--on", "local", "--json"])
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    (node,) = found["nodes"]
+    assert node["facts"] == node_facts() and node["facts"]["imitate"] == __version__
+    assert found["places"] == len(os.sched_getaffinity(0)) and found["differing"] == {}
+
+
+def test_in_which_facts_nodes_differ():
+    facts = {
+        "a": {"torch": "2.4", "cpu": "x"},
+        "b": {"torch": "2.5", "cpu": "x"},
+        "c": {"torch": "2.4", "cpu": "x"},
+    }
+    assert differing(facts) == {"torch": {"2.4": ["a", "c"], "2.5": ["b"]}}
+    assert differing({}) == {}
+
+
+@pytest.mark.ray
+def test_two_nodes(ray_nodes):
+    done = run("cluster", "--on", ray_nodes.on, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [node["resources"]["CPU"] for node in found["nodes"]] == [2.0, 2.0]
+    assert found["places"] == 4 and found["spilled_bytes"] == 0 and found["differing"] == {}
+    assert all(node["facts"] == node_facts() for node in found["nodes"])
+
+
+@pytest.mark.ray
+def test_clusters_without_tokens_are_refused(ray_nodes):
+    done = run("cluster", "--on", ray_nodes.on, RAY_AUTH_MODE="disabled")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "without token authentication" in done.stderr
+    wrong = run("cluster", "--on", ray_nodes.on, RAY_AUTH_TOKEN_PATH="", RAY_AUTH_TOKEN="0" * 64)
+    assert wrong.returncode == 2
+    assert (
+        wrong.stderr.count("\n") == 1
+        and "its token belongs into RAY_AUTH_TOKEN_PATH" in wrong.stderr
+    )
+
+
+def test_a_cluster_that_does_not_answer():
+    done = run("cluster", "--on", "ray:127.0.0.1:9")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "no Ray cluster answers at 127.0.0.1:9" in done.stderr
+
+
+def test_without_ray_one_line_says_how_to_install_it(tmp_path):
+    (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('no', name='ray')")
+    done = run("cluster", PYTHONPATH=f"{tmp_path}:{ROOT}", RAY_ADDRESS="local")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "pip install 'ray>=2.52'" in done.stderr
+
+
+@pytest.mark.parametrize("code", ["import imitate.crew", "from imitate.cli.main import app; app()"])
+def test_ray_is_not_imported_unless_it_is_used(code):
+    script = f"import sys, atexit\natexit.register(lambda: print('ray' in sys.modules))\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--help"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
