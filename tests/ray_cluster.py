@@ -23,12 +23,15 @@ STORE_BYTES = 80_000_000
 ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",
 }
 
 
 class TwoNodes:
     """The cluster.
+
+    Args:
+        folder: for its files; a short path.
+        mode: token, or disabled: it takes orders from everybody.
 
     Attributes:
         address: of its head.
@@ -36,12 +39,16 @@ class TwoNodes:
         environ: environment variables of processes that use it.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, mode="token"):
         Path(folder, "ray").mkdir()
         token = Path(folder, "token")
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
-        self.environ = {**ENVIRONMENT, "RAY_AUTH_TOKEN_PATH": str(token)}
+        self.environ = {
+            **ENVIRONMENT,
+            "RAY_AUTH_MODE": mode,
+            "RAY_AUTH_TOKEN_PATH": str(token),
+        }
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             env={**os.environ, **self.environ, "RAY_TMPDIR": folder},

@@ -203,7 +203,7 @@ VERBS = {
     "cluster": Verb(
         "cluster",
         "command",
-        "Show the nodes of a cluster, and whether they are alike.",
+        "Show the nodes of a cluster and their versions.",
         ("imitate cluster", "imitate cluster --on ray:10.0.0.1:6379 --json"),
     ),
     "info": Verb(

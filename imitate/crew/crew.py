@@ -268,7 +268,9 @@ class Crew(Generic[Item, Result]):
 
     def _drop(self, member: Member) -> None:
         member.stop()
-        if member in self._members:  # unless the crew was closed before a loop over its results was left
+        if (
+            member in self._members
+        ):  # unless the crew was closed before a loop over its results was left
             self._members.remove(member)
 
 

@@ -130,7 +130,8 @@ def _joining(words: str) -> Iterator[None]:
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        yield
+        with _held_back_stderr():
+            yield
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines)[:500] or type(error).__name__
@@ -192,8 +193,6 @@ def _environment(address: str | None) -> Iterator[None]:
             f"unset RAY_AUTH_MODE, or set {UNSAFE}=1 where nobody else reaches it"
         )
     wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
-    if "RAY_BACKEND_LOG_LEVEL" not in os.environ:
-        wanted["RAY_BACKEND_LOG_LEVEL"] = "error"  # else it repeats on stderr what it raises
     if not is_unsafe:
         wanted["RAY_AUTH_MODE"] = "token"
     if address is None or address.rpartition(":")[0].strip("[]") in LOOPBACK:
@@ -236,3 +235,19 @@ def _refuse_open(address: str) -> None:
             f"the Ray cluster at {address} asks for no token: whoever reaches it runs code on it; start it with "
             f"RAY_AUTH_MODE=token, or set {UNSAFE}=1 where nobody else reaches it"
         )
+
+
+@contextmanager
+def _held_back_stderr() -> Iterator[None]:
+    """Write what comes on file descriptor 2 at the end, unless an error is raised, which says it in one line."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        held.seek(0)
+        os.write(2, held.read())

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from imitate.crew import Crew, Shared, open_backend
+from imitate.errors import EnvError
 from tests.crew.test_crew import worker
 from tests.crew.test_ends import busy, is_running
 
@@ -222,6 +224,42 @@ def test_a_shared_value_lies_once_in_the_store_of_a_node(ray_nodes):
         versions = []
         for _ in range(5):
             versions = [*versions[-1:], Shared(os.urandom(8_000_000))]
-            items = [("shared_nested", {"a": versions[-1], "n": Shared(bytes([n]))}) for n in range(8)]
+            items = [
+                ("shared_nested", {"a": versions[-1], "n": Shared(bytes([n]))}) for n in range(8)
+            ]
             assert all(done.result["a"] == versions[-1].get()[:1] for done in crew.in_order(items))
             assert 8e6 <= stored() - before <= 2 * 2 * 8.1e6  # two versions on two nodes
+
+
+def test_workers_that_wait_for_a_place_are_told_of_and_take_one_that_comes(
+    ray_nodes, capfd, monkeypatch
+):
+    monkeypatch.setattr("imitate.crew.ray_backend.TELL_S", 1.0)
+    with open_backend(ray_nodes.on, cpus=2.0) as backend:
+        assert backend.places == 2
+        with Crew(worker, 3, backend=backend) as crew:
+            items = [("after", 1.0, number) for number in range(8)]
+            assert [done.result for done in crew.in_order(items)] == list(range(8))
+    told = "1 workers wait for a place, 2 work: a worker takes 2 CPU"
+    assert told in capfd.readouterr().err
+
+
+def test_no_place_at_all_is_an_error_of_one_line(ray_nodes):
+    with (
+        open_backend(ray_nodes.on, cpus=3.0, start_timeout_s=2.0) as backend,
+        Crew(worker, 2, backend=backend) as crew,
+        pytest.raises(EnvError, match="no place for a worker in 2 s: a worker takes 3 CPU, and of"),
+    ):
+        list(crew.in_order([("echo", 1)]))
+
+
+def test_a_cluster_that_asks_for_no_token_is_refused(two_nodes, monkeypatch):
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        unprotected = type(two_nodes)(folder, "disabled")
+        try:
+            for name, value in {**unprotected.environ, "RAY_AUTH_MODE": "token"}.items():
+                monkeypatch.setenv(name, value)
+            with pytest.raises(EnvError, match="asks for no token"), open_backend(unprotected.on):
+                pass
+        finally:
+            unprotected.close()

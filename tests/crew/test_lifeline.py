@@ -1,0 +1,38 @@
+"""Connections that end with the process that is worked for."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from imitate.crew.lifeline import Lifeline, hold
+
+HOLDER = """
+import sys
+from imitate.crew.lifeline import Lifeline
+print(Lifeline("127.0.0.1").address[1], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_end_of_a_killed_process_is_noticed():
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        ended = threading.Event()
+        hold(("127.0.0.1", int(process.stdout.readline())), ended.set)
+        assert not ended.wait(0.5)
+        process.kill()
+        assert ended.wait(10.0)
+
+
+def test_closing_waits_for_those_that_end_and_ends_the_others():
+    lifeline, ended = Lifeline("127.0.0.1"), threading.Event()
+    hold(lifeline.address, ended.set)
+    begun = time.monotonic()
+    lifeline.close(patience_s=0.3)
+    assert ended.wait(10.0) and time.monotonic() - begun >= 0.3
+    with pytest.raises(OSError):
+        hold(lifeline.address, ended.set)
