@@ -228,7 +228,9 @@ def test_a_shared_value_lies_once_in_the_store_of_a_node(ray_nodes):
                 ("shared_nested", {"a": versions[-1], "n": Shared(bytes([n]))}) for n in range(8)
             ]
             assert all(done.result["a"] == versions[-1].get()[:1] for done in crew.in_order(items))
-            assert 8e6 <= stored() - before <= 2 * 2 * 8.1e6  # two versions on two nodes
+            assert stored() - before >= 8e6
+            # Two versions on two nodes; Ray frees what nobody holds a second later.
+            until(lambda: stored() - before <= 2 * 2 * 8.1e6, 20.0)
 
 
 def test_workers_that_wait_for_a_place_are_told_of_and_take_one_that_comes(
