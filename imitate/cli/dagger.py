@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from imitate.cli.places import On
 from imitate.cli.progress import Progress
-from imitate.crew.places import LOCAL, ON_HELP
+from imitate.crew.places import LOCAL
 from imitate.errors import ConfigError
 from imitate.processes import STEP_TIMEOUT_S
 
@@ -102,7 +103,7 @@ def command(
             "One person or robot has no copies.",
         ),
     ] = None,
-    on: Annotated[str, typer.Option("--on", metavar="PLACE", help=ON_HELP)] = LOCAL,
+    on: On = LOCAL,
     step_timeout_s: Annotated[
         float,
         typer.Option(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from imitate.cli.places import On
 from imitate.cli.reports.layout import table
-from imitate.crew.places import LOCAL, ON_HELP
+from imitate.crew.places import LOCAL
 from imitate.errors import ConfigError
 from imitate.functional.over_seeds import Statistic
 
@@ -62,7 +63,7 @@ def sweep(
             help="Runs at a time; half of the cores, or all places of a cluster.",
         ),
     ] = None,
-    on: Annotated[str, typer.Option("--on", metavar="PLACE", help=ON_HELP)] = LOCAL,
+    on: On = LOCAL,
     cpus: Annotated[
         int | None,
         typer.Option("--cpus", min=1, help="Cores of a run, whose threads this limits."),
