@@ -59,7 +59,9 @@ def diagnosis(path: str | Path) -> str | None:
     found = recognise(path)
     if found is not None:
         return f"{path}: is {found.what}: {found.advice}"
-    return None if Path(path).expanduser().exists() else _hub_words(str(path))
+    if Path(path).expanduser().exists():
+        return None
+    return _url_words(str(path)) or _hub_words(str(path))
 
 
 def hdf5_words(path: str | Path) -> str | None:
@@ -85,6 +87,16 @@ def archive_words(path: str | Path) -> str | None:
 def _begins_with(path: str | Path, first: bytes) -> bool:
     with Path(path).expanduser().open("rb") as stream:
         return stream.read(len(first)) == first
+
+
+def _url_words(text: str) -> str | None:
+    """About an address; a ``Path`` of it has lost a slash."""
+    if not re.match(r"[a-z][a-z0-9+.-]+:/", text):
+        return None
+    return (
+        f"{text}: is an address, which only `imitate train --dataset`, `imitate info` and `imitate dataset stats` "
+        "take: download the file first"
+    )
 
 
 def _hub_words(text: str) -> str | None:

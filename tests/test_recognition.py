@@ -231,3 +231,8 @@ def test_nothing_heavy_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_address_is_named_as_such():
+    assert "is an address, which only" in diagnosis("s3://bucket/demos.hdf5")
+    assert "is an address, which only" in diagnosis(Path("https://host/demos.hdf5"))

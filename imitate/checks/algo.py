@@ -22,7 +22,7 @@ from imitate.checks.contracts import ContractError, Trials
 from imitate.checks.env import Finding, check_env
 from imitate.checks.update import Watch
 from imitate.config import Config
-from imitate.data import ShuffledBatches, dataset_metadata
+from imitate.data import dataset_metadata
 from imitate.envs import make_env
 from imitate.envs.make import is_real
 from imitate.evaluation.environments import environments
@@ -34,11 +34,12 @@ from imitate.run_folder import RunFolder, create_run_folder
 from imitate.seeding import preserved_rng, seed_everything, torch_threads
 from imitate.train.console import Console
 from imitate.train.devices import choose_device
+from imitate.train.feeds import feed_of
 from imitate.train.interrupts import Interrupt
-from imitate.train.loading import make_loader
 from imitate.train.online_batches import batch_source
 from imitate.train.online_parts import make_collector, make_learner
 from imitate.train.online_setup import OnlineSetup, build_online, look_at, online_env_meta
+from imitate.train.ranks import Ranks
 from imitate.train.resume import last_state
 from imitate.train.run import Run
 from imitate.train.setup import Setup, build
@@ -274,11 +275,11 @@ class AlgoCheck:
             self._seen_goal = {key: np.asarray(x[:SEEN]) for key, x in raw["goal_obs"].items()}
 
     def _batches(self) -> Iterator[dict[str, Any]]:
-        train, data = self.config.train, self.setup.train_set
-        order = ShuffledBatches(
-            len(data), train.batch_size, train.seed, weights=data.sample_weights
-        )
-        yield from make_loader(data, order, 0, self._device)
+        feed = feed_of(self.setup, Ranks())
+        try:
+            yield from feed.batches(0)
+        finally:
+            feed.close()
 
     def _updates_from_data(self, epoch: int) -> Update:
         algo, batches = self.setup.algo, self._batches()

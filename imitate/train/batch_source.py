@@ -11,7 +11,7 @@ from torch import Tensor
 from imitate.algo.algo import Batch, Info
 from imitate.errors import DatasetError
 from imitate.ranks import Ranks
-from imitate.train.feeds import Feed, WholeFeed
+from imitate.train.feeds import feed_of
 from imitate.train.loss_guard import BadLoss, bad_input, describe_batch
 from imitate.train.setup import Setup
 from imitate.train.state import TrainState
@@ -68,15 +68,14 @@ class DatasetBatches:
     Args:
         setup: dataset, algorithm, configuration.
         ranks: the processes that train together; each takes its part of a batch.
-        feed: gives the raw batches; None: of the whole dataset.
     """
 
     unit = "updates"
     advice = "Lower the learning rate, set train.max_grad_norm, or train.on_bad_loss=rollback"
 
-    def __init__(self, setup: Setup, ranks: Ranks, feed: Feed | None = None) -> None:
+    def __init__(self, setup: Setup, ranks: Ranks) -> None:
         self._setup, self._algo = setup, setup.algo
-        self._feed = WholeFeed(setup, ranks) if feed is None else feed
+        self._feed = feed_of(setup, ranks)
         self.steps_per_update: int = setup.config.train.gradient_accumulation
         self.index: Tensor | None = None
         self.waited_s = 0.0

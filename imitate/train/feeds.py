@@ -35,6 +35,13 @@ class Feed(Protocol):
         """End what still runs."""
 
 
+def feed_of(setup: Setup, ranks: Ranks) -> Feed:
+    """Return the feed of a setup with a training set."""
+    if isinstance(setup.train_set, StreamedDataset):
+        return WindowFeed(setup, ranks)
+    return WholeFeed(setup, ranks)
+
+
 class WholeFeed:
     """Shuffled batches of a whole dataset.
 

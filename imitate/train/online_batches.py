@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from imitate.algo.algo import Batch, Info
-from imitate.data.batches.streamed import StreamedDataset
 from imitate.deploy.robot import RobotError
 from imitate.errors import ConfigError, RobotStoppedError, UserError
 from imitate.online.metrics import Metrics
@@ -21,7 +20,6 @@ from imitate.ranks import Ranks
 from imitate.run_folder import RunFolder
 from imitate.train.batch_source import BatchSource, DatasetBatches
 from imitate.train.console import Console
-from imitate.train.feeds import WindowFeed
 from imitate.train.loss_guard import BadLoss
 from imitate.train.online_parts import make_collector, make_learner
 from imitate.train.online_setup import OnlineSetup
@@ -39,8 +37,6 @@ def batch_source(setup: Setup, folder: RunFolder, console: Console, ranks: Ranks
     """
     if isinstance(setup, OnlineSetup):
         return OnlineBatches(setup, folder, console, ranks)
-    if isinstance(setup.train_set, StreamedDataset):
-        return DatasetBatches(setup, ranks, WindowFeed(setup, ranks))
     return DatasetBatches(setup, ranks)
 
 

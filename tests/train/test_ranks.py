@@ -16,6 +16,7 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.data import DatasetWriter, Episode, ShuffledBatches
+from imitate.data.curate.shard import shard_files
 from imitate.errors import ConfigError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.ranks import Ranks
@@ -140,6 +141,19 @@ def test_two_processes_learn_what_one_learns(tmp_path, data):
         torch.testing.assert_close(weights(two)[key], value, rtol=1e-5, atol=1e-6)
     shared = [json.loads(line) for line in (two / "metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in shared] == [1, 2, 3]
+
+
+def test_two_processes_learn_from_windows_of_shards_what_one_learns(tmp_path, data):
+    shard_files([data], tmp_path / "shards", 1)
+    keys = {"shard_window": 2, "compile": False}
+    shared = start(tmp_path, config(tmp_path / "shards", tmp_path / "two", **keys))
+    _, errors = shared.communicate(timeout=300)
+    assert shared.returncode == 0, errors
+    alone = train(config(tmp_path / "shards", tmp_path / "one", **keys), quiet=True)
+
+    (together,) = (tmp_path / "two" / "shared").iterdir()
+    for key, value in weights(alone.run_dir).items():
+        torch.testing.assert_close(weights(together)[key], value, rtol=1e-5, atol=1e-6)
 
 
 def test_a_signal_stops_all_and_the_run_goes_on(tmp_path, data):

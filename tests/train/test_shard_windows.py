@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from imitate.algo.bc import BC
+from imitate.checks.algo import check_algo
 from imitate.config import load_config
 from imitate.data import build_datasets
 from imitate.data.batches import streamed as module
@@ -290,3 +291,14 @@ def test_shards_are_let_go_when_a_run_ends(server, tmp_path):
         patch.setenv("IMITATE_CACHE_GB", "0")
         make_room((), 0)
     assert not list(remote_folder().rglob("*.hdf5"))
+
+
+def test_check_algo_takes_windows(folder):
+    found = check_algo(resolve(load_config(config_dict(folder, **sections())), None, None))
+    assert [finding for finding in found if finding.verdict in ("error", "untried")] == []
+
+
+def test_reading_processes_may_help(folder, tmp_path):
+    alone = run(tmp_path, folder, "alone", **sections())
+    helped = run(tmp_path, folder, "helped", **sections(num_data_workers=1))
+    assert helped.results["train_loss"] == alone.results["train_loss"]
