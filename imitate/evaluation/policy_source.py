@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from imitate.crew.shared import Shared
-from imitate.policy.checkpoint import checkpoint_from_bytes
+from imitate.errors import UserError
+from imitate.policy.checkpoint import checkpoint_from_bytes, checkpoint_to_bytes, load_checkpoint
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.recognition import lerobot_policy
 
 
 class PolicySource(Protocol):
@@ -49,10 +51,12 @@ class CheckpointFile:
         return policy
 
     def for_workers(self) -> PolicySource:
-        """See :class:`PolicySource`; the file is read here, once."""
+        """See :class:`PolicySource`; the file is read here, once. One of several files becomes a single one."""
+        path = Path(self.path)
         try:
-            data = Path(self.path).read_bytes()
-        except OSError:  # the worker that opens it says why
+            is_single = lerobot_policy(path) is None
+            data = path.read_bytes() if is_single else checkpoint_to_bytes(load_checkpoint(path))
+        except (OSError, UserError):  # the worker that opens it says why
             return self
         return SentCheckpoint(self.path, hashlib.sha256(data).hexdigest(), Shared(data))
 

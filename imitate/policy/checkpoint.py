@@ -175,6 +175,13 @@ def checkpoint_from_bytes(
     return _checked(read_it, io.BytesIO(data), name, len(data))
 
 
+def checkpoint_to_bytes(ckpt: Mapping[str, Any]) -> bytes:
+    """Return the bytes of the file that :func:`save_checkpoint` would write."""
+    stream = io.BytesIO()
+    torch.save(dict(ckpt), stream)
+    return stream.getvalue()
+
+
 def _checked(
     read_it: Callable[[], Any], source: Path | io.BytesIO, name: str | Path, size: int
 ) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
 from imitate.crew import open_backend
 from imitate.crew.local import LocalBackend
@@ -14,6 +16,7 @@ from imitate.evaluation.planned import Planned
 from imitate.evaluation.policy_source import CheckpointFile, SentCheckpoint
 from imitate.evaluation.prepared import EvalSettings, Prepared, subject_of
 from imitate.policy.checkpoint import checkpoint_from_bytes
+from imitate.run_folder import find_checkpoint
 from tests.train.conftest import env_meta, write_expert
 
 pytestmark = pytest.mark.usefixtures("importable_env")
@@ -110,6 +113,18 @@ def test_a_checkpoint_by_its_bytes(tmp_path):
     for broken in (data[:-100], b"", data.replace(b"algo_name", b"algo_nome", 1)):
         with pytest.raises(CheckpointError, match=f"^{agent}: "):
             checkpoint_from_bytes(broken, agent)
+
+
+def test_a_policy_of_lerobot_travels_too():
+    folder = Path(__file__).parents[1] / "interop/lerobot/fixtures/diffusion_state_ddim_0.6.1"
+    source = CheckpointFile(str(find_checkpoint(folder / "pretrained")))
+    sent, here = source.for_workers(), source.load("cpu")
+    assert isinstance(sent, SentCheckpoint)
+    there = sent.load("cpu")
+    weights = there.algo.nets.state_dict()
+    assert all(
+        torch.equal(value, weights[key]) for key, value in here.algo.nets.state_dict().items()
+    )
 
 
 def test_what_only_this_process_can_play_is_refused(tmp_path):
