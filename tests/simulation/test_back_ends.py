@@ -1,0 +1,294 @@
+"""Collection and rendering wherever the workers run, with simulators that hang or die; collection into shards.
+
+All but the last test have a stand-in for the simulator, so that they are quick.
+"""
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imitate.crew import open_backend
+from imitate.data import DatasetFile
+from imitate.data.shards.index import ShardIndex
+from imitate.envs.cameras import Camera
+from imitate.errors import DatasetError
+from imitate.simulation import collect as collecting
+from imitate.simulation import render as rendering
+from imitate.simulation.collect import DESCRIBE, collect, filter_keys
+from imitate.simulation.collected_files import CollectedFiles, Piece
+from imitate.simulation.demonstrate import Demonstration, Plan
+from imitate.simulation.drawing import Drawn
+from imitate.simulation.render import render
+from imitate.simulation.shards import shards_of
+from imitate.simulation.unfinished import settings_of
+
+LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
+
+
+def prepared(plan, reports):
+    """Stand-in for a simulator with an expert: ``hang_at``, ``die_at`` are episodes."""
+    faults = plan.env_meta["env_kwargs"]
+
+    def work(item):
+        if item == DESCRIBE:
+            return LIFT
+        reports("step()")
+        if item in faults.get("hang_at", ()):
+            time.sleep(1000)
+        if item in faults.get("die_at", ()):
+            os.kill(os.getpid(), signal.SIGKILL)
+        reports("")
+        return demonstration(plan, item)
+
+    return work
+
+
+def demonstration(plan, number):
+    steps = 4 + number % 3
+    random = np.random.default_rng([plan.seed, number])
+    obs = random.normal(size=(steps, 2))
+    success = np.arange(steps) == steps - 1
+    return Demonstration(
+        obs={"x": obs},
+        next_obs={"x": obs + 1},
+        actions=random.uniform(-1, 1, (steps, 2)),
+        rewards=success.astype(float),
+        successes=success,
+        states=obs * 2,
+        executed=obs,
+        attrs={
+            "action_label": "executed",
+            "episode": number,
+            "quality": plan.quality(number),
+            "success": True,
+            "attempts": 1,
+            "model_file": f"<scene {number}/>",
+            "ep_meta": "{}",
+        },
+        quality=plan.quality(number),
+    )
+
+
+class Artist:
+    """Stand-in for the renderer: hangs or dies at the first state of a demo with this number of steps."""
+
+    def __init__(self, faults, drawing, reports):
+        self.faults, self.reports = faults, reports
+
+    def __call__(self, demo):
+        self.reports("reset_to()")
+        number = int(demo.scene["model"].split()[1].rstrip("/>"))
+        if number in self.faults.get("hang_at", ()):
+            time.sleep(1000)
+        if number in self.faults.get("die_at", ()):
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.reports("")
+        image = np.zeros((demo.length, 4, 4, 3), np.uint8) + number
+        return Drawn({"agentview_image": image, "x": demo.states / 2}, None, {"agentview": {}})
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(monkeypatch, request):
+    if "robosuite" not in request.keywords:
+        monkeypatch.setattr(collecting, "_prepared", prepared)
+        monkeypatch.setattr(rendering, "Artist", partial(Artist, {}))
+
+
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def backend(request):
+    on = "local" if request.param == "local" else request.getfixturevalue("ray_nodes").on
+    with open_backend(on) as backend:
+        yield backend
+
+
+def plan_of(**faults):
+    return Plan(env_meta={**LIFT, "env_kwargs": faults}, seed=3)
+
+
+def content(*paths):
+    """Arrays, attributes and filter keys of files, together."""
+    arrays, attrs, keys = {}, {}, {}
+    for path in paths:
+        with DatasetFile(path) as file:
+            for demo in file.demos():
+                attrs[demo] = file.attrs(demo)
+                arrays |= {(demo, key): file.read(demo, key).tobytes() for key in file.keys(demo)}
+            for key, demos in file.filter_keys().items():
+                keys.setdefault(key, []).extend(demos)
+    return arrays, attrs, keys
+
+
+def shards(folder):
+    return sorted(folder.glob("*.hdf5"))
+
+
+# ---- places --------------------------------------------------------------------------------------
+
+
+def test_the_same_file_and_the_same_images_wherever_the_workers_run(tmp_path, backend):
+    here, there = tmp_path / "here.hdf5", tmp_path / "there.hdf5"
+    collect(here, plan_of(), num=8)
+    report = collect(there, plan_of(), num=8, workers=3, backend=backend)
+    assert (report.demos, report.lost, report.files) == (8, {}, 1)
+    assert content(there) == content(here)
+    cameras = (Camera("agentview", 4, 4),)
+    for source, place in ((here, None), (there, backend)):
+        drawn = render(source, source.with_suffix(".h5"), cameras, workers=3, backend=place)
+        assert (drawn.demos, drawn.lost) == (8, {})
+        assert drawn.differences == {"x": 0.0}
+    images = [content(path.with_suffix(".h5")) for path in (here, there)]
+    assert images[0] == images[1]
+    assert ("demo_7", "obs/agentview_image") in images[0][0]
+
+
+def test_episodes_that_hang_or_die_are_named_and_left_out(tmp_path, backend):
+    path, sound = tmp_path / "faults.hdf5", tmp_path / "sound.hdf5"
+    plan = plan_of(hang_at=[5], die_at=[2])
+    report = collect(path, plan, num=8, workers=2, backend=backend, step_timeout_s=1.0)
+    collect(sound, plan_of(), num=8)
+    assert sorted(report.lost) == ["episode 2", "episode 5"]
+    assert "its process died in step() (exit code -9), in 2 tries" in report.lost["episode 2"]
+    assert "step() did not return within 1 s, in 2 tries" in report.lost["episode 5"]
+    found, whole = content(path)[1], content(sound)[1]
+    assert [found[f"demo_{k}"]["episode"] for k in range(6)] == [0, 1, 3, 4, 6, 7]
+    assert all(attrs in whole.values() for attrs in found.values())
+
+
+def test_demos_that_hang_or_die_are_named_and_left_out(tmp_path, backend, monkeypatch):
+    path, out = tmp_path / "demos.hdf5", tmp_path / "images.hdf5"
+    collect(path, plan_of(), num=6)
+    monkeypatch.setattr(rendering, "Artist", partial(Artist, {"hang_at": [4], "die_at": [1]}))
+    cameras = (Camera("agentview", 4, 4),)
+    report = render(path, out, cameras, workers=2, backend=backend, step_timeout_s=1.0)
+    assert list(report.lost) == ["demo_1", "demo_4"]
+    assert "its process died in reset_to()" in report.lost["demo_1"]
+    assert "reset_to() did not return within 1 s" in report.lost["demo_4"]
+    assert list(content(out)[1]) == ["demo_0", "demo_2", "demo_3", "demo_5"]
+
+
+# ---- shards --------------------------------------------------------------------------------------
+
+
+def test_shards_hold_the_demos_of_the_single_file(tmp_path):
+    collect(tmp_path / "one.hdf5", plan_of(), num=7)
+    report = collect(tmp_path / "many", plan_of(), num=7, workers=2, shard_demos=3)
+    files = shards(tmp_path / "many")
+    assert [path.name for path in files] == ["000.hdf5", "001.hdf5", "002.hdf5"]
+    assert (report.demos, report.files) == (7, 3)
+    assert report.size_mb == pytest.approx(sum(path.stat().st_size for path in files) / 1e6)
+    assert content(*files) == content(tmp_path / "one.hdf5")
+    index = ShardIndex.parse((tmp_path / "many" / "index.json").read_bytes(), "index.json")
+    assert [shard.demos for shard in index.shards] == [
+        ["demo_0", "demo_1", "demo_2"],
+        ["demo_3", "demo_4", "demo_5"],
+        ["demo_6"],
+    ]
+
+
+@pytest.mark.parametrize("after", [1, 3, 4, 6])
+def test_an_interrupted_collection_into_shards_is_resumed(tmp_path, after):
+    """A shard lies under its name when it is complete, and the index when all are."""
+    folder = tmp_path / "shards"
+
+    def interrupt(report):
+        if report.demos == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(folder, plan_of(), num=7, shard_demos=3, on_demo=interrupt)
+    whole = (after - 1) // 3  # the next episode closes a shard
+    assert [path.name for path in shards(folder)] == [f"00{n}.hdf5" for n in range(whole)]
+    assert not (folder / "index.json").exists()
+    with pytest.raises(DatasetError, match="--resume"):
+        collect(folder, plan_of(), num=7, shard_demos=3)
+    with pytest.raises(DatasetError, match="was started with num = 7, now it is 6"):
+        collect(folder, plan_of(), num=6, shard_demos=3, resume=True)
+    report = collect(folder, plan_of(), num=7, shard_demos=3, resume=True)
+    assert (report.demos, report.resumed, report.solved) == (7, after, 7)
+    collect(tmp_path / "one.hdf5", plan_of(), num=7)
+    assert content(*shards(folder)) == content(tmp_path / "one.hdf5")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *(path.name for path in shards(folder)),
+        "index.json",
+    ]
+    again = collect(folder, plan_of(), num=7, shard_demos=3, resume=True)
+    assert (again.demos, again.resumed) == (7, 7)
+
+
+def test_episodes_that_are_lost_leave_gaps_but_no_shard_without_a_demo(tmp_path):
+    folder, plan = tmp_path / "shards", plan_of(die_at=[2, 3])
+    report = collect(folder, plan, num=6, shard_demos=2)
+    assert sorted(report.lost) == ["episode 2", "episode 3"] and report.files == 2
+    assert [path.name for path in shards(folder)] == ["000.hdf5", "002.hdf5"]
+    demos = content(*shards(folder))[1]
+    assert {name: attrs["episode"] for name, attrs in demos.items()} == {
+        "demo_0": 0,
+        "demo_1": 1,
+        "demo_2": 4,
+        "demo_3": 5,
+    }
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    collect(tmp_path / "strange.hdf5", plan_of(), num=1)
+    for more in ({}, {"overwrite": True}, {"resume": True}):
+        with pytest.raises(DatasetError, match="holds strange.hdf5, which is none of the 2 shards"):
+            collect(tmp_path, plan_of(), num=4, shard_demos=2, **more)
+    with pytest.raises(DatasetError, match="is a file: name a folder"):
+        collect(tmp_path / "strange.hdf5", plan_of(), num=4, shard_demos=2)
+    folder = tmp_path / "folder"
+    collect(folder, plan_of(), num=4, shard_demos=2)
+    other = Plan(env_meta={**LIFT, "env_kwargs": {}}, seed=4)
+    collect(folder, other, num=4, shard_demos=2, overwrite=True)
+    collect(tmp_path / "one.hdf5", other, num=4)
+    assert content(*shards(folder)) == content(tmp_path / "one.hdf5")
+
+
+def test_names_of_shards_sort_as_their_numbers():
+    pieces = shards_of(Path("d"), 2500, 2)
+    assert [pieces[n].path.name for n in (0, 999, 1000)] == [
+        "0000.hdf5",
+        "0999.hdf5",
+        "1000.hdf5",
+    ]
+    assert pieces[-1].episodes == range(2498, 2500)
+
+
+def test_episodes_lost_before_an_interruption_are_not_tried_again(tmp_path):
+    plan = plan_of(die_at=[1])
+    settings = settings_of(plan)
+
+    def interrupt(report):
+        if report.demos == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(tmp_path / "a.hdf5", plan, num=4, on_demo=interrupt)
+    split = partial(filter_keys, seed=0)
+    pieces = [Piece(tmp_path / "a.hdf5", range(4))]
+    files = CollectedFiles(pieces, settings, split, resume=True)
+    assert (files.lost, files.missing) == ([1], [3])
+    assert [demo.episode for demo in files.earlier] == [0, 2]
+
+
+# ---- the real simulator --------------------------------------------------------------------------
+
+
+@pytest.mark.robosuite
+@pytest.mark.render
+@pytest.mark.ray
+@pytest.mark.slow
+def test_lift_on_a_cluster(tmp_path, lift_file, ray_nodes):
+    path, plan = tmp_path / "lift.hdf5", Plan(env_meta=LIFT, seed=1)
+    cameras = (Camera("agentview", 16, 16),)
+    with open_backend(ray_nodes.on) as backend:
+        collect(path, plan, num=3, workers=2, backend=backend)
+        render(path, tmp_path / "there.hdf5", cameras, workers=2, backend=backend)
+    assert content(path) == content(lift_file[0])
+    render(path, tmp_path / "here.hdf5", cameras)
+    assert content(tmp_path / "there.hdf5") == content(tmp_path / "here.hdf5")
