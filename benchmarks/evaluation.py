@@ -1,17 +1,28 @@
-"""Episodes per second of ``imitate eval`` on Lift with one worker and with two."""
+"""Episodes per second of ``imitate eval`` on Lift with one worker and with two; several evaluations with kept workers.
+
+python -m benchmarks.evaluation CHECKPOINT        the last part alone
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 from benchmarks.bench import Bench
-from benchmarks.row import Row
+from benchmarks.row import Row, table
+from imitate.evaluation.evaluate import Place, evaluate, evaluate_all
+from imitate.evaluation.prepared import EvalSettings, subject_of
 
 EPISODES = 60
+SHORT = EvalSettings(episodes=6, workers=2, mode="processes", step_timeout_s=60.0)
+"""Each of the evaluations that are played with kept workers, or with fresh ones."""
+ROUNDS = 3
 IMITATE = (sys.executable, "-m", "imitate.cli.main")
 
 
@@ -29,7 +40,51 @@ def run(bench: Bench) -> list[Row]:
             Row(f"BC on Lift, {workers} worker(s)", per_s[workers], "episodes/s", note=note)
         )
     rows.append(Row("two workers: times one", per_s[2] / per_s[1], "x", 1.6))
-    return rows
+    return [*rows, *kept_workers(checkpoint)]
+
+
+def kept_workers(checkpoint: Path) -> list[Row]:
+    """Play two checkpoints in two environments: as one queue, and one after the other with fresh workers."""
+    copy = checkpoint.with_name("again.pth")
+    copy.write_bytes(checkpoint.read_bytes())
+    meta = subject_of(checkpoint).env_meta
+    dense = {**meta, "env_kwargs": {**meta["env_kwargs"], "reward_shaping": True}}
+    places = [Place(path, env, SHORT) for path in (checkpoint, copy) for env in (meta, dense)]
+
+    def one_queue() -> None:
+        for _ in evaluate_all(places, workers=2):
+            pass
+
+    def fresh() -> None:
+        for place in places:
+            evaluate(
+                place.agent,
+                place.env_meta,
+                episodes=SHORT.episodes,
+                workers=2,
+                mode="processes",
+                step_timeout_s=60.0,
+            )
+
+    wall, cpu = [], []
+    for _ in range(ROUNDS):
+        (queue_wall, queue_cpu), (fresh_wall, fresh_cpu) = _measured(one_queue), _measured(fresh)
+        wall.append(fresh_wall / queue_wall)
+        cpu.append(fresh_cpu / queue_cpu)
+    copy.unlink()
+    what = f"{len(places)} evaluations of {SHORT.episodes} episodes: fresh workers / kept ones"
+    note = f"{ROUNDS} rounds, in turn"
+    return [
+        Row(f"{what}, seconds", median(wall), "x", 1.2, note=note),
+        Row(f"{what}, CPU seconds", median(cpu), "x", 1.2, note=note),
+    ]
+
+
+def _measured(work: Callable[[], None]) -> tuple[float, float]:
+    """Return the seconds and the CPU seconds of this process and of those that it ended."""
+    started, before = time.perf_counter(), sum(os.times()[:4])
+    work()
+    return time.perf_counter() - started, sum(os.times()[:4]) - before
 
 
 def _train(bench: Bench) -> Path:
@@ -60,3 +115,7 @@ def _evaluate(bench: Bench, checkpoint: Path, workers: int) -> dict[str, float]:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     report: dict[str, float] = json.loads(target.read_text())["evaluations"][0]
     return report
+
+
+if __name__ == "__main__":
+    print(table("evaluation", kept_workers(Path(sys.argv[1]))))
