@@ -51,6 +51,7 @@ from imitate.config import Config, Section
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.ema import EMA, averaging
 from imitate.models.precision import autocast, compile_networks
+from imitate.ranks import ALONE, Ranks
 
 Batch = dict[str, Any]
 """Nested dict of tensors ``(B, T, ...)``, or ``(B, ...)`` where an algorithm looks at one step."""
@@ -91,6 +92,7 @@ class Algo(ABC, Generic[ConfigT]):
         encoding: the observations' shapes, and new encoders of them.
         action_mask: choices of a discrete action that the environment allows.
         ema: moving average of the networks, where ``algo.ema.enabled``; it follows each update of :attr:`main_net`.
+        ranks: the processes that train together; this one alone, unless a training says otherwise.
         counters: numbers of events, such as updates, on which later updates depend; saved for an exact resume.
     """
 
@@ -105,6 +107,7 @@ class Algo(ABC, Generic[ConfigT]):
     """True where critics can say how far each sample was from its TD target, as prioritized replay wants."""
     frozen: ClassVar[str | None] = None
     """Name of the network that is a frozen policy, brought by ``algo.base.checkpoint``; None: there is none."""
+    ranks: Ranks = ALONE
     acting_nets: tuple[str, ...] = ()
     """Names of further networks that acting needs."""
 

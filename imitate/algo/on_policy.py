@@ -415,11 +415,13 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return self.action_mask.policy(policy, batch["obs"]), values
 
     def _advantages(self, batch: Batch) -> Tensor:
-        """(B,) advantages, normalized where ``algo.normalize_advantages`` says so."""
+        """(B,) advantages, normalized over the minibatches of all ranks where ``algo.normalize_advantages`` says so."""
         advantages: Tensor = batch["advantages"]
-        if not self.config.normalize_advantages or len(advantages) < 2:
+        is_single = len(advantages) < 2 and self.ranks.world == 1
+        if not self.config.normalize_advantages or is_single:
             return advantages
-        return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        mean, std = self.ranks.mean_and_std(advantages)
+        return (advantages - mean) / (std + 1e-8)
 
     def leaves_rollout(self, info: Info) -> bool:
         """True where an update is to be the last one on its rollout."""

@@ -144,7 +144,10 @@ class PPOBC(OnPolicy[PPOBCConfig]):
     def leaves_rollout(self, info: Info) -> bool:
         """True where the policy is further than ``target_kl`` from the one that collected the rollout."""
         target = self.config.target_kl
-        return target is not None and float(info["KL"]) > 1.5 * target
+        if target is None:
+            return False
+        divergence = self.ranks.total(float(info["KL"])) / self.ranks.world
+        return divergence > 1.5 * target
 
     # ---- test time -----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from imitate.data.file.writer import DatasetWriter
 from imitate.errors import DatasetError
 from imitate.online.hindsight import Hindsight
 from imitate.online.replay import ReplayBuffer
+from imitate.ranks import ALONE, Ranks
 
 
 def load_demonstrations(
@@ -37,8 +38,9 @@ def load_demonstrations(
     end_at_success: bool = False,
     hindsight: Hindsight | None = None,
     seed: int = 0,
+    ranks: Ranks = ALONE,
 ) -> ReplayBuffer:
-    """A memory of all demos of the files.
+    """A memory of all demos of the files; of several ranks each has every so many-th.
 
     Args:
         sources: the files, and which of their demos.
@@ -54,15 +56,25 @@ def load_demonstrations(
         end_at_success: what follows a demo's first success is left out, see :func:`up_to_success`.
         hindsight: as for :class:`ReplayBuffer`.
         seed: of the sampling.
+        ranks: the processes that share the demos.
 
     Raises:
-        DatasetError: a demo lacks something, or has other shapes than the environment.
+        DatasetError: a demo lacks something, or has other shapes than the environment; or there are fewer than ranks.
     """
-    rows = 0
+    rows, count = 0, 0
+    own: list[list[str]] = []
     for source in sources:
         with DatasetFile(source.path) as file:
             refuse_rescaled(file)
-            rows += sum(file.length(demo) + 1 for demo in source.chosen(file))
+            names = source.chosen(file)
+            own.append(names[(ranks.rank - count) % ranks.world :: ranks.world])
+            rows += sum(file.length(demo) + 1 for demo in own[-1])
+            count += len(names)
+    if count < ranks.world:
+        raise DatasetError(
+            f"{sources[0].path}: {count} demonstrations for {ranks.world} processes, each of which needs one: "
+            "start fewer processes"
+        )
     memory = ReplayBuffer(
         obs_shapes,
         action_dim,
@@ -75,9 +87,9 @@ def load_demonstrations(
         hindsight=hindsight,
         seed=seed,
     )
-    for source in sources:
+    for source, names in zip(sources, own, strict=True):
         with DatasetFile(source.path) as file:
-            for demo in source.chosen(file):
+            for demo in names:
                 keys = tuple(memory.obs_shapes)
                 episode = read_episode(file, demo, keys, action_keys, reward_free=reward_free)
                 _check(file, demo, episode, memory, action_dim)
@@ -85,7 +97,9 @@ def load_demonstrations(
     return memory
 
 
-def demonstrations_of(config: Config, memory_like: ReplayBuffer, action_dim: int) -> ReplayBuffer:
+def demonstrations_of(
+    config: Config, memory_like: ReplayBuffer, action_dim: int, ranks: Ranks = ALONE
+) -> ReplayBuffer:
     """The demonstrations of ``train.data``, in samples like those of another memory."""
     return load_demonstrations(
         training_sources(config),
@@ -100,7 +114,8 @@ def demonstrations_of(config: Config, memory_like: ReplayBuffer, action_dim: int
         reward_free=not config.algo.data_needs(config).environment_rewards,
         end_at_success=config.train.online.end_at_success,
         hindsight=memory_like.hindsight,
-        seed=config.train.seed + 1,
+        seed=ranks.seed(config.train.seed + 1),
+        ranks=ranks,
     )
 
 

@@ -40,8 +40,13 @@ class Learner(ABC):
         self._obs_normalizer = obs_normalizer
 
     @abstractmethod
-    def take(self, collected: Collected) -> None:
-        """Take in collected steps."""
+    def take(self, collected: Collected, counted: int | None = None) -> None:
+        """Take in collected steps.
+
+        Args:
+            collected: the steps.
+            counted: steps of this collection on all processes that train together; None: there is one process.
+        """
 
     @abstractmethod
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:
@@ -164,29 +169,30 @@ class ReplayLearner(Learner):
         while self.demos is not None and self.updates < updates:
             yield self._batch(self.demos)
 
-    def take(self, collected: Collected) -> None:
-        """Add steps to the replay buffer."""
+    def take(self, collected: Collected, counted: int | None = None) -> None:
+        """Add steps to the replay buffer; updates become due by the steps of all processes."""
         self.memory.drop_episodes(collected.lost_lanes)
         for step in collected.steps:
             self.memory.add(step, collected.lanes)
-        self._observe(collected)
-        steps = collected.num_steps - self._warmup_left
+        counted = collected.num_steps if counted is None else counted
+        self._observe(collected, counted)
+        steps = counted - self._warmup_left
         self._warmup_left = max(-steps, 0.0)
         self._owed += self._ratio * max(steps, 0.0)
 
-    def _observe(self, collected: Collected) -> None:
+    def _observe(self, collected: Collected, counted: int) -> None:
         """Let statistics of observations learn; what is stored is raw, so old steps are seen with the new ones too."""
         normalizer, is_warm = self._obs_normalizer, self._warmup_left <= 0
         if normalizer is None or (is_warm and not normalizer.is_running):
             return
-        for step in collected.steps:
-            normalizer.add(step.obs)
-        if normalizer.has_grown if is_warm else collected.num_steps >= self._warmup_left:
+        normalizer.add_all(step.obs for step in collected.steps)
+        if normalizer.has_grown if is_warm else counted >= self._warmup_left:
             normalizer.apply(self.algo.preprocess)
 
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:
         """Prepared samples for the updates that the steps so far allow, at most ``most``."""
-        number = int(self._owed) if len(self.memory) else 0
+        (nothing,) = self.algo.ranks.any(not len(self.memory))
+        number = 0 if nothing else int(self._owed)
         for _ in range(number if most is None else min(number, most)):
             self._owed -= 1.0
             yield self._batch(self.source)
@@ -249,7 +255,7 @@ class RolloutLearner(Learner):
         self._waiting: list[Collected] = []
         self._leaves = False
 
-    def take(self, collected: Collected) -> None:
+    def take(self, collected: Collected, counted: int | None = None) -> None:
         """Gather steps."""
         self._waiting.append(collected)
 
@@ -274,13 +280,26 @@ class RolloutLearner(Learner):
     def _passes(self, batch: Batch) -> Iterator[Batch]:
         algo, self._leaves = self.algo, False
         for number in range(algo.config.rollout_epochs):
-            for minibatch in algo.minibatches(batch, self._batch_size):
+            for minibatch in self._minibatches(batch):
                 self.updates += 1
                 if number < algo.expert_passes:
                     minibatch["expert"] = self._demonstrated(len(minibatch["log_prob"]))
                 yield minibatch
                 if self._leaves:
                     return
+
+    def _minibatches(self, batch: Batch) -> Iterator[Batch]:
+        """Yield one pass over a rollout, as many minibatches on all ranks.
+
+        Ranks whose environments failed have fewer steps; the others leave out what these lack.
+        """
+        ranks = self.algo.ranks
+        if ranks.world == 1:
+            yield from self.algo.minibatches(batch, self._batch_size)
+            return
+        is_empty = not len(batch["log_prob"])
+        found = [] if is_empty else list(self.algo.minibatches(batch, self._batch_size))
+        yield from found[: int(ranks.table(len(found)).min())]
 
     def learned(self, info: Info) -> None:
         """Leave the rollout where the algorithm says so, such as after a large step of the policy."""

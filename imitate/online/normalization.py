@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from imitate.data.batches.rewards import RewardTransform
 from imitate.functional.normalization import mean_std_with_floor
 from imitate.models.preprocess import Preprocess
+from imitate.ranks import ALONE, Ranks
 
 Numbers = NDArray[np.float32]
 
@@ -43,12 +44,26 @@ class RunningMoments:
         if not len(rows):
             return
         rows = rows.astype(np.float64)
-        mean, count = rows.mean(0), len(rows)
+        mean = rows.mean(0)
+        self._merge(len(rows), mean, np.square(rows - mean).sum(0))
+
+    def _merge(self, count: int, mean: NDArray[Any], squares: NDArray[Any]) -> None:
+        """Take in ``count`` rows with this mean and this sum of squared deviations."""
         difference, total = mean - self.mean, self.count + count
-        squares = np.square(rows - mean).sum(0)
         self._squares = self._squares + squares + difference**2 * (self.count * count / total)
         self.mean = self.mean + difference * (count / total)
         self.count = total
+
+    def flat(self) -> NDArray[np.float64]:
+        """Count, mean and squares side by side, for :func:`merge_all`."""
+        return np.concatenate([[self.count], self.mean.ravel(), self._squares.ravel()])
+
+    def merge_flat(self, numbers: NDArray[np.float64]) -> None:
+        """Take in the rows behind the :meth:`flat` of other moments."""
+        if numbers[0] > 0:
+            mean, squares = np.split(numbers[1:], 2)
+            shape = self.mean.shape
+            self._merge(int(numbers[0]), mean.reshape(shape), squares.reshape(shape))
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain lists and scalars."""
@@ -64,6 +79,23 @@ class RunningMoments:
         self.mean, self._squares = np.array(state["mean"]), np.array(state["squares"])
 
 
+def merge_all(
+    moments: Sequence[RunningMoments], own: Sequence[RunningMoments], ranks: Ranks
+) -> None:
+    """Take in what all ranks have seen: moments that were equal on all ranks are so again.
+
+    Args:
+        moments: those of all rows so far.
+        own: of the new rows that this rank has seen, one for each of ``moments``.
+        ranks: the processes that train together.
+    """
+    rows = [each.flat() for each in own]
+    edges = np.cumsum([len(row) for row in rows])[:-1]
+    for seen in ranks.table(np.concatenate(rows)):
+        for each, numbers in zip(moments, np.split(seen, edges), strict=True):
+            each.merge_flat(numbers)
+
+
 GROWTH = 0.01
 """Running statistics are applied anew when they rest on this share more observations: seldom once they are many."""
 
@@ -74,6 +106,7 @@ class ObsNormalizer:
     Args:
         shapes: shape of one step of each of them.
         sources: by key, the observations that its moments are those of together; itself, where it is not there.
+        ranks: the processes whose observations count together.
 
     Attributes:
         is_running: update the moments during the whole training; False: up to the first update alone.
@@ -85,17 +118,26 @@ class ObsNormalizer:
         sources: Mapping[str, Sequence[str]] = MappingProxyType({}),
         *,
         is_running: bool = True,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.is_running = is_running
+        self.is_running, self._ranks = is_running, ranks
         self._applied = 0
         self._moments = {key: RunningMoments(shape) for key, shape in shapes.items()}
         self._sources = {key: sources.get(key, (key,)) for key in shapes}
 
     def add(self, obs: Mapping[str, NDArray[Any]]) -> None:
         """Observations (*B, ...) by key; others are ignored."""
-        for key, moments in self._moments.items():
-            for source in self._sources[key]:
-                moments.add(obs[source].reshape(-1, *moments.mean.shape))
+        self.add_all([obs])
+
+    def add_all(self, seen: Iterable[Mapping[str, NDArray[Any]]]) -> None:
+        """Take in several observations, and those of the other ranks, which call this as often."""
+        if self._ranks.world == 1:
+            _add_to(self._moments, self._sources, seen)
+            return
+        own = {key: RunningMoments(moments.mean.shape) for key, moments in self._moments.items()}
+        _add_to(own, self._sources, seen)
+        if own:
+            merge_all(list(self._moments.values()), list(own.values()), self._ranks)
 
     @property
     def count(self) -> int:
@@ -132,6 +174,17 @@ class ObsNormalizer:
             moments.load_state_dict(state["moments"][key])
 
 
+def _add_to(
+    moments: Mapping[str, RunningMoments],
+    sources: Mapping[str, Sequence[str]],
+    seen: Iterable[Mapping[str, NDArray[Any]]],
+) -> None:
+    for obs in seen:
+        for key, each in moments.items():
+            for source in sources[key]:
+                each.add(obs[source].reshape(-1, *each.mean.shape))
+
+
 class RewardScaler:
     """Rewards transformed, the divisor 1 or the standard deviation of discounted returns so far.
 
@@ -139,12 +192,17 @@ class RewardScaler:
         transform: the rest of it.
         num_envs: N.
         discount: of the returns; None: the divisor is 1.
+        ranks: the processes whose returns count together; each has ``num_envs`` environments.
     """
 
     def __init__(
-        self, transform: RewardTransform, num_envs: int, discount: float | None = None
+        self,
+        transform: RewardTransform,
+        num_envs: int,
+        discount: float | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self._transform, self._discount = transform, discount
+        self._transform, self._discount, self._ranks = transform, discount, ranks
         self._moments = RunningMoments()
         self._returns = np.zeros(num_envs)
 
@@ -166,7 +224,9 @@ class RewardScaler:
                 returns[step] = reward + self._discount * running
                 running = np.where(end, 0.0, returns[step])
             self._returns[lanes] = running
-            self._moments.add(returns.reshape(-1))
+            own = RunningMoments()
+            own.add(returns.reshape(-1))
+            merge_all([self._moments], [own], self._ranks)
             transform = replace(transform, divisor=max(float(self._moments.std), 1e-6))
         return transform(rewards).astype(np.float32)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Array
+from imitate.ranks import ALONE, Ranks
 
 SMALLEST = 1e-6
 
@@ -70,11 +71,20 @@ class PrioritizedReplay(ReplayBuffer):
         alpha: 0 samples uniformly, 1 in proportion to errors.
         beta: exponent of the importance weights in the loss at the start of the training; 0: none, 1: full correction.
             :meth:`anneal` raises it to 1.
+        ranks: the processes whose weights are scaled together.
         **kwargs: those of :class:`ReplayBuffer`.
     """
 
-    def __init__(self, *args: Any, alpha: float = 0.6, beta: float = 0.4, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        ranks: Ranks = ALONE,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self._ranks = ranks
         self.beta = self._beta_at_start = beta
         self._alpha = alpha
         self._tree = SumTree(len(self.live))
@@ -91,8 +101,10 @@ class PrioritizedReplay(ReplayBuffer):
         """Add ``weight`` (B, F) to the batch of the base class."""
         batch = super().at(rows)
         probability = self._tree[rows] / max(self._tree.total, SMALLEST)
-        weight = (self._size * np.maximum(probability, SMALLEST**2)) ** -self.beta
-        weights = torch.from_numpy((weight / weight.max()).astype(np.float32))
+        size = self._ranks.total(self._size)
+        weight = (size * np.maximum(probability, SMALLEST**2)) ** -self.beta
+        largest = self._ranks.table(weight.max()).max()
+        weights = torch.from_numpy((weight / largest).astype(np.float32))
         weights = weights.unsqueeze(-1).expand(-1, self.frame_stack)
         batch["weight"] = batch["weight"] * weights if "weight" in batch else weights
         return batch

@@ -23,6 +23,7 @@ class BatchSource(Protocol):
     Attributes:
         unit: what a step of the run is, in the plural.
         steps_per_update: a checkpoint can be written after multiples of so many steps.
+        gives_several: :meth:`batches` may yield more than one batch.
         advice: what to do when the loss goes bad.
         index: (B,) sample numbers of the latest batch; None where there are none.
         waited_s: seconds spent waiting for data or environments; the run sets it to 0 at an epoch's start.
@@ -30,6 +31,7 @@ class BatchSource(Protocol):
 
     unit: str
     steps_per_update: int
+    gives_several: bool
     advice: str
     index: Tensor | None
     waited_s: float
@@ -52,6 +54,9 @@ class BatchSource(Protocol):
     def describe(self, bad: BadLoss, epoch: int) -> str:
         """Describe where the loss went bad; raise DatasetError where the data are the reason."""
 
+    def save_part(self) -> None:
+        """Write what only this rank holds; all ranks call it before rank 0 writes a checkpoint."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return additions to a checkpoint's ``train_state``, for an exact resume."""
 
@@ -71,6 +76,7 @@ class DatasetBatches:
     """
 
     unit = "updates"
+    gives_several = False
     advice = "Lower the learning rate, set train.max_grad_norm, or train.on_bad_loss=rollback"
 
     def __init__(self, setup: Setup, ranks: Ranks) -> None:
@@ -125,6 +131,9 @@ class DatasetBatches:
                 "remove the demo or repair the file"
             )
         return f"{words}; its batch: {describe_batch(data, bad.index)}"
+
+    def save_part(self) -> None:
+        """Write nothing: all ranks have the same dataset."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: the number of steps determines the next batch."""

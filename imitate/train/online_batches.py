@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.algo.algo import Batch, Info
 from imitate.deploy.robot import RobotError
 from imitate.errors import ConfigError, RobotStoppedError, UserError
 from imitate.online.metrics import Metrics
+from imitate.online.steps import Collected, EpisodeRecord
 from imitate.policy.checkpoint import save_checkpoint
 from imitate.ranks import Ranks
 from imitate.run_folder import RunFolder
@@ -23,6 +25,7 @@ from imitate.train.console import Console
 from imitate.train.loss_guard import BadLoss
 from imitate.train.online_parts import make_collector, make_learner
 from imitate.train.online_setup import OnlineSetup
+from imitate.train.rank_files import RankFiles, read_whole
 from imitate.train.setup import Setup
 from imitate.train.state import TrainState
 
@@ -43,24 +46,28 @@ def batch_source(setup: Setup, folder: RunFolder, console: Console, ranks: Ranks
 class OnlineBatches:
     """Batches of collected steps. A step of the run is one of an environment; an epoch ends with a whole collection.
 
-    The replay buffer is saved beside ``last.pth``, in a file that it names.
+    The replay buffer is saved beside ``last.pth``, in a file that it names. Of several ranks each has its part of the
+    environments, of the replay buffer and of each batch, and saves it in a file of its own; steps, episodes and updates
+    are those of all.
+
+    Args:
+        setup: of the training.
+        folder: run folder of rank 0, which all ranks see.
+        console: for warnings.
+        ranks: the processes that train together.
 
     Raises:
-        ConfigError: several processes train together, or a bad loss is to be rolled back.
+        ConfigError: a bad loss is to be rolled back, or the ranks cannot share environments or batches equally.
     """
 
     unit = "env steps"
     steps_per_update = 1
+    gives_several = True
     advice = "Lower the learning rate, train.reward.scale or train.online.update_ratio"
 
     def __init__(
         self, setup: OnlineSetup, folder: RunFolder, console: Console, ranks: Ranks
     ) -> None:
-        if ranks.world > 1:
-            raise ConfigError(
-                f"train.online: online training does not run under torchrun (world size {ranks.world}): start one "
-                "process and set train.online.num_workers"
-            )
         config = setup.config
         if config.train.on_bad_loss == "rollback":
             raise ConfigError(
@@ -70,7 +77,11 @@ class OnlineBatches:
         self.waited_s = 0.0
         self.learner, self.collector = make_learner(setup), make_collector(setup)
         self._setup, self._folder, self._console = setup, folder, console
+        self._ranks = ranks
         self._metrics = Metrics()
+        self._episodes: list[EpisodeRecord] = []  # of this rank, which the others do not know yet
+        self._messages: list[str] = []
+        self._parts = RankFiles(folder.checkpoints, ranks.rank)
         steps = int(config.experiment.epoch_every_n_steps or 1)
         self._total_steps = steps * int(config.train.num_epochs or 1)
         self._named_memories: list[str] = []  # by last.pth, and by the one before it
@@ -96,19 +107,51 @@ class OnlineBatches:
                 f"{error}; look at the robot, then: imitate train --resume {self._folder.path}"
             ) from error
         self.waited_s += time.perf_counter() - asked
-        for message in collected.messages:
-            self._console.say(f"warning: {message}")
-        state.step += collected.num_steps
-        self._metrics.add(collected.num_steps, collected.episodes)
-        learner.take(collected)
-        yield from learner.batches_due(collector.updates_allowed())
+        counted = int(self._ranks.total(collected.num_steps))
+        state.step += counted
+        self._metrics.add(counted, ())
+        self._episodes += collected.episodes
+        self._messages += collected.messages
+        if self._ranks.world == 1:
+            self._exchange()
+        learner.take(self._renumbered(collected), counted)
+        yield from learner.batches_due(self._updates_allowed())
+
+    def _renumbered(self, collected: Collected) -> Collected:
+        """Number the environments as this rank's replay buffer does: every so many-th is its own."""
+        world, agents = self._ranks.world, self._setup.env.num_agents
+        if world == 1:
+            return collected
+
+        def own(lanes: NDArray[np.int64]) -> NDArray[np.int64]:
+            number, agent = np.divmod(lanes, agents)
+            return number // world * agents + agent
+
+        return replace(
+            collected, lanes=own(collected.lanes), lost_lanes=own(collected.lost_lanes)
+        )
+
+    def _updates_allowed(self) -> int | None:
+        """Return the number of updates that the collectors of all ranks allow; None: any number."""
+        most = self.collector.updates_allowed()
+        return None if most is None else int(self._ranks.table(most).min())
+
+    def _exchange(self) -> None:
+        """Take note of the episodes and warnings of all ranks since the last exchange."""
+        rows = [astuple(episode) for episode in self._episodes]
+        for part in self._ranks.gather({"episodes": rows, "messages": self._messages}):
+            self._metrics.add(0, [EpisodeRecord(*row) for row in part["episodes"]])
+            for message in part["messages"]:
+                self._console.say(f"warning: {message}")
+        self._episodes, self._messages = [], []
 
     def learned(self, info: Info) -> None:
         """Pass the result on to the learner."""
         self.learner.learned(info)
 
     def metrics(self) -> dict[str, float]:
-        """Return numbers of episodes and updates, and those of the collector."""
+        """Return numbers of episodes and updates of all ranks, and those of the collector."""
+        self._exchange()
         return {
             **self._metrics.numbers(),
             "Train/Updates": float(self.learner.updates),
@@ -130,6 +173,20 @@ class OnlineBatches:
 
     # ---- checkpoints ------------------------------------------------------------------------------
 
+    def save_part(self) -> None:
+        """Write the file of a rank that writes no checkpoint; the others wait, so that all parts are of one step."""
+        self._exchange()
+        if self._ranks.rank > 0:
+            memory = self.learner.memory
+            keeps = memory is not None and self._setup.config.train.online.save_buffer
+            part = {
+                "learner": self.learner.state_dict(),
+                "collector": self.collector.state_dict(),
+                "memory": memory.state_dict() if memory is not None and keeps else None,
+            }
+            self._parts.save(part, self._metrics.steps)
+        self._ranks.any(False)
+
     def state_dict(self) -> dict[str, Any]:
         """Return section ``online`` of a ``train_state``; write the replay buffer into a file beside the checkpoint."""
         return {
@@ -138,14 +195,28 @@ class OnlineBatches:
                 "metrics": self._metrics.state_dict(),
                 "collector": self.collector.state_dict(),
                 "memory": self._save_memory(),
+                "world": self._ranks.world,
             }
         }
 
     def load_state_dict(self, train_state: Mapping[str, Any]) -> None:
-        """Resume from section ``online``, and from the replay buffer's file that it names."""
+        """Resume from section ``online``, and from the replay buffer's file that it names.
+
+        Raises:
+            ConfigError: another number of processes began the run.
+        """
         saved = train_state["online"]
-        self.learner.load_state_dict(saved["learner"])
+        world = saved.get("world", 1)
+        if world != self._ranks.world:
+            raise ConfigError(
+                f"{self._folder.path}: {world} processes began the run, each with its environments and replay buffer, "
+                f"but {self._ranks.world} resume it: start {world}"
+            )
         self._metrics.load_state_dict(saved["metrics"])
+        self.learner.load_state_dict(saved["learner"])
+        if self._ranks.rank > 0:
+            self._load_part(saved["learner"])
+            return
         self.collector.load_state_dict(saved["collector"])
         if self.learner.memory is None:
             return
@@ -173,23 +244,40 @@ class OnlineBatches:
 
     def _load_memory(self, path: Path, learner: Mapping[str, Any]) -> None:
         """Fill the replay buffer from a file; where it is missing or damaged, warn and begin with an empty one."""
-        memory = self.learner.memory
-        assert memory is not None
         try:
-            with zipfile.ZipFile(path) as archive:  # torch itself does not compare the checksums
-                bad = archive.testzip()
-            if bad is not None:
-                raise zipfile.BadZipFile(f"the checksum of {bad} differs")
-            memory.load_state_dict(torch.load(path, weights_only=True))
-            memory.cut_episodes()
+            self._fill(read_whole(path))
         except UserError:
             raise
         except Exception as error:  # torch raises many kinds of errors on a damaged file
-            reason = "is gone" if isinstance(error, FileNotFoundError) else "is damaged"
-            words = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.learner = make_learner(self._setup)
-            self.learner.load_state_dict(learner)
-            self._console.say(
-                f"warning: {path} {reason} ({words}): the run continues with an empty replay buffer, which fills anew",
-                always=True,
-            )
+            self._begin_empty(path, error, learner)
+
+    def _load_part(self, learner: Mapping[str, Any]) -> None:
+        """Resume from the file of this rank; where it is missing or damaged, warn and begin anew with ``learner``."""
+        step = self._metrics.steps
+        try:
+            part = self._parts.load(step)
+            if part["memory"] is not None:
+                self._fill(part["memory"])
+        except UserError:
+            raise
+        except Exception as error:
+            self._begin_empty(self._parts.path(step), error, learner)
+            return
+        self.learner.load_state_dict(part["learner"])
+        self.collector.load_state_dict(part["collector"])
+
+    def _fill(self, state: Mapping[str, Any]) -> None:
+        memory = self.learner.memory
+        assert memory is not None
+        memory.load_state_dict(state)
+        memory.cut_episodes()
+
+    def _begin_empty(self, path: Path, error: Exception, learner: Mapping[str, Any]) -> None:
+        reason = "is gone" if isinstance(error, FileNotFoundError) else "is damaged"
+        words = f"{type(error).__name__}: {error}".splitlines()[0]
+        self.learner = make_learner(self._setup)
+        self.learner.load_state_dict(learner)
+        self._console.say(
+            f"warning: {path} {reason} ({words}): the run continues with an empty replay buffer, which fills anew",
+            always=True,
+        )

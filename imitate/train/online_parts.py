@@ -33,25 +33,30 @@ from imitate.train.online_setup import OnlineSetup
 def make_learner(setup: OnlineSetup) -> Learner:
     """Build the learner of the algorithm."""
     config, algo = setup.config, setup.algo
-    train, online = config.train, config.train.online
+    train, online, ranks = config.train, config.train.online, algo.ranks
+    batch_size = ranks.share_of(train.batch_size, "train.batch_size")
+    num_lanes = ranks.share_of(online.num_envs, "train.online.num_envs") * setup.env.num_agents
     normalizer = None
     # Networks that begin with a checkpoint's weights see what they have learned to see.
     if train.obs_normalization == "mean_std" and config.experiment.ckpt_path is None:
         left_out = {*setup.env.image_keys, config.observation.mask_key()}
         vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in left_out}
         is_running = online.obs_statistics == "running"
-        normalizer = ObsNormalizer(vectors, goals_alike(config), is_running=is_running)
+        normalizer = ObsNormalizer(
+            vectors, goals_alike(config), is_running=is_running, ranks=ranks
+        )
     if algo.experience == "rollout":
         reward = train.reward
         running = config.algo["discount"] if reward.normalization == "running" else None
         return RolloutLearner(
             cast(OnPolicy, algo),
             rollout_steps=online.collect_steps,
-            batch_size=train.batch_size,
+            batch_size=batch_size,
             reward_scaler=RewardScaler(
                 RewardTransform(reward.scale, reward.shift, clip=reward.clip),
-                setup.num_lanes,
+                num_lanes,
                 running,
+                ranks,
             ),
             obs_normalizer=normalizer,
             demos=expert_steps(setup) if cast(OnPolicy, algo).expert_passes else None,
@@ -60,12 +65,14 @@ def make_learner(setup: OnlineSetup) -> Learner:
     source: Source = memory
     demos = None
     if train.data and (online.demo_ratio > 0 or online.pretrain_updates > 0):
-        demos = demonstrations_of(config, memory, setup.env.action_dim)
+        demos = demonstrations_of(config, memory, setup.env.action_dim, ranks)
         corrected = Corrected(demos, memory)
         source = MixedBuffer([(memory, 1.0 - online.demo_ratio), (corrected, online.demo_ratio)])
         if normalizer is not None:
-            for episode in demos.episodes():
-                normalizer.add({key: np.asarray(x) for key, x in episode.obs.items()})
+            normalizer.add_all(
+                {key: np.asarray(x) for key, x in episode.obs.items()}
+                for episode in demos.episodes()
+            )
             normalizer.apply(algo.preprocess)
             normalizer = None
     return ReplayLearner(
@@ -73,7 +80,7 @@ def make_learner(setup: OnlineSetup) -> Learner:
         memory,
         source,
         demos=demos,
-        batch_size=train.batch_size,
+        batch_size=batch_size,
         update_ratio=online.update_ratio,
         warmup_steps=online.warmup_steps,
         obs_normalizer=normalizer,
@@ -100,7 +107,8 @@ def expert_steps(setup: OnlineSetup) -> ReplayBuffer:
         transitions=Transitions(config.algo["discount"]),
         reward=RewardTransform(),
         reward_free=True,
-        seed=config.train.seed + 1,
+        seed=setup.algo.ranks.seed(config.train.seed + 1),
+        ranks=setup.algo.ranks,
     )
 
 
@@ -117,15 +125,18 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
             f"algo_name: '{config.algo_name}' is offline-only; for online training choose an RL algorithm (sac, td3, "
             "ppo, ...)"
         )
-    shape = (setup.env.stored_shapes, setup.env.action_dim, config.train.online.buffer_size)
+    online, ranks = config.train.online, setup.algo.ranks
+    num_envs = ranks.share_of(online.num_envs, "train.online.num_envs")
+    capacity = max(1, online.buffer_size // ranks.world)
+    shape = (setup.env.stored_shapes, setup.env.action_dim, capacity)
     settings: dict[str, Any] = {
-        "num_envs": setup.num_lanes,
+        "num_envs": num_envs * setup.env.num_agents,
         "images": setup.env.image_keys,
         "transitions": needs.transitions,
         "returns": needs.returns,
         "frame_stack": config.train.frame_stack,
         "reward": fixed_rewards(config),
-        "seed": config.train.seed,
+        "seed": ranks.seed(config.train.seed),
     }
     if config.train.online.hindsight.enabled:
         settings["hindsight"] = make_hindsight(config, setup.make(), setup.env.stored_shapes)
@@ -146,7 +157,9 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
             f"train.online.prioritized.enabled: {config.algo_name} has no critics whose errors count: set it to false"
         )
     cast(ActorCritic, setup.algo).keeps_errors = True
-    return PrioritizedReplay(*shape, alpha=prioritized.alpha, beta=prioritized.beta, **settings)
+    return PrioritizedReplay(
+        *shape, alpha=prioritized.alpha, beta=prioritized.beta, ranks=ranks, **settings
+    )
 
 
 def fixed_rewards(config: Config) -> RewardTransform:
@@ -179,7 +192,7 @@ def make_collector(setup: OnlineSetup) -> Collector:
         return CentralCollector(
             blueprints,
             setup.algo,
-            policy_workers=online.policy_workers,
+            policy_workers=min(online.policy_workers, len(blueprints)),
             ring=online.ring,
             step_timeout_s=online.step_timeout_s,
             max_staleness=online.max_staleness,
@@ -195,9 +208,17 @@ def make_collector(setup: OnlineSetup) -> Collector:
 
 
 def make_blueprints(setup: OnlineSetup) -> list[Blueprint]:
-    """Divide the environments among the workers; one blueprint for all of them where there are no workers."""
+    """Divide the environments among the workers; one blueprint for all of them where there are no workers.
+
+    Of several ranks, rank r has the environments r, r + world, r + 2 world ..., and its part of the workers.
+
+    Raises:
+        ConfigError: the ranks cannot share environments or workers equally.
+    """
     config, env, algo = setup.config, setup.env, setup.algo
-    online = config.train.online
+    online, ranks = config.train.online, algo.ranks
+    ranks.share_of(online.num_envs, "train.online.num_envs")
+    num_workers = ranks.share_of(online.num_workers, "train.online.num_workers")
     group = {
         "seed": config.train.seed,
         "horizon": online.horizon or config.experiment.rollout.horizon,
@@ -205,7 +226,7 @@ def make_blueprints(setup: OnlineSetup) -> list[Blueprint]:
         "end_at_success": online.end_at_success,
     }
     lanes = np.arange(setup.num_lanes).reshape(online.num_envs, -1)
-    parts = np.array_split(lanes, max(1, online.num_workers))
+    parts = np.array_split(lanes[ranks.rank :: ranks.world], max(1, num_workers))
     return [
         Blueprint(
             setup.make,
@@ -215,7 +236,7 @@ def make_blueprints(setup: OnlineSetup) -> list[Blueprint]:
             env.low,
             env.high,
             env.num_choices,
-            config.train.seed + 1 + number,
+            config.train.seed + 1 + ranks.rank + ranks.world * number,
         )
         for number, part in enumerate(parts)
     ]

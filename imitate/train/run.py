@@ -133,8 +133,7 @@ class Run:
             if self._bad is not None:
                 self._go_back(self._bad)
             elif self._stopping:
-                if self.config.experiment.save.enabled:
-                    self.checkpoints.write_last(self.state.step)
+                self._save(self.config.experiment.save.enabled)
                 return
             else:
                 with self._timed():
@@ -149,9 +148,10 @@ class Run:
         self.algo.set_train()
         for batch in self._source.pretraining(self.state):
             yield batch, 1
+            self._agree()
             if self._bad is not None:
                 self._go_back(self._bad)
-            if self.interrupt.signal is not None:
+            if self._stopping:
                 return
         self._means = EpochMeans()
 
@@ -168,6 +168,8 @@ class Run:
                 return
             for batch in source.batches(state):
                 yield batch, epoch
+                if source.gives_several:
+                    self._share_failure()
                 if self._failed():
                     break
             else:
@@ -285,6 +287,12 @@ class Run:
         if failed and self._bad is None:
             self._bad = elsewhere(self.state.step)
 
+    def _share_failure(self) -> None:
+        """Share a bad loss with the other ranks, which would wait for this one's next gradients."""
+        (failed,) = self.ranks.any(self._bad is not None)
+        if failed and self._bad is None:
+            self._bad = elsewhere(self.state.step)
+
     # ---- ends of epochs ---------------------------------------------------------------------------
 
     def _end_epoch(self) -> None:
@@ -319,16 +327,25 @@ class Run:
         is_last = epoch == self._num_epochs
         best_valid = save.on_best_validation and "valid" in self._improved
         periodic = checkpoints.epoch_is_due(epoch)
-        if save.enabled and (is_last or best_valid or periodic or checkpoints.last_is_due()):
-            checkpoints.write_last(step)
+        evaluated = self.rollouts.due(epoch)
+        due = is_last or best_valid or periodic or evaluated or checkpoints.last_is_due()
+        self._save(save.enabled and due)
         if periodic:
             checkpoints.keep_epoch(epoch)
         if best_valid:
             checkpoints.keep_best(checkpoints.last, {"valid"})
-        if self.rollouts.due(epoch):
+        if evaluated:
             checkpoints.write_candidate(epoch, step)
             self.rollouts.submit(epoch, step)
         self.rollouts.collect()
+
+    def _save(self, is_due: bool) -> None:
+        """Write last.pth if rank 0 finds it due, after all ranks have written what only they hold."""
+        (any_due,) = self.ranks.any(is_due)
+        if any_due:
+            self._source.save_part()
+        if is_due:
+            self.checkpoints.write_last(self.state.step)
 
     def _record(self, kind: str, epoch: int, step: int, numbers: dict[str, float]) -> set[str]:
         best = self.history.add({"kind": kind, "epoch": epoch, **numbers})

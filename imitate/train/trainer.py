@@ -139,8 +139,10 @@ def train(
             console.say(
                 f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
             )
+        # A rank that writes no run has files of its own beside those of rank 0 all the same: its replay buffer.
+        shared = RunFolder(Path(ranks.gather(str(folder.path.resolve()))[0]))
         with _full_disk_is_told(folder):
-            source = batch_source(setup, folder, console, ranks)
+            source = batch_source(setup, folder if ranks.rank == 0 else shared, console, ranks)
             run = Run(setup, source, folder, console, interrupt, ckpt, ranks)
             run.until_epoch = until_epoch
             ranks.draw_apart(config.train.seed + run.state.step)
@@ -190,7 +192,9 @@ def _join(algo: Algo, ranks: Ranks) -> None:
             "train.on_bad_loss is 'rollback', which several processes cannot do together: set it to 'stop'"
         )
     average = GradientAverage(ranks)
+    algo.ranks = ranks
     for learner in algo.learners:
+        learner.ranks = ranks
         ranks.share(learner.nets)
         if learner.ema is not None:
             ranks.share(learner.ema.module)

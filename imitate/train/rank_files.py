@@ -1,0 +1,69 @@
+"""Files of online RL beside a checkpoint: the state that a single rank has, such as its replay buffer."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from imitate.policy.checkpoint import save_checkpoint
+
+
+class RankFiles:
+    """Files ``rank<r>_<step>.pt`` of one rank, of which the two newest are kept.
+
+    The checkpoint before the last may still be the one to resume from: rank 0 writes it after all parts.
+
+    Args:
+        folder: of the checkpoints, in storage that all ranks see.
+        rank: the rank.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder, self._rank = folder, rank
+        self._named: list[str] = []
+
+    def path(self, step: int) -> Path:
+        """Return the file of a step."""
+        return self._folder / f"rank{self._rank}_{step}.pt"
+
+    def save(self, state: dict[str, Any], step: int) -> None:
+        """Write the file of a step, and remove older ones.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        path = self.path(step)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        save_checkpoint(state, path)
+        if path.name not in self._named:
+            self._named = [*self._named[-1:], path.name]
+        for file in self._folder.glob(f"rank{self._rank}_*.pt"):
+            if file.name not in self._named:
+                file.unlink(missing_ok=True)
+
+    def load(self, step: int) -> dict[str, Any]:
+        """Read the file of a step.
+
+        Raises:
+            Exception: it is missing or damaged; torch raises many kinds of errors.
+        """
+        state = read_whole(self.path(step))
+        self._named = [self.path(step).name]
+        return state
+
+
+def read_whole(path: Path) -> dict[str, Any]:
+    """Read a file of tensors and plain data after comparing its checksums, which torch itself does not.
+
+    Raises:
+        Exception: it is missing or damaged; torch raises many kinds of errors.
+    """
+    with zipfile.ZipFile(path) as archive:
+        bad = archive.testzip()
+    if bad is not None:
+        raise zipfile.BadZipFile(f"the checksum of {bad} differs")
+    state: dict[str, Any] = torch.load(path, weights_only=True)
+    return state
