@@ -1,0 +1,48 @@
+"""Program of two ranks: an online training; prints findings on both ranks as JSON.
+
+Arguments: a JSON file of the arguments of ``train``, and a file for the findings.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from imitate.train import trainer
+
+ARGUMENTS, OUT = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+
+
+def finish(run, status):
+    """Compare the ranks while they can still talk to each other."""
+    ranks, learner = run.ranks, run._source.learner
+    nets = run.algo.nets
+    weights = torch.cat([weight.detach().flatten() for weight in nets.parameters()])
+    seen = run.algo.preprocess.normalize_obs(
+        "flat", torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+    )
+    normalizer = learner._obs_normalizer
+    memory = learner.memory
+    own = {
+        "weights": [float(weights.double().sum()), float(weights.double().square().sum())],
+        "observations": seen.flatten().tolist(),
+        "seen": None if normalizer is None else normalizer.count,
+        "stored": None if memory is None else len(memory),
+        "environments": None if memory is None else memory.num_envs,
+        "demonstrations": None
+        if learner.demos is None
+        else [len(episode.rewards) for episode in learner.demos.episodes()],
+        "updates": learner.updates,
+        "step": run.state.step,
+        "lanes": run._source.collector.group.lanes.tolist(),
+        "draw": float(torch.rand(())),
+    }
+    both = ranks.gather(own)
+    if ranks.rank == 0:
+        OUT.write_text(json.dumps(both))
+    return original(run, status)
+
+
+original, trainer._finish = trainer._finish, finish
+trainer.train(**ARGUMENTS, quiet=True)
