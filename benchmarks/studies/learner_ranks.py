@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-from benchmarks.studies.results import run
 
 FLAT = {"modalities": {"obs": {"low_dim": ["flat"]}}}
 SMALL = {"layer_dims": [64, 64]}
@@ -65,7 +64,13 @@ def cell(case: str, ranks: int, seed: int, out: Path) -> float:
         config.write_text(json.dumps(tree))
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         command = [sys.executable, *(launcher if ranks > 1 else ()), "-m", "imitate", "train"]
-        run([*command, "--config", str(config), "-o", str(folder)], folder / "train.log")
+        with (folder / "train.log").open("w") as log:
+            subprocess.run(
+                [*command, "--config", str(config), "-o", str(folder)],
+                check=True,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         finished = sorted(folder.glob("*/*/results.json"))
     lines = (finished[-1].parent / "metrics.jsonl").read_text().splitlines()
     return float(json.loads(lines[-1])["Metrics/AverageReturn"])

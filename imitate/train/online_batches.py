@@ -125,11 +125,10 @@ class OnlineBatches:
 
         def own(lanes: NDArray[np.int64]) -> NDArray[np.int64]:
             number, agent = np.divmod(lanes, agents)
-            return number // world * agents + agent
+            renumbered: NDArray[np.int64] = number // world * agents + agent
+            return renumbered
 
-        return replace(
-            collected, lanes=own(collected.lanes), lost_lanes=own(collected.lost_lanes)
-        )
+        return replace(collected, lanes=own(collected.lanes), lost_lanes=own(collected.lost_lanes))
 
     def _updates_allowed(self) -> int | None:
         """Return the number of updates that the collectors of all ranks allow; None: any number."""

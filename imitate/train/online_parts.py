@@ -42,9 +42,7 @@ def make_learner(setup: OnlineSetup) -> Learner:
         left_out = {*setup.env.image_keys, config.observation.mask_key()}
         vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in left_out}
         is_running = online.obs_statistics == "running"
-        normalizer = ObsNormalizer(
-            vectors, goals_alike(config), is_running=is_running, ranks=ranks
-        )
+        normalizer = ObsNormalizer(vectors, goals_alike(config), is_running=is_running, ranks=ranks)
     if algo.experience == "rollout":
         reward = train.reward
         running = config.algo["discount"] if reward.normalization == "running" else None
