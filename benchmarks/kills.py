@@ -4,9 +4,10 @@
     python -m benchmarks.kills --on ray --num 20 --only eval sweep --out kills_ray
 
 Each kill begins a small job anew (collect, render, eval, a sweep, online training), sends SIGKILL at a random moment to
-its main process or to one of its other processes, looks whether the others end, and resumes. Afterwards every HDF5 and
-JSON file has to open, nothing may be left unfinished or running, and the result has to equal the undisturbed one. The
-same call continues where it was interrupted; there is a line for each kill in OUT/kills.jsonl.
+its main process or to one of its other processes (on Ray: of the workers), looks whether the others end, and resumes.
+Afterwards every HDF5 and JSON file has to open, nothing may be left unfinished or running, and the result has to equal
+the undisturbed one. The same call continues where it was interrupted; there is a line for each kill in
+OUT/kills.jsonl.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Killer:
         self, done: Kill, process: subprocess.Popen[bytes], mark: str, rng: random.Random
     ) -> None:
         """Kill the victim; without another process it is the main one."""
-        others = [pid for pid in marked(mark) if pid != process.pid]
+        others = [pid for pid in marked(mark) if pid != process.pid and not _is_of_ray(pid)]
         if done.victim == "other" and others:
             victim = rng.choice(others)
         else:
@@ -209,6 +210,12 @@ def _cleared(pids: list[int], when: str) -> list[str]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return findings
+
+
+def _is_of_ray(pid: int) -> bool:
+    """Return true for Ray's own processes: without one of them a cluster of a single machine is gone."""
+    command = _command(pid)
+    return "/ray/" in command or ("ray::" in command and "Host" not in command)
 
 
 def _command(pid: int) -> str:
