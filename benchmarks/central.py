@@ -5,10 +5,10 @@
     python -m benchmarks.central images
     python -m benchmarks.central requests
 
-``ring``: an environment that sleeps in a step, and a policy that sleeps as long in a prediction, in one worker each. On a
-machine with other work, waking up takes milliseconds, which a longer sleep makes small. ``images``: 4 environments with an
-image of 84 x 84, SAC with a ResNet-18, 4 collecting processes against 4 environment workers and one policy worker: CPU
-time and memory of all processes. ``requests``: round trips of one small observation, and of 16 clients at once.
+``ring``: an environment that sleeps in a step, and a policy that sleeps as long in a prediction, in one worker each. On
+a machine with other work, waking up takes milliseconds, which a longer sleep makes small. ``images``: 4 environments
+with an image of 84 x 84, SAC with a ResNet-18, 4 collecting processes against 4 environment workers and one policy
+worker: CPU time and memory of all processes. ``requests``: round trips of one small observation, and of 16 clients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,11 @@ def ring(sleep_s: float) -> None:
     def central(envs: int, groups: int) -> CentralCollector:
         plans = blueprints(partial(Sleepy, sleep_s), algo, 1, envs)
         return CentralCollector(
-            plans, algo, ring=groups, step_timeout_s=60.0, backend=SleepyPolicies(sleep_s)
+            plans,
+            algo,
+            ring=groups,
+            step_timeout_s=60.0,
+            place=nullcontext(SleepyPolicies(sleep_s)),
         )
 
     wanted = {"1, no ring": (1, 1), "2, no ring": (2, 1), "2, ring of 2": (2, 2)}

@@ -192,8 +192,11 @@ def make_collector(setup: OnlineSetup) -> Collector:
             setup.algo,
             policy_workers=min(online.policy_workers, len(blueprints)),
             ring=online.ring,
+            num_agents=setup.env.num_agents,
             step_timeout_s=online.step_timeout_s,
             max_staleness=online.max_staleness,
+            push_every_s=online.push_every_s,
+            place=setup.config.cluster.backend("imitate-collector"),
         )
     return ProcessCollector(
         blueprints,
@@ -267,16 +270,6 @@ def _check_workers(setup: OnlineSetup) -> None:
         raise ConfigError(
             f"cluster.on: '{on}', but train.online.num_workers is 0, so that the training process collects: set "
             "train.online.num_workers and num_envs, or leave --on out"
-        )
-    if on != LOCAL and online.acting == "central":
-        raise ConfigError(
-            f"cluster.on: '{on}', but policy workers run on this machine only: set train.online.acting to 'collector', "
-            "or leave --on out"
-        )
-    if online.push_every_s and online.acting == "central":
-        raise ConfigError(
-            f"train.online.push_every_s: {online.push_every_s:g}, but policy workers get the weights of every request: "
-            "set it to 0"
         )
     _check_acting(online)
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
+from imitate.online.central.collector import CentralCollector
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.learners import ReplayLearner
@@ -53,10 +54,12 @@ def collector_of(kind, algo):
         for number in range(2)
     ]
     staleness = 10 if kind == "asynchronous" else None
+    if kind == "central":
+        return CentralCollector(blueprints, algo, step_timeout_s=60.0, max_staleness=10)
     return ProcessCollector(blueprints, algo, step_timeout_s=60.0, max_staleness=staleness)
 
 
-@pytest.mark.parametrize("kind", ["local", "in_step", "asynchronous"])
+@pytest.mark.parametrize("kind", ["local", "in_step", "asynchronous", "central"])
 def test_the_same_is_learned(kind):
     algo = algorithm()
     collector = collector_of(kind, algo)
@@ -77,7 +80,7 @@ def test_the_same_is_learned(kind):
                 pass
     finally:
         collector.close()
-    if kind == "asynchronous":
+    if kind in ("asynchronous", "central"):
         assert collector.staleness <= 10
     algo.set_eval()
     with torch.no_grad():

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from imitate.algo.algo import Algo
-from imitate.crew import Limits, Lost
+from imitate.crew import Lost
 from imitate.crew.backend import Backend
 from imitate.crew.local import LocalBackend
 from imitate.errors import EnvError
+from imitate.online.acting_weights import Publisher
+from imitate.online.blueprint import Blueprint
 from imitate.online.central.env_worker import EnvPlan, Steps, StepsWanted
 from imitate.online.central.policies import PolicyWorkers
 from imitate.online.central.policy_worker import PolicyPlan, Weights
 from imitate.online.central.seat import EnvSeat
+from imitate.online.merging import merged_parts
+from imitate.online.seats import PATIENCE_S, collector_limits
+from imitate.online.staleness import StalenessBound
 from imitate.online.steps import Collected
-from imitate.online.workers import (
-    MAX_REPLACEMENTS,
-    PATIENCE_S,
-    START_S,
-    Blueprint,
-    acting_weights,
-    merged_parts,
-)
-from imitate.processes import MAKE_FACTOR
+from imitate.online.workers import MAX_REPLACEMENTS, START_S
 
 
 class CentralCollector:
@@ -40,13 +38,14 @@ class CentralCollector:
         algo: whose weights act.
         policy_workers: how many of them.
         ring: groups that the environments of a worker form.
+        num_agents: agents of an environment, each of which has a lane.
         step_timeout_s: a process that takes longer for a step or a prediction counts as hung.
         max_staleness: updates by which weights may lag; None: collect in step with learning.
-        backend: where workers run; None: in processes of this machine.
+        push_every_s: least time between two versions of the weights that policy workers get.
+        place: opened for the workers, and closed with this; None: processes of this machine.
 
     Attributes:
         version: updates of the weights so far, to be set by whoever learns.
-        staleness: the most updates by which the weights behind steps lagged when these came.
     """
 
     def __init__(
@@ -56,62 +55,74 @@ class CentralCollector:
         *,
         policy_workers: int = 1,
         ring: int = 1,
+        num_agents: int = 1,
         step_timeout_s: float,
         max_staleness: int | None = None,
-        backend: Backend[Any] | None = None,
+        push_every_s: float = 0.0,
+        place: AbstractContextManager[Backend[Any]] | None = None,
     ) -> None:
-        self.algo, self.version, self.staleness, self.progress = algo, 0, 0, 0.0
-        self._limits = Limits(START_S / MAKE_FACTOR, step_timeout_s, start_s=START_S)
-        self._max_staleness = max_staleness
-        self._backend: Backend[Any] = backend or LocalBackend("imitate-collector")
-        # One seed for all: draws depend on the numbers of the environments, not on the worker that has them.
-        token, seed = secrets.token_bytes(32), blueprints[0].seed
-        plan = PolicyPlan(blueprints[0].algo, algo.device.type, seed, token, self._backend.host)
-        self._policies = PolicyWorkers(
-            plan, policy_workers, self._backend, self._limits, self._lose_policy
-        )
-        self._seats = [
-            EnvSeat(
-                EnvPlan(
-                    make=blueprint.make,
-                    lanes=blueprint.lanes,
-                    ring=ring,
-                    group=blueprint.group,
-                    obs_keys=tuple(algo.obs_shapes),
-                    low=blueprint.low,
-                    high=blueprint.high,
-                    num_choices=blueprint.num_choices,
-                    mask_key=algo.action_mask.key,
-                    seed=seed,
-                    timeout_s=step_timeout_s,
-                    token=token,
-                ),
-                self._backend,
-            )
-            for blueprint in blueprints
-        ]
+        self.algo, self.version, self.progress = algo, 0, 0.0
+        self._limits = collector_limits(step_timeout_s, START_S)
+        self._bound, self._in_step = StalenessBound(max_staleness), max_staleness is None
+        self._publisher = Publisher(algo, every_s=push_every_s)
         self._messages: list[str] = []
         self._replaced = 0
+        # One seed for all: draws depend on the numbers of the environments, not on the worker that has them.
+        token, seed = secrets.token_bytes(32), blueprints[0].seed
+        with ExitStack() as opened:
+            place = place or nullcontext(LocalBackend("imitate-collector"))
+            self._backend: Backend[Any] = opened.enter_context(place)
+            plan = PolicyPlan(blueprints[0].algo, algo.device.type, seed, token, self._backend.host)
+            self._policies = PolicyWorkers(
+                plan, policy_workers, self._backend, self._limits, self._lose_policy
+            )
+            self._seats = [
+                EnvSeat(
+                    EnvPlan(
+                        make=blueprint.make,
+                        lanes=blueprint.lanes.reshape(-1, num_agents),
+                        ring=ring,
+                        group=blueprint.group,
+                        obs_keys=tuple(algo.obs_shapes),
+                        low=blueprint.low,
+                        high=blueprint.high,
+                        num_choices=blueprint.num_choices,
+                        mask_key=algo.action_mask.key,
+                        seed=seed,
+                        timeout_s=step_timeout_s,
+                        token=token,
+                    ),
+                    self._backend,
+                )
+                for blueprint in blueprints
+            ]
+            self._opened = opened.pop_all()
+
+    @property
+    def staleness(self) -> int:
+        """The most updates by which the weights behind steps lagged when these came."""
+        return self._bound.seen
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
         """``num_steps`` steps of each environment, or of some of them where updates do not wait."""
-        self._send(num_steps, random)
-        parts, lost = self._receive()
-        while not parts:
-            self._send(num_steps, random)
-            more, more_lost = self._receive()
-            parts, lost = more, lost + more_lost
+        parts: list[Collected] = []
+        lost: list[int] = []
+        with self._bound.waiting(self.version):
+            while not parts:
+                self._send(num_steps, random)
+                more, more_lost = self._receive()
+                parts, lost = more, lost + more_lost
         messages, self._messages = self._messages, []
-        if self._max_staleness is not None:
+        advice = self._bound.advice()
+        if not self._in_step:
             self._send(num_steps, random)
-        return merged_parts(parts, lost, messages)
+        return merged_parts(parts, lost, [*messages, *([advice] if advice else [])])
 
     def updates_allowed(self) -> int | None:
         """Updates until weights that are out become too old; None: any number."""
-        if self._max_staleness is None:
-            return None
+        newest = self.version if self._publisher.version is None else self._publisher.version
         out = [seat.version for seat in self._seats if seat.request is not None]
-        return max(0, min(out, default=self.version) + self._max_staleness - self.version)
+        return self._bound.allowed(self.version, min(out, default=newest))
 
     def metrics(self) -> dict[str, float]:
         """``Metrics/Staleness``, and ``Metrics/ActingBatch``: mean number of observations of a prediction."""
@@ -130,20 +141,21 @@ class CentralCollector:
             seat.restore(saved)
 
     def close(self) -> None:
-        """End the processes."""
-        idle = [seat.member for seat in self._seats if seat.request is None]
-        for member in idle:
-            member.dismiss()
-        for seat in self._seats:
-            seat.member.stop(patience_s=PATIENCE_S if seat.member in idle else 0.0)
-        self._policies.close()
+        """End the workers, and leave the place where they ran."""
+        with self._opened:
+            idle = [seat.member for seat in self._seats if seat.request is None]
+            for member in idle:
+                member.dismiss()
+            for seat in self._seats:
+                seat.member.stop(patience_s=PATIENCE_S if seat.member in idle else 0.0)
+            self._policies.close()
 
     def _send(self, num_steps: int, random: bool) -> None:
         """Ask all environment workers that have nothing to do for steps with the newest weights."""
         idle = [seat for seat in self._seats if seat.request is None]
         if not idle:
             return
-        self._policies.publish(Weights(self.version, self.progress, acting_weights(self.algo)))
+        self._policies.publish(Weights(self.progress, self._publisher.newest(self.version, ())))
         for number, seat in enumerate(self._seats):
             policy = self._policies.of(number)
             if seat in idle and policy is not None:
@@ -154,7 +166,7 @@ class CentralCollector:
         parts: list[Collected] = []
         lost: list[int] = []
         waiting = [seat for seat in self._seats if seat.request is not None]
-        while waiting and (self._max_staleness is None or not (parts or lost)):
+        while waiting and (self._in_step or not (parts or lost)):
             self._policies.tend()
             seats = {seat.member: seat for seat in waiting if not seat.is_stalled}
             busy = self._policies.busy()
@@ -181,12 +193,12 @@ class CentralCollector:
     def _counted(self, parts: Sequence[Collected]) -> Sequence[Collected]:
         self._replaced = 0
         for part in parts:
-            self.staleness = max(self.staleness, self.version - part.version)
+            self._bound.came(self.version, part.version)
         return parts
 
     def _lose(self, seat: EnvSeat, loss: Lost) -> list[int]:
         """Start another worker in place of one that died or hangs; return the numbers of its environments."""
-        lanes: list[int] = seat.plan.lanes.tolist()
+        lanes: list[int] = seat.lanes
         words = f"environments {lanes}: {loss.reason}"
         self._note_loss(words, "its episodes are left out, another one takes its place")
         seat.start_anew()

@@ -26,8 +26,8 @@ class EnvPlan:
 
     Attributes:
         make: makes one environment.
-        lanes: numbers of its environments.
-        ring: groups that they form.
+        lanes: (n, K) numbers of the lanes of its environments, of K agents each.
+        ring: groups that the environments form.
         group: further arguments of :class:`EnvGroup`.
         obs_keys: observations that the policy sees.
         low, high: (A,) limits of actions.
@@ -94,7 +94,9 @@ class EnvWork:
         self._plan, self._beat = plan, partial(reports, "")
         self._channel: PolicyChannel | None = None
         self._wanted: StepsWanted | None = None
-        self._groups = [Group(plan, lanes) for lanes in np.array_split(plan.lanes, plan.ring)]
+        self._groups = [
+            Group(plan, lanes.reshape(-1)) for lanes in np.array_split(plan.lanes, plan.ring)
+        ]
         reports("")
 
     def __call__(self, request: StepsWanted) -> Steps | Stalled:
@@ -159,7 +161,7 @@ class Group:
 
     Args:
         plan: of the worker.
-        lanes: (n,) numbers of the environments.
+        lanes: (n,) numbers of their lanes.
 
     Attributes:
         steps: those of the present collection.

@@ -55,7 +55,7 @@ class PolicyWorkers:
         A worker that is being started gets them too; it is waited for only where there is no other.
         """
         number = self._newest.number + 1
-        self._newest = Packed(number, weights.version, self._backend.pack(weights))
+        self._newest = Packed(number, weights.published.version, self._backend.pack(weights))
         while not self._is_published():
             self.tend()
             busy = self.busy()
@@ -153,7 +153,9 @@ class PolicyWorker:
         if isinstance(answer, Lost) and answer.died:
             return answer
         if isinstance(answer, Answer) and self._given is not None:
-            self.status, self.has, self._given = answer.value, self._given, None
+            # What was packed is not kept: its backend may then free the memory.
+            self.status, self.has = answer.value, replace(self._given, packed=None)
+            self._given = None
             self.is_suspect, self.heard_s = False, time.monotonic()
             return None
         raise WorkerError(f"policy worker: {getattr(answer, 'reason', answer)}")

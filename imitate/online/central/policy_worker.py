@@ -21,9 +21,9 @@ from imitate.algo.policy_state import PolicyState, joined_states
 from imitate.config import load_config
 from imitate.crew import Reports
 from imitate.functional.sampling import RowGenerator, split_mix
+from imitate.online.acting_weights import Published, load_acting_weights
 from imitate.online.central.channel import Address
 from imitate.online.central.server import Request, RequestServer
-from imitate.online.workers import load_acting_weights
 from imitate.processes import MAKE
 
 MAX_REQUESTS = 256
@@ -55,14 +55,12 @@ class Weights:
     """New weights for a policy worker.
 
     Attributes:
-        version: updates behind them.
         progress: which part of the training is over.
-        weights: of :func:`imitate.online.workers.acting_weights`.
+        published: the weights and their version.
     """
 
-    version: int
     progress: float
-    weights: dict[str, Any]
+    published: Published
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,9 @@ class PolicyWork:
         self._server = RequestServer(address_towards(plan.host), plan.token)
         self._errands = deque[tuple[Future[None], Callable[[], None]]]()
         self._batches = self._rows = 0
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
         reports("")
 
     def __call__(self, item: Weights | None) -> Status:
@@ -103,9 +103,17 @@ class PolicyWork:
         done.result()
         return Status(self._server.address, self._batches, self._rows)
 
+    def close(self) -> None:
+        """End the connections, after the batch that is being computed."""
+        if not self._is_over:
+            self._is_over = True
+            self._server.wake()
+            self._thread.join()
+            self._server.close()
+
     def _serve(self) -> None:
         torch.set_num_threads(1)
-        while True:
+        while not self._is_over:
             while self._errands:
                 done, errand = self._errands.popleft()
                 try:
@@ -155,9 +163,9 @@ class BatchedPolicy:
     def load(self, item: Weights | None) -> None:
         """Act with other weights from now on."""
         if item is not None:
-            load_acting_weights(self._algo, item.weights)
+            load_acting_weights(self._algo, item.published.shared.get())
             self._algo.set_progress(item.progress)
-            self._version = item.version
+            self._version = item.published.version
 
     @torch.inference_mode()
     def __call__(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -35,6 +35,12 @@ class EnvSeat:
         self.version, self.is_stalled, self._stalls = 0, False, 0
         self._policy: PolicyWorker | None = None
 
+    @property
+    def lanes(self) -> list[int]:
+        """Numbers of the lanes of its environments."""
+        numbers: list[int] = self.plan.lanes.reshape(-1).tolist()
+        return numbers
+
     def send(self, request: StepsWanted, policy: PolicyWorker) -> None:
         """Ask for steps with the actions of a policy worker."""
         if self._restores:
@@ -59,13 +65,13 @@ class EnvSeat:
         Raises:
             UserError: the worker could not be prepared, or its environments fail each time.
         """
-        answer, lanes = self.member.answer(), self.plan.lanes.tolist()
+        answer = self.member.answer()
         if isinstance(answer, Unprepared):
             raise answer.error
         if isinstance(answer, Lost) and answer.died:
             return answer
         if not isinstance(answer, Answer):
-            reason = f"environments {lanes} failed: {getattr(answer, 'reason', answer)}"
+            reason = f"environments {self.lanes} failed: {getattr(answer, 'reason', answer)}"
             raise getattr(answer, "error", None) or EnvError(reason)
         if isinstance(answer.value, Stalled):
             self._stall(answer.value)
@@ -81,7 +87,7 @@ class EnvSeat:
             self._policy.is_suspect = True
         if self._stalls >= MAX_REPLACEMENTS:
             raise EnvError(
-                f"environments {self.plan.lanes.tolist()} get no actions: {stalled.reason}; "
+                f"environments {self.lanes} get no actions: {stalled.reason}; "
                 f"{MAX_REPLACEMENTS} times in a row"
             )
 

@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -151,7 +152,13 @@ def test_environment_workers_do_without_torch(collectors):
 def test_a_lost_policy_worker_is_replaced_and_no_episode_is_lost(collectors, how):
     backend = Watched()
     collector = collectors(
-        Line, Line, ring=1, backend=backend, timeout_s=3.0, max_staleness=0, policy_workers=1
+        Line,
+        Line,
+        ring=1,
+        place=nullcontext(backend),
+        timeout_s=3.0,
+        max_staleness=0,
+        policy_workers=1,
     )
     memory = ReplayBuffer({"place": (1,)}, 1, 100, num_envs=2)
     learner = ReplayLearner(

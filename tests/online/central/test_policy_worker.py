@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from imitate.online.acting_weights import Publisher
 from imitate.online.central.policy_worker import BatchedPolicy, PolicyPlan, Weights
-from imitate.online.workers import acting_weights
 
 from ..worlds import make_algo
 
@@ -22,7 +22,7 @@ def batched(algo, seed=0):
         "127.0.0.1",
     )
     policy = BatchedPolicy(plan)
-    policy.load(Weights(7, 0.5, acting_weights(algo)))
+    policy.load(Weights(0.5, Publisher(algo).newest(7, ())))
     return policy
 
 
@@ -96,13 +96,13 @@ def test_progress_and_weights_arrive():
     section = {"exploration": {"std": 1.0, "end_std": 0.0}}
     algo = make_algo("td3", algo=section)
     policy = batched(algo)
-    policy.load(Weights(8, 1.0, acting_weights(algo)))
+    policy.load(Weights(1.0, Publisher(algo).newest(8, ())))
     (answer,) = policy([request([0])])
     assert answer["version"] == 8 and not answer["state"]["policy"]["noise"].any()
     with torch.no_grad():
         algo.nets["actor"].requires_grad_(False)
         for weight in algo.nets["actor"].parameters():
             weight.zero_()
-    policy.load(Weights(9, 1.0, acting_weights(algo)))
+    policy.load(Weights(1.0, Publisher(algo).newest(9, ())))
     (answer,) = policy([request([0, 3])])
     assert not answer["actions"].any()
