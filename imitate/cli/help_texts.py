@@ -20,7 +20,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "dataset shard": (
         "imitate dataset shard demos.hdf5 --out demos/ --demos 1000",
-        "imitate dataset shard monday.hdf5 tuesday.hdf5 --out week/ --demos 200",
+        "imitate dataset shard monday.hdf5 tuesday.hdf5 --out s3://bucket/week --demos 200",
     ),
     "dataset index": ("imitate dataset index demos/",),
     "dataset delete": (

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from imitate.cli.progress import Progress
+from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.shards.index import ShardIndex
 
 
@@ -19,7 +20,7 @@ def mount(app: typer.Typer) -> None:
 
 def shard(
     files: Annotated[list[Path], typer.Argument(help="HDF5 files or LeRobot folders.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the shards.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the shards, or its URL.")],
     demos: Annotated[int, typer.Option("--demos", min=1, help="Demos in a shard.")] = 1000,
 ) -> None:
     """Cut files into shards of some demos each, with an index: a folder that trains as one dataset.
@@ -32,7 +33,7 @@ def shard(
         made = shard_files(
             files, out, demos, on_demo=lambda done, total: bar.reach(done, total=total)
         )
-    typer.echo(f"{out}: {_words(made)}")
+    typer.echo(f"{url_of(out) or out}: {_words(made)}")
 
 
 def index(
@@ -42,7 +43,6 @@ def index(
     ] = False,
 ) -> None:
     """Write the index of a folder's HDF5 files, so that the folder trains as one dataset."""
-    from imitate.config.data_paths import INDEX_NAME
     from imitate.data.shards.describe import write_index
     from imitate.errors import UserError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from imitate.data.curate.rewrite import (
     read_masks,
     write_masks,
 )
+from imitate.data.curate.shard_places import ShardPlace, place_of
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile
-from imitate.data.shards.describe import describe_shard, index_of, put_text
+from imitate.data.shards.describe import describe_shard, index_of
 from imitate.data.shards.index import DescribedShard, ShardIndex
 from imitate.errors import DatasetError
 
@@ -34,7 +36,7 @@ Part = list[tuple[Path, str, str]]
 
 def shard_files(
     sources: Sequence[Path],
-    folder: Path,
+    out: str | Path,
     demos_per_shard: int,
     *,
     on_demo: Callable[[int, int], None] = lambda done, total: None,
@@ -47,7 +49,7 @@ def shard_files(
 
     Args:
         sources: one file or more, which hold the same arrays.
-        folder: of the shards; made if it is not there.
+        out: folder of the shards, or its URL; made if it is not there.
         demos_per_shard: the last shard may have fewer.
         on_demo: called with how many demos are done, and how many there are.
 
@@ -55,8 +57,18 @@ def shard_files(
         the index.
 
     Raises:
-        DatasetError: the files do not fit together, or the folder holds other shards or cannot be written.
+        DatasetError: the files do not fit together, or the place holds other shards or cannot be written.
     """
+    with place_of(out) as place:
+        return _shard_into(place, sources, demos_per_shard, on_demo)
+
+
+def _shard_into(
+    place: ShardPlace,
+    sources: Sequence[Path],
+    demos_per_shard: int,
+    on_demo: Callable[[int, int], None],
+) -> ShardIndex:
     check_alike(sources, common_keys=False, any_env=False)
     demos = [
         (path, old, new)
@@ -68,56 +80,57 @@ def shard_files(
         "sources": [[str(path.resolve()), path.stat().st_mtime_ns] for path in sources],
         "demos_per_shard": demos_per_shard,
     }
-    finished = _begin(folder, plan)
+    finished = _begin(place, plan)
     digits = max(3, len(str(len(parts) - 1)))
     try:
         for number, part in enumerate(parts):
             if number >= len(finished):
-                path = folder / f"{number:0{digits}}.hdf5"
+                path = place.workplace() / f"{number:0{digits}}.hdf5"
                 _write_shard(part, path)
                 finished.append(describe_shard(path))
-                _note(folder, plan, finished)
+                place.keep(path)
+                _note(place, plan, finished)
             on_demo(min((number + 1) * demos_per_shard, len(demos)), len(demos))
         index = index_of(finished)
-        put_text(folder / INDEX_NAME, index.to_json())
+        place.put(INDEX_NAME, index.to_json())
     except OSError as error:
         raise DatasetError(
-            f"{folder}: cannot be written ({error.strerror or error}): make room, the same command then goes on after "
-            f"{len(finished)} finished shards"
+            f"{place.name}: cannot be written ({error.strerror or error}): make room, the same command then goes on "
+            f"after {len(finished)} finished shards"
         ) from error
-    (folder / PARTIAL_NAME).unlink()
+    place.remove(PARTIAL_NAME)
     return index
 
 
-def _begin(folder: Path, plan: dict[str, Any]) -> list[DescribedShard]:
-    """Return what an unfinished call with this plan has left; refuse a folder with anything else of this kind."""
-    if (folder / INDEX_NAME).exists():
-        raise DatasetError(f"{folder / INDEX_NAME}: exists already: name another folder with --out")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        notes = json.loads((folder / PARTIAL_NAME).read_text(encoding="utf-8"))
-        if notes["plan"] == plan:
-            return [DescribedShard.model_validate(entry) for entry in notes["finished"]]
-    except FileNotFoundError:
-        found = next(iter(sorted(folder.glob("*.hdf5"))), None)
-        if found is not None:
+def _begin(place: ShardPlace, plan: dict[str, Any]) -> list[DescribedShard]:
+    """Return what an unfinished call with this plan has left; refuse a place with anything else of this kind."""
+    if place.text(INDEX_NAME) is not None:
+        raise DatasetError(
+            f"{place.name}/{INDEX_NAME}: exists already: name another folder with --out"
+        )
+    notes = place.text(PARTIAL_NAME)
+    if notes is None:
+        found = place.shards()
+        if found:
             raise DatasetError(
-                f"{found}: exists already: name an empty folder with --out, or index the files that are there with "
-                f"`imitate dataset index {folder}`"
-            ) from None
-        _note(folder, plan, [])
+                f"{place.name}/{found[0]}: exists already: name an empty folder with --out, or index the files that "
+                f"are there with `imitate dataset index {place.name}`"
+            )
+        _note(place, plan, [])
         return []
-    except (ValueError, LookupError, TypeError):
-        pass  # of another version, or damaged
+    with suppress(ValueError, LookupError, TypeError):  # of another version, or damaged
+        tree = json.loads(notes)
+        if tree["plan"] == plan:
+            return [DescribedShard.model_validate(entry) for entry in tree["finished"]]
     raise DatasetError(
-        f"{folder}: holds unfinished shards of other files or another number of demos: name another folder with --out, "
-        "or remove it"
+        f"{place.name}: holds unfinished shards of other files or another number of demos: name another folder with "
+        "--out, or remove it"
     )
 
 
-def _note(folder: Path, plan: dict[str, Any], finished: Sequence[DescribedShard]) -> None:
+def _note(place: ShardPlace, plan: dict[str, Any], finished: Sequence[DescribedShard]) -> None:
     notes = {"plan": plan, "finished": [entry.model_dump() for entry in finished]}
-    put_text(folder / PARTIAL_NAME, json.dumps(notes))
+    place.put(PARTIAL_NAME, json.dumps(notes))
 
 
 def _write_shard(part: Part, path: Path) -> None:

@@ -17,7 +17,7 @@ from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.file.fingerprint import CONTENT_VERSION
 from imitate.data.remote.fetch import cached_path, fetch, fetch_file, fetch_small
 from imitate.data.remote.store import hold, make_room, release
-from imitate.data.shards.index import Shard, ShardIndex
+from imitate.data.shards.index import FORMAT, Shard, ShardIndex
 from imitate.errors import DatasetError
 
 _CONNECTIONS = 4
@@ -226,6 +226,8 @@ def _read(folder: str, size: int, changed_ns: int) -> ShardFolder | None:
         content = path.read_bytes()
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
+    if FORMAT.encode() not in content[:200]:
+        return None  # another toolkit's
     index = ShardIndex.parse(content, str(path))
     return ShardFolder(folder, index, LocalFiles(Path(folder)))
 

@@ -9,6 +9,7 @@ import pytest
 from imitate.data import DatasetFile
 from imitate.data.download import sha256_of
 from imitate.data.shards.describe import describe_shard, write_index
+from imitate.data.shards.folder import shards_at
 from imitate.data.shards.index import ShardIndex
 from imitate.errors import DatasetError
 
@@ -168,3 +169,8 @@ def test_an_index_that_is_cut_short_is_refused(shards):
 
     with pytest.raises(DatasetError, match="cut short"):
         ShardIndex.parse(text[: len(text) // 2], "index.json")
+
+
+def test_an_index_of_another_toolkit_is_left_alone(tmp_path):
+    (tmp_path / "index.json").write_text('{"weight_map": {}}')
+    assert shards_at(tmp_path) is None

@@ -1,5 +1,8 @@
 """Cutting of files into shards."""
 
+import hashlib
+
+import fsspec
 import h5py
 import numpy as np
 import pytest
@@ -146,3 +149,55 @@ def test_a_damaged_source_leaves_no_index(demo_file, tmp_path):
     with pytest.raises(DatasetError):
         shard_files([whole], tmp_path / "out", 2)
     assert not (tmp_path / "out" / "index.json").exists()
+
+
+# ---- to a URL ------------------------------------------------------------------------------------
+
+
+def test_shards_are_uploaded_and_hold_what_a_folder_holds(demo_file, tmp_path):
+    whole = demo_file(num_demos=5, filter_keys={"train": [0, 2]})
+    index = shard_files([whole], "memory://uploads/demos", 2)
+
+    bucket = fsspec.filesystem("memory")
+    names = [path.rpartition("/")[2] for path in bucket.ls("/uploads/demos", detail=False)]
+    assert sorted(names) == ["000.hdf5", "001.hdf5", "002.hdf5", "index.json"]
+    assert ShardIndex.parse(bucket.cat("/uploads/demos/index.json"), "") == index
+    local = shard_files([whole], tmp_path / "local", 2)
+    assert [s.demos for s in index.shards] == [s.demos for s in local.shards]
+    for shard in index.shards:
+        content = bucket.cat(f"/uploads/demos/{shard.file}")
+        assert hashlib.sha256(content).hexdigest() == shard.sha256
+    with pytest.raises(DatasetError, match=r"memory://uploads/demos/index.json: exists already"):
+        shard_files([whole], "memory://uploads/demos", 2)
+
+
+def test_an_upload_that_was_cut_short_is_resumed(demo_file, monkeypatch):
+    whole, bucket = demo_file(num_demos=4), fsspec.filesystem("memory")
+    put, uploaded = type(bucket).put_file, []
+
+    def breaks(self, local, remote, **kwargs):
+        if len(uploaded) == 2:
+            raise ConnectionError("broken pipe")
+        uploaded.append(remote)
+        put(self, local, remote, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(bucket), "put_file", breaks)
+        with pytest.raises(
+            DatasetError, match=r"memory://cut/demos: cannot be written \(broken pipe\)"
+        ):
+            shard_files([whole], "memory://cut/demos", 1)
+    assert not bucket.exists("/cut/demos/index.json")
+    before = bucket.created("/cut/demos/001.hdf5")
+
+    index = shard_files([whole], "memory://cut/demos", 1)
+    assert len(index.shards) == 4
+    assert bucket.created("/cut/demos/001.hdf5") == before
+    for shard in index.shards:
+        content = bucket.cat(f"/cut/demos/{shard.file}")
+        assert hashlib.sha256(content).hexdigest() == shard.sha256
+
+
+def test_an_http_server_is_not_written_to(demo_file):
+    with pytest.raises(DatasetError, match="HTTP servers are read only"):
+        shard_files([demo_file()], "https://host/demos", 2)

@@ -1,0 +1,164 @@
+"""Places that shards are written to: a folder of this machine, or a URL."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from imitate.config.data_paths import url_of
+from imitate.data.remote.transport import filesystem
+from imitate.data.shards.describe import put_text
+from imitate.errors import DatasetError
+
+
+class ShardPlace(Protocol):
+    """A place of shards; each of its files appears whole or not at all.
+
+    Attributes:
+        name: for errors.
+    """
+
+    name: str
+
+    def workplace(self) -> Path:
+        """Return the local folder that a shard is written in before :meth:`keep`."""
+
+    def keep(self, path: Path) -> None:
+        """Take a finished file of the workplace."""
+
+    def text(self, name: str) -> str | None:
+        """Return the content of a text file; None if there is none."""
+
+    def put(self, name: str, text: str) -> None:
+        """Write a text file, in place of one of that name."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+
+    def shards(self) -> list[str]:
+        """Return the names of the HDF5 files that are there, sorted."""
+
+
+@contextmanager
+def place_of(out: str | Path) -> Iterator[ShardPlace]:
+    """Open the place at a path or URL.
+
+    Raises:
+        DatasetError: the URL cannot be written.
+    """
+    url = url_of(out)
+    if url is None:
+        yield FolderPlace(Path(out).expanduser())
+        return
+    if url.startswith(("http://", "https://")):
+        raise DatasetError(
+            f"{url}: HTTP servers are read only: name a folder, or a URL such as s3://bucket/demos"
+        )
+    with tempfile.TemporaryDirectory(prefix="imitate-shards-") as folder:
+        yield UrlPlace(url, Path(folder))
+
+
+class FolderPlace:
+    """A folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.name = folder, str(folder)
+
+    def workplace(self) -> Path:
+        """Return the folder itself, made if it is not there: a shard gets its name when it is whole."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder
+
+    def keep(self, path: Path) -> None:
+        """Do nothing: the file is there already."""
+
+    def text(self, name: str) -> str | None:
+        """Return the content of a text file; None if there is none."""
+        with suppress(FileNotFoundError):
+            return (self._folder / name).read_text(encoding="utf-8")
+        return None
+
+    def put(self, name: str, text: str) -> None:
+        """Write a text file."""
+        put_text(self.workplace() / name, text)
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        (self._folder / name).unlink()
+
+    def shards(self) -> list[str]:
+        """Return the names of the HDF5 files that are there, sorted."""
+        return sorted(path.name for path in self._folder.glob("*.hdf5"))
+
+
+class UrlPlace:
+    """A folder of a store that fsspec knows.
+
+    Args:
+        url: of the folder.
+        folder: temporary, for one shard at a time.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.name, self._folder = url, folder
+        self._fs, self._path = filesystem(url)
+
+    def workplace(self) -> Path:
+        """Return the temporary folder."""
+        return self._folder
+
+    def keep(self, path: Path) -> None:
+        """Upload a file, and remove it here."""
+        with self._writing():
+            self._fs.makedirs(self._path, exist_ok=True)
+            self._fs.put_file(str(path), self._at(path.name))
+        path.unlink()
+
+    def text(self, name: str) -> str | None:
+        """Return the content of a text file; None if there is none."""
+        with self._writing():
+            try:
+                content: bytes = self._fs.cat_file(self._at(name))
+            except FileNotFoundError:
+                return None
+        return content.decode()
+
+    def put(self, name: str, text: str) -> None:
+        """Write a text file."""
+        with self._writing():
+            self._fs.makedirs(self._path, exist_ok=True)
+            self._fs.pipe_file(self._at(name), text.encode())
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        with self._writing():
+            self._fs.rm_file(self._at(name))
+
+    def shards(self) -> list[str]:
+        """Return the names of the HDF5 files that are there, sorted."""
+        with self._writing():
+            try:
+                found: list[Any] = self._fs.ls(self._path, detail=False)
+            except FileNotFoundError:
+                return []
+        names = (str(path).rstrip("/").rpartition("/")[2] for path in found)
+        return sorted(name for name in names if name.endswith(".hdf5"))
+
+    def _at(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except DatasetError:
+            raise
+        except Exception as error:  # each store's package has exceptions of its own
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise DatasetError(
+                f"{self.name}: cannot be written ({reason}): see to the credentials of its store; the same command "
+                "goes on after the shards that are there"
+            ) from error
