@@ -115,7 +115,9 @@ class Sweep:
         values = {run.name: run.values for run in states}
         work = SweepWork(self.folder, self._configs, values, order, tell, self._stop)
         failures = work.run(resources or Resources(workers=workers))
-        runs = tuple(order.final(self._state(name, failures)) for name in self._configs)
+        runs = tuple(self._state(name, failures) for name in self._configs)
+        if not self._stop.is_set():
+            runs = tuple(map(order.final, runs))
         return self._finished(runs, statistic)
 
     def require_seeds(self, statistic: Statistic) -> None:

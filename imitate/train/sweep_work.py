@@ -209,8 +209,8 @@ class SweepWork:
             return
 
         def handle(number: int, frame: Any) -> None:
-            if self._stop.is_set():
-                raise KeyboardInterrupt
+            if self._stop.is_set() and number in (signal.SIGINT, signal.SIGTERM):
+                raise KeyboardInterrupt  # a closed terminal sends SIGHUP more than once
             self._stop.set()
 
         before = {number: signal.signal(number, handle) for number in ending_signals()}

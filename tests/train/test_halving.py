@@ -1,12 +1,14 @@
 """Asynchronous halving: decisions worked out by hand, and a sweep that follows them."""
 
 import json
+import shutil
 
 import pytest
 
 from imitate.errors import ConfigError
 from imitate.train.halving import Halving, Ladder
 from imitate.train.sweep import Resources, Sweep
+from imitate.train.sweep_work import SweepWork
 from tests.train.test_sweep import write_config
 
 
@@ -127,8 +129,35 @@ def test_the_best_run_is_trained_to_its_end_and_the_others_are_named_with_a_reas
     assert [setting.seeds for setting in result.settings] == [(1,)]
 
 
-def test_the_same_call_has_nothing_left_to_do_and_the_others_can_be_trained_later(halved):
+@pytest.fixture
+def copied(halved, tmp_path):
+    """The sweep and its result in a folder of the test."""
     config, result = halved
+    shutil.copytree(result.folder.parent, tmp_path / "runs")
+    tree = json.loads(config.read_text())
+    tree["train"] |= {
+        "data": str(config.with_name("data.hdf5")),
+        "output_dir": str(tmp_path / "runs"),
+    }
+    return tree, result
+
+
+def test_a_run_that_may_yet_be_promoted_is_not_pruned_by_an_interruption(copied, monkeypatch):
+    config, _ = copied
+
+    def interrupted(self, resources):
+        self._stop.set()
+        return {}
+
+    monkeypatch.setattr(SweepWork, "run", interrupted)
+    result = Sweep(config).run(halving=Halving("train_loss"))
+    paused = "paused at epoch 1 of 3"
+    assert [run.status for run in result.runs] == [paused, "finished", paused]
+    assert result.exit_code == 130
+
+
+def test_the_same_call_has_nothing_left_to_do_and_the_others_can_be_trained_later(copied):
+    config, result = copied
     heard = []
     again = Sweep(config).run(on_change=heard.append, halving=Halving("train_loss"))
     assert [run.status for run in again.runs] == [run.status for run in result.runs]
