@@ -19,6 +19,7 @@ from typing import Any
 
 FLAT = {"modalities": {"obs": {"low_dim": ["flat"]}}}
 SMALL = {"layer_dims": [64, 64]}
+FAST = {"learning_rate": {"initial": 3e-3}}
 CASES: dict[str, dict[str, Any]] = {
     "ppo_cartpole": {
         "algo_name": "ppo",
@@ -32,14 +33,18 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "sac_pendulum": {
         "algo_name": "sac",
-        "algo": {"actor": SMALL, "critic": SMALL},
-        "experiment": {"epoch_every_n_steps": 2000},
+        "algo": {
+            "actor": SMALL,
+            "critic": SMALL,
+            "optim_params": {name: FAST for name in ("actor", "critic", "temperature")},
+        },
+        "experiment": {"epoch_every_n_steps": 1000},
         "train": {
             "batch_size": 128,
             "num_epochs": 5,
             "online": {
-                **{"env": "Pendulum-v1", "num_envs": 2, "collect_steps": 4},
-                **{"warmup_steps": 1000, "update_ratio": 0.5, "buffer_size": 20_000},
+                **{"env": "Pendulum-v1", "num_envs": 2, "collect_steps": 10},
+                **{"warmup_steps": 500, "update_ratio": 0.5, "buffer_size": 20_000},
             },
         },
     },

@@ -16,12 +16,14 @@ def free_memory(root: Path = Path("/")) -> int:
     Returns:
         on Linux what the kernel calls available, or what the tightest control group (version 1 or 2) leaves, if that is
         less: memory that holds cached files counts as free in both. On other systems half of what the machine has.
+        Processes that torchrun started together on this machine each get an equal part.
     """
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     try:
         available = 1024 * _named(root / "proc/meminfo", "MemAvailable:")
     except (OSError, ValueError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return max(0, min([available, *_left_in_groups(root)]))
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // processes
+    return max(0, min([available, *_left_in_groups(root)])) // processes
 
 
 def gigabytes(count: int) -> str:

@@ -79,3 +79,10 @@ def test_here_it_is_less_than_the_machine_has():
 )
 def test_words(count, words):
     assert gigabytes(count) == words
+
+
+def test_processes_of_one_machine_share_its_memory(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    alone = free_memory()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
+    assert free_memory() < alone / 100
