@@ -265,3 +265,34 @@ def test_a_cluster_that_asks_for_no_token_is_refused(two_nodes, monkeypatch):
                 pass
         finally:
             unprotected.close()
+
+
+def test_a_private_cluster_ends_with_its_command(drive, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    process, workers, lines = drive("ray", "busy", "2")
+    until(lambda: len(workers) == 2 or process.poll() is not None)
+    assert len(workers) == 2, lines
+    processes = psutil.Process(process.pid).children(recursive=True)
+    cluster = [child.pid for child in processes if child.name() in ("raylet", "gcs_server")]
+    assert len(cluster) == 2
+    process.kill()
+    until(lambda: not any(map(is_running, [*workers, *cluster])), GONE_S)
+
+
+def test_a_private_cluster_leaves_nothing(ray_nodes, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    before = set(psutil.Process().children(recursive=True))
+    with open_backend("ray") as backend, Crew(worker, 2, backend=backend) as crew:
+        assert [done.result for done in crew.in_order([("echo", 1), ("echo", 2)])] == [1, 2]
+        ours = set(psutil.Process().children(recursive=True)) - before
+        folders = {
+            part.partition("=")[2].partition("/session")[0]
+            for process in ours
+            for part in process.cmdline()
+            if "imitate-ray-" in part and part.startswith("--raylet_socket_name")
+        }
+    assert len(folders) == 1 and not any(map(os.path.exists, folders))
+    until(
+        lambda: not any(process.is_running() and process.status() != "zombie" for process in ours),
+        30,
+    )
