@@ -10,7 +10,7 @@ import contextlib
 import functools
 import operator
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,7 @@ FIXED = {
     "train.online.max_staleness": None,
     "train.online.push_every_s": 0.0,
     "cluster.on": "local",
+    "train.online.curriculum.stages": (),
 }
 
 
@@ -101,13 +102,16 @@ def small(config: Config) -> Config:
 
 
 def check_algo(
-    config: Config, on_finding: Callable[[Finding], None] | None = None
+    config: Config,
+    on_finding: Callable[[Finding], None] | None = None,
+    only: Collection[str] | None = None,
 ) -> list[Finding]:
     """Try everything that training, evaluation and resuming need.
 
     Args:
         config: resolved (:func:`imitate.train.setup.resolve`).
         on_finding: called with each finding as it comes.
+        only: names of the contracts to try, with those that they depend on; None: all.
     """
     with (
         tempfile.TemporaryDirectory(prefix="imitate-check-") as folder,
@@ -115,7 +119,7 @@ def check_algo(
         torch_threads(config.train.num_threads),
         contextlib.closing(AlgoCheck(config, Path(folder))) as check,
     ):
-        return check.run(on_finding)
+        return check.run(on_finding, only)
 
 
 class AlgoCheck:
@@ -150,9 +154,13 @@ class AlgoCheck:
         if self._watch is not None:
             self._watch.close()
 
-    def run(self, on_finding: Callable[[Finding], None] | None = None) -> list[Finding]:
-        """Try all contracts."""
-        trials = Trials(on_finding)
+    def run(
+        self,
+        on_finding: Callable[[Finding], None] | None = None,
+        only: Collection[str] | None = None,
+    ) -> list[Finding]:
+        """Try all contracts, or ``only`` those of these names."""
+        trials = Trials(on_finding, only)
         acts = self.config.algo.acts
         if self._plays:
             trials.add("environment", self._environment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,13 +29,19 @@ class Trials:
 
     Args:
         on_finding: called with each finding as it comes.
+        only: names of the contracts to try; None: all.
 
     Attributes:
-        findings: one for each contract.
+        findings: one for each contract that was tried.
     """
 
-    def __init__(self, on_finding: Callable[[Finding], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_finding: Callable[[Finding], None] | None = None,
+        only: Collection[str] | None = None,
+    ) -> None:
         self.findings: list[Finding] = []
+        self._only = only
         self._on_finding = on_finding
 
     def failed(self, name: str) -> bool:
@@ -51,6 +57,8 @@ class Trials:
             trial: returns a message if it holds, and raises if it does not.
             after: contracts that it depends on.
         """
+        if self._only is not None and name not in self._only:
+            return
         finding = self._tried(name, trial, after)
         self.findings.append(finding)
         if self._on_finding is not None:

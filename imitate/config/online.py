@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from imitate.config.curriculum import CurriculumConfig
 from imitate.config.section import OpenSection, Section
 
 
@@ -124,6 +125,9 @@ class OnlineConfig(Section):
         "running",
         description="With obs_normalization, for off-policy algorithms without demonstrations: statistics of all "
         "steps so far, or of those before the first update alone.",
+    )
+    curriculum: CurriculumConfig = Field(
+        CurriculumConfig(), description="Stages of the environment, from easy to hard."
     )
     demo_ratio: float = Field(
         0.0, ge=0, le=1, description="Share of each batch that comes from train.data."

@@ -11,6 +11,7 @@ from torch import Tensor
 from imitate.algo.algo import Batch, Info
 from imitate.errors import DatasetError
 from imitate.ranks import Ranks
+from imitate.train.curriculum import Curriculum
 from imitate.train.feeds import feed_of
 from imitate.train.loss_guard import BadLoss, bad_input, describe_batch
 from imitate.train.setup import Setup
@@ -27,6 +28,7 @@ class BatchSource(Protocol):
         advice: what to do when the loss goes bad.
         index: (B,) sample numbers of the latest batch; None where there are none.
         waited_s: seconds spent waiting for data or environments; the run sets it to 0 at an epoch's start.
+        curriculum: stages of the environment; None: it stays as it is.
     """
 
     unit: str
@@ -35,6 +37,7 @@ class BatchSource(Protocol):
     advice: str
     index: Tensor | None
     waited_s: float
+    curriculum: Curriculum | None
 
     def pretraining(self, state: TrainState) -> Iterator[Batch]:
         """Yield prepared batches to learn from before the first step."""
@@ -50,6 +53,9 @@ class BatchSource(Protocol):
 
     def counts(self) -> dict[str, int]:
         """Return counters beside epochs and steps."""
+
+    def begin_stage(self) -> None:
+        """Collect in the present stage of :attr:`curriculum` from now on."""
 
     def describe(self, bad: BadLoss, epoch: int) -> str:
         """Describe where the loss went bad; raise DatasetError where the data are the reason."""
@@ -77,6 +83,7 @@ class DatasetBatches:
 
     unit = "updates"
     gives_several = False
+    curriculum: Curriculum | None = None
     advice = "Lower the learning rate, set train.max_grad_norm, or train.on_bad_loss=rollback"
 
     def __init__(self, setup: Setup, ranks: Ranks) -> None:
@@ -112,6 +119,9 @@ class DatasetBatches:
     def counts(self) -> dict[str, int]:
         """Return none."""
         return {}
+
+    def begin_stage(self) -> None:
+        """Do nothing: a dataset has no stages."""
 
     def describe(self, bad: BadLoss, epoch: int) -> str:
         """Describe the step and batch at which the loss went bad.

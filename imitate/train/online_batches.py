@@ -15,6 +15,7 @@ from torch import Tensor
 from imitate.algo.algo import Batch, Info
 from imitate.deploy.robot import RobotError
 from imitate.errors import ConfigError, RobotStoppedError, UserError
+from imitate.online.collector import Collector
 from imitate.online.metrics import Metrics
 from imitate.online.steps import Collected, EpisodeRecord
 from imitate.policy.checkpoint import save_checkpoint
@@ -22,6 +23,7 @@ from imitate.ranks import Ranks
 from imitate.run_folder import RunFolder
 from imitate.train.batch_source import BatchSource, DatasetBatches
 from imitate.train.console import Console
+from imitate.train.curriculum import Curriculum
 from imitate.train.loss_guard import BadLoss
 from imitate.train.online_parts import make_collector, make_learner
 from imitate.train.online_setup import OnlineSetup
@@ -73,11 +75,18 @@ class OnlineBatches:
             raise ConfigError(
                 "train.on_bad_loss is 'rollback', but steps of an environment are not taken again: set it to 'stop'"
             )
+        if setup.stages and ranks.world > 1:
+            raise ConfigError(
+                f"train.online.curriculum: stages are judged in one process, but {ranks.world} train together: start "
+                "one, or leave the stages out"
+            )
         self.index: Tensor | None = None
         self.waited_s = 0.0
-        self.learner, self.collector = make_learner(setup), make_collector(setup)
         self._setup, self._folder, self._console = setup, folder, console
         self._ranks = ranks
+        section = config.train.online.curriculum
+        self.curriculum = Curriculum(section, setup.stages) if setup.stages else None
+        self.learner, self.collector = make_learner(setup), self._new_collector()
         self._metrics = Metrics()
         self._episodes: list[EpisodeRecord] = []  # of this rank, which the others do not know yet
         self._messages: list[str] = []
@@ -144,6 +153,27 @@ class OnlineBatches:
                 self._console.say(f"warning: {message}")
         self._episodes, self._messages = [], []
 
+    def _new_collector(self) -> Collector:
+        """Build a collector in the present stage of the environment."""
+        setup, curriculum = self._setup, self.curriculum
+        return make_collector(setup if curriculum is None else setup.at_stage(curriculum.meta))
+
+    def begin_stage(self) -> None:
+        """Collect in the present stage from now on; running episodes are cut, and the replay buffer may be cleared."""
+        episodes = self.collector.state_dict()
+        self.collector.close()
+        self.collector = self._new_collector()
+        self.collector.load_state_dict(episodes)
+        if self.learner.memory is None:
+            return
+        if self._setup.config.train.online.curriculum.buffer == "keep":
+            self.learner.memory.cut_episodes()
+            return
+        state = self.learner.state_dict()
+        self.learner = make_learner(self._setup)
+        batch = float(self._setup.config.train.batch_size)
+        self.learner.load_state_dict({**state, "warmup_left": batch})
+
     def learned(self, info: Info) -> None:
         """Pass the result on to the learner."""
         self.learner.learned(info)
@@ -155,6 +185,7 @@ class OnlineBatches:
             **self._metrics.numbers(),
             "Train/Updates": float(self.learner.updates),
             **self.collector.metrics(),
+            **({} if self.curriculum is None else self.curriculum.metrics()),
         }
 
     def counts(self) -> dict[str, int]:
@@ -195,6 +226,7 @@ class OnlineBatches:
                 "collector": self.collector.state_dict(),
                 "memory": self._save_memory(),
                 "world": self._ranks.world,
+                "curriculum": None if self.curriculum is None else self.curriculum.state_dict(),
             }
         }
 
@@ -216,6 +248,10 @@ class OnlineBatches:
         if self._ranks.rank > 0:
             self._load_part(saved["learner"])
             return
+        if self.curriculum is not None and saved.get("curriculum") is not None:
+            self.curriculum.load_state_dict(saved["curriculum"])
+            self.collector.close()
+            self.collector = self._new_collector()
         self.collector.load_state_dict(saved["collector"])
         if self.learner.memory is None:
             return

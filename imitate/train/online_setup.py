@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from imitate.errors import ConfigError, EnvError
 from imitate.evaluation.environments import GYMNASIUM, laid_over, named_robot
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
+from imitate.train.curriculum import stage_metas
 from imitate.train.goals import check_hindsight, stored_keys
 from imitate.train.setup import Setup, package_versions
 from imitate.train.start import adopt_frozen, start_from
@@ -68,10 +69,22 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class OnlineSetup(Setup):
-    """A :class:`Setup` without a dataset, and the environment to learn in."""
+    """A :class:`Setup` without a dataset, and the environment to learn in.
+
+    Attributes:
+        env: observations and actions.
+        make: makes a copy; with a curriculum of the last stage.
+        stages: env_args of the stages of a curriculum; empty without one.
+    """
 
     env: EnvSpec
     make: Callable[[], Env]
+    stages: tuple[dict[str, Any], ...] = ()
+
+    def at_stage(self, meta: dict[str, Any]) -> OnlineSetup:
+        """The same setup, to collect in another stage of the environment."""
+        keys = stored_keys(self.config)
+        return replace(self, make=functools.partial(make_env, meta, obs_keys=keys, team=True))
 
     @property
     def num_lanes(self) -> int:
@@ -152,6 +165,10 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
     _check_demonstrations(config)
     meta = online_env_meta(config)
     _check_robot(meta, config)
+    stages = stage_metas(config, meta)
+    if stages:  # the stage of an evaluation is the one of its epoch
+        meta = stages[-1]
+        config = config.with_overrides({"experiment.rollout.background": False})
     env = look_at(meta, config)
     meta = env.meta
     masked = config.observation.mask_key() or ACTION_MASK in config.all_obs_keys
@@ -160,6 +177,7 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         env = look_at(meta, config)
     config = _with_choices(config, env)
     _check_mask(config, env)
+    _check_stages(stages, env, config)
     preprocess = _preprocess(config, env)
     check_relative(config, preprocess)
     algo = algo_factory(
@@ -196,6 +214,7 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
         },
         provenance={"datasets": [], "packages": package_versions()},
         env=env,
+        stages=stages,
         make=functools.partial(make_env, meta, obs_keys=stored_keys(config), team=True),
     )
 
@@ -251,6 +270,19 @@ def _with_choices(config: Config, env: EnvSpec) -> Config:
             "beside it: take sac"
         )
     return config.with_overrides(seen)
+
+
+def _check_stages(stages: tuple[dict[str, Any], ...], env: EnvSpec, config: Config) -> None:
+    """Raise ConfigError where a stage of a curriculum has other observations or actions than the last one."""
+    for number, meta in enumerate(stages[:-1], 1):
+        stage = look_at(meta, config)
+        for name in ("obs_shapes", "num_choices", "num_agents", "low", "high"):
+            found, wanted = getattr(stage, name), getattr(env, name)
+            if not np.array_equal(found, wanted) if name in ("low", "high") else found != wanted:
+                raise ConfigError(
+                    f"train.online.curriculum: stage {number} of {len(stages)} has {name} {found}, the last one "
+                    f"{wanted}: the policy needs equal ones in all stages"
+                )
 
 
 def _check_mask(config: Config, env: EnvSpec) -> None:

@@ -17,6 +17,7 @@ from imitate.run_folder import RunFolder
 from imitate.train.background import BackgroundEvaluations, Outcome, Request, attempt
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, duration
+from imitate.train.curriculum import Curriculum
 
 VIDEO_EPISODES = 4
 OnRecord = Callable[[Request, dict[str, float]], set[str]]
@@ -29,6 +30,7 @@ class Rollouts:
         experiment: the configuration's section.
         on_record: takes a request and its numbers, logs them and keeps the checkpoint if it is a best one; returns
             the kinds of best that it is.
+        curriculum: names the environments of an evaluation in place of ``env_metas``; None: these are always the same.
 
     Attributes:
         best_epoch: epoch with the best success rate so far.
@@ -43,6 +45,7 @@ class Rollouts:
         checkpoints: Checkpoints,
         console: Console,
         on_record: OnRecord,
+        curriculum: Curriculum | None = None,
     ) -> None:
         self.best_epoch: int | None = None
         self.failures: list[str] = []
@@ -55,6 +58,7 @@ class Rollouts:
         self._checkpoints = checkpoints
         self._console = console
         self._on_record = on_record
+        self._curriculum = curriculum
         wanted = self._settings.num_workers
         self._workers = default_workers(self._settings.n) if wanted is None else wanted
         self._background = self._settings.background and self._workers > 0
@@ -116,8 +120,13 @@ class Rollouts:
 
     def pulse_words(self) -> str:
         """Describe the progress of the evaluation under way."""
-        total = self._settings.n * len(self._env_metas)
+        total = self._settings.n * len(self._places)
         return f"evaluating epoch {self._playing}: {self._played}/{total} episodes"
+
+    @property
+    def _places(self) -> Sequence[Mapping[str, Any]]:
+        """The env_args of the next evaluation."""
+        return self._env_metas if self._curriculum is None else self._curriculum.evaluated
 
     def _count(self, episode: Episode) -> None:
         """Count an episode; called in a thread of its own where evaluations are in the background."""
@@ -154,7 +163,7 @@ class Rollouts:
         wants_video = self._experiment.render_video
         results = []
         self._playing, self._played = request.epoch, 0
-        for number, env_meta in enumerate(self._env_metas):
+        for number, env_meta in enumerate(self._places):
             name = f"epoch_{request.epoch}" + (f"_{file_name(label(env_meta))}" if number else "")
             results.append(
                 evaluate(
@@ -189,7 +198,12 @@ class Rollouts:
             return
         self.latest[epoch] = outcome.results
         self.wall_s += outcome.wall_s
-        numbers = rollout_numbers(outcome.results)
+        if self._curriculum is None:
+            numbers = rollout_numbers(outcome.results)
+        else:
+            numbers = rollout_numbers(outcome.results[:1]) | self._curriculum.numbers(
+                outcome.results
+            )
         numbers["Timing/Rollout_s"] = round(outcome.wall_s, 3)
         if "success" in self._on_record(outcome.request, numbers):
             self.best_epoch = epoch

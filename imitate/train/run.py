@@ -67,6 +67,7 @@ class Run:
             self.checkpoints,
             console,
             self._record_rollout,
+            source.curriculum,
         )
         self._source = source
         self._steps_per_epoch = int(self.config.experiment.epoch_every_n_steps or 1)
@@ -357,7 +358,15 @@ class Run:
         best = self.history.add({"kind": "rollout", "epoch": request.epoch, **numbers})
         self.checkpoints.keep_best(request.checkpoint, best)
         self.logger.record("rollout", request.epoch, request.step, numbers)
+        self._judge_stage(request.epoch, numbers)
         return best
+
+    def _judge_stage(self, epoch: int, numbers: Mapping[str, float]) -> None:
+        """Begin the next stage of a curriculum if an evaluation ends the present one."""
+        curriculum = self._source.curriculum
+        if curriculum is not None and curriculum.judge(epoch, self.state.step, numbers):
+            self.console.say(f"epoch {epoch}: the curriculum goes on with {curriculum.words}")
+            self._source.begin_stage()
 
     def _say_epoch(self, epoch: int, numbers: Mapping[str, float]) -> None:
         speed = numbers["Timing/Steps_Per_s"]
@@ -408,6 +417,8 @@ class Run:
             self.history.add(record)
         if self.history.best_success is not None:
             self.rollouts.best_epoch = self.history.best_success[-1]
+        # The checkpoint was written before the evaluation of its epoch, which may have ended a stage.
+        self._judge_stage(self.state.epoch, self.history.rollouts.get(self.state.epoch, {}))
 
     def _redo_lost_evaluation(self) -> None:
         """Repeat the newest evaluation that a kill interrupted."""
