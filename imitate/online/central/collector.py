@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
@@ -67,6 +68,7 @@ class CentralCollector:
         self._publisher = Publisher(algo, every_s=push_every_s)
         self._messages: list[str] = []
         self._replaced = 0
+        self._all_by_s = time.monotonic() + START_S
         # One seed for all: draws depend on the numbers of the environments, not on the worker that has them.
         token, seed = secrets.token_bytes(32), blueprints[0].seed
         with ExitStack() as opened:
@@ -162,7 +164,7 @@ class CentralCollector:
                 seat.send(StepsWanted(num_steps, random), policy)
 
     def _receive(self) -> tuple[list[Collected], list[int]]:
-        """Receive steps: from all processes where learning waits, else from at least one."""
+        """Receive steps: where learning waits, from all workers but those without a place, else from at least one."""
         parts: list[Collected] = []
         lost: list[int] = []
         waiting = [seat for seat in self._seats if seat.request is not None]
@@ -181,6 +183,8 @@ class CentralCollector:
                     parts += self._counted(came.parts)
             self._resume()
             waiting = [seat for seat in waiting if seat.request is not None]
+            if parts and time.monotonic() > self._all_by_s:
+                waiting = [seat for seat in waiting if not seat.member.waits()]
         return parts, lost
 
     def _resume(self) -> None:
