@@ -18,8 +18,6 @@ from statistics import fmean
 from typing import Any
 
 FLAT = {"modalities": {"obs": {"low_dim": ["flat"]}}}
-SMALL = {"layer_dims": [64, 64]}
-FAST = {"learning_rate": {"initial": 3e-3}}
 CASES: dict[str, dict[str, Any]] = {
     "ppo_cartpole": {
         "algo_name": "ppo",
@@ -29,23 +27,6 @@ CASES: dict[str, dict[str, Any]] = {
             "batch_size": 256,
             "num_epochs": 5,
             "online": {"env": "CartPole-v1", "num_envs": 8, "collect_steps": 256},
-        },
-    },
-    "sac_pendulum": {
-        "algo_name": "sac",
-        "algo": {
-            "actor": SMALL,
-            "critic": SMALL,
-            "optim_params": {name: FAST for name in ("actor", "critic", "temperature")},
-        },
-        "experiment": {"epoch_every_n_steps": 1000},
-        "train": {
-            "batch_size": 128,
-            "num_epochs": 5,
-            "online": {
-                **{"env": "Pendulum-v1", "num_envs": 2, "collect_steps": 10},
-                **{"warmup_steps": 500, "update_ratio": 0.5, "buffer_size": 20_000},
-            },
         },
     },
 }
@@ -61,7 +42,7 @@ def cell(case: str, ranks: int, seed: int, out: Path) -> float:
             **tree["experiment"],
             "name": case,
             "logging": {"log_tb": False},
-            "rollout": {"enabled": False, "horizon": 500 if "cartpole" in case else 200},
+            "rollout": {"enabled": False, "horizon": 500},
         }
         tree["train"] = {**tree["train"], "cuda": False, "num_threads": 1, "seed": seed}
         folder.mkdir(parents=True, exist_ok=True)

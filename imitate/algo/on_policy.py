@@ -46,6 +46,7 @@ from imitate.functional.rows import by_parts, join_rows, num_rows, select_rows
 from imitate.models.actor import Obs
 from imitate.models.policy_and_value import PolicyAndValue, StochasticPolicy
 from imitate.models.rnn import RNNState
+from imitate.ranks import ALONE
 
 Rewards = NDArray[np.float32]
 
@@ -420,7 +421,9 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         is_single = len(advantages) < 2 and self.ranks.world == 1
         if not self.config.normalize_advantages or is_single:
             return advantages
-        mean, std = self.ranks.mean_and_std(advantages)
+        # Rank 0 validates by itself.
+        ranks = self.ranks if torch.is_grad_enabled() else ALONE
+        mean, std = ranks.mean_and_std(advantages)
         return (advantages - mean) / (std + 1e-8)
 
     def leaves_rollout(self, info: Info) -> bool:
