@@ -132,7 +132,7 @@ class RayBackend:
             )
         elif is_time:
             sys.stderr.write(
-                f"{len(waiting)} workers wait for a place, {running} work: {self._words()}\n"
+                f"waiting for a place: {len(waiting)} of {len(waiting) + running} workers; {self._words()}\n"
             )
             sys.stderr.flush()
 

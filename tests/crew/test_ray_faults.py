@@ -242,7 +242,9 @@ def test_workers_that_wait_for_a_place_are_told_of_and_take_one_that_comes(
         with Crew(worker, 3, backend=backend) as crew:
             items = [("after", 1.0, number) for number in range(8)]
             assert [done.result for done in crew.in_order(items)] == list(range(8))
-    told = "1 workers wait for a place, 2 work: a worker takes 2 CPU"
+    told = (
+        "waiting for a place: 1 of 3 workers; a worker takes 2 CPU, and of the cluster's 2 nodes "
+    )
     assert told in capfd.readouterr().err
 
 
