@@ -56,9 +56,10 @@ def expanded(path: str) -> list[str]:
     if match is None:
         return [path]
     first, last = match.groups()
-    if len(first) != len(last) and first.startswith("0"):
+    if len(first) != len(last) and len(first) > 1 and first.startswith("0"):
         raise ConfigError(
-            f"{path}: the numbers of a range have as many digits as the names: write {{{first}..{last:0>{len(first)}}}}"
+            f"{path}: the first number has {len(first)} digits, the last one {len(last)}: write both with as many "
+            f"digits as the names have, such as {{{first:0>{len(last)}}..{last}}}"
         )
     if not int(first) <= int(last) < int(first) + _MAX_FILES:
         raise ConfigError(

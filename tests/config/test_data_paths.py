@@ -1,8 +1,10 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from imitate.config import load_config, located_data
+from imitate.config.data_paths import expanded, url_of
 from imitate.errors import ConfigError
 
 TOY = {"algo_name": "config_toy"}
@@ -59,3 +61,44 @@ def test_an_absolute_path_is_looked_for_once(places):
 def test_no_data(data):
     with pytest.raises(ConfigError, match="train.data: no demonstrations given: name an HDF5 file"):
         located_data(load_config({**TOY, "train": {"data": data}}))
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("s_{08..11}.hdf5", ["s_08.hdf5", "s_09.hdf5", "s_10.hdf5", "s_11.hdf5"]),
+        ("s_{8..10}.hdf5", ["s_8.hdf5", "s_9.hdf5", "s_10.hdf5"]),
+        ("s3://b/{3..3}/x.h5", ["s3://b/3/x.h5"]),
+        ("plain.hdf5", ["plain.hdf5"]),
+    ],
+)
+def test_a_range_stands_for_its_files(path, names):
+    assert expanded(path) == names
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("{5..3}.hdf5", "numbers that grow"),
+        ("{0..99999}.hdf5", "at most"),
+        ("{00..100}.hdf5", r"such as \{000..100\}"),
+    ],
+)
+def test_a_range_that_means_nothing_is_refused(path, words):
+    with pytest.raises(ConfigError, match=words):
+        expanded(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "url"),
+    [
+        ("s3://bucket/demos", "s3://bucket/demos"),
+        (Path("s3://bucket/demos"), "s3://bucket/demos"),  # a Path loses a slash
+        ("https://host/demos/index.json", "https://host/demos"),
+        (Path("file:///data/demos/"), "file:///data/demos"),
+        ("demos/a.hdf5", None),
+        ("/data/a.hdf5", None),
+    ],
+)
+def test_addresses_are_told_from_paths(path, url):
+    assert url_of(path) == url

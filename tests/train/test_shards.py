@@ -5,10 +5,16 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from imitate.config import load_config
+from imitate.config.data_needs import Transitions
+from imitate.data import build_datasets
+from imitate.data.batches.build import training_sources
+from imitate.data.batches.rewards import RewardTransform
 from imitate.data.curate.shard import shard_files
 from imitate.data.remote import fetch as fetching
 from imitate.data.shards.folder import _fetched
 from imitate.errors import CheckpointError, UserError
+from imitate.online.demonstrations import load_demonstrations
 from imitate.train.trainer import train
 
 from .conftest import config_dict, write_demos
@@ -90,9 +96,6 @@ def test_a_run_is_not_resumed_with_other_shards(demos, folder, tmp_path):
 
 
 def test_weights_by_size_count_a_folder_as_one(demos, folder, tmp_path):
-    from imitate.config import load_config
-    from imitate.data import build_datasets
-
     data = [{"path": str(folder), "weight": 3.0}, {"path": str(demos), "weight": 1.0}]
     tree = config_dict(None, train={"data": data, "normalize_weights_by_ds_size": True})
     dataset, _ = build_datasets(load_config(tree))
@@ -173,3 +176,17 @@ def test_a_shard_that_is_not_what_the_index_says_is_refused(server, tmp_path):
 def test_a_url_without_an_index_is_refused(server, tmp_path):
     with pytest.raises(UserError, match=r"/nowhere/index.json: the server answers 404"):
         run(tmp_path, f"{server.url}/nowhere", "x")
+
+
+def test_online_rl_and_others_read_all_shards_of_an_entry(folder):
+    sources = training_sources(load_config(config_dict(folder, train={"hdf5_filter_key": "all"})))
+
+    assert [source.path.name for source in sources] == ["000.hdf5", "001.hdf5", "002.hdf5"]
+    memory = load_demonstrations(
+        sources,
+        {"pos": (2,), "goal": (2,)},
+        2,
+        transitions=Transitions(discount=0.9),
+        reward=RewardTransform(),
+    )
+    assert len(list(memory.episodes())) == 12
