@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.crew.places import ON_HELP
 from imitate.errors import ConfigError
 
 FAILED = 1
@@ -71,6 +72,12 @@ def command(
             "--until-epoch", min=1, help="Pause after this epoch; --resume trains the others."
         ),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", metavar="PLACE", help=f"{ON_HELP} For train.online.num_workers (cluster.on)."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     json_: Annotated[
         bool, typer.Option("--json", help="Print results.json instead of the table.")
@@ -94,6 +101,7 @@ def command(
         ("experiment.name", name),
         ("train.device", device),
         ("train.num_epochs", epochs),
+        ("cluster.on", on),
     ):
         if value is not None:
             overrides.append(f"{key}={value}")

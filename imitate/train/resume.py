@@ -22,6 +22,7 @@ CHANGEABLE = (
     "train.data_on_device",
     "train.hdf5_cache_mode",
     "train.on_bad_loss",
+    "cluster",
     "experiment.logging",
     "experiment.save",
     "experiment.rollout",

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
+from imitate.crew import open_backend
 from imitate.online.central.collector import CentralCollector
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
@@ -53,16 +54,22 @@ def collector_of(kind, algo):
         )
         for number in range(2)
     ]
-    staleness = 10 if kind == "asynchronous" else None
     if kind == "central":
         return CentralCollector(blueprints, algo, step_timeout_s=60.0, max_staleness=10)
-    return ProcessCollector(blueprints, algo, step_timeout_s=60.0, max_staleness=staleness)
+    staleness = None if kind == "in_step" else 10
+    place = open_backend(kind) if kind.startswith("ray") else None
+    return ProcessCollector(
+        blueprints, algo, step_timeout_s=60.0, max_staleness=staleness, place=place
+    )
 
 
-@pytest.mark.parametrize("kind", ["local", "in_step", "asynchronous", "central"])
-def test_the_same_is_learned(kind):
+@pytest.mark.parametrize(
+    "kind", ["local", "in_step", "asynchronous", "central", pytest.param("ray", marks=pytest.mark.ray)]
+)
+def test_the_same_is_learned(kind, request):
     algo = algorithm()
-    collector = collector_of(kind, algo)
+    on = request.getfixturevalue("ray_nodes").on if kind == "ray" else kind
+    collector = collector_of(on, algo)
     memory = ReplayBuffer(
         {"told": (1,)},
         1,
@@ -80,7 +87,7 @@ def test_the_same_is_learned(kind):
                 pass
     finally:
         collector.close()
-    if kind in ("asynchronous", "central"):
+    if kind in ("asynchronous", "central", "ray"):
         assert collector.staleness <= 10
     algo.set_eval()
     with torch.no_grad():

@@ -1,0 +1,99 @@
+"""Whole trainings of online RL whose workers are on a Ray cluster."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from imitate.errors import ConfigError
+from imitate.policy.checkpoint import load_checkpoint
+from imitate.train.trainer import train
+
+from .test_online_run import tree
+
+IMITATE = Path(sys.executable).parent / "imitate"
+WORKERS = {"num_envs": 2, "num_workers": 2, "collect_steps": 10, "max_staleness": 50}
+
+
+def wait_for(condition, within_s=240.0):
+    deadline = time.monotonic() + within_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+def workers():
+    """Collecting processes, each the child of an actor."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if "ray::Host" in " ".join(process.info["cmdline"] or ()):
+            try:
+                found += [p for p in process.children() if "spawn_main" in " ".join(p.cmdline())]
+            except psutil.NoSuchProcess:
+                continue
+    return found
+
+
+@pytest.mark.ray
+def test_a_killed_training_leaves_no_worker_and_is_resumed(ray_nodes, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(tree(train={"num_epochs": 4, "online": WORKERS})))
+    command = [IMITATE, "train", "--config", config, "--output-dir", tmp_path, "--quiet", "--json"]
+    process = subprocess.Popen(
+        [str(word) for word in [*command, "--on", ray_nodes.on]], stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_for(lambda: list(tmp_path.glob("*/*/checkpoints/last.pth")))
+        members = wait_for(workers)
+    finally:
+        process.kill()  # SIGKILL: nothing of its own runs any more
+        process.wait()
+    _, alive = psutil.wait_procs(members, timeout=20)
+    assert alive == []
+    (run_dir,) = tmp_path.glob("practice/*")
+    begun = load_checkpoint(run_dir / "checkpoints" / "last.pth")["train_state"]["step"]
+    resumed = subprocess.run(
+        [str(word) for word in [IMITATE, "train", "--resume", run_dir, "--quiet", "--json"]],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=400,
+    )
+    results = json.loads(resumed.stdout)  # and nothing else is printed there
+    assert results["status"] == "finished" and results["step"] >= 800 > begun > 0
+    assert json.loads((run_dir / "results.json").read_text()) == results
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line["kind"] == "epoch"] == [1, 2, 3, 4]
+    assert os.environ["RAY_AUTH_TOKEN_PATH"] not in (run_dir / "config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("online", "words"),
+    [
+        ({}, "train.online.num_workers is 0"),
+        ({**WORKERS, "max_staleness": None, "acting": "central"}, "acting to 'collector'"),
+    ],
+)
+def test_a_cluster_that_nobody_would_use_is_refused(tmp_path, online, words):
+    config = {**tree(train={"online": online}), "cluster": {"on": "ray"}}
+    with pytest.raises(ConfigError, match=f"cluster.on: 'ray', but .*{words}"):
+        train(config, output_dir=tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("online", "words"),
+    [
+        ({"num_envs": 2, "num_workers": 2}, "set max_staleness"),
+        ({**WORKERS, "acting": "central"}, "set it to 0"),
+    ],
+)
+def test_an_interval_of_weights_without_effect_is_refused(tmp_path, online, words):
+    config = tree(train={"online": {**online, "push_every_s": 2.5}})
+    with pytest.raises(ConfigError, match=f"train.online.push_every_s: 2.5, .*{words}"):
+        train(config, output_dir=tmp_path, quiet=True)
