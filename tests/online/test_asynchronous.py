@@ -64,7 +64,8 @@ def collector_of(kind, algo):
 
 
 @pytest.mark.parametrize(
-    "kind", ["local", "in_step", "asynchronous", "central", pytest.param("ray", marks=pytest.mark.ray)]
+    "kind",
+    ["local", "in_step", "asynchronous", "central", pytest.param("ray", marks=pytest.mark.ray)],
 )
 def test_the_same_is_learned(kind, request):
     algo = algorithm()
