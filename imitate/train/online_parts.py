@@ -260,11 +260,6 @@ def _check_workers(setup: OnlineSetup) -> None:
             f"train.online.push_every_s: {online.push_every_s:g}, but steps are collected with the newest weights "
             "where max_staleness is null: set max_staleness, or push_every_s to 0"
         )
-    if online.push_every_s and online.acting == "central":
-        raise ConfigError(
-            f"train.online.push_every_s: {online.push_every_s:g}, but policy workers get the weights of each request: "
-            "set it to 0"
-        )
     if online.num_workers > online.num_envs:
         raise ConfigError(
             f"train.online.num_workers: {online.num_workers} processes for {online.num_envs} environments: raise "
