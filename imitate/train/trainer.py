@@ -191,6 +191,11 @@ def _join(algo: Algo, ranks: Ranks) -> None:
         raise ConfigError(
             "train.on_bad_loss is 'rollback', which several processes cannot do together: set it to 'stop'"
         )
+    if algo.global_config.train.online.curriculum.stages:
+        raise ConfigError(
+            "train.online.curriculum: its stages follow evaluations of the first process, which the others do not see: "
+            "start one process, or leave the stages out"
+        )
     average = GradientAverage(ranks)
     algo.ranks = ranks
     for learner in algo.learners:

@@ -227,6 +227,14 @@ def test_going_back_after_a_bad_loss_is_for_one_process(tmp_path, data):
         _join(algo, Ranks(0, 2))
 
 
+def test_stages_of_an_environment_are_for_one_process(tmp_path, data):
+    stages = {"curriculum": {"stages": [{"env_kwargs": {}}, {"env_kwargs": {}}]}}
+    tree = load_config(config(data, tmp_path, online=stages))
+    algo = algo_factory("bc", tree, {"state": (3,)}, 1)
+    with pytest.raises(ConfigError, match="train.online.curriculum: .* start one process"):
+        _join(algo, Ranks(0, 2))
+
+
 def test_each_part_of_a_hierarchy_shares_its_weights_averages_and_gradients(
     tmp_path, data, monkeypatch
 ):
