@@ -22,8 +22,8 @@ def command(
         str,
         typer.Option(
             "--to",
-            help="robomimic-0.5 (also for 0.4), robomimic-0.3, lerobot (0.4 to 0.6), lerobot-0.3, or imitate for a "
-            "file of ours.",
+            help="robomimic-0.5 (also for 0.4), robomimic-0.3, lerobot (0.4 to 0.6), lerobot-0.3, lerobot-plugin, "
+            "or imitate for a file of ours.",
         ),
     ] = "robomimic-0.5",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace TARGET.")] = False,
@@ -34,7 +34,8 @@ def command(
     limits. What the other toolkit has nothing for is refused by name. Optimizers are not written: resume there with
     the weights alone.
 
-    lerobot-rollout --policy.path=FOLDER runs a folder that --to lerobot wrote (act and diffusion_policy).
+    lerobot-rollout --policy.path=FOLDER runs a folder that --to lerobot wrote (act and diffusion_policy), and with the
+    package of plugins/lerobot_policy_imitate one that --to lerobot-plugin wrote (any policy).
     """
     from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
     from imitate.policy.export import LAYOUTS, RELEASES, to_lerobot, to_robomimic

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from imitate.interop.lerobot.exporting import LAYOUTS, export
+from imitate.interop.lerobot import exporting
 from imitate.interop.robomimic.exporting import RELEASES, exported
-from imitate.policy.checkpoint import algo_from_checkpoint
+from imitate.policy.checkpoint import algo_from_checkpoint, save_checkpoint
 
 __all__ = ["LAYOUTS", "RELEASES", "to_lerobot", "to_robomimic"]
+
+LAYOUTS = (*exporting.LAYOUTS, exporting.PLUGIN)
+"""Layouts of LeRobot's folders: of 0.4 to 0.6, up to 0.3, and for the package ``lerobot_policy_imitate``."""
 
 
 def to_robomimic(ckpt: Mapping[str, Any], target: str) -> dict[str, Any]:
@@ -40,4 +43,13 @@ def to_lerobot(ckpt: Mapping[str, Any], folder: str | Path, layout: str = "lerob
         CheckpointError: it cannot be loaded, the folder exists, or LeRobot has nothing that acts like it; the message
             names what.
     """
-    export(algo_from_checkpoint(ckpt, source="the checkpoint"), Path(folder), layout)
+    algo = algo_from_checkpoint(ckpt, source="the checkpoint")
+    if layout == exporting.PLUGIN:
+        exporting.export_plugin(
+            algo,
+            Path(folder),
+            lambda path: save_checkpoint(ckpt, path),
+            told=bool(ckpt.get("language")),
+        )
+    else:
+        exporting.export(algo, Path(folder), layout)

@@ -8,7 +8,7 @@ them. Actions are not clipped there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from imitate.errors import CheckpointError
 from imitate.interop.lerobot import act, diffusion
 from imitate.interop.lerobot.features import ACTION, Feature
 from imitate.interop.lerobot.trunks import Encoder, encoders_of
-from imitate.interop.lerobot.writing import write_folder
+from imitate.interop.lerobot.writing import CHECKPOINT, write_folder, write_plugin_folder
+from imitate.models.observation import LANGUAGE_KEY
 from imitate.recognition import LEROBOT_ALGOS
 
+PLUGIN = "lerobot-plugin"
 LAYOUTS = ("lerobot", "lerobot-0.3")
 """Layouts of folders: of 0.4 to 0.6, and of releases up to 0.3."""
 _OWN_NAMES = {"state": "STATE", "environment_state": "ENV"}
@@ -43,11 +45,18 @@ def export(algo: Algo, folder: Path, layout: str) -> None:
     name = algo.global_config.algo_name
     if name not in kinds:
         raise CheckpointError(
-            f"LeRobot has no policy that acts like '{name}' ({', '.join(kinds)} are written); the package "
-            "lerobot_policy_imitate brings any checkpoint to LeRobot's robots"
+            f"LeRobot has no policy that acts like '{name}' ({', '.join(kinds)} are written); --to {PLUGIN} brings any "
+            "checkpoint to LeRobot's robots"
         )
     _check_shared(algo)
     features = features_of(algo)
+    kinds_seen = {feature.kind for feature in features}
+    if "STATE" not in kinds_seen or not kinds_seen & {"ENV", "VISUAL"}:
+        seen = ", ".join(sorted(algo.obs_shapes))
+        raise CheckpointError(
+            f"observations {seen}: act and diffusion of LeRobot want a vector, and an image or environment_state "
+            f"besides; --to {PLUGIN} brings such checkpoints to LeRobot's robots"
+        )
     network: Any = algo.active_nets["policy"]
     kind = act if name == "act" else diffusion
     encoders = encoders_of(kind.encoder_of(network), features)
@@ -67,19 +76,24 @@ def export(algo: Algo, folder: Path, layout: str) -> None:
     )
 
 
-def features_of(algo: Algo) -> list[Feature]:
+def features_of(algo: Algo, left_out: str | None = None) -> list[Feature]:
     """Return the observations as LeRobot names them.
+
+    Args:
+        algo: the policy.
+        left_out: an observation that no robot gives.
 
     Raises:
         CheckpointError: one is of a kind that LeRobot's policies do not take.
     """
     modalities, shapes = algo.preprocess.modalities, algo.preprocess.raw_shapes
-    other = [key for key in algo.obs_shapes if modalities[key] not in ("low_dim", "rgb")]
+    keys = sorted(key for key in algo.obs_shapes if key != left_out)
+    other = [key for key in keys if modalities[key] not in ("low_dim", "rgb")]
     if other:
         raise CheckpointError(
             f"observation '{other[0]}' is '{modalities[other[0]]}': LeRobot's policies see colours and vectors"
         )
-    low_dim = sorted(key for key in algo.obs_shapes if modalities[key] == "low_dim")
+    low_dim = [key for key in keys if modalities[key] == "low_dim"]
     long = [key for key in low_dim if len(shapes[key]) != 1]
     if long:
         raise CheckpointError(
@@ -93,17 +107,40 @@ def features_of(algo: Algo) -> list[Feature]:
     else:
         size = sum(shapes[key][0] for key in low_dim)
         found.append(Feature("observation.state", "STATE", (size,), tuple(low_dim)))
-    for key in sorted(key for key in algo.obs_shapes if modalities[key] == "rgb"):
+    for key in (key for key in keys if modalities[key] == "rgb"):
         height, width, channels = shapes[key]
         found.append(Feature(_camera_name(key), "VISUAL", (channels, height, width), (key,)))
-    kinds = {feature.kind for feature in found}
-    if "STATE" not in kinds or not kinds & {"ENV", "VISUAL"}:
-        seen = ", ".join(sorted(algo.obs_shapes))
-        raise CheckpointError(
-            f"observations {seen}: act and diffusion of LeRobot want a vector, and an image or environment_state "
-            "besides; the package lerobot_policy_imitate brings such checkpoints to LeRobot's robots"
-        )
     return found
+
+
+def export_plugin(algo: Algo, folder: Path, save: Callable[[Path], None], *, told: bool) -> None:
+    """Write a folder for the package ``lerobot_policy_imitate``, which runs any policy on LeRobot's robots.
+
+    Args:
+        algo: the policy.
+        folder: made by this; it appears when it is complete.
+        save: writes the checkpoint to a path.
+        told: the policy has a table of instructions, which LeRobot's task chooses from.
+
+    Raises:
+        CheckpointError: the folder exists, or an observation is none that LeRobot's robots give.
+    """
+    if algo.goal_shapes:
+        raise CheckpointError("it is told a goal, which LeRobot does not give a policy")
+    features = features_of(algo, left_out=LANGUAGE_KEY if told else None)
+    config = {
+        "type": "imitate",
+        "n_obs_steps": 1,
+        "input_features": {f.name: {"type": f.kind, "shape": list(f.shape)} for f in features},
+        "output_features": {
+            ACTION: {"type": "ACTION", "shape": [algo.preprocess.actions.sent_dim]}
+        },
+        "device": "cpu",
+        "push_to_hub": False,
+        "checkpoint": CHECKPOINT,
+        "observations": {feature.name: list(feature.keys) for feature in features},
+    }
+    write_plugin_folder(folder, config, save)
 
 
 def _camera_name(key: str) -> str:
@@ -114,8 +151,11 @@ def _camera_name(key: str) -> str:
 
 def _check_shared(algo: Algo) -> None:
     """Refuse what no policy of LeRobot has."""
-    if algo.goal_shapes:
-        raise CheckpointError("it is told a goal, which LeRobot's act and diffusion are not")
+    if algo.goal_shapes or LANGUAGE_KEY in algo.obs_shapes:
+        raise CheckpointError(
+            f"it is told a goal or an instruction, which LeRobot's act and diffusion are not; --to {PLUGIN} brings "
+            "instructed policies to LeRobot's robots"
+        )
     if algo.preprocess.obs_clip is not None:
         raise CheckpointError(
             f"train.obs_clip is {algo.preprocess.obs_clip}: LeRobot does not clip observations"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,20 @@ from imitate.errors import CheckpointError
 from imitate.interop.lerobot.features import ACTION
 from imitate.recognition import LEROBOT_WEIGHTS
 
+CHECKPOINT = "policy.pth"
+"""File of ours in a folder of the plug-in."""
 _EPSILON = 1e-8
+_BEFORE, _BEHIND = "policy_preprocessor", "policy_postprocessor"
+_DEVICE: dict[str, Any] = {
+    "registry_name": "device_processor",
+    "config": {"device": "cpu", "float_dtype": None},
+}
+_MOVING: list[dict[str, Any]] = [
+    {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}},
+    {"registry_name": "to_batch_processor", "config": {}},
+    _DEVICE,
+]
+"""Steps that change no value."""
 
 
 def write_folder(
@@ -38,21 +52,43 @@ def write_folder(
     Raises:
         CheckpointError: it exists, or the disk is full.
     """
-    if folder.exists():
-        raise CheckpointError(f"{folder}: exists already; choose another name")
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shaped = {
         feature: {name: _shaped(config, feature, value) for name, value in values.items()}
         for feature, values in statistics.items()
     }
-    try:
-        partial.mkdir(parents=True)
+    with _made(folder) as partial:
         _write_json(partial / "config.json", config)
         if old:
             _write_tensors(partial / LEROBOT_WEIGHTS, {**tensors, **_buffers(shaped)})
         else:
             _write_tensors(partial / LEROBOT_WEIGHTS, tensors)
             _write_processors(partial, config, shaped)
+
+
+def write_plugin_folder(
+    folder: Path, config: Mapping[str, Any], save: Callable[[Path], None]
+) -> None:
+    """Write a folder of the package ``lerobot_policy_imitate``: a checkpoint of ours, and nothing that normalizes.
+
+    Raises:
+        CheckpointError: it exists, or the disk is full.
+    """
+    with _made(folder) as partial:
+        _write_json(partial / "config.json", config)
+        save(partial / CHECKPOINT)
+        for name, steps in ((_BEFORE, _MOVING), (_BEHIND, [_DEVICE])):
+            _write_json(partial / f"{name}.json", {"name": name, "steps": steps})
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[Path]:
+    """Give a folder to fill, which gets its name when that is done."""
+    if folder.exists():
+        raise CheckpointError(f"{folder}: exists already; choose another name")
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
         partial.rename(folder)
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be written ({error})") from error
@@ -86,7 +122,6 @@ def _write_processors(
     """Write the steps before and behind the policy, and their statistics."""
     outputs, norm_map = config["output_features"], config["normalization_mapping"]
     everything = {**config["input_features"], **outputs}
-    device = {"registry_name": "device_processor", "config": {"device": "cpu", "float_dtype": None}}
 
     def normalizer(kind: str, features: Mapping[str, Any], file: str) -> dict[str, Any]:
         settings = {"eps": _EPSILON, "features": features, "norm_map": norm_map}
@@ -94,19 +129,10 @@ def _write_processors(
 
     before = "policy_preprocessor_step_3_normalizer_processor.safetensors"
     behind = "policy_postprocessor_step_0_unnormalizer_processor.safetensors"
-    steps = [
-        {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}},
-        {"registry_name": "to_batch_processor", "config": {}},
-        device,
-        normalizer("normalizer_processor", everything, before),
-    ]
-    _write_json(
-        folder / "policy_preprocessor.json", {"name": "policy_preprocessor", "steps": steps}
-    )
-    steps = [normalizer("unnormalizer_processor", outputs, behind), device]
-    _write_json(
-        folder / "policy_postprocessor.json", {"name": "policy_postprocessor", "steps": steps}
-    )
+    steps = [*_MOVING, normalizer("normalizer_processor", everything, before)]
+    _write_json(folder / f"{_BEFORE}.json", {"name": _BEFORE, "steps": steps})
+    steps = [normalizer("unnormalizer_processor", outputs, behind), _DEVICE]
+    _write_json(folder / f"{_BEHIND}.json", {"name": _BEHIND, "steps": steps})
     flat = {
         f"{feature}.{name}": value.clone()
         for feature, values in statistics.items()

@@ -1,11 +1,14 @@
 """Policies of ours in LeRobot's layout; tests/interop/lerobot_policies.sh lets LeRobot itself act with them."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from imitate import policy_from_checkpoint
 from imitate.algo.factory import algo_factory
 from imitate.cli.main import app
 from imitate.config import load_config
@@ -13,6 +16,8 @@ from imitate.errors import CheckpointError
 from imitate.interop.lerobot.exporting import LAYOUTS, export
 from imitate.interop.lerobot.importing import from_lerobot
 from imitate.models.preprocess import Preprocess
+from imitate.policy.checkpoint import checkpoint_dict
+from imitate.policy.export import to_lerobot
 from imitate.policy.rollout_policy import RolloutPolicy
 
 from .test_importing import READ
@@ -267,3 +272,26 @@ def test_conversion_on_the_command_line(recorded, tmp_path):
     assert "act, for lerobot" in done.output
     assert (tmp_path / "new" / "policy_preprocessor.json").is_file()
     assert policy.error(tmp_path / "new") < 1e-4
+
+
+def test_any_policy_goes_into_a_folder_of_the_plugin(tmp_path):
+    shapes = {"object": (5,), "robot0_eef_pos": (3,), "hand_image": (64, 72, 3)}
+    algo = policy_of("bc", {"observation.encoder.rgb.core_kwargs.feature_dimension": 8}, shapes)
+    parts = {"env_metadata": {}, "shape_metadata": {}}
+    to_lerobot(checkpoint_dict(algo, **parts), tmp_path / "bc", "lerobot-plugin")
+    config = json.loads((tmp_path / "bc" / "config.json").read_text())
+    assert config["type"] == "imitate"
+    assert config["input_features"] == {
+        "observation.state": {"type": "STATE", "shape": [8]},
+        "observation.images.hand": {"type": "VISUAL", "shape": [3, 64, 72]},
+    }
+    assert config["observations"] == {
+        "observation.state": ["object", "robot0_eef_pos"],
+        "observation.images.hand": ["hand_image"],
+    }
+    policy, _ = policy_from_checkpoint(ckpt_path=tmp_path / "bc" / config["checkpoint"])
+    policy.start_episode()
+    seen = [observation(shapes, 0)]
+    np.testing.assert_allclose(policy(seen[0]), actions(algo, seen)[0], atol=1e-5)
+    names = {"policy_preprocessor.json", "policy_postprocessor.json", "config.json", "policy.pth"}
+    assert {path.name for path in (tmp_path / "bc").iterdir()} == names

@@ -1,0 +1,5 @@
+"""Policies of imitate for LeRobot, which imports this package where it is installed."""
+
+from lerobot_policy_imitate.configuration_imitate import ImitateConfig
+
+__all__ = ["ImitateConfig"]

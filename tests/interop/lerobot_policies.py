@@ -1,0 +1,102 @@
+"""Write policies in LeRobot's layouts, with observations and the actions that imitate takes.
+
+    python lerobot_policies.py FOLDER
+
+Makes FOLDER/<layout>/<name>/ and FOLDER/<layout>/<name>.npz for each recorded policy, and for policies that are made
+here with random weights. See lerobot_policies.sh.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from lerobot import test_exporting as ours  # the tests of this folder, not LeRobot
+from lerobot.conftest import FIXTURES, Recorded
+
+from imitate.interop.lerobot.exporting import LAYOUTS, export
+from imitate.interop.lerobot.importing import from_lerobot
+from imitate.policy.rollout_policy import RolloutPolicy
+
+
+def acted(algo, observations):
+    """Actions of a policy in one episode, each after a seed of its own."""
+    algo.set_eval()
+    policy = RolloutPolicy(algo)
+    policy.start_episode()
+    actions = []
+    for step, obs in enumerate(observations):
+        torch.manual_seed(1000 + step)
+        actions.append(policy(obs))
+    return np.stack(actions)
+
+
+def write(folder, name, algo, observations, features):
+    """Write a policy in each layout."""
+    actions = acted(algo, observations)
+    for layout in LAYOUTS:
+        (folder / layout).mkdir(parents=True, exist_ok=True)
+        export(algo, folder / layout / name, layout)
+        seen = {
+            feature: np.stack([join(obs, keys) for obs in observations])
+            for feature, keys in features.items()
+        }
+        np.savez(folder / layout / f"{name}.npz", action=actions, **seen)
+
+
+def join(obs, keys):
+    """An observation of LeRobot from those of ours."""
+    return obs[keys[0]] if len(keys) == 1 else np.concatenate([obs[key] for key in keys])
+
+
+def made():
+    """Policies of this toolkit's own keys, with images."""
+    act = {**ours.SMALL_ACT, **ours.MAPS, "algo.tokens.camera_positions": False}
+    diffusion = {**ours.SMALL_DIFFUSION, **ours.KEYPOINTS}
+    return {
+        "ours_act": ours.policy_of("act", act, ours.SHAPES),
+        "ours_diffusion": ours.policy_of("diffusion_policy", diffusion, ours.SHAPES),
+    }
+
+
+def main(folder):
+    torch.set_num_threads(1)
+    names = [path.name for path in FIXTURES.iterdir() if path.is_dir() and "vqbet" not in path.name]
+    for name in sorted(names):
+        recorded = Recorded(name, folder / "recorded")
+        features = {
+            key.removeprefix("obs/"): [ours_name(key)]
+            for key in recorded.vectors
+            if key.startswith("obs/")
+        }
+        steps = range(len(recorded.vectors["action"]))
+        write(
+            folder,
+            name,
+            from_lerobot(recorded.folder).algo,
+            [recorded.observation(step) for step in steps],
+            features,
+        )
+        shutil.rmtree(folder / "recorded")
+    features = {
+        "observation.state": ["object", "robot0_eef_pos"],
+        "observation.images.hand": ["hand_image"],
+    }
+    observations = [ours.observation(ours.SHAPES, seed) for seed in range(12)]
+    for name, algo in made().items():
+        write(folder, name, algo, observations, features)
+
+
+def ours_name(key):
+    """The key here of a recorded feature."""
+    from imitate.data.formats.lerobot import obs_name
+
+    return obs_name(key.removeprefix("obs/"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
