@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from imitate.data import DatasetFile
-from imitate.data.file.journal import is_being_written, partial_of
+from imitate.data.file.journal import is_being_written, partial_of, roll_back
 from imitate.errors import DatasetError
 from imitate.simulation.demonstrate import Plan
 from imitate.simulation.drawing import installed_version
@@ -60,6 +60,10 @@ def recorded_so_far(path: Path, settings: str) -> list[Recorded]:
         raise DatasetError(
             f"{path}: another process is writing it: wait for it or choose another name"
         )
+    roll_back(partial)
+    if not partial.stat().st_size:  # killed as it began
+        partial.unlink()
+        return []
     return _read(partial, path, settings)
 
 

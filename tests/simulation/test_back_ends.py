@@ -249,6 +249,13 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
     assert content(*shards(folder)) == content(tmp_path / "one.hdf5")
 
 
+def test_a_collection_that_was_killed_as_it_began_is_resumed(tmp_path):
+    (tmp_path / "000.hdf5.partial").touch()
+    report = collect(tmp_path, plan_of(), num=1, shard_demos=2, resume=True)
+    assert (report.demos, report.resumed) == (1, 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000.hdf5", "index.json"]
+
+
 def test_names_of_shards_sort_as_their_numbers():
     pieces = shards_of(Path("d"), 2500, 2)
     assert [pieces[n].path.name for n in (0, 999, 1000)] == [
