@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ import typer
 from typer.testing import CliRunner
 
 from imitate.cli import eval as verb
+from imitate.cli import eval_places
 from imitate.cli.main import app
-from imitate.errors import CheckpointError, ConfigError, EnvError
+from imitate.cli.reports.evaluation import cpu_warning
+from imitate.errors import CheckpointError, ConfigError, EnvError, UserError
+from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
 
 FOLDER = Path(__file__).parents[1] / "train"
@@ -136,6 +140,58 @@ def test_checkpoints_as_the_shell_names_them_and_a_table_that_is_resumed(run, tm
     refused = run("--agent", agents[0], *options)
     assert isinstance(refused.exception, ConfigError)
     assert "continue it with --resume" in str(refused.exception)
+
+
+def test_an_interrupted_evaluation_is_resumed_with_its_episodes(run, tmp_path, monkeypatch):
+    agent = ground.write_expert(tmp_path / "a.pth", noise=0.5)
+    table, whole, log = (tmp_path / name for name in ("t.json", "whole.json", "t.json.episodes"))
+    options = ("--agent", agent, "--episodes", 5, "--workers", 1)
+    add, seen = eval_places._Successes.add, []
+
+    def stop(count, episode):
+        seen.append(episode.index)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        add(count, episode)
+
+    monkeypatch.setattr(eval_places._Successes, "add", stop)
+    run(*options, "--table", table)
+    assert not table.exists() and len(log.read_text().splitlines()) == 3
+    refused = run(*options, "--table", table)
+    assert isinstance(refused.exception, ConfigError) and f"{log}: exists" in str(refused.exception)
+    log.write_text(log.read_text()[:-9])  # a kill in the middle of the third line
+    resumed = run(*options, "--table", table, "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert "0 of 1 are there already, and 2 episodes of the others" in resumed.stderr
+    assert seen == [0, 1, 2, 2, 3, 4] and not log.exists()
+    run(*options, "--json", whole)
+    (found,), (wanted,) = (json.loads(p.read_text())["evaluations"] for p in (table, whole))
+    assert found["per_episode"] == wanted["per_episode"]
+    assert {episode["cpu"] for episode in found["per_episode"]} == set(found["cpu_models"])
+
+
+def test_places_that_do_not_exist(run, tmp_path):
+    agent = ground.write_expert(tmp_path / "a.pth")
+    for options, words in (
+        (("--on", "moon"), "--on moon: no such place; give local, ray or ray:HOST:PORT"),
+        (("--fqe", "--on", "ray"), "--on is for the workers of episodes"),
+    ):
+        refused = run("--agent", agent, *options)
+        assert isinstance(refused.exception, UserError) and words in str(refused.exception)
+
+
+def test_a_comparison_over_several_models_of_processors_is_warned_of():
+    episode = Episode(0, 0, True, 1.0, 3, True)
+    models = [("a", "a"), ("a", "b"), ("b", None)]
+    results = [
+        EvalResult(
+            "env", "x.pth", tuple(replace(episode, cpu=cpu) for cpu in pair), 2, 3, 0, "m", 1, 1.0
+        )
+        for pair in models
+    ]
+    assert cpu_warning(results[:1]) is None and cpu_warning(results[2:]) is None
+    assert "on 2 CPU models (a; b)" in cpu_warning([results[0], results[2]])
+    assert "on 2 CPU models (a; b)" in cpu_warning(results[1:2])
 
 
 GAINS = {"a": 4.0, "b": 0.0, "c": 4.0}
