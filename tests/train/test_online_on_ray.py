@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -28,15 +29,15 @@ def wait_for(condition, within_s=500.0):
     return found
 
 
-def workers():
-    """Collecting processes, each the child of an actor."""
+def workers(address):
+    """Collecting processes on the cluster with this address, each the child of an actor."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        if "ray::Host" in " ".join(process.info["cmdline"] or ()):
-            try:
+        if "ray::Host" not in " ".join(process.info["cmdline"] or ()):
+            continue
+        with suppress(psutil.NoSuchProcess):
+            if address in " ".join(process.parent().cmdline()):
                 found += [p for p in process.children() if "spawn_main" in " ".join(p.cmdline())]
-            except psutil.NoSuchProcess:
-                continue
     return found
 
 
@@ -50,7 +51,7 @@ def test_a_killed_training_leaves_no_worker_and_is_resumed(ray_nodes, tmp_path):
     )
     try:
         wait_for(lambda: list(tmp_path.glob("*/*/checkpoints/last.pth")))
-        members = wait_for(workers)
+        members = wait_for(lambda: workers(ray_nodes.address))
     finally:
         process.kill()  # SIGKILL: nothing of its own runs any more
         process.wait()
