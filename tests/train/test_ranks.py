@@ -228,7 +228,7 @@ def test_going_back_after_a_bad_loss_is_for_one_process(tmp_path, data):
 
 
 def test_stages_of_an_environment_are_for_one_process(tmp_path, data):
-    stages = {"curriculum": {"stages": [{"env_kwargs": {}}, {"env_kwargs": {}}]}}
+    stages = {"curriculum": {"stages": [{"until": {"min_steps": 10}}, {"env_kwargs": {}}]}}
     tree = load_config(config(data, tmp_path, online=stages))
     algo = algo_factory("bc", tree, {"state": (3,)}, 1)
     with pytest.raises(ConfigError, match="train.online.curriculum: .* start one process"):
