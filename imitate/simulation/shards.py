@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from imitate.config.data_paths import INDEX_NAME
-from imitate.data.shards.describe import write_index
 from imitate.errors import DatasetError
 from imitate.simulation.collected_files import Piece
+
+# Imports of the index stand in the functions: each worker of a collection imports this file, and none needs them.
 
 
 def shards_of(folder: Path, num: int, per_shard: int) -> list[Piece]:
@@ -33,6 +33,8 @@ def prepare_folder(folder: Path, pieces: Sequence[Piece], *, overwrite: bool, re
     Raises:
         DatasetError: it is a file, or holds something that is neither replaced nor continued.
     """
+    from imitate.config.data_paths import INDEX_NAME
+
     if folder.exists() and not folder.is_dir():
         raise DatasetError(f"{folder}: is a file: name a folder with --out for --shard-demos")
     own = {piece.path.name for piece in pieces}
@@ -53,5 +55,8 @@ def prepare_folder(folder: Path, pieces: Sequence[Piece], *, overwrite: bool, re
 
 def finish_folder(folder: Path, pieces: Sequence[Piece]) -> None:
     """Write the index of the shards that there are; one none of whose episodes could be recorded is missing."""
+    from imitate.config.data_paths import INDEX_NAME
+    from imitate.data.shards.describe import write_index
+
     if not (folder / INDEX_NAME).exists():
         write_index(folder, [piece.path for piece in pieces if piece.path.exists()])
