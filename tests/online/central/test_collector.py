@@ -182,7 +182,8 @@ def test_a_lost_policy_worker_is_replaced_and_no_episode_is_lost(collectors, how
         seen = np.concatenate([part["place"] for part in parts])[1:]
         left = np.concatenate([part["next"] for part in parts])[:-1]
         assert np.array_equal(seen[~ends[:-1]], left[~ends[:-1]])
-    assert {len(episode.rewards) for episode in list(memory.episodes())[:-2]} == {5}
+    # All are whole but the one that each environment is in.
+    assert sum(len(episode.rewards) != 5 for episode in memory.episodes()) <= 2
 
 
 @pytest.mark.parametrize("how", ["kill", "hang"])
