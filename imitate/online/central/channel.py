@@ -106,4 +106,4 @@ def proof(token: bytes, role: str, nonce: str) -> str:
 
 def is_proof(got: Any, wanted: str) -> bool:
     """Return true where a proof is right."""
-    return isinstance(got, str) and hmac.compare_digest(got.encode(), wanted.encode())
+    return isinstance(got, str) and got.isascii() and hmac.compare_digest(got, wanted)

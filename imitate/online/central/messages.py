@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import socket
 import struct
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ from imitate.errors import UserError
 MAX_MESSAGE = 256 * 2**20
 """Bytes of the largest message that is read."""
 _HEAD = struct.Struct("!II")  # bytes of the JSON, bytes of the arrays
-_KINDS = "biuf"
+_DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
+"""Numpy's names of the types of arrays in a message; numpy itself would parse far more."""
 
 
 class ChannelError(UserError):
@@ -68,9 +70,10 @@ def decode(text: memoryview, data: memoryview) -> dict[str, Any]:
             return {key: built(part) for key, part in value.items()}
         if not isinstance(value, list):
             return value
-        dtype, shape = np.dtype(str(value[0])), tuple(value[1])
-        if dtype.kind not in _KINDS or not all(type(n) is int and n >= 0 for n in shape):
+        name, shape = value[0], tuple(value[1])
+        if not _DTYPE.fullmatch(name) or not all(type(n) is int and n >= 0 for n in shape):
             raise ValueError
+        dtype = np.dtype(name)
         size = math.prod(shape) * dtype.itemsize
         array = np.frombuffer(data[at : at + size], dtype=dtype).reshape(shape)
         at += size

@@ -91,7 +91,12 @@ class RequestServer:
             return
         client = _Client(sock, self._token)
         self._selector.register(sock, selectors.EVENT_READ, client)
-        self._listen(client)
+        try:
+            client.greet()
+        except ChannelError as error:  # it has gone again
+            self._drop(client, error)
+        else:
+            self._listen(client)
 
     def _wake_up(self) -> None:
         self._woken.recv(4096)
@@ -130,6 +135,9 @@ class _Client:
         self.unsent: list[memoryview] = []
         self._reader = Reader(sock, limit=_GREETING)
         self._nonce: str | None = secrets.token_hex(16)
+
+    def greet(self) -> None:
+        """Ask for the proof that it knows the token."""
         self.send({"nonce": self._nonce})
 
     def send(self, content: Mapping[str, Any]) -> None:
@@ -159,11 +167,11 @@ class _Client:
                 if self._nonce is None:
                     found.append(message)
                 else:
-                    self._greet(message, self._nonce)
+                    self._admit(message, self._nonce)
         except BlockingIOError:
             return found
 
-    def _greet(self, message: Mapping[str, Any], nonce: str) -> None:
+    def _admit(self, message: Mapping[str, Any], nonce: str) -> None:
         if not is_proof(message.get("proof"), proof(self._token, "worker", nonce)):
             raise ChannelError("it does not know the token")
         self._nonce, self._reader.limit = None, MAX_MESSAGE

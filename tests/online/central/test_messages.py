@@ -79,6 +79,7 @@ def test_a_transposed_array_arrives(pair):
         (b'{"x": ["|O", [1]]}', b"12345678"),
         (b'{"x": ["<M8[s]", [1]]}', b"12345678"),
         (b'{"x": ["V8", [1]]}', b"12345678"),
+        (b'{"x": ["(1,f4", [1]]}', b"1234"),  # numpy parses such names as Python
         (b'{"x": []}', b""),
         (b'{"x": [[], []]}', b""),
         (b"[" * 100_000, b""),

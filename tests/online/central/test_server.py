@@ -1,6 +1,7 @@
 """Connections between environment workers and a policy worker."""
 
 import socket
+import struct
 import threading
 import time
 
@@ -121,7 +122,21 @@ def test_a_server_that_does_not_know_the_token_is_refused():
     listener.close()
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, b""])
+def framed(text):
+    """A message of this JSON."""
+    return struct.pack("!II", len(text), 0) + text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0" * 100,
+        b"",
+        framed(rb'{"proof": "\ud800"}'),
+        framed(b'{"proof": ["(1,f4", [1]]}'),
+    ],
+)
 def test_garbage_does_not_disturb_the_others(served, data):
     service = served()
     channel = connect(service)
@@ -139,6 +154,15 @@ def test_garbage_does_not_disturb_the_others(served, data):
         channel.ask({"x": np.ones(1)})
         assert channel.answer()["x"].tolist() == [2.0]
     channel.close()
+
+
+def test_a_client_that_is_gone_before_it_is_greeted_disturbs_nobody():
+    server = RequestServer("127.0.0.1", TOKEN)
+    sock = socket.create_connection(server.address)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()  # with a reset, so that sending fails
+    assert server.requests(1) == []
+    server.close()
 
 
 def test_a_client_that_does_not_read_stops_nobody(served):
