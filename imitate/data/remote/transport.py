@@ -99,6 +99,8 @@ class HttpFile:
             while block := answer.read(BLOCK):
                 yield at, block
                 at += len(block)
+            if answer.length:  # bytes that were promised; reading in pieces does not complain
+                raise UnreachableError("the connection ended early")
 
     @contextmanager
     def _answer(self, method: str, headers: dict[str, str]) -> Iterator[Any]:

@@ -154,6 +154,16 @@ def test_a_small_file_is_read_anew_and_from_its_copy_when_the_server_is_away(ser
     assert "the copy in the cache is used" in caplog.text
 
 
+def test_a_small_file_that_is_cut_short_is_asked_for_again_and_spoils_no_copy(server):
+    server.files["/index.json"] = b"an index"
+    url = f"{server.url}/index.json"
+    server.cut["/index.json"] = [3]
+    assert fetch_small(url) == b"an index"
+    server.files["/index.json"] = b"a later one"
+    server.cut["/index.json"] = [3, 3]
+    assert fetch_small(url) == b"an index"
+
+
 def test_a_small_file_without_a_copy_needs_its_server(server):
     server.down = True
     with pytest.raises(DatasetError, match=r"cannot be reached \(503"):
