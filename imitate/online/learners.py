@@ -185,7 +185,7 @@ class ReplayLearner(Learner):
         normalizer, is_warm = self._obs_normalizer, self._warmup_left <= 0
         if normalizer is None or (is_warm and not normalizer.is_running):
             return
-        normalizer.add_all(step.obs for step in collected.steps)
+        normalizer.add_all(step.taken_obs for step in collected.steps)
         if normalizer.has_grown if is_warm else counted >= self._warmup_left:
             normalizer.apply(self.algo.preprocess)
 
@@ -269,12 +269,13 @@ class RolloutLearner(Learner):
         rollout = stacked(steps)
         rollout["rewards"] = self.algo.rollout_rewards(rollout)
         rollout["rewards"] = self._reward_scaler(
-            rollout["rewards"], rollout["terminals"] | rollout["timeouts"], lanes
+            rollout["rewards"], rollout["terminals"] | rollout["timeouts"], lanes, rollout["mask"]
         )
         batch = self.algo.prepare_rollout(rollout)
         yield from self._passes(batch)
         if self._obs_normalizer is not None:
-            self._obs_normalizer.add(rollout["obs"])
+            mask = rollout["mask"]
+            self._obs_normalizer.add({key: seen[mask] for key, seen in rollout["obs"].items()})
             self._obs_normalizer.apply(self.algo.preprocess)
 
     def _passes(self, batch: Batch) -> Iterator[Batch]:

@@ -207,7 +207,11 @@ class RewardScaler:
         self._returns = np.zeros(num_envs)
 
     def __call__(
-        self, rewards: Numbers, ends: NDArray[np.bool_], lanes: NDArray[np.int64]
+        self,
+        rewards: Numbers,
+        ends: NDArray[np.bool_],
+        lanes: NDArray[np.int64],
+        mask: NDArray[np.bool_] | None = None,
     ) -> Numbers:
         """Rewards (T, K) of a rollout as the algorithm sees them.
 
@@ -215,6 +219,7 @@ class RewardScaler:
             rewards: of the environment.
             ends: (T, K) where episodes ended.
             lanes: (K,) numbers of the environments.
+            mask: (T, K) false where there is no experience, whose returns do not count; None: nowhere.
         """
         transform = self._transform
         if self._discount is not None:
@@ -225,7 +230,7 @@ class RewardScaler:
                 running = np.where(end, 0.0, returns[step])
             self._returns[lanes] = running
             own = RunningMoments()
-            own.add(returns.reshape(-1))
+            own.add(returns.reshape(-1) if mask is None else returns[mask])
             merge_all([self._moments], [own], self._ranks)
             transform = replace(transform, divisor=max(float(self._moments.std), 1e-6))
         return transform(rewards).astype(np.float32)

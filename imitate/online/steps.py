@@ -46,6 +46,13 @@ class Step:
         ends: NDArray[np.bool_] = self.terminals | self.timeouts
         return ends if self.lost is None else ends | self.lost
 
+    @property
+    def taken_obs(self) -> Obs:
+        """Observations (n, ...) of the n steps that are not lost."""
+        if self.lost is None:
+            return self.obs
+        return {key: seen[~self.lost] for key, seen in self.obs.items()}
+
 
 @dataclass(frozen=True)
 class EpisodeRecord:

@@ -53,6 +53,15 @@ def test_rewards_are_divided_by_the_spread_of_running_returns():
     assert following.item() == 0 and scaler.state_dict()["returns"] == [0.0, 2.0]
 
 
+def test_returns_of_what_is_no_experience_do_not_count():
+    scaler = RewardScaler(RewardTransform(), 1, discount=0.5)
+    rewards = np.array([[2.0], [6.0], [0.0], [0.0]], np.float32)
+    ends = np.array([[True], [True], [True], [True]])
+    mask = np.array([[True], [True], [False], [False]])
+    scaled = scaler(rewards, ends, np.array([0]), mask)
+    assert scaled[:, 0].tolist() == [1.0, 3.0, 0.0, 0.0]  # the spread of 2 and 6
+
+
 def test_fixed_scale_and_shift():
     assert (
         RewardScaler(RewardTransform(2.0, -1.0), 1)(
@@ -91,6 +100,16 @@ def seen(places):
     zeros = np.zeros(1, np.float32)
     steps = [Step({"place": row}, row, zeros, none, none, {"place": row}) for row in rows]
     return Collected(steps, np.array([0]), [])
+
+
+def test_steps_that_were_not_taken_are_not_seen():
+    """An agent that waits for the others shows zeros."""
+    learner, algo = learner_of(True)
+    collected = seen([9.0, 11.0] * 50 + [0.0] * 900)
+    for number, step in enumerate(collected.steps):
+        object.__setattr__(step, "lost", np.array([number >= 100]))
+    learner.take(collected)
+    assert affine(algo) == (10.0, 1.0)
 
 
 def affine(algo):
