@@ -50,7 +50,7 @@ def drawn(number, next_obs=False):
         "front_depth": np.full((3, 16, 16, 1), 1.5, np.float32),
         "front_segmentation": np.full((3, 16, 16, 1), number, np.uint8),
     }
-    return Drawn(obs, obs if next_obs else None, {"front": {"frame": "world"}}, {})
+    return Drawn(obs, obs if next_obs else None, {"front": {"frame": "world"}})
 
 
 def make(path, source, layout=LAYOUT, demos=(0, 1, 2), **options):
