@@ -123,10 +123,10 @@ def _lock_of(key: str) -> Path:
 
 
 def _size(folder: Path) -> tuple[int, int]:
-    """Return bytes and latest use of a fetched file's folder."""
+    """Return bytes and latest use of a fetched file's folder, which another process may be removing."""
     total = latest = 0
-    for file in folder.iterdir():
-        with suppress(OSError):
+    with suppress(OSError):
+        for file in folder.iterdir():
             status = file.stat()
             total += status.st_size
             latest = max(latest, status.st_mtime_ns)

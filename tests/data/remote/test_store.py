@@ -1,12 +1,14 @@
 """The bound of the cache, and files in use."""
 
 import os
+import shutil
 import subprocess
 import sys
 
 import fsspec
 import pytest
 
+from imitate.data.remote import store
 from imitate.data.remote.fetch import cached_path, fetch
 from imitate.data.remote.store import hold, make_room, release, remote_folder
 from imitate.errors import DatasetError
@@ -43,6 +45,20 @@ def test_files_that_were_not_read_for_longest_go(put):
     assert old.exists()
     assert new.exists()
     assert last.exists()
+
+
+def test_several_processes_make_room_at_once(put, monkeypatch):
+    """Another process removes what this one has just found."""
+    put("old", 4, 2000), put("older", 3, 1000)
+    size = store._size
+
+    def late(folder):
+        shutil.rmtree(remote_folder() / "old", ignore_errors=True)
+        shutil.rmtree(remote_folder() / "older", ignore_errors=True)
+        return size(folder)
+
+    monkeypatch.setattr(store, "_size", late)
+    make_room({"new"}, 9 * MB)
 
 
 def test_a_file_in_use_stays(put):
