@@ -126,7 +126,7 @@ class Run:
                 self._status = f"stopped early: {self.history.stop_reason}"
                 return
             if self.until_epoch is not None and self.state.epoch >= self.until_epoch:
-                self.checkpoints.write_last(self.state.step)
+                self._save(self.config.experiment.save.enabled)
                 self._status = f"{PAUSED} at epoch {self.state.epoch} of {self._num_epochs}"
                 return
             with self._timed():

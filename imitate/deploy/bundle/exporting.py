@@ -110,6 +110,11 @@ def _bundled(
         raise BundleError(f"it is on {algo.device}: load it with device='cpu'")
     if not algo.config.acts:
         raise BundleError("it does not act")
+    if algo.action_mask.key is not None:
+        raise BundleError(
+            f"observation '{algo.action_mask.key}' masks its choices, which a bundle does not: deploy the checkpoint "
+            "itself, such as by imitate serve"
+        )
     if type(algo).act is not Algo.act:
         raise BundleError("its parts act in turn, each at its own pace, which one network does not")
     execution = _execution(algo)

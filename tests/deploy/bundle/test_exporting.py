@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
+from imitate.algo.action_mask import ActionMask
 from imitate.data import DatasetWriter
 from imitate.data.language import Instructions
 from imitate.deploy.bundle.archive import read_bundle
@@ -237,6 +238,15 @@ def test_what_cannot_be_exported_says_why(tmp_path):
     }.items():
         with pytest.raises(BundleError, match=reason):
             export_policy(make_policy(ROOT / f"configs/{name}.json"), tmp_path / "b.zip")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_policy_with_masked_choices_is_refused_by_name(tmp_path):
+    """Random observations, on which a bundle is compared with its policy, would allow no choice."""
+    policy = make_policy(ROOT / "configs/dqn/dqn_cartpole.json")
+    policy.algo.action_mask = ActionMask("action_mask")
+    with pytest.raises(BundleError, match="dqn cannot be exported: observation 'action_mask' masks"):
+        export_policy(policy, tmp_path / "b.zip")
     assert list(tmp_path.iterdir()) == []
 
 
