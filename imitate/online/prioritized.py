@@ -97,9 +97,10 @@ class PrioritizedReplay(ReplayBuffer):
         parts = (np.arange(size) + self.generator.random(size)) / size
         return self._tree.find(parts * self._tree.total)
 
-    def at(self, rows: NDArray[np.int64]) -> dict[str, Any]:
-        """Add ``weight`` (B, F) to the batch of the base class."""
-        batch = super().at(rows)
+    def sample(self, batch_size: int) -> dict[str, Any]:
+        """Sample by priority, with ``weight`` (B, F) beside what :meth:`at` returns; all ranks call this together."""
+        rows = self._draw(batch_size)
+        batch = self.at(rows)
         probability = self._tree[rows] / max(self._tree.total, SMALLEST)
         size = self._ranks.total(self._size)
         weight = (size * np.maximum(probability, SMALLEST**2)) ** -self.beta

@@ -5,10 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imitate.config.data_needs import Transitions
+from imitate.online.corrections import Corrected
 from imitate.online.learners import MixedBuffer, ReplayLearner
 from imitate.online.prioritized import PrioritizedReplay, SumTree
 from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Collected
+from imitate.ranks import Ranks
 
 from .test_replay import fill, step
 from .worlds import make_algo
@@ -134,3 +136,24 @@ def test_errors_come_back_to_the_steps_of_the_memory_alone():
         learner.learned(algo.train_on_batch(batch, 1))
     assert learner.updates == 3
     assert np.array_equal(np.flatnonzero(priorities(steps) != before), changed)
+
+
+class OutOfStep(Ranks):
+    """Processes of which only this one asks the others."""
+
+    def table(self, values):
+        raise AssertionError("the other processes do not answer")
+
+
+def test_corrections_among_demonstrations_are_drawn_uniformly_so_they_weigh_alike():
+    """Processes draw different numbers of corrections: these are no matter of all ranks."""
+    steps, demos = memory(ranks=OutOfStep(world=2)), ReplayBuffer({"s": (1,)}, 1, 50)
+    fill(steps, 0, [1, 1, 1, 1])
+    fill(demos, 10, [1])
+    rows = np.flatnonzero(steps.live)
+    steps.intervened[rows] = True
+    steps.update_priorities(rows, np.array([1.0, 4.0, 9.0, 16.0], np.float32))
+    mixed = MixedBuffer([(demos, 0.5), (Corrected(demos, steps), 0.5)])
+    batch = mixed.sample(64)
+    assert set(batch["obs"]["s"][32:].flatten().tolist()) > {0.0, 1.0, 2.0, 3.0}
+    assert "weight" not in batch

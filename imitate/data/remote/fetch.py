@@ -155,6 +155,8 @@ def _fetch(
 ) -> None:
     """Fill ``<path>.part``, from where an earlier attempt has ended, verify it and give it its name."""
     part = path.with_name(f"{path.name}.part")
+    if size is None:  # nothing tells whether a part from before is of the same content
+        part.unlink(missing_ok=True)
     on_bytes(_bytes_in(part))
     failures, pause_s = 0, WAIT_S
     while True:

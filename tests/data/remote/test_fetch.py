@@ -72,6 +72,15 @@ def test_a_server_that_stays_away_is_given_up_and_what_came_is_kept(server):
     assert server.asked == ["GET /a.hdf5 bytes=4000000-"]
 
 
+def test_a_part_of_a_file_of_unknown_size_is_not_gone_on_with(server):
+    """Its server names neither size nor version, so that the part may be of another content."""
+    path = cached_path(f"{server.url}/a.hdf5", KEY)
+    path.parent.mkdir(parents=True)
+    path.with_name("a.hdf5.part").write_bytes(b"older content")
+
+    assert get(server, size=None, sha256=None).read_bytes() == CONTENT
+
+
 def test_a_wrong_digest_is_refused_and_nothing_is_kept(server):
     with pytest.raises(DatasetError, match=r"its SHA-256 is \w+, expected 00.*was removed"):
         get(server, sha256="00" * 32)
