@@ -97,7 +97,9 @@ def demos(tmp_path):
 
 def test_a_pause_keeps_the_parts_of_all_ranks(tmp_path):
     config = tree("sac", {"warmup_steps": 400, "buffer_size": 1000, "collect_steps": 200})
-    config["experiment"]["save"]["every_n_seconds"] = 1e6  # no checkpoint is due but that of the pause
+    config["experiment"]["save"]["every_n_seconds"] = (
+        1e6  # no checkpoint is due but that of the pause
+    )
     _, run = on_two_ranks(tmp_path, config=config, until_epoch=1)
     names = {path.name for path in (run / "checkpoints").iterdir()}
     assert names == {"last.pth", "memory_400.pt", "rank1_400.pt"}

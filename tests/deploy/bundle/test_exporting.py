@@ -245,7 +245,9 @@ def test_a_policy_with_masked_choices_is_refused_by_name(tmp_path):
     """Random observations, on which a bundle is compared with its policy, would allow no choice."""
     policy = make_policy(ROOT / "configs/dqn/dqn_cartpole.json")
     policy.algo.action_mask = ActionMask("action_mask")
-    with pytest.raises(BundleError, match="dqn cannot be exported: observation 'action_mask' masks"):
+    with pytest.raises(
+        BundleError, match="dqn cannot be exported: observation 'action_mask' masks"
+    ):
         export_policy(policy, tmp_path / "b.zip")
     assert list(tmp_path.iterdir()) == []
 
