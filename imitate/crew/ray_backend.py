@@ -126,7 +126,14 @@ class RayBackend:
         waited_s, is_time = self._waiting.look(bool(waiting))
         if not waiting:
             return
-        if not running and waited_s > self._start_timeout_s:
+        if not running and not self._nodes():
+            waiting[0].give_up(
+                EnvError(
+                    "the Ray cluster has ended: no node of it is left (killed for lack of memory?); "
+                    "start the command again"
+                )
+            )
+        elif not running and waited_s > self._start_timeout_s:
             waiting[0].give_up(
                 EnvError(f"no place for a worker in {self._start_timeout_s:g} s: {self._words()}")
             )

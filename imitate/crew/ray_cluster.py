@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.crew.own_stdout import own_stdout
+from imitate.crew.ray_folder import private_folder
 from imitate.errors import EnvError, MissingPackageError
 from imitate.extras import missing
 from imitate.processes import available_cores
@@ -25,6 +25,8 @@ UNSAFE = "IMITATE_RAY_UNSAFE"
 """Environment variable: 1 allows clusters that take orders from everybody who reaches their ports."""
 STORE_BYTES = 500_000_000
 """Object store of a private cluster; what does not fit goes to the disk."""
+START_WAIT, START_WAIT_S = "RAY_raylet_start_wait_time_s", "120"
+"""Setting of Ray and its default here: the time in which a node has to start, which takes long on a busy machine."""
 CONNECT_S = 5.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -111,8 +113,7 @@ def _opened(address: str | None, stack: ExitStack) -> Cluster:
 
 
 def _start(ray: Any, stack: ExitStack) -> None:
-    folder = tempfile.mkdtemp(prefix="imitate-ray-")
-    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    folder = stack.enter_context(private_folder())
     with _joining("a private Ray cluster cannot be started"):
         ray.init(
             address="local",
@@ -192,7 +193,7 @@ def _environment(address: str | None) -> Iterator[None]:
             f"RAY_AUTH_MODE={mode}: whoever reaches a Ray cluster without token authentication runs code on it; "
             f"unset RAY_AUTH_MODE, or set {UNSAFE}=1 where nobody else reaches it"
         )
-    wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
+    wanted = {"RAY_USAGE_STATS_ENABLED": "0", START_WAIT: os.environ.get(START_WAIT, START_WAIT_S)}
     if not is_unsafe:
         wanted["RAY_AUTH_MODE"] = "token"
     if address is None or address.rpartition(":")[0].strip("[]") in LOOPBACK:

@@ -298,3 +298,16 @@ def test_a_private_cluster_leaves_nothing(ray_nodes, monkeypatch):
         lambda: not any(process.is_running() and process.status() != "zombie" for process in ours),
         30,
     )
+
+
+def test_a_private_cluster_that_dies_ends_the_command(ray_nodes, drive, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    process, workers, lines = drive("ray", "asleep", "2")
+    until(lambda: len(workers) == 2 or process.poll() is not None)
+    assert len(workers) == 2, lines
+    children = psutil.Process(process.pid).children(recursive=True)
+    (raylet,) = [child for child in children if child.name() == "raylet"]
+    raylet.kill()
+    until(lambda: process.poll() is not None, 60.0)
+    assert process.returncode == 1
+    assert any("the Ray cluster has ended: no node of it is left" in line for line in lines)
