@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -111,12 +112,13 @@ class Crew(Generic[Item, Result]):
         self._cancelled.set()
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
-        """End every worker, by force if it has not ended after so many seconds."""
+        """End every worker, by force if it has not ended after so many seconds, which count for all together."""
         if patience_s:
             for member in self._members:
                 member.dismiss()
+        deadline = time.monotonic() + patience_s
         for member in self._members:
-            member.stop(patience_s)
+            member.stop(max(0.0, deadline - time.monotonic()))
         self._members.clear()
 
     def in_order(

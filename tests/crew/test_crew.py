@@ -556,3 +556,22 @@ def test_items_go_to_workers_that_have_a_place(places, workers, most):
         items = [("echo", number) for number in range(12)]
         assert [done.result for done in crew.in_order(items)] == list(range(12))
     assert backend.started == backend.stopped <= most
+
+
+def test_workers_that_do_not_end_are_waited_for_together():
+    waited = []
+
+    class Stuck:
+        """A worker that hangs as it closes its simulator."""
+
+        def dismiss(self):
+            pass
+
+        def stop(self, patience_s):
+            waited.append(patience_s)
+            time.sleep(patience_s)
+
+    crew = Crew(worker)
+    crew._members = [Stuck(), Stuck(), Stuck()]
+    crew.close(patience_s=0.2)
+    assert 0.1 < waited[0] <= 0.2 and waited[1:] == [0.0, 0.0]
