@@ -188,9 +188,11 @@ def _pair(text: str) -> tuple[int, int]:
 
 def _as_text(report: RenderReport) -> str:
     rate = report.images / report.seconds if report.seconds else 0.0
+    earlier = f" ({report.resumed} of the interrupted run)" if report.resumed else ""
+    if report.resumed == report.demos and not report.steps:
+        earlier = ", complete already"
     lines = [
-        f"{report.path}: {report.demos} demos"
-        + (f" ({report.resumed} of the interrupted run)" if report.resumed else ""),
+        f"{report.path}: {report.demos} demos{earlier}",
         f"  observations     {', '.join(report.keys)}",
         f"  drawn            {report.images} images of {report.steps} states in {report.seconds:.0f} s ({rate:.0f}/s)",
         f"  size             {report.size_mb:.1f} MB",

@@ -100,7 +100,8 @@ def collect(
         num: demonstrations.
         workers: processes.
         overwrite: replace an existing file.
-        resume: continue an interrupted collection of the same plan behind the last episode that it recorded.
+        resume: continue an interrupted collection of the same plan behind the last episode that it recorded; a finished
+            one is only reported.
         on_demo: called after each recorded demonstration.
         step_timeout_s: a call of the simulator that takes longer, or making it in five times that, ends its process;
             the episode is tried once more, then left out and reported.
@@ -130,25 +131,16 @@ def collect(
         resume=resume,
     )
     _take_over(report, files)
-    prepare, limits = partial(_prepared, plan), Limits(call_s=step_timeout_s)
-    with Crew[Any, Any](prepare, workers, limits=limits, backend=backend) as crew:
-        results = crew.in_order([DESCRIBE, *files.missing])
-        env_meta = _taken(next(results).result, name_of_env)
-        with files:
-            files.begin(env_meta)
-            for done in results:
-                _note_retries(report, done)
-                if isinstance(done.result, Lost) and done.result.died:
-                    report.lost[f"episode {done.item}"] = done.result.reason
-                    _check_hope(report, num, name_of_env)
-                    continue
-                demo: Demonstration = _taken(done.result, name_of_env)
-                files.add(done.item, demo.quality, _episode(demo))
-                _count(report, demo.quality, demo.success, demo.attempts, len(demo.actions))
-                report.problems += demo.problems
-                report.seconds = time.monotonic() - started
-                if on_demo is not None:
-                    on_demo(report)
+
+    def told() -> None:
+        report.seconds = time.monotonic() - started
+        if on_demo is not None:
+            on_demo(report)
+
+    if not files.are_finished:
+        prepare, limits = partial(_prepared, plan), Limits(call_s=step_timeout_s)
+        with Crew[Any, Any](prepare, workers, limits=limits, backend=backend) as crew:
+            _record(crew, files, report, num, name_of_env, told)
     if shard_demos is not None:
         finish_folder(out, pieces)
     there = [piece.path for piece in pieces if piece.path.exists()]
@@ -156,6 +148,32 @@ def collect(
     report.seconds = time.monotonic() - started
     report.size_mb = sum(file.stat().st_size for file in there) / 1e6
     return report
+
+
+def _record(
+    crew: Crew[Any, Any],
+    files: CollectedFiles,
+    report: CollectionReport,
+    num: int,
+    env_name: Any,
+    on_demo: Callable[[], None],
+) -> None:
+    """Record the missing episodes; call ``on_demo`` after each that is in a file and counted."""
+    results = crew.in_order([DESCRIBE, *files.missing])
+    env_meta = _taken(next(results).result, env_name)
+    with files:
+        files.begin(env_meta)
+        for done in results:
+            _note_retries(report, done)
+            if isinstance(done.result, Lost) and done.result.died:
+                report.lost[f"episode {done.item}"] = done.result.reason
+                _check_hope(report, num, env_name)
+                continue
+            demo: Demonstration = _taken(done.result, env_name)
+            files.add(done.item, demo.quality, _episode(demo))
+            _count(report, demo.quality, demo.success, demo.attempts, len(demo.actions))
+            report.problems += demo.problems
+            on_demo()
 
 
 def _take_over(report: CollectionReport, files: CollectedFiles) -> None:

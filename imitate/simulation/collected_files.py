@@ -86,7 +86,8 @@ class CollectedFiles:
 
     def _look_at(self, piece: Piece, *, resume: bool, may_be_whole: bool) -> None:
         """Note what there is of a file and what is missing."""
-        is_whole = resume and may_be_whole and piece.path.exists()
+        may_continue = resume and not self._overwrite and piece.path.exists()
+        is_whole = may_continue and (may_be_whole or self._holds_last(piece))
         if not is_whole:
             check_free(piece.path, overwrite=self._overwrite, resume=resume)
             self._unfinished.append(piece)
@@ -99,6 +100,19 @@ class CollectedFiles:
         self.lost += sorted(set(range(piece.episodes.start, begun)) - there)
         self.missing += range(begun, piece.episodes.stop)
         self.earlier += found
+
+    def _holds_last(self, piece: Piece) -> bool:
+        """Return true for a finished file with the last episode: settings of a single file do not name their number."""
+        try:
+            found = recorded_in(piece.path, self._settings)
+        except DatasetError:  # another file
+            return False
+        return max((demo.episode for demo in found), default=-1) == piece.episodes.stop - 1
+
+    @property
+    def are_finished(self) -> bool:
+        """True if all files are there."""
+        return not self._unfinished
 
     def begin(self, env_meta: dict[str, Any]) -> None:
         """Open the first file that is not finished.

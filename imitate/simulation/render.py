@@ -20,7 +20,7 @@ from imitate.errors import DatasetError, UserError
 from imitate.processes import STEP_TIMEOUT_S
 from imitate.simulation.drawing import Artist, Drawing, Drawn, differences, installed_version
 from imitate.simulation.recorded import RecordedDemo
-from imitate.simulation.render_file import Layout, RenderedFile
+from imitate.simulation.render_file import Layout, RenderedFile, finished_demos
 
 _HOPELESS = (
     3  # after so many lost demos at the beginning, and none drawn, the fault is not the demos'
@@ -95,7 +95,7 @@ def render(
         workers: processes.
         storage: of images; see :class:`imitate.data.DatasetWriter`.
         jpeg_quality: 1 to 100.
-        resume: continue an interrupted run with the same settings.
+        resume: continue an interrupted run with the same settings; a finished file is only reported.
         overwrite: replace an existing file.
         on_start: called with the number of steps to draw.
         on_demo: called after each demo with its name and number of steps, also when it is lost.
@@ -122,7 +122,11 @@ def render(
         )
         tell_mismatch(file.env_meta)
         layout = _layout(file, drawing, keep_obs, storage, jpeg_quality)
-        with RenderedFile(Path(out), file, layout, overwrite=overwrite, resume=resume) as target:
+        place = Path(out).expanduser()
+        if resume and not overwrite and place.exists():
+            _note_finished(report, place, finished_demos(place, layout), chosen)
+            return report
+        with RenderedFile(place, file, layout, overwrite=overwrite, resume=resume) as target:
             report.resumed = len(target.done)
             missing = [demo for demo in chosen if demo not in set(target.done)]
             lengths = {demo: file.length(demo) for demo in missing}
@@ -147,6 +151,17 @@ def render(
     report.size_mb = target.path.stat().st_size / 1e6
     report.seconds = time.monotonic() - started
     return report
+
+
+def _note_finished(
+    report: RenderReport, place: Path, there: Sequence[str], chosen: Sequence[str]
+) -> None:
+    """Report a file to which nothing is added."""
+    report.demos = report.resumed = len(there)
+    report.size_mb = place.stat().st_size / 1e6
+    for demo in chosen:
+        if demo not in there:
+            report.lost[demo] = "is not in the finished file: --overwrite draws all demos again"
 
 
 def _layout(

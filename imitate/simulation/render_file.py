@@ -124,21 +124,10 @@ class RenderedFile:
             self._earlier.unlink(missing_ok=True)
             return
         if self._earlier.exists():  # the resumed run was interrupted too, before it had copied all
-            self._check_settings(self._earlier)
+            _check_settings(self._earlier, self._layout)
         elif self._partial.exists():
-            self._check_settings(self._partial)
+            _check_settings(self._partial, self._layout)
             os.replace(self._partial, self._earlier)
-
-    def _check_settings(self, path: Path) -> None:
-        with DatasetFile(path) as file:
-            found = json.loads(file.file_attrs.get(SETTINGS, "{}"))
-        wanted = json.loads(json.dumps(self._layout.settings))
-        for key in sorted(found.keys() | wanted.keys()):
-            if found.get(key) != wanted.get(key):
-                raise DatasetError(
-                    f"{path}: was started with {key} = {found.get(key)!r}, now it is {wanted.get(key)!r}: "
-                    "resume with the same options and source, or start again with --overwrite"
-                )
 
     def _take_over(self) -> None:
         if not self._earlier.exists():
@@ -234,3 +223,31 @@ class RenderedFile:
         except OSError as failure:
             self._abandon()
             raise self._unwritable(failure) from failure
+
+
+def finished_demos(path: Path, layout: Layout) -> list[str]:
+    """Return the demos of a finished file, for a run that is resumed although nothing is left to do.
+
+    Raises:
+        DatasetError: the file was not made by rendering, or with other settings.
+    """
+    with DatasetFile(path) as file:
+        if SETTINGS not in file.file_attrs:
+            raise DatasetError(
+                f"{path}: exists already and was not rendered: choose another name, or replace it with --overwrite"
+            )
+        demos = list(file.demos())
+    _check_settings(path, layout)
+    return demos
+
+
+def _check_settings(path: Path, layout: Layout) -> None:
+    with DatasetFile(path) as file:
+        found = json.loads(file.file_attrs.get(SETTINGS, "{}"))
+    wanted = json.loads(json.dumps(layout.settings))
+    for key in sorted(found.keys() | wanted.keys()):
+        if found.get(key) != wanted.get(key):
+            raise DatasetError(
+                f"{path}: was started with {key} = {found.get(key)!r}, now it is {wanted.get(key)!r}: "
+                "resume with the same options and source, or start again with --overwrite"
+            )

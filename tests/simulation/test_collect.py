@@ -189,6 +189,17 @@ def test_a_resumed_collection_is_the_one_that_was_not_interrupted(lift_file, tmp
     assert not (tmp_path / "lift.hdf5.partial").exists()
 
 
+def test_a_finished_collection_is_only_reported(lift_file):
+    path, report = lift_file
+    plan, before = Plan(env_meta=LIFT, seed=1), path.read_bytes()
+    again = collect(path, plan, num=3, resume=True)
+    assert (again.demos, again.resumed, again.steps) == (3, 3, report.steps) and not again.lost
+    for num, other in ((4, plan), (2, plan), (3, dataclasses.replace(plan, seed=2))):
+        with pytest.raises(DatasetError, match="exists already"):
+            collect(path, other, num=num, resume=True)
+    assert path.read_bytes() == before
+
+
 def interrupted(path, plan):
     def interrupt(report):
         raise KeyboardInterrupt

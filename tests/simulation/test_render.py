@@ -228,3 +228,16 @@ def test_killed_and_resumed_equals_uninterrupted(live, tmp_path):
             for key in first.keys(demo):
                 np.testing.assert_array_equal(first.read(demo, key), second.read(demo, key))
     assert not list(tmp_path.glob("out.hdf5.*"))
+
+
+def test_a_finished_file_is_left_as_it_is(live, tmp_path):
+    cameras, out = (Camera("agentview", 16, 16),), tmp_path / "out.hdf5"
+    render(live[0], out, cameras, selection=Selection(first=2))
+    before = out.read_bytes()
+    again = render(live[0], out, cameras, selection=Selection(first=2), resume=True)
+    assert (again.demos, again.resumed, again.steps, again.lost) == (2, 2, 0, {})
+    more = render(live[0], out, cameras, resume=True)
+    assert list(more.lost) == ["demo_2"] and "--overwrite" in more.lost["demo_2"]
+    with pytest.raises(DatasetError, match="--overwrite"):
+        render(live[0], out, (Camera("agentview", 20, 20),), resume=True)
+    assert out.read_bytes() == before

@@ -9,7 +9,7 @@ import pytest
 from imitate.data import DatasetFile
 from imitate.errors import DatasetError
 from imitate.simulation.drawing import Drawn
-from imitate.simulation.render_file import Layout, RenderedFile
+from imitate.simulation.render_file import Layout, RenderedFile, finished_demos
 
 META = {"env_name": "Lift", "type": 1, "env_kwargs": {"camera_names": ["front"]}}
 LAYOUT = Layout({"source_sha256": "abc", "cameras": {"camera_heights": 4}}, META)
@@ -212,3 +212,14 @@ def test_without_a_demo_nothing_is_left(source, tmp_path):
     with pytest.raises(DatasetError, match="none could be drawn"):
         fail()
     assert [path.name for path in tmp_path.iterdir()] == ["source.hdf5"]
+
+
+def test_demos_of_a_finished_file(source, tmp_path):
+    path = tmp_path / "out.hdf5"
+    make(path, source, demos=[0, 2])
+    assert finished_demos(path, LAYOUT) == ["demo_0", "demo_2"]
+    other = Layout({**LAYOUT.settings, "source_sha256": "abd"}, META)
+    with pytest.raises(DatasetError, match="source_sha256 = 'abc', now it is 'abd'"):
+        finished_demos(path, other)
+    with pytest.raises(DatasetError, match=r"exists already and was not rendered.*--overwrite"):
+        finished_demos(source.path, LAYOUT)
