@@ -34,42 +34,45 @@ def evaluated(
         UserError: nothing could be evaluated, and it is the user's to mend.
     """
     file = None if table_file is None else ResultsFile(table_file, resume=resume)
-    wanted = [Place(*place) for place in places]
     results: dict[int, EvalResult] = {}
-    if file is not None:
-        found = {number: file.find(*place) for number, place in enumerate(places)}
-        results = {number: result for number, result in found.items() if result is not None}
-        wanted = [
-            replace(entry, earlier=file.earlier(*place), on_episode=file.note(*place))
-            for entry, place in zip(wanted, places, strict=True)
-        ]
-    left = [number for number in range(len(places)) if number not in results]
-    played = sum(len(wanted[number].earlier) for number in left)
-    if (results or played) and not quiet:
-        episodes = f", and {played} episodes of the others" if played else ""
-        typer.echo(
-            f"{table_file}: {len(results)} of {len(places)} are there already{episodes}", err=True
-        )
     failures: dict[int, Exception] = {}
-    total = sum(places[number][2].episodes for number in left) - played
-    with Progress(total, "episode", "eval", quiet=quiet) as progress:
-        count = _Successes(progress)
-        outcomes = evaluate_all(
-            [wanted[number] for number in left],
-            workers=workers,
-            on_episode=count.add,
-            backend=backend,
-        )
-        for index, outcome in outcomes:
-            number = left[index]
-            if isinstance(outcome, EvalResult):
-                results[number] = outcome
-                if file is not None:
-                    file.add(*places[number], outcome)
-            else:
-                failures[number] = outcome
-    if file is not None:
-        file.close(is_over=True)
+    try:
+        wanted = [Place(*place) for place in places]
+        if file is not None:
+            found = {number: file.find(*place) for number, place in enumerate(places)}
+            results = {number: result for number, result in found.items() if result is not None}
+            wanted = [
+                replace(entry, earlier=file.earlier(*place), on_episode=file.note(*place))
+                for entry, place in zip(wanted, places, strict=True)
+            ]
+        left = [number for number in range(len(places)) if number not in results]
+        played = sum(len(wanted[number].earlier) for number in left)
+        if (results or played) and not quiet:
+            episodes = f", and {played} episodes of the others" if played else ""
+            typer.echo(
+                f"{table_file}: {len(results)} of {len(places)} are there already{episodes}",
+                err=True,
+            )
+        total = sum(places[number][2].episodes for number in left) - played
+        with Progress(total, "episode", "eval", quiet=quiet) as progress:
+            count = _Successes(progress)
+            outcomes = evaluate_all(
+                [wanted[number] for number in left],
+                workers=workers,
+                on_episode=count.add,
+                backend=backend,
+            )
+            for index, outcome in outcomes:
+                number = left[index]
+                if isinstance(outcome, EvalResult):
+                    results[number] = outcome
+                    if file is not None:
+                        file.add(*places[number], outcome)
+                else:
+                    failures[number] = outcome
+    finally:
+        if file is not None:
+            file.close(is_over=len(results) == len(places))
     errors = [error for _, error in sorted(failures.items())]
     if not results and isinstance(errors[0], UserError):
         raise errors[0]

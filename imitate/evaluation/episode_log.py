@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
+from imitate.errors import ConfigError
 from imitate.evaluation.episodes import Episode
 from imitate.run_folder import to_json
 
@@ -19,7 +22,8 @@ ENDING = ".episodes"
 class EpisodeLog:
     """A file with a JSON line per episode, beside a table of evaluations; the table's own entries replace it.
 
-    An episode that could not be played is left out: another try may succeed.
+    An episode that could not be played is left out: another try may succeed. The open file is locked, so that no other
+    process writes the same table.
 
     Args:
         table: path of the table.
@@ -31,10 +35,14 @@ class EpisodeLog:
         self._file: TextIO | None = None
 
     def read(self) -> None:
-        """Read the episodes that are there; a line that a kill cut short is left out."""
-        if not self.path.exists():
-            return
-        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+        """Open the file and read its episodes; a line that a kill cut short is left out.
+
+        Raises:
+            ConfigError: another process has it open.
+        """
+        file = self._opened()
+        file.seek(0)
+        for line in file.read().splitlines():
             entry = _entry(line)
             if entry is not None:
                 key, episode = entry
@@ -52,21 +60,54 @@ class EpisodeLog:
         """Write an episode; a kill -9 after this call does not lose it."""
         if episode.error is not None:
             return
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            cut_short = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
-            self._file = self.path.open("a", encoding="utf-8")
-            self._file.write("\n" if cut_short else "")
-        self._file.write(to_json({"evaluation": key, "episode": episode.to_dict()}) + "\n")
-        self._file.flush()
+        file = self._opened()
+        file.write(to_json({"evaluation": key, "episode": episode.to_dict()}) + "\n")
+        file.flush()
 
     def close(self, *, remove: bool) -> None:
-        """Close the file, and remove it where all of its evaluations are over."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        if remove:
-            self.path.unlink(missing_ok=True)
+        """Close the file, and remove it where all of its evaluations are over, or it is empty."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        with file:  # locked until it is gone
+            if remove or not os.fstat(file.fileno()).st_size:
+                self.path.unlink(missing_ok=True)
+
+    def _opened(self) -> TextIO:
+        """Return the file, open and locked, with whole lines."""
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = self.path.open("a+", encoding="utf-8", errors="replace")
+            try:
+                _lock(file, self.path)
+            except ConfigError:
+                file.close()
+                raise
+            self._file = file
+            content = self.path.read_bytes()
+            if content and not content.endswith(b"\n"):
+                file.write("\n")
+        return self._file
+
+
+def _lock(file: TextIO, path: Path) -> None:
+    """Keep other processes out until the file is closed or this process has ended.
+
+    Raises:
+        ConfigError: another process has it open, or has just removed it.
+    """
+    is_free = True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        is_free = False
+    except OSError:
+        pass  # a file system without locks: other processes are not kept out
+    if not is_free or not os.fstat(file.fileno()).st_nlink:
+        raise ConfigError(
+            f"{path.with_name(path.name.removesuffix(ENDING))}: another process is writing it: wait for it, or choose "
+            "another name"
+        )
 
 
 def _entry(line: str) -> tuple[str, Episode] | None:

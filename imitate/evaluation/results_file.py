@@ -32,7 +32,7 @@ class ResultsFile:
         resume: take over the evaluations and episodes that are there.
 
     Raises:
-        ConfigError: the file exists, and is not to be resumed, or is no such file.
+        ConfigError: the file exists, and is not to be resumed, or is no such file, or another process is writing it.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
@@ -41,7 +41,7 @@ class ResultsFile:
         self._sums: dict[Path, str] = {}
         self._log = EpisodeLog(path)
         for there in (path, self._log.path):
-            if there.exists() and not resume:
+            if there.exists() and there.stat().st_size and not resume:
                 raise ConfigError(
                     f"{there}: exists already; choose another name, or continue it with --resume"
                 )
@@ -51,6 +51,7 @@ class ResultsFile:
         try:
             self._entries = list(json.loads(path.read_text(encoding="utf-8"))["evaluations"])
         except (OSError, ValueError, KeyError, TypeError) as error:
+            self._log.close(remove=False)
             raise ConfigError(
                 f"{path}: is no table of evaluations ({type(error).__name__}: {error}); choose another name"
             ) from error
@@ -90,7 +91,7 @@ class ResultsFile:
         """Close the file of episodes.
 
         Args:
-            is_over: all evaluations have ended: the episodes are no longer needed.
+            is_over: all evaluations have a result: the episodes are no longer needed.
         """
         self._log.close(remove=is_over)
 

@@ -117,11 +117,13 @@ def received(changes: Changes, folder: Path) -> None:
 
 
 def content_to_resume(folder: Path) -> dict[str, bytes]:
-    """Return what another machine needs to resume the newest run below a folder, by path: all but videos and events."""
-    begun = runs_in(folder)
-    if not begun:
-        return {}
-    wanted = [*begun[-1].glob("*"), *(begun[-1] / "checkpoints").glob("*.pth")]
+    """Return what another machine needs to resume the newest run below a folder, by path: all but videos and events.
+
+    The output of earlier tries is among it, so that theirs is appended to.
+    """
+    wanted = [*folder.glob("*")]
+    for run in runs_in(folder)[-1:]:
+        wanted += [*run.glob("*"), *(run / "checkpoints").glob("*.pth")]
     names = {path.relative_to(folder).as_posix() for path in wanted if path.is_file()}
     return {name: (folder / name).read_bytes() for name in sorted(names & set(_files(folder)))}
 

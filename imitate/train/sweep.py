@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -15,7 +14,8 @@ from imitate.config.axes import combinations, expand
 from imitate.config.loading import Source
 from imitate.errors import ConfigError
 from imitate.functional.over_seeds import FEWEST_SEEDS, Statistic
-from imitate.run_folder import to_json, write_text
+from imitate.processes import available_cores
+from imitate.run_folder import RunFolder, to_json, write_text
 from imitate.train.curves import read_curves
 from imitate.train.halving import Halving
 from imitate.train.over_seeds import SEED, Setting, settings_of
@@ -101,10 +101,25 @@ class Sweep:
             halving: train the promising runs only to their ends; None: all.
 
         Raises:
-            ConfigError: ``statistic`` needs more seeds than there are, or the runs cannot be compared on the way.
+            ConfigError: ``statistic`` needs more seeds than there are, the runs cannot be compared on the way, or
+                another process runs this sweep.
         """
         self.require_seeds(statistic)
-        tell = on_change or (lambda run: None)
+        with RunFolder(self.folder).locked():
+            return self._run(
+                resources or Resources(workers=workers),
+                on_change or (lambda run: None),
+                statistic,
+                halving,
+            )
+
+    def _run(
+        self,
+        resources: Resources,
+        tell: Callable[[SweepRun], None],
+        statistic: Statistic,
+        halving: Halving | None,
+    ) -> SweepResult:
         states = [self.state(name) for name in self._configs]
         order: Order = InTurn(states)
         if halving is not None:
@@ -114,7 +129,7 @@ class Sweep:
                 tell(run)
         values = {run.name: run.values for run in states}
         work = SweepWork(self.folder, self._configs, values, order, tell, self._stop)
-        failures = work.run(resources or Resources(workers=workers))
+        failures = work.run(resources)
         runs = tuple(self._state(name, failures) for name in self._configs)
         if not self._stop.is_set():
             runs = tuple(map(order.final, runs))
@@ -189,4 +204,4 @@ def default_workers(cpus: int | None = None) -> int:
     Args:
         cpus: cores of a run, evaluations included.
     """
-    return max(1, (os.cpu_count() or 1) // (cpus or 2))
+    return max(1, available_cores() // (cpus or 2))

@@ -95,7 +95,11 @@ def test_an_entry_stands_for_the_same_checkpoint_environment_and_settings(tmp_pa
     agent, meta = write_expert(tmp_path / "a.pth"), env_meta()
     result = EvalResult("env", str(agent), (), 3, 30, 5, "processes", 2, 1.5)
     result = replace(result, episodes=evaluate(agent, meta, episodes=1, horizon=9).episodes)
-    ResultsFile(tmp_path / "t.json", resume=False).add(agent, meta, SETTINGS, result)
+    file = ResultsFile(tmp_path / "t.json", resume=False)
+    file.add(agent, meta, SETTINGS, result)
+    with pytest.raises(ConfigError, match=r"t.json: another process is writing it"):
+        ResultsFile(tmp_path / "t.json", resume=True)
+    file.close(is_over=True)
     file = ResultsFile(tmp_path / "t.json", resume=True)
     assert file.find(agent, meta, SETTINGS) == result
     assert file.find(agent, meta, replace(SETTINGS, workers=7, video="v.mp4")) == result
@@ -103,8 +107,12 @@ def test_an_entry_stands_for_the_same_checkpoint_environment_and_settings(tmp_pa
     assert file.find(agent, meta, replace(SETTINGS, late=Lateness(20.0))) is None
     for key, value in {"seed": 6, "episodes": 4, "horizon": 31, "mode": "vector"}.items():
         assert file.find(agent, meta, replace(SETTINGS, **{key: value})) is None
+    file.close(is_over=False)
     write_expert(agent, gain=1.0)
-    assert ResultsFile(tmp_path / "t.json", resume=True).find(agent, meta, SETTINGS) is None
+    file = ResultsFile(tmp_path / "t.json", resume=True)
+    assert file.find(agent, meta, SETTINGS) is None
+    file.close(is_over=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth", "t.json"]
     with pytest.raises(ConfigError, match="continue it with --resume"):
         ResultsFile(tmp_path / "t.json", resume=False)
     (tmp_path / "other.json").write_text("[1]")

@@ -77,7 +77,8 @@ def test_what_is_needed_to_resume(there, tmp_path):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text(name)
     shutil.copytree(run, there / "0")
-    names = ["1/checkpoints/last.pth", "1/config.json", "1/metrics.jsonl"]
+    (there / "output.txt").write_text("of the first try")
+    names = ["1/checkpoints/last.pth", "1/config.json", "1/metrics.jsonl", "output.txt"]
     assert list(content_to_resume(there)) == names
     assert content_to_resume(tmp_path / "nothing") == {}
 

@@ -211,3 +211,21 @@ def test_a_wrong_override_is_blamed_on_set(tmp_path):
         ConfigError, match="^--set trian.seed=2: trian: unknown key, did you mean 'train'"
     ):
         Sweep(tree, overrides=["trian.seed=2"], output_dir=tmp_path)
+
+
+def test_a_sweep_that_another_process_runs_is_refused(config):
+    sweep = Sweep(config)
+    code = (
+        "import sys; from imitate.run_folder import RunFolder; from pathlib import Path\n"
+        "with RunFolder(Path(sys.argv[1])).locked(): print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(sweep.folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(ConfigError, match="another process is training in this"):
+            sweep.run()
+        other.stdin.close()
+    assert not list(sweep.folder.glob("*/"))
