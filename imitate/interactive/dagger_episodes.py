@@ -7,7 +7,6 @@ any process and for any number of workers.
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,14 +18,13 @@ import numpy as np
 
 from imitate.crew import Crew, Limits, Lost
 from imitate.crew.crew import AHEAD
-from imitate.crew.shared import Shared
 from imitate.data import Episode
 from imitate.deploy.robot import RobotError
 from imitate.envs import Env, make_env
 from imitate.envs.watched import watched
 from imitate.errors import EnvError, TrainingError, UserError
+from imitate.evaluation.policy_source import CheckpointFile, PolicySource
 from imitate.interactive.supervision import DiscardedError, Supervisor, supervised_episode
-from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.processes import STEP_TIMEOUT_S, Beat
 
@@ -143,14 +141,14 @@ class _Item:
     Attributes:
         number: of the round.
         index: of the episode in it.
-        policy: content of the checkpoint.
+        policy: the policy of the last round.
         states: record the simulator's states too.
         attempt: first attempt; the former ones lost their workers.
     """
 
     number: int
     index: int
-    policy: Shared[bytes]
+    policy: PolicySource
     states: bool
     attempt: int = 0
 
@@ -200,7 +198,7 @@ class Players:
         Raises:
             EnvError: the environment cannot be made, or an episode was lost :data:`MAX_FAILURES` times.
         """
-        policy = Shared(Path(checkpoint).read_bytes())
+        policy = CheckpointFile(str(checkpoint)).for_workers()
         make = partial(_Item, number, policy=policy, states=states)
         waiting = _Waiting(make, first, last, AHEAD * self._workers)
         early: dict[int, Episode] = {}
@@ -270,10 +268,8 @@ class _Worker:
 
     def __call__(self, item: _Item) -> Episode:
         if self._policy is None or self._supervisor is None or item.number != self._number:
-            self._policy, self._supervisor = (
-                _policy(item.policy.get()),
-                self._supervise(item.number),
-            )
+            self._policy = item.policy.load("cpu")
+            self._supervisor = self._supervise(item.number)
             self._number = item.number
         return self._player.play(
             item.number,
@@ -287,10 +283,3 @@ class _Worker:
     def close(self) -> None:
         """Close the environment."""
         self._player.close()
-
-
-def _policy(content: bytes) -> RolloutPolicy:
-    with tempfile.NamedTemporaryFile(suffix=".pth") as file:
-        file.write(content)
-        file.flush()
-        return policy_from_checkpoint(device="cpu", ckpt_path=file.name)[0]
