@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -47,7 +49,10 @@ class _Team:
         """Run PettingZoo's own test of the parallel API."""
         from pettingzoo.test import parallel_api_test
 
-        with warnings.catch_warnings(record=True) as caught:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            redirect_stdout(sys.stderr),
+        ):  # it prints
             warnings.simplefilter("always")
             try:
                 parallel_api_test(self._env.parallel, num_cycles=100)

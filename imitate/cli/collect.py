@@ -170,11 +170,8 @@ def command(
     With --teleop a person demonstrates at a device, in the environment in real
     time; it is imitate record OUT --robot sim --env ENV --teleop DEVICE.
 
-    With --on ray the simulators run on a cluster (docs/cluster.md). A large
-    collection, which may be interrupted and resumed at any time:
-
-    imitate collect --env Lift --num 100000 --shard-demos 1000 --out demos
-    --on ray --resume
+    With --on ray the simulators run on a cluster (docs/cluster.md). A collection may be interrupted at any time;
+    the same command with --resume continues it.
 
     Exit code 1: the simulator died or hung twice over some episodes; they are named and not in the file.
     """
@@ -292,4 +289,6 @@ def _as_text(report: CollectionReport) -> str:
 
 
 def _per_minute(report: CollectionReport) -> float:
-    return 60.0 * report.demos / report.seconds if report.seconds else 0.0
+    """Demonstrations that this command recorded, without those of an interrupted one."""
+    recorded = report.demos - report.resumed
+    return 60.0 * recorded / report.seconds if report.seconds else 0.0

@@ -14,7 +14,7 @@ def command(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Checkpoint of ours or robomimic's, or the folder of a policy of LeRobot."
+            help="Checkpoint of ours or robomimic's, a run folder, or the folder of a policy of LeRobot."
         ),
     ],
     target: Annotated[Path, typer.Argument(help="File to write; with --to lerobot a folder.")],
@@ -39,6 +39,7 @@ def command(
     """
     from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
     from imitate.policy.export import LAYOUTS, RELEASES, to_lerobot, to_robomimic
+    from imitate.run_folder import find_checkpoint
 
     known = (*RELEASES, *LAYOUTS, "imitate")
     if to not in known:
@@ -48,7 +49,7 @@ def command(
             "choose another name" if to in LAYOUTS else "add --overwrite, or choose another name"
         )
         raise CheckpointError(f"{target}: exists already; {advice}")
-    ckpt = load_checkpoint(source)
+    ckpt = load_checkpoint(find_checkpoint(source))
     algo_name = ckpt["algo_name"]
     try:
         if to in LAYOUTS:

@@ -183,11 +183,9 @@ def command(
     """Measure the success rate of checkpoints, and compare two on the same seeds.
 
     Worker processes are kept over all checkpoints and environments; with
-    --on ray they run on a cluster (docs/cluster.md). A table of many
-    checkpoints, which may be interrupted and resumed at any time:
-
-    imitate eval --agent runs/*/checkpoints/best.pth --env all --on ray
-    --table table.json --resume
+    --on ray they run on a cluster (docs/cluster.md). With --table a
+    measurement of many checkpoints may be interrupted at any time; the same
+    command with --resume continues it.
 
     With --fqe no simulator is needed: checkpoints are ranked by fitted Q
     evaluation on demonstrations with rewards. How far to trust it:

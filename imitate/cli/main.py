@@ -72,7 +72,10 @@ VERBS = {
         "collect",
         "command",
         "Record demonstrations of a scripted expert.",
-        ("imitate collect --env Lift --num 200 --workers 2 --out datasets/lift/scripted.hdf5",),
+        (
+            "imitate collect --env Lift --num 200 --workers 2 --out datasets/lift/scripted.hdf5",
+            "imitate collect --env Lift --num 100000 --shard-demos 1000 --out demos --on ray --resume",
+        ),
     ),
     "train": Verb(
         "train",
@@ -115,10 +118,11 @@ VERBS = {
     "eval": Verb(
         "eval",
         "command",
-        "Measure the success rate of one checkpoint or two.",
+        "Measure success rates of checkpoints, or compare two.",
         (
             "imitate eval --agent best.pth --episodes 50 --workers 2 --video episodes.mp4",
             "imitate eval --agent first.pth --agent second.pth --episodes 100",
+            "imitate eval --agent runs/*/checkpoints/best.pth --env all --on ray --table table.json --resume",
         ),
     ),
     "record": Verb(
@@ -224,10 +228,11 @@ VERBS = {
     "convert-checkpoint": Verb(
         "convert_checkpoint",
         "command",
-        "Convert checkpoints from and to robomimic.",
+        "Convert checkpoints of and for robomimic, LeRobot.",
         (
             "imitate convert-checkpoint best.pth for_robomimic.pth --to robomimic-0.5",
             "imitate convert-checkpoint robomimic.pth ours.pth --to imitate",
+            "imitate convert-checkpoint runs/act/<time> FOLDER --to lerobot",
         ),
     ),
     "config": Verb(

@@ -35,3 +35,9 @@ def test_a_file_that_is_no_description(tmp_path, text):
     path = tmp_path / "env.json"
     path.write_text(text)
     assert invoke(path).exit_code == 2
+
+
+def test_json_of_several_agents_is_json_alone():
+    """PettingZoo's own test prints a line, which belongs to standard error."""
+    found = json.loads(invoke("pettingzoo:imitate.envs.team_tasks", "--json").stdout)
+    assert {"name": "agents", "verdict": "ok"}.items() <= found[1].items()

@@ -3,8 +3,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from imitate.cli.collect import _as_json, _as_text
 from imitate.cli.main import app
 from imitate.data import DatasetFile
+from imitate.simulation.collect import CollectionReport
 
 
 def run(*arguments):
@@ -78,3 +80,9 @@ def test_a_persons_habits_belong_to_the_expert(tmp_path):
     done = run("collect", "--env", "Lift", "--out", str(tmp_path / "x.hdf5"), *options)
     assert done.exit_code == 2
     assert "leave one out" in done.stderr
+
+
+def test_the_rate_counts_what_was_recorded_now():
+    report = CollectionReport("demos", demos=40, resumed=30, seconds=60.0)
+    assert json.loads(_as_json(report))["demos_per_min"] == 10.0
+    assert "60 s, 10 demonstrations/min" in _as_text(report)

@@ -64,6 +64,13 @@ def test_whole_and_in_ordinary_words(words):
     assert found is None, f"'{found[0]}' in the help of {words}"
 
 
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_command_lines_can_be_copied(words):
+    """Command lines are among the examples, which are never wrapped."""
+    text, _, _ = help_of(*words).partition("Examples:\n")
+    assert not re.search(r"^\s+imitate [a-z-]+ .*--", text, re.MULTILINE)
+
+
 @pytest.mark.parametrize("words", [(), ("dataset",), ("config",)], ids=" ".join)
 def test_summaries_in_lists_are_whole_sentences(words):
     _, _, listed = help_of(*words).partition("Commands:\n")

@@ -78,7 +78,9 @@ def fetch_small(url: str) -> bytes:
         content = _tried(lambda: _content(remote_file(url), url), 1 if known else RETRIES)
     except UnreachableError as error:
         if not known:
-            raise DatasetError(f"{url}: cannot be reached ({error}): try again later") from None
+            raise DatasetError(
+                f"{url}: cannot be reached ({error}): check host and port, or try again later"
+            ) from None
         _logger.warning("%s: cannot be reached (%s): the copy in the cache is used", url, error)
         return path.read_bytes()
     _keep(path, content)
@@ -97,7 +99,9 @@ def head_of(url: str) -> Head:
         head = _tried(remote_file(url).head, 1 if known else RETRIES)
     except UnreachableError as error:
         if not known:
-            raise DatasetError(f"{url}: cannot be reached ({error}): try again later") from None
+            raise DatasetError(
+                f"{url}: cannot be reached ({error}): check host and port, or try again later"
+            ) from None
         _logger.warning("%s: cannot be reached (%s): the copy in the cache is used", url, error)
         return Head(**json.loads(path.read_text(encoding="utf-8")))
     _keep(path, json.dumps(asdict(head)).encode())

@@ -234,3 +234,13 @@ def test_the_command(tmp_path, recorded):
     )
     assert back.exit_code == 0
     assert torch.load(tmp_path / "back.pth", weights_only=True)["format_version"] == 1
+
+
+def test_a_run_folder_stands_for_its_checkpoint(tmp_path, recorded):
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    save_checkpoint(recorded("bc_gmm").checkpoint(), folder / "last.pth")
+    target = tmp_path / "theirs.pth"
+    done = CliRunner().invoke(app, ["convert-checkpoint", str(tmp_path / "run"), str(target)])
+    assert done.exit_code == 0, done.output
+    assert load_checkpoint(target)["provenance"]["imported_from"] == "robomimic"
