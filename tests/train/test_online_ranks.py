@@ -200,7 +200,9 @@ def test_priorities_weigh_alike_on_all_ranks():
 
     # Priorities 1 and 3 here: P = 1/4 and 3/4. The other rank has 4 rows, the least likely with P = 1/10.
     ranks = Scripted(0, 2).say(4.0, (6 * 1 / 10) ** -1.0)
-    weight = filled(ranks, [1.0, 3.0]).at(np.arange(2))["weight"][:, 0]
+    batch = filled(ranks, [1.0, 3.0]).sample(4)  # one of each quarter, the first is row 0
+    assert batch["index"].tolist() == [0, 1, 1, 1]
+    weight = batch["weight"][:2, 0]
     torch.testing.assert_close(weight, torch.tensor([0.1 / 0.25, 0.1 / 0.75]), rtol=1e-4, atol=0)
 
 
