@@ -128,13 +128,11 @@ class Algo(ABC, Generic[ConfigT]):
         self.config = self.algo_config = algo_config
         self.obs_config, self.global_config = obs_config, global_config
         self.ac_dim, self.device = ac_dim, torch.device(device)
-        self.obs_key_shapes = {k: tuple(v) for k, v in obs_key_shapes.items()}
+        shapes = self.obs_key_shapes = {k: tuple(v) for k, v in obs_key_shapes.items()}
         self.frame_stack: int = global_config.train.frame_stack
         ema = averaging(algo_config)
         norm = "batch" if ema is None else "group"
-        self.encoding = Encoding(
-            obs_config, self.obs_key_shapes, self.frame_stack, norm, load_pretrained
-        )
+        self.encoding = Encoding(obs_config, shapes, self.frame_stack, norm, load_pretrained)
         self.obs_shapes, self.goal_shapes, self.subgoal_shapes = self.encoding.shapes_of_groups()
         self.preprocess = self.encoding.layout(ac_dim).to(self.device)
         self.action_mask = ActionMask(obs_config.mask_key())

@@ -8,7 +8,8 @@ from dataclasses import replace
 from imitate.crew import Lost
 from imitate.crew.crew import TRIES
 from imitate.errors import EvaluationError
-from imitate.evaluation.episodes import Episode, EpisodePlan, failed_episode
+from imitate.evaluation.episode_plan import EpisodePlan
+from imitate.evaluation.episodes import Episode, failed_episode
 
 HOPELESS = 4
 """So many lost episodes without one that was played: nothing is wrong with a single episode."""

@@ -18,8 +18,9 @@ from imitate.errors import EnvError
 from imitate.evaluation.env_trial import NO_ROLLOUTS, EnvTrial
 from imitate.evaluation.environments import label
 from imitate.evaluation.episode_losses import GUARD
+from imitate.evaluation.episode_plan import EpisodePlan
 from imitate.evaluation.episode_tasks import EpisodeTask, Lockstep, Player, Trial
-from imitate.evaluation.episodes import Episode, EpisodePlan
+from imitate.evaluation.episodes import Episode
 from imitate.evaluation.frames import Frames
 from imitate.evaluation.planned import Evaluation, Planned, Played, failure
 from imitate.evaluation.vector_episodes import VectorJob

@@ -18,38 +18,15 @@ from imitate.envs.cameras import sizes_of
 from imitate.envs.lanes import has_team
 from imitate.envs.watched import watched
 from imitate.errors import EnvError, NotFiniteError, UserError
+from imitate.evaluation.episode_plan import EpisodePlan
 from imitate.evaluation.frame_recorder import FrameRecorder
 from imitate.evaluation.frames import OnFrames
-from imitate.evaluation.late import Lateness, LatePolicy
+from imitate.evaluation.late import LatePolicy
 from imitate.evaluation.policy_source import PolicySource
 from imitate.evaluation.team_episodes import play_team
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.processes import Beat
 from imitate.seeding import preserved_rng, seed_everything, torch_threads
-
-
-@dataclass(frozen=True)
-class EpisodePlan:
-    """Settings of evaluation episodes; episode i starts from `seed + i`, for every checkpoint and number of workers.
-
-    Attributes:
-        video_episodes: episodes 0 .. video_episodes - 1 are rendered.
-        video_skip: a frame every so many environment steps.
-        overlay: draw what the policy plans and looks at onto the frames.
-        step_timeout_s: one call of the environment that takes longer ends its process; None: no limit.
-        late: predictions take time, during which the world goes on; None: they take none.
-    """
-
-    horizon: int
-    seed: int
-    terminate_on_success: bool = True
-    video_episodes: int = 0
-    video_skip: int = 5
-    camera: str | None = "agentview"
-    frame_size: int = 256
-    overlay: bool = False
-    step_timeout_s: float | None = None
-    late: Lateness | None = None
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from imitate.evaluation.episode_plan import EpisodePlan
 from imitate.evaluation.frames import FrameSender, OnFrames
 from imitate.evaluation.overlay import Overlay
 from imitate.policy.rollout_policy import RolloutPolicy
-
-if TYPE_CHECKING:
-    from imitate.evaluation.episodes import EpisodePlan
 
 
 class FrameRecorder:

@@ -15,7 +15,8 @@ from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError, EvaluationError, UserError
 from imitate.evaluation.environments import label
-from imitate.evaluation.episodes import Episode, EpisodePlan, Job
+from imitate.evaluation.episode_plan import EpisodePlan
+from imitate.evaluation.episodes import Episode, Job
 from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.frames import FrameFolder
 from imitate.evaluation.late import Lateness

@@ -17,9 +17,9 @@ from imitate.envs.vector import HungCopiesError, make_vector_env
 from imitate.errors import EnvError, NotFiniteError
 from imitate.evaluation.environments import label
 from imitate.evaluation.episode_losses import Losses
+from imitate.evaluation.episode_plan import EpisodePlan
 from imitate.evaluation.episodes import (
     Episode,
-    EpisodePlan,
     check_action_size,
     check_obs_shapes,
     failed_episode,

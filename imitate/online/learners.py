@@ -37,7 +37,7 @@ class Learner(ABC):
         self, algo: Algo, obs_normalizer: ObsNormalizer | None = None, demos: Memory | None = None
     ) -> None:
         self.algo, self.demos, self.updates = algo, demos, 0
-        self._obs_normalizer = obs_normalizer
+        self.obs_normalizer = obs_normalizer
 
     @abstractmethod
     def take(self, collected: Collected, counted: int | None = None) -> None:
@@ -71,7 +71,7 @@ class Learner(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and statistics; the replay buffer is saved apart."""
-        normalizer = self._obs_normalizer
+        normalizer = self.obs_normalizer
         return {
             "updates": self.updates,
             "obs": None if normalizer is None else normalizer.state_dict(),
@@ -81,8 +81,8 @@ class Learner(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from :meth:`state_dict`."""
         self.updates = int(state["updates"])
-        if self._obs_normalizer is not None:
-            self._obs_normalizer.load_state_dict(state["obs"])
+        if self.obs_normalizer is not None:
+            self.obs_normalizer.load_state_dict(state["obs"])
         if self.demos is not None and state.get("demos") is not None:
             self.demos.draws = state["demos"]
 
@@ -182,7 +182,7 @@ class ReplayLearner(Learner):
 
     def _observe(self, collected: Collected, counted: int) -> None:
         """Let statistics of observations learn; what is stored is raw, so old steps are seen with the new ones too."""
-        normalizer, is_warm = self._obs_normalizer, self._warmup_left <= 0
+        normalizer, is_warm = self.obs_normalizer, self._warmup_left <= 0
         if normalizer is None or (is_warm and not normalizer.is_running):
             return
         normalizer.add_all(step.taken_obs for step in collected.steps)
@@ -273,10 +273,10 @@ class RolloutLearner(Learner):
         )
         batch = self.algo.prepare_rollout(rollout)
         yield from self._passes(batch)
-        if self._obs_normalizer is not None:
+        if self.obs_normalizer is not None:
             mask = rollout["mask"]
-            self._obs_normalizer.add({key: seen[mask] for key, seen in rollout["obs"].items()})
-            self._obs_normalizer.apply(self.algo.preprocess)
+            self.obs_normalizer.add({key: seen[mask] for key, seen in rollout["obs"].items()})
+            self.obs_normalizer.apply(self.algo.preprocess)
 
     def _passes(self, batch: Batch) -> Iterator[Batch]:
         algo, self._leaves = self.algo, False

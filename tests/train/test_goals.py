@@ -105,8 +105,8 @@ def test_goals_share_their_statistics_whether_desired_or_achieved():
         "achieved_goal": np.array([[1, 0], [3, 0]], np.float32),
         "desired_goal": np.array([[5, 0], [7, 0]], np.float32),
     }
-    learner._obs_normalizer.add(seen)
-    learner._obs_normalizer.apply(learner.algo.preprocess)
+    learner.obs_normalizer.add(seen)
+    learner.obs_normalizer.apply(learner.algo.preprocess)
     # 1, 3, 5, 7: mean 4, variance (9 + 1 + 1 + 9) / 4 = 5.
     prepared = learner.algo.preprocess.prepare_obs(seen)["desired_goal"][:, 0]
     assert prepared.tolist() == pytest.approx([1 / 5**0.5, 3 / 5**0.5])

@@ -87,14 +87,19 @@ class Stalled:
 
 
 class EnvWork:
-    """Work of an environment worker: answers requests with steps."""
+    """Work of an environment worker: answers requests with steps.
+
+    Attributes:
+        groups: of its environments, which step in turn.
+        beat: called at each sign of life.
+    """
 
     def __init__(self, plan: EnvPlan, reports: Reports) -> None:
         reports(MAKE)
-        self._plan, self._beat = plan, partial(reports, "")
+        self._plan, self.beat = plan, partial(reports, "")
         self._channel: PolicyChannel | None = None
         self._wanted: StepsWanted | None = None
-        self._groups = [
+        self.groups = [
             Group(plan, lanes.reshape(-1)) for lanes in np.array_split(plan.lanes, plan.ring)
         ]
         reports("")
@@ -104,7 +109,7 @@ class EnvWork:
         if not request.resumes or self._wanted is None:
             if request.state is not None:
                 self._restore(request.state)
-            for group in self._groups:
+            for group in self.groups:
                 group.begin()
             self._wanted = request
         try:
@@ -112,25 +117,25 @@ class EnvWork:
         except ChannelError as error:
             self._disconnect()
             return Stalled(str(error))
-        state = {"begun": [number for group in self._groups for number in group.begun()]}
-        return Steps([group.collected() for group in self._groups], state)
+        state = {"begun": [number for group in self.groups for number in group.begun()]}
+        return Steps([group.collected() for group in self.groups], state)
 
     def close(self) -> None:
         """Free the simulators."""
         self._disconnect()
-        for group in self._groups:
+        for group in self.groups:
             group.envs.close()
 
     def _run(self, channel: PolicyChannel, wanted: StepsWanted) -> None:
         """Step the groups in turn: while one of them steps, the requests of the others are on their way."""
-        going = [group for group in self._groups if len(group.steps) < wanted.num_steps]
+        going = [group for group in self.groups if len(group.steps) < wanted.num_steps]
         for group in going:
             channel.ask(group.request())
-            self._beat()
+            self.beat()
         while going:
             for group in list(going):
                 group.step(channel.answer(), wanted.random)
-                self._beat()
+                self.beat()
                 if len(group.steps) < wanted.num_steps:
                     channel.ask(group.request())
                 else:
@@ -138,7 +143,7 @@ class EnvWork:
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         begun = list(state["begun"])
-        for group in self._groups:
+        for group in self.groups:
             count = len(group.envs)
             group.restore(begun[:count])
             del begun[:count]
@@ -147,7 +152,7 @@ class EnvWork:
         if self._channel is None or self._channel.address != address:
             self._disconnect()
             plan = self._plan
-            self._channel = PolicyChannel(address, plan.token, self._beat, plan.timeout_s)
+            self._channel = PolicyChannel(address, plan.token, self.beat, plan.timeout_s)
         return self._channel
 
     def _disconnect(self) -> None:
@@ -203,7 +208,7 @@ class Group:
         """
         if "error" in answer:
             raise EnvError(f"the policy worker cannot act: {answer['error']}")
-        actions = self._random() if random else self._sent(answer["actions"])
+        actions = self.random_actions() if random else self._sent(answer["actions"])
         step = self.envs.step(actions)
         step.extras.update(answer["extras"])
         self._state, self._fresh = answer["state"], step.ends
@@ -238,7 +243,7 @@ class Group:
         clipped: NDArray[np.float32] = np.minimum(np.maximum(actions, self._low), self._high)
         return clipped
 
-    def _random(self) -> NDArray[np.float32]:
+    def random_actions(self) -> NDArray[np.float32]:
         """Uniform actions (n, A), which depend on seed, environment, episode and step alone."""
         return np.stack([self._drawn(row, key) for row, key in enumerate(self._clock().tolist())])
 

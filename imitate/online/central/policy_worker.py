@@ -82,11 +82,14 @@ class PolicyWork:
     """Work of a policy worker: takes weights, while a thread answers requests.
 
     An item is done only between two batches, so that a policy that hangs leaves its worker without a sign of life.
+
+    Attributes:
+        policy: that answers.
     """
 
     def __init__(self, plan: PolicyPlan, reports: Reports) -> None:
         reports(MAKE)
-        self._policy = BatchedPolicy(plan)
+        self.policy = BatchedPolicy(plan)
         self._server = RequestServer(address_towards(plan.host), plan.token)
         self._errands = deque[tuple[Future[None], Callable[[], None]]]()
         self._batches = self._rows = 0
@@ -98,7 +101,7 @@ class PolicyWork:
     def __call__(self, item: Weights | None) -> Status:
         """Act with new weights from the next batch on; with None, do nothing between two batches."""
         done = Future[None]()
-        self._errands.append((done, partial(self._policy.load, item)))
+        self._errands.append((done, partial(self.policy.load, item)))
         self._server.wake()
         done.result()
         return Status(self._server.address, self._batches, self._rows)
@@ -128,7 +131,7 @@ class PolicyWork:
 
     def _answer(self, requests: Sequence[Request]) -> None:
         try:
-            answers = self._policy([request.content for request in requests])
+            answers = self.policy([request.content for request in requests])
         except Exception as error:  # the workers' environments would wait without end
             words = f"{type(error).__name__}: {error}".splitlines()[0]
             answers = [{"error": words}] * len(requests)
@@ -148,6 +151,9 @@ class BatchedPolicy:
 
     Args:
         plan: of the policy.
+
+    Attributes:
+        version: of the weights that it acts with; -1 before the first.
     """
 
     def __init__(self, plan: PolicyPlan) -> None:
@@ -158,14 +164,14 @@ class BatchedPolicy:
         )
         self._algo.ema = None
         self._algo.set_eval()
-        self._seed, self._version = plan.seed, -1
+        self._seed, self.version = plan.seed, -1
 
     def load(self, item: Weights | None) -> None:
         """Act with other weights from now on."""
         if item is not None:
             load_acting_weights(self._algo, item.published.shared.get())
             self._algo.set_progress(item.progress)
-            self._version = item.published.version
+            self.version = item.published.version
 
     @torch.inference_mode()
     def __call__(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -191,7 +197,7 @@ class BatchedPolicy:
         ends = np.cumsum([len(request["fresh"]) for request in requests]).tolist()
         arrays = _arrays(tree)
         return [
-            {**_rows(arrays, start, end), "version": self._version}
+            {**_rows(arrays, start, end), "version": self.version}
             for start, end in zip([0, *ends], ends, strict=False)
         ]
 

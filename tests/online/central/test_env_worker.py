@@ -68,9 +68,9 @@ def test_the_oldest_weights_behind_the_steps_count(policies):
         if steps == 4:
             policy(Weights(0.0, Publisher(algo).newest(7, ())))
 
-    work._beat = lambda: updated("")
+    work.beat = lambda: updated("")
     assert [part.version for part in work(StepsWanted(6, False, address)).parts] == [5]
-    assert policy._policy._version == 7
+    assert policy.policy.version == 7
 
 
 def test_a_stalled_worker_goes_on_where_it_was(policies):
@@ -87,10 +87,10 @@ def test_a_stalled_worker_goes_on_where_it_was(policies):
         if beats == 6:
             first.close()
 
-    work._beat = lose
+    work.beat = lose
     wanted = StepsWanted(6, False, broken)
     assert isinstance(work(wanted), Stalled)
-    taken = [len(group.steps) for group in work._groups]
+    taken = [len(group.steps) for group in work.groups]
     assert 0 < sum(taken) < 12
     assert isinstance(work(StepsWanted(6, False, broken, resumes=True)), Stalled)
     found = work(StepsWanted(6, False, address, resumes=True))
@@ -122,19 +122,19 @@ def test_random_choices_are_among_the_allowed_ones():
         mask_key="allowed",
         lanes=np.arange(100)[:, None],
     )
-    (group,) = work._groups
+    (group,) = work.groups
     group.request()
-    actions = group._random()
+    actions = group.random_actions()
     assert (actions.sum(1) == 1).all() and actions.sum(0)[[0, 2]].tolist() == [0, 0]
     assert 20 < actions.sum(0)[1] < 80
-    assert np.array_equal(group._random(), actions)
+    assert np.array_equal(group.random_actions(), actions)
 
 
 def test_random_actions_lie_within_limits():
     work = env_work(low=np.array([-2.0, 3.0, -np.inf]), high=np.array([-1.0, 5.0, np.inf]))
-    (group,) = work._groups
+    (group,) = work.groups
     group.request()
-    actions = np.concatenate([group._random() for group.envs.lengths[:] in range(50)])
+    actions = np.concatenate([group.random_actions() for group.envs.lengths[:] in range(50)])
     assert actions.dtype == np.float32
     assert (actions.min(0) >= [-2.0, 3.0, -1.0]).all() and (actions.max(0) <= [-1, 5, 1]).all()
     assert (np.ptp(actions, axis=0) > [0.8, 1.6, 1.6]).all()

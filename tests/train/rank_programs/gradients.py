@@ -142,9 +142,10 @@ with joined_ranks(uses_cuda=False) as ranks:
         average = GradientAverage(ranks, bucket_bytes=500)
         weights = learn(ours, ranks.rank, average)
         alone = learn(make(tree), ranks.rank, None)
+        known = average._known
         findings[name] = {
-            "buckets": max(len(each._buckets) for each in average._known.values()),
-            "networks": len(average._known),
+            "buckets": max(len(each._buckets) for each in known.values()),
+            "networks": len(known),
             "moved": bool((weights != torch.cat([w.flatten() for w in before])).any()),
             "apart without": ranks.any(not same_on_all(alone)) == (True,),
             "same": ranks.any(not same_on_all(weights)) == (False,),

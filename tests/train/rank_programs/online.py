@@ -16,13 +16,14 @@ ARGUMENTS, OUT = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
 
 def finish(run, status):
     """Compare the ranks while they can still talk to each other."""
-    ranks, learner = run.ranks, run._source.learner
+    ranks, source = run.ranks, run._source
+    learner = source.learner
     nets = run.algo.nets
     weights = torch.cat([weight.detach().flatten() for weight in nets.parameters()])
     seen = run.algo.preprocess.normalize_obs(
         "flat", torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
     )
-    normalizer = learner._obs_normalizer
+    normalizer = learner.obs_normalizer
     memory = learner.memory
     own = {
         "weights": [float(weights.double().sum()), float(weights.double().square().sum())],
@@ -35,7 +36,7 @@ def finish(run, status):
         else [len(episode.rewards) for episode in learner.demos.episodes()],
         "updates": learner.updates,
         "step": run.state.step,
-        "lanes": run._source.collector.group.lanes.tolist(),
+        "lanes": source.collector.group.lanes.tolist(),
         "draw": float(torch.rand(())),
     }
     both = ranks.gather(own)
