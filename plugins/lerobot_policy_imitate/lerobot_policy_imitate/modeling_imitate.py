@@ -29,6 +29,10 @@ class ImitatePolicy(PreTrainedPolicy):
         config.validate_features()
         if config.pretrained_path is None:
             raise ValueError("a policy of imitate is loaded from its folder: --policy.path=FOLDER")
+        if Path(config.checkpoint).name != config.checkpoint:
+            raise ValueError(
+                f"config.json: checkpoint is {config.checkpoint!r}; expected a file beside it"
+            )
         file = Path(config.pretrained_path) / config.checkpoint
         self._policy, _ = policy_from_checkpoint(ckpt_path=file, device=config.device)
         self._task: str | None = None
