@@ -89,17 +89,19 @@ class Host:
                 f"imitate {__version__} is installed there and {origin.version} here: install the same version"
             )
         _end_with(origin)
-        self._limits, self._backend = Limits(), LocalBackend(origin.name)
+        self._limits, self._changes = Limits(), 0
+        self._backend = LocalBackend(origin.name)
         self._member = self._backend.start(Prepare(prepare))
 
-    def hear(self, limits: Limits, *parts: Any) -> list[bytes | Lost]:
+    def hear(self, limits: Limits, changes: int, *parts: Any) -> list[bytes | Lost]:
         """Return what the process has sent, pickled, as soon as it has; nothing after :data:`SILENT_S`.
 
         Args:
             limits: after which the process counts as hung.
+            changes: of the limits before these; calls of :meth:`limit` may overtake this one.
             parts: of a message to send first, see :meth:`imitate.crew.local.LocalMember.send`.
         """
-        self._limits = limits
+        self.limit(limits, changes)
         if parts:
             self._member.send([memoryview(part) for part in parts])
         heard: list[bytes | Lost] = []
@@ -116,9 +118,10 @@ class Host:
                 break
         return bool(heard)
 
-    def limit(self, limits: Limits) -> None:
-        """Set other limits while the process works."""
-        self._limits = limits
+    def limit(self, limits: Limits, changes: int) -> None:
+        """Set other limits while the process works, unless newer ones have come before."""
+        if changes >= self._changes:
+            self._limits, self._changes = limits, changes
 
     def ended(self) -> None:
         """Return when the process has ended."""

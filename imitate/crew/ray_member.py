@@ -50,7 +50,7 @@ class RayMember:
         self._ray, self._actor = ray, actor
         self._inbox, self._ledger = deque[Message](), Ledger()
         self._unsent: RayPacked | None = None
-        self._limits = Limits()
+        self._limits, self._changes = Limits(), 0
         self._has_begun = self._has_answered = self._has_failed = self.is_placed = False
         self._ended: Any = None
         self.awaited: Any = actor.begin.remote(prepare, origin)
@@ -78,9 +78,9 @@ class RayMember:
     def limit(self, limits: Limits) -> None:
         """Let other limits hold for what it works on."""
         if limits != self._limits:
-            self._limits = limits
+            self._limits, self._changes = limits, self._changes + 1
             if self._has_begun and self.awaited is not None:
-                self._control("limit").remote(limits)
+                self._control("limit").remote(limits, self._changes)
 
     def has_news(self) -> bool:
         """Return true if it has sent something, has got a place, is gone or hangs."""
@@ -145,7 +145,7 @@ class RayMember:
 
     def _ask(self, *parts: Any) -> None:
         self._silent_s = 0.0
-        self.awaited = self._actor.hear.remote(self._limits, *parts)
+        self.awaited = self._actor.hear.remote(self._limits, self._changes, *parts)
 
     def _control(self, method: str) -> Any:
         return getattr(self._actor, method).options(concurrency_group=CONTROL)

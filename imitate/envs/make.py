@@ -38,6 +38,30 @@ def is_team(env_meta: Mapping[str, Any]) -> bool:
     return str(env_meta.get("env_name") or "").startswith(PETTINGZOO)
 
 
+def check_description(env_meta: Mapping[str, Any]) -> None:
+    """Refuse env_args that describe no environment which can be made here.
+
+    Raises:
+        EnvError: they are of a real robot, of a simulator that is not known here, or name no environment.
+    """
+    kind = env_meta.get("type")
+    if is_real(env_meta):
+        what = "is 4, a real robot" if kind == REAL_ROBOT else "is missing"
+        raise EnvError(
+            f"env_args['type'] {what}, so there is no environment to make; name a simulated one with "
+            "--env module:Name-v0, or a robot with --env robot:NAME (train, dagger, eval, dataset playback), or write "
+            "it into the file: imitate dataset set-env FILE --env module:Name-v0"
+        )
+    if kind not in _TYPES:
+        known = ", ".join(f"{key} ({name})" for key, name in _TYPES.items())
+        raise EnvError(
+            f"env_args['type'] is {kind!r}; environments that can be made here have {known}; "
+            "register another simulator's with gymnasium and write type 2 and env_name 'its_module:Its-id-v0'"
+        )
+    if "env_name" not in env_meta:
+        raise EnvError("env_args has no 'env_name'; write the environment's name there")
+
+
 def make_env(
     env_meta: dict[str, Any],
     *,
@@ -65,21 +89,7 @@ def make_env(
     kind = env_meta.get("type")
     if is_robot(env_meta):
         return cast(Env, import_module(ROBOTS_ROOM).robot_env(env_meta, obs_keys))
-    if is_real(env_meta):
-        what = "is 4, a real robot" if kind == REAL_ROBOT else "is missing"
-        raise EnvError(
-            f"env_args['type'] {what}, so there is no environment to make; name a simulated one with "
-            "--env module:Name-v0, or a robot with --env robot:NAME (train, dagger, eval, dataset playback), or write "
-            "it into the file: imitate dataset set-env FILE --env module:Name-v0"
-        )
-    if kind not in _TYPES:
-        known = ", ".join(f"{key} ({name})" for key, name in _TYPES.items())
-        raise EnvError(
-            f"env_args['type'] is {kind!r}; environments that can be made here have {known}; "
-            "register another simulator's with gymnasium and write type 2 and env_name 'its_module:Its-id-v0'"
-        )
-    if "env_name" not in env_meta:
-        raise EnvError("env_args has no 'env_name'; write the environment's name there")
+    check_description(env_meta)
     if kind == ROBOSUITE:
         env_meta = fitted(env_meta)
     name, kwargs = str(env_meta["env_name"]), dict(env_meta.get("env_kwargs") or {})

@@ -64,7 +64,7 @@ def to_theirs(ours: Mapping[str, Tensor], names: Sequence[Name]) -> dict[str, Te
         value = value if name.member is None else value[name.member]
         value = value.t() if name.transposed else value
         value = value[None] if name.lead else value
-        value = value.reshape(*value.shape, *[1] * name.trail)
+        value = value.reshape(*value.shape, *[1] * name.trail) if name.trail else value
         value = value.clone(memory_format=torch.contiguous_format)
         for one in (name.theirs, *name.copies):
             theirs[one] = value

@@ -19,7 +19,8 @@ from imitate.crew.backend import Backend
 from imitate.data import DatasetFile
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array
-from imitate.envs.make import is_real
+from imitate.envs.make import check_description, is_real, is_robot
+from imitate.envs.trust import check_trusted
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError, nearest
 from imitate.evaluation.frames import FrameFolder, FrameSender, read_frames
@@ -105,6 +106,9 @@ def playback(
                     for demo in chosen
                 )
             else:
+                check_trusted(meta)
+                if not is_robot(meta):
+                    check_description(meta)
                 folder = stack.enter_context(closing(FrameFolder()))
                 player = partial(Player, View(meta, by, camera, size, skip))
                 limits = Limits(call_s=step_timeout_s)

@@ -163,4 +163,4 @@ def test_an_unknown_module_is_named():
     command = [sys.executable, "-m", "benchmarks.mutation", "--modules", "functional.nothing"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 1
-    assert "no such module; known are functional.advantages" in done.stderr
+    assert "no such module; known are functional.action_masks" in done.stderr

@@ -184,10 +184,13 @@ def test_every_problem_has_its_line_and_the_file(tmp_path):
         ),
         (
             {**TOY, "train": {"data": 3}},
-            "train.data: got 3, wanted a list or null (Demonstrations: a path, or",
+            "train.data: got 3, wanted a list or null (Demonstrations: a path or URL, or",
         ),
         ({**TOY, "train": {"data": [3]}}, "train.data.0: got 3, wanted an object {...}"),
-        ({**TOY, "train": {"data": [{}]}}, "train.data.0.path: is missing (HDF5 file;"),
+        (
+            {**TOY, "train": {"data": [{}]}},
+            "train.data.0.path: is missing (HDF5 file or folder of shards,",
+        ),
         (
             {**TOY, "train": {"data": [{"path": "a", "filterkey": "b"}]}},
             "train.data.0.filterkey: unknown key, did you mean 'filter_key'?",

@@ -313,6 +313,8 @@ def test_errors_of_the_work_end_their_item_and_keep_the_worker(crew):
         ("echo", 1),
     ]
     before = {done.result for done in crew.as_completed([("pid",)] * 20)}
+    while len(before) < crew.limit:  # the second one begins later
+        before |= {done.result for done in crew.as_completed([("pid",)] * 20)}
     done = list(crew.in_order(items))
     assert [entry.result for entry in done[:3]] == [
         Lost("ValueError: first line"),

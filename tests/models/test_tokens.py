@@ -11,13 +11,13 @@ from imitate.models.tokens import ObservationTokens
 
 MAP = {"pool_class": None, "feature_dimension": None, "flatten": False}
 SHAPES = {"cam": (3, 40, 64), "joints": (4,), "speed": (2,)}
-MODALITIES = {"cam": "rgb", "joints": "low_dim", "speed": "low_dim"}
+MODALITIES = {"cam": "rgb", "left": "rgb", "right": "rgb", "joints": "low_dim", "speed": "low_dim"}
 
 
-def encoder(shapes=SHAPES, **core_kwargs):
+def encoder(shapes=SHAPES, share=False, **core_kwargs):
     tree = {
         "algo_name": "bc",
-        "observation": {"encoder": {"rgb": {"core_kwargs": core_kwargs}}},
+        "observation": {"encoder": {"rgb": {"core_kwargs": core_kwargs, "share": share}}},
     }
     config = load_config(tree).observation.encoder
     return ObservationEncoder(shapes, {key: MODALITIES[key] for key in shapes}, config)
