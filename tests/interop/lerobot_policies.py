@@ -6,6 +6,7 @@ Makes FOLDER/<layout>/<name>/ and FOLDER/<layout>/<name>.npz for each recorded p
 here with random weights. See lerobot_policies.sh.
 """
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ from lerobot.conftest import FIXTURES, Recorded
 
 from imitate.interop.lerobot.exporting import LAYOUTS, export
 from imitate.interop.lerobot.importing import from_lerobot
+from imitate.policy.checkpoint import checkpoint_dict
+from imitate.policy.export import to_lerobot
 from imitate.policy.rollout_policy import RolloutPolicy
 
 
@@ -63,8 +66,28 @@ def made():
     }
 
 
+def write_for_rollouts(folder):
+    """Write policies for lerobot-rollout with an arm of four joints, and the first action that each takes."""
+    shapes = {"act": {"joints": (4,), "hand_image": (64, 72, 3)}, "bc": {"joints": (4,)}}
+    settings = {**ours.SMALL_ACT, **ours.MAPS, "algo.tokens.camera_positions": False}
+    act = ours.policy_of("act", settings, shapes["act"])
+    bc = ours.policy_of("bc", {}, shapes["bc"])
+    folder.mkdir(parents=True)
+    export(act, folder / "act", "lerobot")
+    to_lerobot(
+        checkpoint_dict(bc, env_metadata={}, shape_metadata={}), folder / "bc", "lerobot-plugin"
+    )
+    still = {"joints": np.zeros(4, np.float32), "hand_image": np.zeros((64, 72, 3), np.uint8)}
+    first = {
+        name: acted(algo, [{key: still[key] for key in shapes[name]}])[0].tolist()
+        for name, algo in {"act": act, "bc": bc}.items()
+    }
+    (folder / "first.json").write_text(json.dumps(first))
+
+
 def main(folder):
     torch.set_num_threads(1)
+    write_for_rollouts(folder / "rollouts")
     names = [path.name for path in FIXTURES.iterdir() if path.is_dir() and "vqbet" not in path.name]
     for name in sorted(names):
         recorded = Recorded(name, folder / "recorded")
