@@ -110,8 +110,12 @@ class RayBackend:
         for member in members:
             member.limit(limits)
         if not any(member.has_news() for member in members):
-            awaited = {member.awaited: member for member in members}
-            done, _ = self._ray.wait(list(awaited), num_returns=1, timeout=timeout_s)
+            awaited = {member.awaited: member for member in members if member.awaited is not None}
+            done: list[Any] = []
+            if awaited:
+                done, _ = self._ray.wait(list(awaited), num_returns=1, timeout=timeout_s)
+            else:  # nothing was asked of any of them
+                time.sleep(timeout_s)
             if done:
                 done, _ = self._ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
             for reference in done:

@@ -99,7 +99,7 @@ def make_room(keys: Collection[str], size: int) -> None:
     """
     limit = limit_bytes()
     others = {
-        folder: _size(folder)
+        folder: size_of(folder)
         for folder in (remote_folder().iterdir() if remote_folder().is_dir() else ())
         if folder.is_dir() and folder.name not in (*keys, KNOWN)
     }
@@ -122,7 +122,7 @@ def _lock_of(key: str) -> Path:
     return remote_folder() / f"{key}.lock"
 
 
-def _size(folder: Path) -> tuple[int, int]:
+def size_of(folder: Path) -> tuple[int, int]:
     """Return bytes and latest use of a fetched file's folder, which another process may be removing."""
     total = latest = 0
     with suppress(OSError):

@@ -50,14 +50,14 @@ def test_files_that_were_not_read_for_longest_go(put):
 def test_several_processes_make_room_at_once(put, monkeypatch):
     """Another process removes what this one has just found."""
     put("old", 4, 2000), put("older", 3, 1000)
-    size = store._size
+    size = store.size_of
 
     def late(folder):
         shutil.rmtree(remote_folder() / "old", ignore_errors=True)
         shutil.rmtree(remote_folder() / "older", ignore_errors=True)
         return size(folder)
 
-    monkeypatch.setattr(store, "_size", late)
+    monkeypatch.setattr(store, "size_of", late)
     make_room({"new"}, 9 * MB)
 
 
