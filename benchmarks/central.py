@@ -100,7 +100,7 @@ class _SleepyPolicy:
 
 def _sleepy_work(sleep_s: float, plan: PolicyPlan, reports: Reports) -> PolicyWork:
     work: Any = PolicyWork(plan, reports)
-    work._policy = _SleepyPolicy(work._policy, sleep_s)
+    work.policy = _SleepyPolicy(work.policy, sleep_s)
     return work
 
 
