@@ -8,7 +8,7 @@ from imitate import load_config
 from imitate.train.trainer import train
 
 SETTINGS = {
-    "train.num_epochs": 5,
+    "train.num_epochs": 7,
     "train.online.warmup_steps": 500,
     "train.online.num_envs": 4,
     "train.online.num_workers": 2,
@@ -17,7 +17,7 @@ SETTINGS = {
     "train.online.collect_steps": 5,
     "train.online.max_staleness": 60,
     "experiment.rollout.n": 10,
-    "experiment.rollout.rate": 5,
+    "experiment.rollout.rate": 7,
     "experiment.rollout.num_workers": 0,
     "experiment.logging.log_tb": False,
 }
@@ -31,5 +31,5 @@ def test_sac_swings_up_a_pendulum(tmp_path):
     last = {record["kind"]: record for record in map(json.loads, lines)}
     assert last["epoch"]["Metrics/Staleness"] <= 60
     assert last["epoch"]["Metrics/ActingBatch"] >= 1
-    # Without learning the mean return is about -1,200; how old the weights are depends on the machine.
-    assert last["rollout"]["Rollout/Return"] > -600
+    # Without learning the mean return is about -1,200.
+    assert last["rollout"]["Rollout/Return"] > -350
