@@ -1,6 +1,7 @@
 """The limits hold for every stream of actions, whatever a policy asks for."""
 
 import sys
+from time import process_time
 
 import numpy as np
 import pytest
@@ -207,9 +208,8 @@ def test_no_stream_of_wishes_breaks_a_limit(wishes, start, answer, acceleration)
 
 
 @pytest.mark.alone
-def test_seven_joints_take_less_than_a_twentieth_of_a_millisecond():
-    from time import process_time
-
+def test_seven_joints_cost_less_than_a_hundred_clips():
+    """Beside numpy's own clip in the same process: the filter takes about 60 microseconds, fifty of them."""
     limits = ActionLimits(
         [-2.0] * 7, [2.0] * 7, margin=0.1, speed=1.0, acceleration=5.0, from_measured=0.5
     )
@@ -217,13 +217,21 @@ def test_seven_joints_take_less_than_a_twentieth_of_a_millisecond():
     limit.start(np.zeros(7))
     wishes = rng.uniform(-2, 2, (500, 7))
 
-    def seconds():
+    def seconds(filtered):
         before = process_time()
         for wish in wishes:
-            limit(wish, measured=limit.last)
-        return (process_time() - before) / len(wishes)
+            filtered(wish)
+        return process_time() - before
 
-    assert min(seconds() for _ in range(5)) < 100e-6
+    costs = [
+        (
+            seconds(lambda wish: limit(wish, measured=limit.last)),
+            seconds(lambda wish: wish.clip(-1.0, 1.0)),
+        )
+        for _ in range(8)
+    ]
+    own, clip = (min(times) for times in zip(*costs, strict=True))
+    assert own < 100 * clip
 
 
 OWN = {"low": [-1.0, -1.0], "high": [1.0, 1.0], "margin": 0.1, "speed": 2.0}
