@@ -93,6 +93,7 @@ class AsynchronousPolicy:
         self._player = ChunkPlayer(join, join_steps)
         self.delay = DelayEstimate(1.0 / rate_hz)
         self.control_freq: float | None = getattr(source, "control_freq", None)
+        self.number_names = getattr(source, "number_names", {})
         self.obs_keys: tuple[str, ...] = tuple(getattr(source, "obs_keys", ()))
         self._check: Callable[[Mapping[str, Any]], None] = getattr(source, "check", _accept)
         self._history: deque[Mapping[str, Any]] = deque(maxlen=max(source.history, 1))

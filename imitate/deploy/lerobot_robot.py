@@ -85,6 +85,7 @@ class LeRobotRobot(Robot):
         self._arrays = {_key(name, shape): name for name, shape in seen.items() if _is_shape(shape)}
         self.observation_shapes = {"state": (len(self._numbers),)} if self._numbers else {}
         self.observation_shapes |= {k: tuple(seen[name]) for k, name in self._arrays.items()}
+        self.observation_names = {"state": self._numbers} if self._numbers else {}
         self.action_names = number_names(self._device.action_features)
         if grippers is None:
             grippers = [name for name in self.action_names if "gripper" in name.lower()]

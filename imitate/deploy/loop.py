@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.deploy.joint_names import check_names
 from imitate.deploy.limits import LimitError, LimitFilter
 from imitate.deploy.observing import Observer, finite
 from imitate.deploy.report import Report
@@ -104,6 +105,7 @@ class ControlLoop:
             raise UserError("neither a policy nor a teleoperator was given: nobody would act")
         if policy is not None:
             check_keys(robot, policy)
+            check_names(robot, policy)
         if not any_rate:
             check_rate(policy, rate_hz)
             check_robot_rate(robot, rate_hz)

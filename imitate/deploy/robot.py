@@ -87,6 +87,7 @@ class Robot(ABC):
         limits: limits of the actions.
         rate_hz: rate at which the robot wants its actions; None: any.
         action_names: names of the numbers of an action, where the robot has them; devices put theirs in this order.
+        observation_names: the same of observations, by key.
         in_step: its time stands still between two actions, as that of a simulator in tests; no robot's does.
     """
 
@@ -94,6 +95,7 @@ class Robot(ABC):
     limits: ActionLimits
     rate_hz: float | None = None
     action_names: tuple[str, ...] | None = None
+    observation_names: Mapping[str, tuple[str, ...]] = {}
     in_step: bool = False
 
     @abstractmethod

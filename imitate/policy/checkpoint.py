@@ -9,7 +9,7 @@ A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
     environments     env_args of all environments of its training, with `key` and `lang` where there are several
     language         the policy's instructions and their embeddings; None without language
     shape_metadata   ac_dim, all_shapes {key: network shape}, raw_shapes {key: shape in the data}, action_dims,
-                     action_low, action_high
+                     action_low, action_high, names {key: names of its numbers}, of the robot of the data
     model            Algo.serialize()
     preprocess       Preprocess.to_dict()
     train_state      epoch, step and all else that the trainer needs to resume exactly

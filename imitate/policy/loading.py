@@ -67,7 +67,8 @@ def policy_from_checkpoint(
             "take 'fp32'"
         )
     pack_linears(algo.active_nets, torch.bfloat16 if precision == "bf16" else torch.float32)
-    policy = RolloutPolicy(algo, low, high, instructions, control_freq_of(ckpt))
+    names = ckpt["shape_metadata"].get("names")
+    policy = RolloutPolicy(algo, low, high, instructions, control_freq_of(ckpt), names)
     if verbose:
         _logger.info(
             "loaded %s (%s), trained for %s epochs, on %s",

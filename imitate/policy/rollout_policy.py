@@ -38,6 +38,7 @@ class RolloutPolicy:
         instructions: table of a policy that is conditioned on language.
         control_freq: actions per second of the data that the policy learned from; None: not known. The caller keeps the
             rate; this class only reports it.
+        number_names: names of the numbers of observations and of ``actions``, where the data had some, by key.
 
     Attributes:
         obs_keys: keys that an observation must have; ``lang_emb`` is not among them where there are ``instructions``:
@@ -54,9 +55,11 @@ class RolloutPolicy:
         action_high: ArrayLike | None = None,
         instructions: Instructions | None = None,
         control_freq: float | None = None,
+        number_names: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.algo = algo
         self.control_freq = control_freq
+        self.number_names = {key: tuple(names) for key, names in (number_names or {}).items()}
         self._low = np.asarray(-np.inf if action_low is None else action_low, dtype=np.float64)
         self._high = np.asarray(np.inf if action_high is None else action_high, dtype=np.float64)
         self.instructions = instructions

@@ -22,6 +22,7 @@ from imitate.config.data_paths import MissingFileError, expanded, located_file, 
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
 from imitate.config.readiness import check_trainable
 from imitate.data import build_datasets, dataset_metadata
+from imitate.data.batches.build import names_of_numbers
 from imitate.data.batches.streamed import build_streamed, with_shard_window
 from imitate.data.catalogue import download_advice
 from imitate.data.shards.outline import fingerprint_of
@@ -192,6 +193,7 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
             "action_low": action_low,
             "action_high": action_high,
             "control_freq": train_set.control_freq,
+            "names": names_of_numbers(config) if streamed is None else {},
             "longest_demo": int(train_set.demo_lengths.max()),
         },
         provenance=_provenance(config, train_set),

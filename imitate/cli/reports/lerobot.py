@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.cli.reports.layout import Report, pairs, shape_words, table
+from imitate.data.file.features import dimension_names
 from imitate.errors import DatasetError
 
 _AUTOMATIC = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
@@ -22,6 +23,8 @@ def describe(path: Path) -> Report:
         raise DatasetError(
             f"{file}: 'features' is no object of features: download the dataset again"
         )
+    from imitate.data.formats.lerobot import key_of
+
     return {
         "kind": "lerobot",
         "path": str(path),
@@ -38,28 +41,12 @@ def describe(path: Path) -> Report:
                 "key": key_of(name),
                 "shape": list(feature.get("shape") or ()),
                 "dtype": feature.get("dtype"),
-                "names": _names(feature.get("names")),
+                "names": dimension_names(feature.get("names")),
             }
             for name, feature in features.items()
             if name not in _AUTOMATIC
         ],
     }
-
-
-def key_of(feature: str) -> str:
-    """The array that a feature becomes in a demonstration file."""
-    from imitate.data.formats.lerobot import obs_name
-
-    if feature.startswith("observation."):
-        return f"obs/{obs_name(feature)}"
-    return {"action": "actions", "next.reward": "rewards"}.get(feature, feature)
-
-
-def _names(names: Any) -> list[str]:
-    """Names of a feature's dimensions: a list, or lists in an object."""
-    if isinstance(names, dict):
-        names = [name for value in names.values() if isinstance(value, list) for name in value]
-    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def lay_out(report: Report) -> Iterator[str]:

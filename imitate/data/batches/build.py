@@ -20,6 +20,7 @@ from imitate.data.batches.store import DataSource
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.action_scale import refuse_rescaled
 from imitate.data.file.faults import ACTION_LIMIT, check_modality
+from imitate.data.file.features import features_of, number_names
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.data.shards.folder import local_file, shards_at
 from imitate.data.shards.outline import outline_of
@@ -240,6 +241,22 @@ def dataset_metadata(
         shapes[LANGUAGE_KEY] = (instructions_of(config).size,)
     ranges = {key: _action_range(sources, key) for key in config.train.action_keys}
     return env_meta, shapes, *action_limits(ranges)
+
+
+def names_of_numbers(config: Config) -> dict[str, list[str]]:
+    """Return the names of the numbers of observations and ``actions`` that all training files give alike.
+
+    They are those of the robot where the data came from LeRobot (:mod:`imitate.data.file.features`); {} for other data.
+    """
+    names: dict[str, list[str]] | None = None
+    for path in dict.fromkeys(source.path for source in training_sources(config)):
+        with DatasetFile(path) as file:
+            found = number_names(features_of(file.file_attrs, str(path)))
+        if names is None:
+            names = found
+        for key in [key for key in names if names[key] != found.get(key)]:
+            del names[key]
+    return names or {}
 
 
 def action_limits(

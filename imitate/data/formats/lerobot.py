@@ -7,7 +7,8 @@ that ``info.json`` says. An episode's task is looked up by ``task_index``, where
     observation.<x>   -> obs/<x>              action -> actions           task -> attribute language
     next.reward -> rewards                    next.success, next.done, next.truncated -> terminals, timeouts
 
-For what we write see :mod:`imitate.data.formats.lerobot_writer`.
+The features' own names, types and names of their numbers go into the attribute ``features``
+(:mod:`imitate.data.file.features`). For what we write see :mod:`imitate.data.formats.lerobot_writer`.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.file.episode import Episode
+from imitate.data.file.features import FEATURES, as_attribute
 from imitate.data.formats.base import Demo, Format, Options, Source, robot_meta
+from imitate.data.formats.lerobot_layout import AUTOMATIC, ENDS, from_features
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.data.formats.lerobot_video import Cameras
-from imitate.data.formats.lerobot_writer import LAYOUT, from_features, write
+from imitate.data.formats.lerobot_writer import LAYOUT, write
 from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import Sidecar, beside
 from imitate.errors import DatasetError
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
-_AUTOMATIC = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
-_ENDS = ("next.done", "next.success", "next.truncated")
 
 
 def _recognises(path: Path) -> bool:
@@ -58,8 +59,22 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
             sidecar.complete(source, report)
             source.control_freq = options.fps or source.control_freq
             layout = json.loads(source.attrs.pop(LAYOUT))
+        else:
+            _keep_features(tables.features, source, report)
         source.demos = _demos(tables, sidecar, layout, options, report)
         yield source
+
+
+def _keep_features(features: dict[str, Any], source: Source, report: Report) -> None:
+    entries = {key_of(name): {"feature": name, **entry} for name, entry in features.items()}
+    text = as_attribute(entries)
+    if text is None:
+        report.note(
+            "the names of the features are too long for an attribute of HDF5: they are left out"
+        )
+        return
+    source.attrs[FEATURES] = text
+    report.keep("names of features")
 
 
 def _info(path: Path) -> dict[str, Any]:
@@ -132,7 +147,7 @@ def _episode(
     if "next.success" in values:
         attrs["success"] = bool(values["next.success"].any())
     steps = {}
-    for key in [key for key in values if key not in _AUTOMATIC and key not in _ENDS]:
+    for key in [key for key in values if key not in AUTOMATIC and key not in ENDS]:
         steps[key] = values.pop(key)
         report.keep(key)
     return Episode(
@@ -152,6 +167,13 @@ def obs_name(feature: str) -> str:
     return f"{name[7:]}_image" if name.startswith("images.") else name
 
 
+def key_of(feature: str) -> str:
+    """Return the array that a feature becomes in a demonstration file."""
+    if feature.startswith("observation."):
+        return f"obs/{obs_name(feature)}"
+    return {"action": "actions", "next.reward": "rewards"}.get(feature, feature)
+
+
 def _matrix(values: NDArray[Any]) -> NDArray[Any]:
     return values[:, None] if values.ndim == 1 else values
 
@@ -160,7 +182,7 @@ def _ends(
     values: dict[str, NDArray[Any]], length: int, report: Report
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return terminals and timeouts: ``next.done`` marks the end of an episode, of either kind."""
-    flags = {key: values[key].reshape(length).astype(bool) for key in _ENDS if key in values}
+    flags = {key: values[key].reshape(length).astype(bool) for key in ENDS if key in values}
     none = np.zeros(length, dtype=bool)
     if "next.success" in flags:
         terminals, source = flags["next.success"], "next.success"

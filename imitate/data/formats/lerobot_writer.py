@@ -1,12 +1,13 @@
 """Writing of LeRobot datasets, version 3.0.
 
-* Vectors of ``obs`` side by side, in the order of their names, are ``observation.state``, each dimension named
-  ``<key>.<i>``; ``object`` is ``observation.environment_state``. RGB frames are PNGs in the tables: no value changes,
-  which no video can promise; with ``--video`` they are videos.
+* The features of what came from LeRobot are as they were; of other datasets see
+  :mod:`imitate.data.formats.lerobot_layout`. RGB frames are PNGs in the tables: no value changes, which no video can
+  promise; with ``--video`` they are videos.
 * ``actions`` -> ``action``; ``rewards`` -> ``next.reward``; the end of an episode -> ``next.done``, by the clock
   ``next.truncated`` too; the attribute ``success`` -> ``next.success`` at the last step; ``language`` -> the task.
 * ``meta/stats.json`` has exact statistics of all values.
-* Everything that has no place or another type than float32 lies in ``meta/imitate.hdf5``, which reading takes up again.
+* Everything that has no place or another type than its feature lies in ``meta/imitate.hdf5``, which reading takes up
+  again.
 """
 
 from __future__ import annotations
@@ -20,81 +21,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.file.features import features_of
 from imitate.data.formats.base import Demo, Options, Source
 from imitate.data.formats.extras import extra
 from imitate.data.formats.frames import as_png
 from imitate.data.formats.lerobot_encoder import FILE_MB, VIDEO_PATH, Encoder, check_codec
+from imitate.data.formats.lerobot_layout import (
+    ENDS,
+    described,
+    described_image,
+    is_image,
+    layout_of,
+    to_features,
+)
 from imitate.data.formats.lerobot_stats import RunningStats, Stats
 from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import NAME, SidecarWriter, arrays_to_write
 from imitate.errors import DatasetError
 
 LAYOUT = "lerobot_layout"
-STATE, ENVIRONMENT = "observation.state", "observation.environment_state"
 _DEFAULT_FPS = 20
 _DATA_MB, _CHUNK_FILES = 100, 1000
 _DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _EPISODES = "meta/episodes/chunk-000/file-000.parquet"
-_AUTOMATIC = {
-    "timestamp": "float32",
-    "frame_index": "int64",
-    "episode_index": "int64",
-    "index": "int64",
-    "task_index": "int64",
-}
-
-
-def layout_of(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the feature of each array, and its columns there: array -> [feature, first, last + 1] or [feature]."""
-    found: dict[str, Any] = {
-        "actions": ["action", 0, arrays["actions"].shape[1]],
-        "rewards": ["next.reward"],
-    }
-    used = {STATE: 0, ENVIRONMENT: 0}
-    for key in sorted(arrays):
-        name, values = key.removeprefix("obs/"), arrays[key]
-        if not key.startswith("obs/") or "/" in name:
-            continue
-        if values.ndim == 4 and values.dtype == np.uint8 and values.shape[-1] == 3:
-            found[key] = [f"observation.images.{name.removesuffix('_image')}"]
-        elif values.ndim == 2 and values.dtype.kind in "fiu" and values.shape[1] > 0:
-            feature = ENVIRONMENT if name == "object" else STATE
-            width = values.shape[1]
-            found[key] = [feature, used[feature], used[feature] + width]
-            used[feature] += width
-    return found
-
-
-def to_features(
-    arrays: dict[str, NDArray[Any]], layout: Mapping[str, Any]
-) -> dict[str, NDArray[Any]]:
-    """Return the features of a demo; arrays that they hold exactly are removed from ``arrays``."""
-    parts: dict[str, list[NDArray[Any]]] = {}
-    for key, place in layout.items():
-        values = arrays[key]
-        exact = (
-            values.dtype in (np.float32, np.uint8)
-            if len(place) == 1
-            else values.dtype == np.float32
-        )
-        if exact:
-            del arrays[key]
-        kept = values if values.ndim == 4 else values.astype(np.float32).reshape(len(values), -1)
-        parts.setdefault(place[0], []).append(kept)
-    return {name: np.concatenate(found, axis=-1) for name, found in parts.items()}
-
-
-def from_features(
-    values: Mapping[str, NDArray[Any]], layout: Mapping[str, Any]
-) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a demo that we wrote, under their own names."""
-    found = {}
-    for key, (feature, *columns) in layout.items():
-        whole = values[feature]
-        if columns:
-            whole = whole.reshape(len(whole), -1)[:, columns[0] : columns[1]]
-        found[key] = whole
-    return found
 
 
 @contextmanager
@@ -121,6 +70,8 @@ class _Writer:
         self._arrow = extra("pyarrow", "lerobot")
         self._parquet = extra("pyarrow.parquet", "lerobot")
         self._fps = _fps_of(source, report)
+        self._known = features_of(source.attrs, report.source)
+        self._entries = {str(entry["feature"]): entry for entry in self._known.values()}
         self._layout: dict[str, Any] = {}
         self._features: dict[str, Any] = {}
         self._stats: dict[str, RunningStats] = {}
@@ -143,14 +94,10 @@ class _Writer:
             raise DatasetError(
                 f"{self._path}: demo '{demo.name}' has no '{missing[0]}', which the first has: give it in each demo"
             )
-        rows = to_features(arrays, self._layout)
-        length = len(rows["action"])
-        last = np.arange(length) == length - 1
         timeouts = arrays["timeouts"].astype(bool)
-        rows["next.done"] = last[:, None]
-        rows["next.truncated"] = (last & timeouts)[:, None]
-        success = bool(demo.episode.attrs.get("success", False))
-        rows["next.success"] = (last & success)[:, None]
+        rows = to_features(arrays, self._layout, self._known)
+        length = len(rows["action"])
+        rows.update(self._ends(timeouts, bool(demo.episode.attrs.get("success", False))))
         task = str(demo.episode.attrs.get("language", self._source.env_meta.get("env_name", "")))
         index = self._tasks.setdefault(task, len(self._tasks))
         numbers = np.arange(length)
@@ -167,8 +114,15 @@ class _Writer:
         assert self._sidecar is not None
         self._sidecar.append(demo, arrays)
 
+    def _ends(self, timeouts: NDArray[np.bool_], success: bool) -> dict[str, NDArray[Any]]:
+        """Return the columns on the end of an episode; of a dataset that came from LeRobot those that it had."""
+        last = np.arange(len(timeouts)) == len(timeouts) - 1
+        found = dict(zip(ENDS, (last, last & timeouts, last & success), strict=True))
+        wanted = self._known or ENDS
+        return {key: values[:, None] for key, values in found.items() if key in wanted}
+
     def _begin(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        self._layout = layout_of(arrays)
+        self._layout = layout_of(arrays, self._known)
         self._source.attrs[LAYOUT] = json.dumps(self._layout)
         self._sidecar = SidecarWriter(self._path / "meta" / NAME, self._source)
         del self._source.attrs[LAYOUT]
@@ -191,28 +145,13 @@ class _Writer:
                 )
 
     def _feature(self, key: str, values: NDArray[Any]) -> dict[str, Any]:
-        if key in _AUTOMATIC:
-            return {"dtype": _AUTOMATIC[key], "shape": [1], "names": None}
-        if values.ndim == 4:
-            return {
-                "dtype": "image" if self._video is None else "video",
-                "shape": list(values.shape[1:]),
-                "names": ["height", "width", "channels"],
-            }
-        dtype = "bool" if values.dtype == bool else "float32"
-        return {"dtype": dtype, "shape": list(values.shape[1:]), "names": self._names(key)}
-
-    def _names(self, feature: str) -> list[str] | None:
-        names = [
-            f"{key.rpartition('/')[2]}.{column - place[1]}"
-            for key, place in self._layout.items()
-            if place[0] == feature and len(place) == 3
-            for column in range(place[1], place[2])
-        ]
-        return names or None
+        entry = self._entries.get(key)
+        if is_image(values):
+            return described_image(values, entry, video=self._video is not None)
+        return described(key, values, self._layout, entry)
 
     def _add_stats(self, key: str, values: NDArray[Any]) -> Stats:
-        flat = values if values.ndim == 4 else values.reshape(len(values), -1)
+        flat = values if is_image(values) else values.reshape(len(values), -1)
         return self._stats.setdefault(key, RunningStats()).add(flat)
 
     def _encode(self, rows: dict[str, NDArray[Any]]) -> dict[str, int | float]:
@@ -220,7 +159,7 @@ class _Writer:
         places: dict[str, int | float] = {}
         if self._video is None:
             return places
-        for key in [key for key, values in rows.items() if values.ndim == 4]:
+        for key in [key for key, values in rows.items() if is_image(values)]:
             if key not in self._encoders:
                 encoder = Encoder(self._path, key, self._video, self._fps, _CHUNK_FILES)
                 self._encoders[key] = encoder
@@ -253,15 +192,17 @@ class _Writer:
 
     def _column(self, key: str, values: NDArray[Any]) -> Any:
         arrow = self._arrow
-        if values.ndim == 4:
+        if is_image(values):
             kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
             cells = [{"bytes": as_png(frame), "path": None} for frame in values]
             return arrow.array(cells, type=kind)
         kind = arrow.from_numpy_dtype(np.dtype(self._features[key]["dtype"]))
         flat = arrow.array(np.ascontiguousarray(values).reshape(-1), type=kind)
-        if self._features[key]["shape"] == [1]:
+        if values.ndim == 1 or values.shape[1:] == (1,):
             return flat
-        return arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        for size in values.shape[:0:-1]:
+            flat = arrow.FixedSizeListArray.from_arrays(flat, size)
+        return flat
 
     def _note_episode(
         self,
@@ -353,8 +294,13 @@ class _Writer:
             "splits": {"train": f"0:{len(self._episodes)}"},
             "data_path": _DATA,
             "video_path": VIDEO_PATH if self._encoders else None,
-            "features": self._features,
+            "features": self._in_order(),
         }
+
+    def _in_order(self) -> dict[str, Any]:
+        """Return the features, first those that the dataset had before, in that order."""
+        first = [name for name in self._entries if name in self._features]
+        return {name: self._features[name] for name in dict.fromkeys([*first, *self._features])}
 
     def close(self) -> None:
         """Close the files, each of them also where others fail: HDF5 crashes at the end over a file left open."""

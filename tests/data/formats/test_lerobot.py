@@ -3,6 +3,7 @@
 import json
 
 import av
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +12,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data.file.features import dimension_names, features_of
 from imitate.data.formats.convert import convert
+from imitate.data.formats.frames import as_png
 from imitate.errors import DatasetError
 
 LENGTHS, FPS, CAMERA = (4, 3, 5), 10, "observation.images.top"
@@ -287,3 +290,113 @@ def test_a_rate_that_is_not_whole_is_rounded_and_told(tmp_path):
     report = convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot")
     assert report.changed["fps"].startswith("29.97 -> 30")
     assert json.loads((tmp_path / "l/meta/info.json").read_text())["fps"] == 30
+
+
+JOINTS = ["shoulder.pos", "gripper.pos"]
+NAMED = {
+    "action": {"dtype": "float32", "shape": [2], "names": JOINTS, "fps": 10.0},
+    "observation.effort": {
+        "dtype": "float64",
+        "shape": [2],
+        "names": ["shoulder.nm", "gripper.nm"],
+    },
+    "observation.state": {"dtype": "float32", "shape": [2], "names": {"motors": JOINTS}},
+    "observation.pose": {"dtype": "float32", "shape": [2, 3], "names": None},
+    "observation.images.wrist": {
+        "dtype": "image",
+        "shape": [3, 8, 6],
+        "names": ["channels", "height", "width"],
+    },
+    "complementary.penalty": {"dtype": "int64", "shape": [1], "names": None},
+}
+COLUMNS = {
+    key: {"dtype": "float32" if key == "timestamp" else "int64", "shape": [1], "names": None}
+    for key in ("timestamp", "frame_index", "episode_index", "index", "task_index")
+}
+
+
+def named(root):
+    """One episode of four steps whose features have names, other types and more dimensions."""
+    (root / "meta/episodes/chunk-000").mkdir(parents=True)
+    (root / "data/chunk-000").mkdir(parents=True)
+    info = {
+        "codebase_version": "v3.0", "fps": 10, "features": NAMED | COLUMNS, "robot_type": "so100",
+        "total_episodes": 1, "total_frames": 4, "video_path": None,
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+    }  # fmt: skip
+    (root / "meta/info.json").write_text(json.dumps(info))
+    tasks = pa.table({"task_index": [0], "task": ["pick"]})
+    pq.write_table(tasks, root / "meta/tasks.parquet")
+    episode = {"episode_index": 0, "length": 4, "data/chunk_index": 0, "data/file_index": 0}
+    pq.write_table(
+        pa.Table.from_pylist([episode]), root / "meta/episodes/chunk-000/file-000.parquet"
+    )
+    frames = [np.full((8, 6, 3), 20 * t, np.uint8) for t in range(4)]
+    rows = {
+        "action": [[t / 10, 1.0] for t in range(4)],
+        "observation.effort": [[t / 3, -1.0] for t in range(4)],
+        "observation.state": [[t / 7, 2.0] for t in range(4)],
+        "observation.pose": [[[t, 1, 2], [3, 4, 5]] for t in range(4)],
+        "observation.images.wrist": [{"bytes": as_png(frame), "path": None} for frame in frames],
+        "complementary.penalty": [0, 1, 0, 2],
+        "timestamp": [t / 10 for t in range(4)],
+        "frame_index": list(range(4)),
+        "episode_index": [0] * 4,
+        "index": list(range(4)),
+        "task_index": [0] * 4,
+    }
+    pq.write_table(pa.table(rows), root / "data/chunk-000/file-000.parquet")
+    return root
+
+
+def columns_of(root):
+    table = pq.read_table(root / "data/chunk-000/file-000.parquet")
+    return {key: table.column(key).to_pylist() for key in NAMED if "images" not in key}
+
+
+def test_features_of_lerobot_come_back_with_their_names_types_and_values(tmp_path):
+    convert(named(tmp_path / "l"), tmp_path / "a.hdf5")
+    with DatasetFile(tmp_path / "a.hdf5") as file:
+        entries = features_of(file.file_attrs, "a")
+        assert entries["obs/effort"] == {
+            "feature": "observation.effort",
+            **NAMED["observation.effort"],
+        }
+        assert dimension_names(entries["obs/state"]["names"]) == JOINTS
+    convert(tmp_path / "a.hdf5", tmp_path / "back", to_format="lerobot")
+    info = json.loads((tmp_path / "back/meta/info.json").read_text())
+    assert info["features"] == NAMED | COLUMNS
+    assert list(info["features"]) == list(NAMED | COLUMNS)
+    back = columns_of(tmp_path / "back")
+    for key, values in columns_of(tmp_path / "l").items():
+        np.testing.assert_allclose(back[key], values, rtol=1e-7, err_msg=key)
+    convert(tmp_path / "back", tmp_path / "b.hdf5")
+    before, after = everything(tmp_path / "a.hdf5"), everything(tmp_path / "b.hdf5")
+    for key, value in before[0].items():
+        np.testing.assert_array_equal(after[0][key], value)
+        assert (after[0][key].dtype, after[0][key].shape) == (value.dtype, value.shape), key
+    assert before[1:] == after[1:]
+
+
+def test_added_observations_become_features_of_their_own(tmp_path):
+    convert(named(tmp_path / "l"), tmp_path / "a.hdf5")
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        file["data/demo_0/obs/force"] = np.ones((4, 3), np.float32)
+        del file["data/demo_0/obs/effort"]
+        state = file["data/demo_0/obs/state"][:, :1]
+        del file["data/demo_0/obs/state"]
+        file["data/demo_0/obs/state"] = state
+    convert(tmp_path / "a.hdf5", tmp_path / "back", to_format="lerobot")
+    found = json.loads((tmp_path / "back/meta/info.json").read_text())["features"]
+    assert found["observation.force"] == {"dtype": "float32", "shape": [3], "names": None}
+    assert "observation.effort" not in found
+    # two names do not fit one number any more
+    assert found["observation.state"] == {"dtype": "float32", "shape": [1], "names": None}
+
+
+def test_an_attribute_of_features_that_is_damaged_is_named(tmp_path):
+    convert(named(tmp_path / "l"), tmp_path / "a.hdf5")
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        file["data"].attrs["features"] = '{"obs/state": 3}'
+    with pytest.raises(DatasetError, match="attribute 'features' .* correct or remove it"):
+        convert(tmp_path / "a.hdf5", tmp_path / "back", to_format="lerobot")

@@ -1,0 +1,174 @@
+"""Places of a demonstration's arrays among the features of a LeRobot dataset that we write.
+
+What came from LeRobot goes back as it was: the attribute ``features`` names each array's feature
+(:mod:`imitate.data.file.features`), and vectors that came in addition are features of their own. Of other datasets the
+vectors of ``obs`` lie side by side in ``observation.state``, in the order of their names, and ``object`` is
+``observation.environment_state``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.file.features import dimension_names
+
+STATE, ENVIRONMENT = "observation.state", "observation.environment_state"
+ENDS = ("next.done", "next.truncated", "next.success")
+AUTOMATIC = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
+"""Columns that each LeRobot dataset has, and their types."""
+Entries = Mapping[str, Mapping[str, Any]]
+Layout = Mapping[str, Any]
+"""Array -> [feature, first column, last + 1], or [feature] where it is the whole feature."""
+
+
+def layout_of(arrays: Mapping[str, NDArray[Any]], known: Entries) -> dict[str, Any]:
+    """Return the feature of each array that has one.
+
+    Args:
+        arrays: of the first demo.
+        known: entries by array of a dataset that came from LeRobot; {} for others.
+    """
+    if known:
+        return _as_it_was(arrays, known)
+    found: dict[str, Any] = {
+        "actions": ["action", 0, arrays["actions"].shape[1]],
+        "rewards": ["next.reward"],
+    }
+    used = {STATE: 0, ENVIRONMENT: 0}
+    for key in sorted(arrays):
+        name, values = key.removeprefix("obs/"), arrays[key]
+        if not key.startswith("obs/") or "/" in name:
+            continue
+        if is_image(values):
+            found[key] = [_camera(name)]
+        elif _is_vector(values):
+            feature = ENVIRONMENT if name == "object" else STATE
+            width = values.shape[1]
+            found[key] = [feature, used[feature], used[feature] + width]
+            used[feature] += width
+    return found
+
+
+def _as_it_was(arrays: Mapping[str, NDArray[Any]], known: Entries) -> dict[str, Any]:
+    found = {"actions": ["action"]}
+    for key, entry in known.items():
+        if key in arrays and (_is_camera(entry) == is_image(arrays[key])):
+            found[key] = [entry["feature"]]
+    for key in sorted(arrays):
+        name = key.removeprefix("obs/")
+        if key in found or not key.startswith("obs/") or "/" in name:
+            continue
+        if is_image(arrays[key]):
+            found[key] = [_camera(name)]
+        elif _is_vector(arrays[key]):
+            found[key] = [f"observation.{name}"]
+    return found
+
+
+def _camera(name: str) -> str:
+    return f"observation.images.{name.removesuffix('_image')}"
+
+
+def _is_camera(entry: Mapping[str, Any]) -> bool:
+    return entry.get("dtype") in ("image", "video")
+
+
+def is_image(values: NDArray[Any]) -> bool:
+    """Return true for RGB frames (T, H, W, 3) of uint8."""
+    return values.ndim == 4 and values.dtype == np.uint8 and values.shape[-1] == 3
+
+
+def _is_vector(values: NDArray[Any]) -> bool:
+    return values.ndim == 2 and values.dtype.kind in "fiu" and values.shape[1] > 0
+
+
+def to_features(
+    arrays: dict[str, NDArray[Any]], layout: Layout, known: Entries
+) -> dict[str, NDArray[Any]]:
+    """Return the features of a demo; arrays that they hold exactly are removed from ``arrays``."""
+    parts: dict[str, list[NDArray[Any]]] = {}
+    for key, place in layout.items():
+        values = arrays[key]
+        dtype = dtype_of(known.get(key, {}), values)
+        if values.dtype == dtype:
+            del arrays[key]
+        kept = values if is_image(values) else values.astype(dtype)
+        parts.setdefault(place[0], []).append(kept[:, None] if kept.ndim == 1 else kept)
+    return {name: np.concatenate(found, axis=-1) for name, found in parts.items()}
+
+
+def dtype_of(entry: Mapping[str, Any], values: NDArray[Any]) -> np.dtype[Any]:
+    """Return the type in which a feature's numbers are written: that of its entry, else float32."""
+    if is_image(values):
+        return np.dtype(np.uint8)
+    try:
+        found = np.dtype(entry.get("dtype", "float32"))
+    except TypeError:  # not one of numpy's, such as 'string'
+        found = np.dtype(np.float32)
+    return found if found.kind in "fiub" else np.dtype(np.float32)
+
+
+def from_features(values: Mapping[str, NDArray[Any]], layout: Layout) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a demo that we wrote, under their own names."""
+    found = {}
+    for key, (feature, *columns) in layout.items():
+        whole = values[feature]
+        if columns:
+            whole = whole.reshape(len(whole), -1)[:, columns[0] : columns[1]]
+        elif whole.ndim == 1 and (key == "actions" or key.startswith("obs/")):
+            whole = whole[:, None]
+        found[key] = whole
+    return found
+
+
+def names_of(feature: str, layout: Layout) -> list[str] | None:
+    """Return a name for each number of a feature whose arrays we have put side by side; None for others."""
+    names = [
+        f"{key.rpartition('/')[2]}.{column - place[1]}"
+        for key, place in layout.items()
+        if place[0] == feature and len(place) == 3
+        for column in range(place[1], place[2])
+    ]
+    return names or None
+
+
+def described(feature: str, values: NDArray[Any], layout: Layout, entry: Any) -> dict[str, Any]:
+    """Return the entry of ``meta/info.json`` of numbers: as it was, where they still have that shape.
+
+    Args:
+        feature: its name.
+        values: (T, ...) of one demo.
+        layout: of the dataset.
+        entry: that of the dataset that it came from; None for others.
+    """
+    shape = list(values.shape[1:]) or [1]
+    dtype = AUTOMATIC.get(feature) or ("bool" if values.dtype == bool else str(values.dtype))
+    if entry is None:
+        return {"dtype": dtype, "shape": shape, "names": names_of(feature, layout)}
+    kept = {key: value for key, value in entry.items() if key != "feature"}
+    if list(entry.get("shape") or ()) == shape:
+        return {**kept, "dtype": dtype}
+    names = kept.get("names")
+    fits = len(shape) == 1 and len(dimension_names(names)) == shape[0]
+    return {**kept, "dtype": dtype, "shape": shape, "names": names if fits else None}
+
+
+def described_image(values: NDArray[Any], entry: Any, *, video: bool) -> dict[str, Any]:
+    """Return the entry of frames (T, H, W, 3), as :func:`described` does; that of a video lacks its ``info``."""
+    shape = list(values.shape[1:])
+    plain = {"shape": shape, "names": ["height", "width", "channels"]}
+    kept = {key: value for key, value in (entry or {}).items() if key not in ("feature", "info")}
+    kept.pop("video_info", None)
+    if sorted(kept.get("shape") or ()) != sorted(shape):
+        kept.update(plain)
+    return {**plain, **kept, "dtype": "video" if video else "image"}
