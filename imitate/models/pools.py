@@ -138,21 +138,76 @@ class AttentionPool(nn.Module):
         tokens = x.flatten(2).transpose(1, 2)
         tokens = torch.cat([tokens.mean(1, keepdim=True), tokens], dim=1) + self.places
         key, value = self.key_value(tokens).chunk(2, dim=-1)
-        answer = nn.functional.scaled_dot_product_attention(
-            self._heads(self.query(tokens[:, :1])), self._heads(key), self._heads(value)
-        )
+        query = self.query(tokens[:, :1])
+        answer = _attended(query, key, value, self.num_heads)
         pooled: Tensor = self.output(answer.transpose(1, 2).flatten(1))
         return pooled
 
-    def _heads(self, tokens: Tensor) -> Tensor:
-        """``(B, N, C)`` to ``(B, heads, N, C / heads)``."""
-        return tokens.reshape(*tokens.shape[:-1], self.num_heads, -1).transpose(1, 2)
+
+class QueryPool(nn.Module):
+    """Attention pooling by learned queries. (Set Transformer: Lee et al., ICML 2019, arXiv:1810.00825.).
+
+    Cells are normalized (LayerNorm), then read by multi-head cross-attention; the places of the cells are learned.
+    Suits patches of frozen transformers: what matters in an image is learned here, not in the trunk.
+
+    Args:
+        input_shape: (C, H, W).
+        num_queries: Q, vectors to gather.
+        query_dim: D, features of the attention and of each vector; divisible by ``num_heads``.
+        num_heads: heads of the attention.
+    """
+
+    def __init__(
+        self,
+        input_shape: Shape,
+        num_queries: int = 4,
+        query_dim: int = 128,
+        num_heads: int = 8,
+    ) -> None:
+        super().__init__()
+        channels, height, width = input_shape
+        if query_dim % num_heads:
+            raise ConfigError(
+                f"pool_kwargs.num_heads is {num_heads}, which does not divide query_dim, {query_dim}"
+            )
+        self.num_heads = num_heads
+        self.queries = nn.Parameter(torch.randn(num_queries, query_dim) / query_dim**0.5)
+        self.places = nn.Parameter(0.02 * torch.randn(height * width, channels))
+        self.norm = nn.LayerNorm(channels)
+        self.key_value = nn.Linear(channels, 2 * query_dim)
+        self.output = nn.Linear(query_dim, query_dim)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """``(Q, D)``."""
+        return (self.queries.shape[0], self.queries.shape[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, Q, D)``."""
+        cells = self.norm(x.flatten(2).transpose(1, 2)) + self.places
+        key, value = self.key_value(cells).chunk(2, dim=-1)
+        query = self.queries.expand(len(x), -1, -1)
+        answer = _attended(query, key, value, self.num_heads)
+        pooled: Tensor = self.output(answer.transpose(1, 2).flatten(2))
+        return pooled
+
+
+def _attended(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> Tensor:
+    """Compute multi-head attention: queries ``(B, Q, D)``, keys and values ``(B, N, D)`` to ``(B, heads, Q, d)``."""
+
+    def heads(tokens: Tensor) -> Tensor:
+        return tokens.reshape(*tokens.shape[:-1], num_heads, -1).transpose(1, 2)
+
+    answer: Tensor = nn.functional.scaled_dot_product_attention(
+        heads(query), heads(key), heads(value)
+    )
+    return answer
 
 
 POOLS: dict[str, Any] = {
     "SpatialSoftmax": SpatialSoftmax,
     "SpatialMeanPool": SpatialMeanPool,
     "AttentionPool": AttentionPool,
+    "QueryPool": QueryPool,
 }
 
 

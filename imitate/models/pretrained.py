@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from imitate.errors import ConfigError
 
 Weights = dict[str, Tensor]
 
-_KEY = "backbone_kwargs.pretrained"
+PRETRAINED_KEY = _KEY = "backbone_kwargs.pretrained"
 _FIRST = "conv1.weight"
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _WAYS = (
@@ -23,16 +24,19 @@ _WAYS = (
 )
 
 
-def pretrained_weights(source: bool | str, torchvision_name: str) -> tuple[Weights, str]:
+def pretrained_weights(
+    source: bool | str, torchvision_name: str, sha256: str | None = None
+) -> tuple[Weights, str]:
     """Return the weights, by torchvision's names, and their origin in words.
 
     Args:
         source: true for ImageNet's weights by torchvision, or a path.
         torchvision_name: of the network.
+        sha256: checksum that a file must have; None: any.
     """
     if isinstance(source, str):
         path = Path(source).expanduser()
-        return _by_torchvisions_names(_read(path), path), str(path)
+        return _by_torchvisions_names(read_weights(path, sha256), path), str(path)
     return _from_torchvision(torchvision_name), f"torchvision's {torchvision_name}"
 
 
@@ -100,9 +104,40 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.sha256()
+            while block := file.read(2**20):
+                digest.update(block)
+    except OSError as error:
+        reason = "there is no file" if isinstance(error, FileNotFoundError) else "cannot read"
+        raise ConfigError(f"{_KEY}: {reason} {path}") from error
+    return digest.hexdigest()
+
+
+def read_weights(path: Path, sha256: str | None = None) -> Mapping[str, Any]:
+    """Read a file of weights without running code from it.
+
+    Args:
+        path: .safetensors, else a file of ``torch.save``.
+        sha256: checksum that it must have; None: any.
+
+    Raises:
+        ConfigError: it cannot be read, is another file than that, or could run code.
+    """
     if not path.is_file():
         raise ConfigError(f"{_KEY}: there is no file {path}")
+    if sha256 is not None and (found := checksum(path)) != sha256.lower():
+        raise ConfigError(
+            f"{_KEY}: {path} has the SHA-256 {found}, but backbone_kwargs.pretrained_sha256 is {sha256}: give the file "
+            "of before, or set pretrained_sha256 to null"
+        )
     try:
         if path.suffix == ".safetensors":
             return read_safetensors(path)
@@ -134,11 +169,17 @@ def read_safetensors(path: Path) -> Weights:
         raise ValueError(f"cut short or damaged: {error}") from error
 
 
-def _by_torchvisions_names(content: Mapping[str, Any], path: Path) -> Weights:
-    """Return the weights by torchvision's names, without a prefix such as R3M's ``r3m: module.convnet.``."""
+def without_wrapper(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state_dict inside what a training saved around it."""
     for wrapper in ("state_dict", "model", "r3m"):
         if isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
+    return content
+
+
+def _by_torchvisions_names(content: Mapping[str, Any], path: Path) -> Weights:
+    """Return the weights by torchvision's names, without a prefix such as R3M's ``r3m: module.convnet.``."""
+    content = without_wrapper(content)
     firsts = [name for name in content if name.endswith(_FIRST) and ".layer" not in f".{name}"]
     if len(firsts) != 1:
         raise ConfigError(

@@ -22,12 +22,10 @@ from typing_extensions import Self
 
 from imitate.errors import ConfigError
 from imitate.models.coordinates import CoordConv2d
+from imitate.models.input_images import IMAGENET, InputImages
 from imitate.models.layout import Shape
 from imitate.models.norms import norm_class
 from imitate.models.pretrained import fill, pretrained_weights
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class BasicBlock(nn.Module):
@@ -106,11 +104,13 @@ class ResNet(nn.Module):
         input_channel: channels of the image; the first three are colours where there are three or more.
         pretrained: false; true: ImageNet's weights, by torchvision; or the path of a file (.pth, .pt, .safetensors)
             with torchvision's names. A first convolution with fewer than three channels starts fresh.
+        pretrained_sha256: the checksum that the file must have; None: any.
         input_coord_conv: the first convolution sees pixel coordinates too.
         freeze: the pretrained weights stay as they are, and BatchNorm keeps its statistics.
         lr_scale: the learning rate of these weights as a multiple of the network's.
         norm: see :func:`~imitate.models.norms.norm_class`.
         imagenet_normalization: colours in [0, 1] are normalized as for ImageNet; None: where pretrained.
+        image_size: side in pixels of the square to which images are resized; None: they stay as they are.
         lang_emb_dim: robomimic's key: size of the instruction's embedding; if given, it must be the observation's.
         language_dim: size of the instruction's embedding, where there is one.
         default_norm: ``norm`` where that is None.
@@ -122,18 +122,17 @@ class ResNet(nn.Module):
     torchvision_name: ClassVar[str]
     uses_language: ClassVar[bool] = False
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(
         self,
         input_channel: int = 3,
         pretrained: bool | str = False,
+        pretrained_sha256: str | None = None,
         input_coord_conv: bool = False,
         freeze: bool = False,
         lr_scale: float = 1.0,
         norm: str | None = None,
         imagenet_normalization: bool | None = None,
+        image_size: int | None = None,
         lang_emb_dim: int | None = None,
         language_dim: int | None = None,
         default_norm: str = "batch",
@@ -170,12 +169,12 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        self._set_up_normalization(
-            input_channel,
-            bool(pretrained) if imagenet_normalization is None else imagenet_normalization,
+        normalized = bool(pretrained) if imagenet_normalization is None else imagenet_normalization
+        self.images = InputImages(
+            input_channel, image_size, IMAGENET if normalized else None, "bilinear"
         )
         if pretrained and load_pretrained:
-            fill(self, *pretrained_weights(pretrained, self.torchvision_name))
+            fill(self, *pretrained_weights(pretrained, self.torchvision_name, pretrained_sha256))
         if freeze:
             self.requires_grad_(False).eval()
         self.film = self._films(language_dim, lang_emb_dim) if self.uses_language else None
@@ -188,13 +187,10 @@ class ResNet(nn.Module):
         blocks += [self.block(out, channels, 1, norm) for _ in range(count - 1)]
         return nn.Sequential(*blocks)
 
-    def _set_up_normalization(self, input_channel: int, wanted: bool) -> None:
-        self.normalizes = wanted and input_channel >= 3
-        others = input_channel - 3
-        mean, std = (*IMAGENET_MEAN, *[0.0] * others), (*IMAGENET_STD, *[1.0] * others)
-        if self.normalizes:
-            self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
-            self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+    @property
+    def normalizes(self) -> bool:
+        """True where colours are normalized as for ImageNet."""
+        return self.images.normalizes
 
     def _films(self, language_dim: int | None, stated: int | None) -> nn.ModuleList:
         if language_dim is None:
@@ -217,6 +213,8 @@ class ResNet(nn.Module):
     def output_shape(self, input_shape: Shape) -> Shape:
         """``(C, H, W)`` to ``(channels, H / 32, W / 32)``, rounded up."""
         _, height, width = input_shape
+        if self.images.size is not None:
+            height = width = self.images.size
         return (self.channels, math.ceil(height / 32), math.ceil(width / 32))
 
     def train(self, mode: bool = True) -> Self:
@@ -227,8 +225,7 @@ class ResNet(nn.Module):
         """Images ``(B, C, H, W)`` with values in [0, 1]; for FiLM also embeddings ``(B, D)``."""
         no_gradient = self.frozen and self.film is None
         with torch.set_grad_enabled(torch.is_grad_enabled() and not no_gradient):
-            if self.normalizes:
-                x = (x - self.mean) / self.std
+            x = self.images(x)
             x = self.maxpool(torch.relu_(self.bn1(self.conv1(x))))
             for number, block in enumerate(self._blocks()):
                 x = block(x)

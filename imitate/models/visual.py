@@ -25,6 +25,7 @@ from imitate.models.resnet import (
     ResNet50Conv,
     ResNet50ConvFiLM,
 )
+from imitate.models.vit import VC1, DINOv2, SigLIP
 
 
 class ShallowConv(nn.Module):
@@ -66,14 +67,16 @@ BACKBONES: dict[str, Any] = {
     "ResNet18ConvFiLM": ResNet18ConvFiLM,
     "ResNet34ConvFiLM": ResNet34ConvFiLM,
     "ResNet50ConvFiLM": ResNet50ConvFiLM,
+    "DINOv2": DINOv2,
+    "SigLIP": SigLIP,
+    "VC1": VC1,
     "ShallowConv": ShallowConv,
 }
 
 _ELSEWHERE = {
     "R3MConv": "R3M is a ResNet: take ResNet18Conv, ResNet34Conv or ResNet50Conv with R3M's file in "
     "backbone_kwargs.pretrained and freeze true",
-    "MVPConv": "MVP's vision transformers are not here: take a pretrained ResNet, or bring a core of your own by an "
-    "entry point in the group 'imitate.encoders'",
+    "MVPConv": "MVP is a masked autoencoder: take VC1 with MVP's file in backbone_kwargs.pretrained and freeze true",
 }
 
 
@@ -129,6 +132,11 @@ class VisualCore(nn.Module):
                 f"backbone_class is {backbone_class}, but {type(self).__name__} needs one of {fitting}"
             )
         shape = self.backbone.output_shape(input_shape)
+        if pool_class == "SpatialSoftmax" and getattr(self.backbone, "features", None) == "class":
+            raise ConfigError(
+                "backbone_kwargs.features is 'class', a single vector, in which SpatialSoftmax finds no places; "
+                "set pool_class to null"
+            )
         self.pool, shape = make_pool(pool_class, pool_kwargs, shape)
         self.flatten = flatten
         self.linear, self.output_shape = make_linear(shape, flatten, feature_dimension)

@@ -32,6 +32,7 @@ from imitate.evaluation.environments import environments
 from imitate.models.preprocess import Preprocess
 from imitate.recognition import diagnosis
 from imitate.train.observations import with_observations
+from imitate.train.pretrained import with_checksums
 from imitate.train.samples import samples_of
 from imitate.train.start import start_from
 from imitate.train.training_data import (
@@ -96,6 +97,7 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
     if config.train.language_embeddings is not None:
         paths["train.language_embeddings"] = str(located_file(config, "train.language_embeddings"))
     config = with_observations(with_shard_window(config.with_overrides(paths)))
+    config = with_checksums(config)
     check_trainable(config)
     _check_rollback(config)
     return config

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from imitate.errors import ConfigError
-from imitate.models.pools import AttentionPool, SpatialMeanPool, SpatialSoftmax
+from imitate.models.pools import AttentionPool, QueryPool, SpatialMeanPool, SpatialSoftmax
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +81,23 @@ def test_attention_is_torchs():
 def test_heads_that_do_not_divide_the_channels_are_refused():
     with pytest.raises(ConfigError, match="num_heads is 3, which does not divide the 16 channels"):
         AttentionPool((16, 3, 4), num_heads=3)
+
+
+def test_query_pool_beside_torchs_attention():
+    pool = QueryPool((12, 2, 3), num_queries=5, query_dim=8, num_heads=2)
+    x = torch.randn(4, 12, 2, 3)
+    assert pool.output_shape((12, 2, 3)) == pool(x).shape[1:] == (5, 8)
+    key, value = pool.key_value(pool.norm(x.flatten(2).transpose(1, 2)) + pool.places).chunk(2, -1)
+    attention = nn.MultiheadAttention(8, 2, bias=False, batch_first=True)
+    attention.in_proj_weight.data = torch.eye(8).repeat(3, 1)
+    attention.out_proj.weight.data = pool.output.weight.data
+    expected, _ = attention(pool.queries.expand(4, -1, -1), key, value)
+    torch.testing.assert_close(pool(x), expected + pool.output.bias)
+
+
+def test_query_pool_reads_places():
+    pool = QueryPool((8, 2, 2), num_queries=2, query_dim=8, num_heads=2)
+    x = torch.randn(1, 8, 2, 2)
+    assert (pool(x) - pool(x.flip(-1))).abs().max() > 1e-4
+    with pytest.raises(ConfigError, match="num_heads is 3, which does not divide query_dim, 8"):
+        QueryPool((8, 2, 2), query_dim=8, num_heads=3)

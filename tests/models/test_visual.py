@@ -110,7 +110,7 @@ def test_conditioned_on_language():
             {"backbone_class": "R3MConv"},
             "R3M is a ResNet: take ResNet18Conv.*pretrained",
         ),
-        (VisualCore, {"backbone_class": "MVPConv"}, "entry point in the group 'imitate.encoders'"),
+        (VisualCore, {"backbone_class": "MVPConv"}, "take VC1 with MVP's file"),
         (
             VisualCoreLanguageConditioned,
             {"backbone_class": "ResNet18Conv", "language_dim": 3},

@@ -61,7 +61,8 @@ class Encoder:
         """Mean and standard deviation (C,) that the trunk itself normalizes by: ImageNet's, or 0 and 1."""
         if not self.trunk.normalizes:
             return torch.zeros(channels).double(), torch.ones(channels).double()
-        return self.trunk.mean.flatten().double(), self.trunk.std.flatten().double()
+        images = self.trunk.images
+        return images.mean.flatten().double(), images.std.flatten().double()
 
 
 def encoders_of(encoder: ObservationEncoder, features: list[Feature]) -> list[Encoder]:
@@ -103,6 +104,8 @@ def _encoder(keys: tuple[str, ...], net: KeyEncoder) -> Encoder:
         raise CheckpointError(
             f"{where} sees more than three colours, or coordinates: LeRobot's sees colours"
         )
+    if trunk.images.size is not None:
+        raise CheckpointError(f"{where} has an image_size: LeRobot's sees images as they are")
     layer = trunk.bn1
     if not isinstance(layer, (nn.BatchNorm2d, ChannelGroupNorm)):
         raise CheckpointError(

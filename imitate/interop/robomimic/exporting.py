@@ -27,7 +27,10 @@ _PARTS: dict[str, dict[str, Any]] = {
 }
 _NO_OPTIMIZERS: dict[str, Any] = {"optimizers": {}, "lr_schedulers": {}}
 
-_OWN_ARGUMENTS = ("norm", "imagenet_normalization", "freeze", "lr_scale", "shared_over_time")
+_OWN_ARGUMENTS = (
+    *("norm", "imagenet_normalization", "image_size", "pretrained_sha256"),
+    *("freeze", "lr_scale", "shared_over_time"),
+)
 """Arguments of encoders that robomimic's do not have, and that :func:`check_exportable` has looked at."""
 
 

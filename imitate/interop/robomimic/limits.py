@@ -11,9 +11,10 @@ from imitate.algo.algo import Algo
 from imitate.errors import CheckpointError
 from imitate.interop.robomimic.released_keys import ALGO
 from imitate.models.key_encoder import KeyEncoder
-from imitate.models.pools import AttentionPool
+from imitate.models.pools import AttentionPool, QueryPool
 from imitate.models.resnet import ResNet, ResNet18Conv, ResNet50Conv
 from imitate.models.visual import ShallowConv
+from imitate.models.vit import ViT
 
 SHALLOW_CHANNELS = 32
 UNET = {
@@ -105,18 +106,23 @@ def _of_observations(algo: Algo) -> Iterator[str]:
             continue
         if net.activation != activation:
             yield f"observation.encoder: feature_activation is {net.activation}, there it is {activation}"
-        backbone, pool = getattr(net.core, "backbone", None), getattr(net.core, "pool", None)
-        if isinstance(pool, AttentionPool):
-            yield "observation.encoder: AttentionPool"
-        if isinstance(backbone, ShallowConv) and backbone.output_channel != SHALLOW_CHANNELS:
-            yield f"observation.encoder: ShallowConv with {backbone.output_channel} channels, there {SHALLOW_CHANNELS}"
-        if isinstance(backbone, ResNet):
-            yield from _of_trunk(backbone, name)
+        yield from _of_core(net.core, name)
     for key, entry in encoder.items():
         if key not in ("low_dim", "rgb", "depth", "scan"):
             yield f"observation.encoder.{key}: it has one encoder per modality, not per observation"
         elif entry.get("share", False):
             yield f"observation.encoder.{key}.share"
+
+
+def _of_core(core: nn.Module, algo_name: str) -> Iterator[str]:
+    backbone, pool = getattr(core, "backbone", None), getattr(core, "pool", None)
+    for part in (pool, backbone):
+        if isinstance(part, AttentionPool | QueryPool | ViT):
+            yield f"observation.encoder: {type(part).__name__}"
+    if isinstance(backbone, ShallowConv) and backbone.output_channel != SHALLOW_CHANNELS:
+        yield f"observation.encoder: ShallowConv with {backbone.output_channel} channels, there {SHALLOW_CHANNELS}"
+    if isinstance(backbone, ResNet):
+        yield from _of_trunk(backbone, algo_name)
 
 
 def _of_trunk(trunk: ResNet, algo_name: str) -> Iterator[str]:
@@ -127,6 +133,8 @@ def _of_trunk(trunk: ResNet, algo_name: str) -> Iterator[str]:
         yield f"observation.encoder: backbone_kwargs.norm, which in its {algo_name} is {norm.__name__}"
     if trunk.normalizes:
         yield "observation.encoder: backbone_kwargs.imagenet_normalization: it shows trunks colours in [0, 1]"
+    if trunk.images.size is not None:
+        yield "observation.encoder: backbone_kwargs.image_size: its trunks see images as they are"
 
 
 def _of_actions(algo: Algo, release: str) -> Iterator[str]:

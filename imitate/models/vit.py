@@ -1,0 +1,288 @@
+"""Vision transformers as trunks: patches of an image to a map of features; names of weights are timm's.
+
+Dosovitskiy et al., ICLR 2021 (arXiv:2010.11929), with LayerNorm before each sublayer. The families differ in their
+prefix tokens, patch size, activation, and in the colours that they were trained with:
+
+* :class:`DINOv2`: Oquab et al. 2023 (arXiv:2304.07193), with registers Darcet et al. 2023 (arXiv:2309.16588);
+* :class:`SigLIP`: Zhai et al., ICCV 2023 (arXiv:2303.15343), without its attention-pooling head;
+* :class:`VC1`: Majumdar et al., NeurIPS 2023 (arXiv:2303.18240), a masked autoencoder (He et al., CVPR 2022,
+  arXiv:2111.06377), as are the files of MAE and MVP.
+
+Departures: the position of the class token is part of the token itself; learned positions are resampled once, when a
+file is read, to the patches of the images in use.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import Self
+
+from imitate.errors import ConfigError, nearest
+from imitate.models.attention import head_dim
+from imitate.models.input_images import IMAGENET, ColourStatistics, InputImages
+from imitate.models.layout import Shape
+from imitate.models.vit_weights import fill_vit
+
+Features = Literal["patches", "class"]
+
+SIZES: dict[str, tuple[int, int, int, int]] = {
+    "tiny": (192, 12, 3, 768),
+    "small": (384, 12, 6, 1536),
+    "base": (768, 12, 12, 3072),
+    "large": (1024, 24, 16, 4096),
+    "so400m": (1152, 27, 16, 4304),
+}
+"""Features D, blocks, heads, hidden features of the MLP."""
+_EPS = 1e-6
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention without a mask."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, T, D)``."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        y = functional.scaled_dot_product_attention(q, k, v)
+        out: Tensor = self.proj(y.transpose(1, 2).flatten(2))
+        return out
+
+
+class MLP(nn.Module):
+    """Two linear maps with a GELU between them."""
+
+    def __init__(self, dim: int, hidden: int, gelu: str) -> None:
+        super().__init__()
+        self.gelu = gelu
+        self.fc1 = nn.Linear(dim, hidden)
+        self.fc2 = nn.Linear(hidden, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, T, D)``."""
+        y: Tensor = self.fc2(functional.gelu(self.fc1(x), approximate=self.gelu))
+        return y
+
+
+class LayerScale(nn.Module):
+    """Learned factor per feature. (Touvron et al., ICCV 2021, arXiv:2103.17239.)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, T, D)``."""
+        return x * self.gamma
+
+
+class Block(nn.Module):
+    """Attention and an MLP, each after a LayerNorm, scaled, and added to its input."""
+
+    def __init__(self, dim: int, heads: int, hidden: int, gelu: str, scaled: bool) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=_EPS)
+        self.attn = Attention(dim, heads)
+        self.ls1 = LayerScale(dim) if scaled else nn.Identity()
+        self.norm2 = nn.LayerNorm(dim, eps=_EPS)
+        self.mlp = MLP(dim, hidden, gelu)
+        self.ls2 = LayerScale(dim) if scaled else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, T, D)``."""
+        x = x + self.ls1(self.attn(self.norm1(x)))
+        y: Tensor = x + self.ls2(self.mlp(self.norm2(x)))
+        return y
+
+
+class PatchEmbed(nn.Module):
+    """Linear map of each patch, as a convolution."""
+
+    def __init__(self, dim: int, patch: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(3, dim, patch, patch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, 3, H, W)`` to ``(B, H W / patch^2, D)``, row by row."""
+        y: Tensor = self.proj(x).flatten(2).transpose(1, 2)
+        return y
+
+
+class ViT(nn.Module):
+    """A trunk that sees images at one size; see the subclasses, one for each family of files.
+
+    Args:
+        input_channel: 3.
+        pretrained: false, or the path of a file with weights (.safetensors, .pth, .bin).
+        pretrained_sha256: the checksum that the file must have; None: any.
+        size: name in :data:`SIZES`.
+        width: D, features of a patch; None: those of ``size``.
+        depth: blocks; None: those of ``size``.
+        heads: attention heads; None: those of ``size``.
+        patch: side of a patch in pixels; None: the family's.
+        registers: tokens besides the class token and the patches; DINOv2's files with registers have 4.
+        image_size: side in pixels of the square to which images are resized, a multiple of ``patch``.
+        features: 'patches', a map of the patches' features; 'class', the class token alone, as a map of one cell.
+        freeze: the weights stay as they are.
+        lr_scale: the learning rate of these weights as a multiple of the network's.
+        imagenet_normalization: colours in [0, 1] are normalized as in the family's training; None: where pretrained.
+        load_pretrained: read the file; false where a checkpoint brings the weights.
+    """
+
+    patch_pixels: ClassVar[int] = 16
+    has_class_token: ClassVar[bool] = True
+    layer_scale: ClassVar[bool] = False
+    gelu: ClassVar[str] = "none"
+    colours: ClassVar[ColourStatistics] = IMAGENET
+
+    def __init__(
+        self,
+        input_channel: int = 3,
+        pretrained: bool | str = False,
+        pretrained_sha256: str | None = None,
+        size: str = "base",
+        width: int | None = None,
+        depth: int | None = None,
+        heads: int | None = None,
+        patch: int | None = None,
+        registers: int = 0,
+        image_size: int | None = 224,
+        features: Features = "patches",
+        freeze: bool = False,
+        lr_scale: float = 1.0,
+        imagenet_normalization: bool | None = None,
+        load_pretrained: bool = True,
+    ) -> None:
+        super().__init__()
+        if size not in SIZES:
+            raise ConfigError(f"backbone_kwargs.size: unknown '{size}'; {nearest(size, SIZES)}")
+        dim, blocks, num_heads, hidden = SIZES[size]
+        if width is not None:
+            dim, hidden = width, 4 * width
+        self.patch = patch or self.patch_pixels
+        self._check(input_channel, pretrained, image_size, features, lr_scale)
+        assert image_size is not None
+        if freeze and not pretrained and load_pretrained:
+            warnings.warn(
+                "backbone_kwargs.freeze is true without pretrained: unless experiment.ckpt_path brings weights, "
+                "they stay random",
+                stacklevel=2,
+            )
+        num_heads = heads or num_heads
+        head_dim(dim, num_heads)
+        self.channels, self.features = dim, features
+        self.frozen, self.lr_scale = freeze, lr_scale
+        self.side = image_size // self.patch
+        normalized = bool(pretrained) if imagenet_normalization is None else imagenet_normalization
+        self.images = InputImages(3, image_size, self.colours if normalized else None, "bicubic")
+        self.patch_embed = PatchEmbed(dim, self.patch)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if self.has_class_token else None
+        self.reg_token = nn.Parameter(torch.zeros(1, registers, dim)) if registers else None
+        self.pos_embed = nn.Parameter(torch.zeros(1, self.side**2, dim))
+        self.blocks = nn.Sequential(
+            *(
+                Block(dim, num_heads, hidden, self.gelu, self.layer_scale)
+                for _ in range(depth or blocks)
+            )
+        )
+        self.norm = nn.LayerNorm(dim, eps=_EPS)
+        self._initialize()
+        if pretrained and load_pretrained:
+            fill_vit(self, str(pretrained), pretrained_sha256)
+        if freeze:
+            self.requires_grad_(False).eval()
+
+    def _check(
+        self,
+        channels: int,
+        pretrained: bool | str,
+        image_size: int | None,
+        features: str,
+        lr_scale: float,
+    ) -> None:
+        name = type(self).__name__
+        if channels != 3:
+            raise ConfigError(f"{name} sees colour images of 3 channels, got {channels}")
+        if pretrained is True:
+            raise ConfigError(
+                f"backbone_kwargs.pretrained is true, but {name} has no weights of its own; give the path of a file"
+            )
+        if image_size is None or image_size < 1 or image_size % self.patch:
+            raise ConfigError(
+                f"backbone_kwargs.image_size is {image_size}; {name} with patches of {self.patch} pixels needs a "
+                f"multiple of {self.patch}, such as {16 * self.patch}"
+            )
+        if features not in get_args(Features):
+            raise ConfigError(
+                f"backbone_kwargs.features is '{features}'; expected 'patches' or 'class'"
+            )
+        if features == "class" and not self.has_class_token:
+            raise ConfigError(
+                f"backbone_kwargs.features is 'class', but {name} has no class token; expected 'patches'"
+            )
+        if lr_scale <= 0:
+            raise ConfigError(
+                f"backbone_kwargs.lr_scale is {lr_scale}; expected more than 0 (or freeze, for weights that stay)"
+            )
+
+    def _initialize(self) -> None:
+        """Draw weights as ViTs do: normal, 0.02, cut off at two standard deviations."""
+        learned_tokens = ("pos_embed", "cls_token", "reg_token")
+        for name, weight in self.named_parameters():
+            if name in learned_tokens or (name.endswith("weight") and weight.dim() > 1):
+                nn.init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04)
+            elif name.endswith("bias"):
+                nn.init.zeros_(weight)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """``(C, H, W)`` to ``(D, image_size / patch, image_size / patch)``, or ``(D, 1, 1)`` of the class token."""
+        side = 1 if self.features == "class" else self.side
+        return (self.channels, side, side)
+
+    def train(self, mode: bool = True) -> Self:
+        """A frozen trunk stays in evaluation mode."""
+        return super().train(mode and not self.frozen)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images ``(B, 3, H, W)`` with values in [0, 1] to :meth:`output_shape`."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            tokens = self.tokens(x)
+            if self.features == "class":
+                return tokens[:, 0, :, None, None]
+            patches = tokens[:, -(self.side**2) :].transpose(1, 2)
+            return patches.reshape(len(x), self.channels, self.side, self.side)
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """Images to normalized tokens ``(B, T, D)``: class token, registers, patches row by row."""
+        x = self.patch_embed(self.images(x)) + self.pos_embed
+        prefix = [
+            t.expand(len(x), -1, -1) for t in (self.cls_token, self.reg_token) if t is not None
+        ]
+        y: Tensor = self.norm(self.blocks(torch.cat([*prefix, x], dim=1)))
+        return y
+
+
+class DINOv2(ViT):
+    """Patches of 14 pixels, a class token, scaled sublayers."""
+
+    patch_pixels, layer_scale = 14, True
+
+
+class SigLIP(ViT):
+    """Patches of 16 pixels (so400m: 14), no class token; colours to [-1, 1]."""
+
+    has_class_token, gelu = False, "tanh"
+    colours = ColourStatistics((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+class VC1(ViT):
+    """Patches of 16 pixels, a class token: masked autoencoders such as VC-1, MAE and MVP."""
