@@ -18,6 +18,7 @@ from imitate.cli.policies import (
     FoundPolicy,
     PolicyName,
     PolicySource,
+    RenameObs,
     ResizeImages,
     TlsCa,
     TokenFile,
@@ -63,6 +64,7 @@ def command(
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
     resize: ResizeImages = False,
+    rename: RenameObs = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", min=0.01, help="Longest time of a server's answer.")
     ] = 2.0,
@@ -88,9 +90,9 @@ def command(
         if not names:
             raise UserError(f"{file}: has no demos" + (f" in '{filter_key}'" if filter_key else ""))
         spread = np.linspace(0, len(names) - 1, min(demos, len(names))).round().astype(int)
-        found = PolicySource(token_file, timeout_s, device, None, tls_ca, resize).open(
-            policy, stack
-        )
+        found = PolicySource(
+            token_file, timeout_s, device, None, tls_ca, resize, rename or ()
+        ).open(policy, stack)
         schema = _schema(policy, found)
         kinds = {key: spec.kind for key, spec in schema.observations.items()}
         known = training_of(found.checkpoint, training, kinds)

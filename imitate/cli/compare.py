@@ -18,6 +18,7 @@ from imitate.cli.policies import (
     InBackground,
     Join,
     PolicySource,
+    RenameObs,
     ResizeImages,
     Timeout,
     TlsCa,
@@ -111,6 +112,7 @@ def command(
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
     resize: ResizeImages = False,
+    rename: RenameObs = None,
     timeout_s: Timeout = None,
     device: Device = None,
     report: Annotated[
@@ -157,7 +159,11 @@ def command(
         "resize": resize,
         "join": join if asynchronous else None,
     }
-    source = PolicySource(token_file, timeout_s, device, settings["join"], tls_ca, resize)
+    if rename:  # files of before there was any lack it
+        settings["rename"] = sorted(rename)
+    source = PolicySource(
+        token_file, timeout_s, device, settings["join"], tls_ca, resize, rename or ()
+    )
     with contextlib.ExitStack() as stack:
         found = {"A": source.open(first, stack), "B": source.open(second, stack)}
         rate = rate_of(found["A"].actor, rate_hz)

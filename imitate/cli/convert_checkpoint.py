@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from imitate.errors import CheckpointError, nearest
+from imitate.cli.policies import RenameObs
+from imitate.errors import CheckpointError, nearest, printable
 
 
 def command(
@@ -26,6 +27,7 @@ def command(
             "or imitate for a file of ours.",
         ),
     ] = "robomimic-0.5",
+    rename: RenameObs = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace TARGET.")] = False,
 ) -> None:
     """Write a checkpoint in another toolkit's layout.
@@ -36,9 +38,13 @@ def command(
 
     lerobot-rollout --policy.path=FOLDER runs a folder that --to lerobot wrote (act and diffusion_policy), and with the
     package of plugins/lerobot_policy_imitate one that --to lerobot-plugin wrote (any policy).
+
+    With --to imitate, --rename is saved in the copy, and every later command uses it.
     """
     from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
     from imitate.policy.export import LAYOUTS, RELEASES, to_lerobot, to_robomimic
+    from imitate.policy.loading import policy_from_checkpoint
+    from imitate.policy.renaming import joined, parse_rename, rename_words
     from imitate.run_folder import find_checkpoint
 
     known = (*RELEASES, *LAYOUTS, "imitate")
@@ -49,7 +55,12 @@ def command(
             "choose another name" if to in LAYOUTS else "add --overwrite, or choose another name"
         )
         raise CheckpointError(f"{target}: exists already; {advice}")
+    if rename and to != "imitate":
+        raise CheckpointError(f"--rename is saved in a file of ours: add --to imitate (got {to})")
     ckpt = load_checkpoint(find_checkpoint(source))
+    if rename:
+        ckpt["rename"] = joined(ckpt.get("rename"), parse_rename(rename))
+        policy_from_checkpoint(device="cpu", ckpt_dict=ckpt)  # refuses names that it does not have
     algo_name = ckpt["algo_name"]
     try:
         if to in LAYOUTS:
@@ -60,4 +71,5 @@ def command(
         raise CheckpointError(f"{source}: {error}") from error
     if to not in LAYOUTS:
         save_checkpoint(ckpt, target)
-    typer.echo(f"{target}: {algo_name}, for {to}")
+    words = f", takes {rename_words(ckpt['rename'])}" if rename else ""
+    typer.echo(printable(f"{target}: {algo_name}, for {to}{words}"))

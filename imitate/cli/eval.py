@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.places import On, number_of_workers, opened
+from imitate.cli.policies import RenameObs, tell_saved_names
 from imitate.cli.reports.evaluation import (
     compare,
     comparison_lines,
@@ -92,6 +93,7 @@ def command(
         str | None,
         typer.Option("--lang", help="Instruction for a policy that is conditioned on language."),
     ] = None,
+    rename: RenameObs = None,
     mode: Annotated[
         Mode,
         typer.Option(
@@ -223,6 +225,7 @@ def command(
     from imitate.envs.make import is_robot
     from imitate.evaluation.evaluate import default_workers
     from imitate.evaluation.prepared import EvalSettings
+    from imitate.policy.renaming import parse_rename
 
     paths = _checkpoints(agent, quiet=quiet)
     pairs = [(path, meta) for path in paths for meta in _environments(path, env, lang)]
@@ -242,6 +245,7 @@ def command(
             overlay=overlay,
             step_timeout_s=step_timeout_s,
             late=late,
+            rename=parse_rename(rename or ()),
         )
         places = [
             (
@@ -357,6 +361,7 @@ def _environments(
     from imitate.policy.checkpoint import control_freq_of, load_checkpoint
 
     ckpt = load_checkpoint(path)
+    tell_saved_names(path, ckpt)
     own: list[dict[str, Any]] = ckpt.get("environments") or [ckpt["env_metadata"]]
     metas: list[dict[str, Any]] = []
     for env in names or [ALL]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.errors import UserError
+from imitate.errors import UserError, printable
 from imitate.extras import missing
+from imitate.policy.renaming import parse_rename, rename_words
 
 if TYPE_CHECKING:
     from imitate.deploy.schema import Schema
@@ -46,6 +47,14 @@ Timeout = Annotated[
     float | None,
     typer.Option(
         "--timeout-s", min=0.01, help="Longest time of a server's answer: 0.3; with --async 1."
+    ),
+]
+RenameObs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename",
+        metavar="NEW=OLD",
+        help="Observation NEW of the environment or robot is the policy's OLD, as in agent_pos=state; may be repeated.",
     ),
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda.")]
@@ -111,6 +120,7 @@ class PolicySource:
         device: of the networks of a checkpoint.
         resize: resize images of other sizes to those of the demonstrations.
         join: how chunks that are predicted in the background are joined; None: nothing is predicted in the background.
+        rename: entries of ``--rename``.
     """
 
     token_file: Path | None = None
@@ -119,6 +129,7 @@ class PolicySource:
     join: str | None = None
     tls_ca: Path | None = None
     resize: bool = False
+    rename: Sequence[str] = ()
 
     def open(self, text: str, stack: contextlib.ExitStack) -> FoundPolicy:
         """Load a checkpoint or a bundle, or connect to a server.
@@ -130,12 +141,18 @@ class PolicySource:
         Raises:
             UserError: there is no such policy, or it cannot be read or reached.
         """
+        from imitate.deploy.bundle.archive import is_bundle
+
+        is_served = "://" in text
+        if self.rename and (is_served or is_bundle(text)):
+            raise UserError(
+                f"--rename: {text} is no checkpoint, and has the names that it was "
+                + ("served with: give --rename to imitate serve" if is_served else "exported with")
+            )
         if text.startswith(("ws://", "wss://")):
             return self._served(text, stack)
         if "://" in text:
             raise UserError(f"{text}: policies are served at ws:// or wss:// addresses")
-        from imitate.deploy.bundle.archive import is_bundle
-
         if is_bundle(text):
             return self._bundled(Path(text))
         from imitate.deploy.served import schema_of
@@ -143,7 +160,9 @@ class PolicySource:
         from imitate.run_folder import find_checkpoint
 
         path = find_checkpoint(Path(text))
-        found, ckpt = policy_from_checkpoint(device=self.device, ckpt_path=path)
+        rename = parse_rename(self.rename)
+        found, ckpt = policy_from_checkpoint(device=self.device, ckpt_path=path, rename=rename)
+        tell_saved_names(path, ckpt)
         execution, schema = found.algo.execution, schema_of(found)
         actor: Any = found
         if self.resize:
@@ -155,7 +174,7 @@ class PolicySource:
             _simulator(ckpt.get("env_metadata") or {}),
             1 if execution is None else execution.execute,
             schema,
-            ckpt,
+            {**ckpt, "rename": found.rename},
             path,
         )
 
@@ -240,6 +259,13 @@ class PolicySource:
                 err=True,
             )
         return acting
+
+
+def tell_saved_names(path: Path, ckpt: Mapping[str, Any]) -> None:
+    """Print, to stderr, the names of observations that are saved in a checkpoint."""
+    saved = ckpt.get("rename")
+    if saved:
+        typer.echo(printable(f"{path}: takes {rename_words(saved)}, as saved in it"), err=True)
 
 
 def _simulator(meta: Mapping[str, Any]) -> Mapping[str, Any]:

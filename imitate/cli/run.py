@@ -17,6 +17,7 @@ from imitate.cli.policies import (
     Join,
     PolicyName,
     PolicySource,
+    RenameObs,
     ResizeImages,
     Timeout,
     TlsCa,
@@ -94,6 +95,7 @@ def command(
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
     resize: ResizeImages = False,
+    rename: RenameObs = None,
     timeout_s: Timeout = None,
     device: Device = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
@@ -118,7 +120,13 @@ def command(
         raise UserError(f"--record {record}: exists already: choose another name")
     with contextlib.ExitStack() as stack:
         source = PolicySource(
-            token_file, timeout_s, device, join if asynchronous else None, tls_ca, resize
+            token_file,
+            timeout_s,
+            device,
+            join if asynchronous else None,
+            tls_ca,
+            resize,
+            rename or (),
         )
         found = source.open(policy, stack)
         rate = rate_of(found.actor, rate_hz)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from imitate.cli.policies import RenameObs, tell_saved_names
 from imitate.errors import UserError
 from imitate.extras import missing
 
@@ -47,6 +49,7 @@ def command(
         int,
         typer.Option("--threads", min=0, help="CPU threads of a prediction; 0: as torch chooses."),
     ] = 1,
+    rename: RenameObs = None,
     json_: Annotated[
         bool,
         typer.Option(
@@ -68,9 +71,9 @@ def command(
         raise UserError(f"imitate serve: {missing('deploy', error)}") from error
     from imitate.run_folder import to_json
 
-    path, served = _served(checkpoint, device, threads)
+    path, policy = served(checkpoint, device, threads, rename or ())
     server = PolicyServer(
-        served,
+        policy,
         host,
         port,
         token=read_token(token_file),
@@ -82,7 +85,7 @@ def command(
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, end)
-    schema = served.schema
+    schema = policy.schema
     if json_:
         typer.echo(to_json({"url": server.url, "hash": schema.hash, "schema": schema.to_dict()}))
     else:
@@ -104,7 +107,9 @@ def command(
         server.close()
 
 
-def _served(path: Path, device: str | None, threads: int) -> tuple[Path, Served]:
+def served(
+    path: Path, device: str | None, threads: int, rename: Sequence[str]
+) -> tuple[Path, Served]:
     """The checkpoint that a path stands for, or the bundle, and its policy."""
     from imitate.deploy.bundle.archive import is_bundle
 
@@ -113,17 +118,25 @@ def _served(path: Path, device: str | None, threads: int) -> tuple[Path, Served]
         from imitate.deploy.bundle.served import ServedBundle
 
         refuse_device(device)
+        if rename:
+            raise UserError(
+                f"--rename: {path} is a bundle, with the names that it was exported with"
+            )
         return path, ServedBundle(BundlePolicy(path, threads=threads))
     import torch
 
     from imitate.deploy.served import ServedPolicy
     from imitate.policy.loading import policy_from_checkpoint
+    from imitate.policy.renaming import parse_rename
     from imitate.run_folder import find_checkpoint
 
     if threads:
         torch.set_num_threads(threads)
     found = find_checkpoint(path)
-    policy, _ = policy_from_checkpoint(device=device, ckpt_path=found)
+    policy, ckpt = policy_from_checkpoint(
+        device=device, ckpt_path=found, rename=parse_rename(rename)
+    )
+    tell_saved_names(found, ckpt)
     return found, ServedPolicy(policy)
 
 

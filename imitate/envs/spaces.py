@@ -98,7 +98,8 @@ class ObservationSpace:
         missing = [key for key in self._keys if key not in obs]
         if missing:
             raise EnvError(
-                f"{self._name}: the environment has no observation '{missing[0]}'; {nearest(missing[0], obs)}"
+                f"{self._name}: the environment has no observation '{missing[0]}'; {nearest(missing[0], obs)} "
+                f"(where it has another name, a policy is played with --rename NEW={missing[0]})"
             )
         return {key: obs[key] for key in self._keys}
 

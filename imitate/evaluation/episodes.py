@@ -17,7 +17,7 @@ from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
 from imitate.envs.lanes import has_team
 from imitate.envs.watched import watched
-from imitate.errors import EnvError, NotFiniteError, UserError
+from imitate.errors import EnvError, NotFiniteError, UserError, nearest
 from imitate.evaluation.episode_plan import EpisodePlan
 from imitate.evaluation.frame_recorder import FrameRecorder
 from imitate.evaluation.frames import OnFrames
@@ -255,7 +255,7 @@ class EpisodeRunner:
         )
 
     def _env(self, env_meta: dict[str, Any], policy: RolloutPolicy, *, render: bool) -> Any:
-        sizes = sizes_of(policy.algo.preprocess.raw_shapes)
+        sizes = sizes_of(policy.raw_shapes)
         key = (repr(env_meta), policy.obs_keys, tuple(sizes.items()))
         if key != self._env_key:
             self.close()
@@ -299,11 +299,12 @@ def check_obs_shapes(
 ) -> None:
     """Raise EnvError where an observation is missing or has another shape than in training."""
     for key in policy.obs_keys:
-        wanted = tuple(policy.algo.preprocess.raw_shapes[key])
+        wanted, own = tuple(policy.raw_shapes[key]), policy.rename.get(key, key)
         if key not in shapes:
             raise _misfit(
                 env_name,
-                f"gives no observation '{key}', the checkpoint takes one of shape {wanted}",
+                f"gives no observation '{key}', the checkpoint takes one of shape {wanted} "
+                f"({nearest(key, shapes)}; --rename NEW={own} where it has another name)",
             )
         if tuple(shapes[key]) != wanted:
             raise _misfit(

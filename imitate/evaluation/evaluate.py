@@ -33,6 +33,7 @@ from imitate.evaluation.prepared import (
     subject_of,
 )
 from imitate.evaluation.vector_episodes import run_vector_episodes
+from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.processes import available_cores
 
@@ -71,6 +72,7 @@ def evaluate(
     on_episode: OnEpisode | None = None,
     step_timeout_s: float | None = None,
     late: Lateness | None = None,
+    rename: Rename | None = None,
 ) -> EvalResult:
     """Measure a policy over `episodes` episodes; episode i starts from `seed + i`.
 
@@ -92,6 +94,7 @@ def evaluate(
             five times as long, ends its process: the episode is tried once more and then counts as failed. None: 60 in
             worker processes; no limit in this process, where nothing can end a simulator that hangs.
         late: predictions take time, during which the world goes on; see :mod:`imitate.evaluation.late`.
+        rename: from names of the environment's observations to those of the checkpoint, ``{"agent_pos": "state"}``.
 
     Raises:
         UserError: the checkpoint, the environment or their match is wrong.
@@ -112,6 +115,7 @@ def evaluate(
         overlay=overlay,
         step_timeout_s=step_timeout_s,
         late=late,
+        rename=dict(rename or {}),
     )
     start = time.perf_counter()
     with ExitStack() as stack:

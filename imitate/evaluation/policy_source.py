@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from imitate.crew.shared import Shared
 from imitate.errors import UserError
 from imitate.policy.checkpoint import checkpoint_from_bytes, checkpoint_to_bytes, load_checkpoint
 from imitate.policy.loading import policy_from_checkpoint
+from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.recognition import lerobot_policy
 
@@ -35,19 +36,26 @@ class PolicySource(Protocol):
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """Checkpoint in a file of this machine."""
+    """Checkpoint in a file of this machine.
+
+    Attributes:
+        path: of the file.
+        rename: of observations, see :mod:`imitate.policy.renaming`.
+    """
 
     path: str
+    rename: Rename = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """Path and time of the last change."""
+        """Path, time of the last change, and renamed observations."""
         path = Path(self.path)
-        return f"{path} {path.stat().st_mtime_ns if path.is_file() else 0}"
+        changed = path.stat().st_mtime_ns if path.is_file() else 0
+        return f"{path} {changed}{_named(self.rename)}"
 
     def load(self, device: str) -> RolloutPolicy:
         """See :class:`PolicySource`."""
-        policy, _ = policy_from_checkpoint(device=device, ckpt_path=self.path)
+        policy, _ = policy_from_checkpoint(device=device, ckpt_path=self.path, rename=self.rename)
         return policy
 
     def for_workers(self) -> PolicySource:
@@ -58,7 +66,8 @@ class CheckpointFile:
             data = path.read_bytes() if is_single else checkpoint_to_bytes(load_checkpoint(path))
         except (OSError, UserError):  # the worker that opens it says why
             return self
-        return SentCheckpoint(self.path, hashlib.sha256(data).hexdigest(), Shared(data))
+        digest = hashlib.sha256(data).hexdigest()
+        return SentCheckpoint(self.path, digest, Shared(data), self.rename)
 
 
 @dataclass(frozen=True)
@@ -69,23 +78,29 @@ class SentCheckpoint:
         name: of its file, for messages.
         sha256: of its bytes.
         data: its bytes.
+        rename: of observations, see :mod:`imitate.policy.renaming`.
     """
 
     name: str
     sha256: str
     data: Shared[bytes]
+    rename: Rename = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """Checksum of its bytes."""
-        return self.sha256
+        """Checksum of its bytes, and renamed observations."""
+        return f"{self.sha256}{_named(self.rename)}"
 
     def load(self, device: str) -> RolloutPolicy:
         """See :class:`PolicySource`; nothing in the bytes is executed."""
         ckpt = checkpoint_from_bytes(self.data.get(), self.name)
-        policy, _ = policy_from_checkpoint(device=device, ckpt_dict=ckpt)
+        policy, _ = policy_from_checkpoint(device=device, ckpt_dict=ckpt, rename=self.rename)
         return policy
 
     def for_workers(self) -> PolicySource:
         """See :class:`PolicySource`."""
         return self
+
+
+def _named(rename: Rename) -> str:
+    return "".join(f" {given}={own}" for given, own in sorted(rename.items()))

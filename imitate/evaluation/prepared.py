@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from imitate.evaluation.planned import Planned
 from imitate.evaluation.policy_source import CheckpointFile
 from imitate.evaluation.vector_episodes import VectorJob
 from imitate.policy.checkpoint import config_of, load_checkpoint
+from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.processes import STEP_TIMEOUT_S, available_cores
 from imitate.run_folder import find_checkpoint
@@ -59,6 +60,7 @@ class EvalSettings:
     overlay: bool = False
     step_timeout_s: float | None = None
     late: Lateness | None = None
+    rename: Rename = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.late is not None and self.mode == "vector":
@@ -180,8 +182,11 @@ class Prepared:
     @property
     def job(self) -> Job:
         """Task of workers that play an episode each."""
-        source = CheckpointFile(str(self.subject.path))
-        return Job(source, self.env_meta, self.plan, self.device)
+        return Job(self._source, self.env_meta, self.plan, self.device)
+
+    @property
+    def _source(self) -> CheckpointFile:
+        return CheckpointFile(str(self.subject.path), self.settings.rename)
 
     def planned(
         self, on_episode: Callable[[Episode], None] | None, earlier: Sequence[Episode] = ()
@@ -208,7 +213,7 @@ class Prepared:
         """Task of one worker that plays all episodes in lockstep."""
         settings = self.settings
         return VectorJob(
-            CheckpointFile(str(self.subject.path)),
+            self._source,
             self.env_meta,
             self.plan,
             self.device,
@@ -260,6 +265,10 @@ def _check(subject: Subject, env_meta: Mapping[str, Any] | None, settings: EvalS
         raise EnvError(
             "a policy object plays in this process, which cannot end a simulator that hangs: leave "
             "step_timeout_s out, or give a checkpoint"
+        )
+    if subject.policy is not None and settings.rename:
+        raise UserError(
+            "a policy object has its names already: make it with RolloutPolicy(rename=...)"
         )
     if not (subject.env_meta if env_meta is None else env_meta):
         raise EnvError(f"{subject.path}: the checkpoint names no environment; name one with --env")

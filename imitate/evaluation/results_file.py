@@ -114,6 +114,8 @@ class ResultsFile:
             "give_up_after": settings.give_up_after,
             "late": None if late is None else vars(late),
         }
+        if settings.rename:  # entries of before there was any lack it
+            same["rename"] = dict(settings.rename)
         return dict(json.loads(to_json(same)))
 
     def _sum(self, path: Path) -> str:

@@ -128,7 +128,7 @@ def _copies(
         env_meta,
         num_envs,
         obs_keys=policy.obs_keys,
-        camera_size=sizes_of(policy.algo.preprocess.raw_shapes),
+        camera_size=sizes_of(policy.raw_shapes),
         autoreset_mode=AutoresetMode.DISABLED,
         step_timeout_s=plan.step_timeout_s,
     )

@@ -22,6 +22,7 @@ from imitate.policy.checkpoint import (
     load_checkpoint,
 )
 from imitate.policy.finite import refuse_not_finite
+from imitate.policy.renaming import Rename, joined
 from imitate.policy.rollout_policy import RolloutPolicy
 
 _logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ def policy_from_checkpoint(
     ckpt_dict: Mapping[str, Any] | None = None,
     verbose: bool = False,
     precision: Literal["fp32", "bf16"] = "fp32",
+    rename: Rename | None = None,
 ) -> tuple[RolloutPolicy, dict[str, Any]]:
     """Load a policy. Needs no simulator, no dataset and no network, and changes nothing global.
 
@@ -43,13 +45,14 @@ def policy_from_checkpoint(
         verbose: log what was loaded.
         precision: of the large linear layers, on a CPU. With bf16 large networks act up to twice as fast, and actions
             differ in their third digit.
+        rename: from names that the environment gives to those of the policy, beside the ones that the checkpoint has.
 
     Returns:
         the policy, ready for ``start_episode()``, and the checkpoint's dict.
 
     Raises:
         CheckpointError: see :func:`imitate.policy.checkpoint.load_checkpoint`.
-        UserError: bf16 is requested on a device other than a CPU with it.
+        UserError: bf16 is requested on a device other than a CPU with it, or the policy has no observation to rename.
     """
     if (ckpt_path is None) == (ckpt_dict is None):
         raise CheckpointError("give either ckpt_path or ckpt_dict")
@@ -67,8 +70,12 @@ def policy_from_checkpoint(
             "take 'fp32'"
         )
     pack_linears(algo.active_nets, torch.bfloat16 if precision == "bf16" else torch.float32)
-    names = ckpt["shape_metadata"].get("names")
-    policy = RolloutPolicy(algo, low, high, instructions, control_freq_of(ckpt), names)
+    rate, names = control_freq_of(ckpt), ckpt["shape_metadata"].get("names")
+    given = joined(ckpt.get("rename"), rename)
+    try:
+        policy = RolloutPolicy(algo, low, high, instructions, rate, names, given)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from error
     if verbose:
         _logger.info(
             "loaded %s (%s), trained for %s epochs, on %s",

@@ -20,6 +20,7 @@ from imitate.models.observation import ObservationEncoder
 from imitate.policy.agreement import agreeing_chunk
 from imitate.policy.finite import refuse_action, refuse_not_finite
 from imitate.policy.raw_observations import newest_frames, refuse_missing
+from imitate.policy.renaming import Rename, given_names
 
 
 class RolloutPolicy:
@@ -39,10 +40,12 @@ class RolloutPolicy:
         control_freq: actions per second of the data that the policy learned from; None: not known. The caller keeps the
             rate; this class only reports it.
         number_names: names of the numbers of observations and of ``actions``, where the data had some, by key.
+        rename: from a name under which the caller gives an observation to the policy's, such as ``{"agent_pos":
+            "state"}``; others have the policy's.
 
     Attributes:
-        obs_keys: keys that an observation must have; ``lang_emb`` is not among them where there are ``instructions``:
-            it then comes from :meth:`start_episode`, or from an observation that has it.
+        obs_keys: keys that an observation must have, as the caller names them; ``lang_emb`` is not among them where
+            there are ``instructions``: it then comes from :meth:`start_episode`, or from an observation that has it.
         goal_keys: keys that a goal must have; empty for a policy without goals.
         last_extras: further outputs of the algorithm with its last action, read only: tensors with leading axis B,
             normalized, such as ``chunk`` (B, K, A); empty before the first action of an episode.
@@ -56,17 +59,23 @@ class RolloutPolicy:
         instructions: Instructions | None = None,
         control_freq: float | None = None,
         number_names: Mapping[str, Sequence[str]] | None = None,
+        rename: Rename | None = None,
     ) -> None:
         self.algo = algo
         self.control_freq = control_freq
-        self.number_names = {key: tuple(names) for key, names in (number_names or {}).items()}
         self._low = np.asarray(-np.inf if action_low is None else action_low, dtype=np.float64)
         self._high = np.asarray(np.inf if action_high is None else action_high, dtype=np.float64)
         self.instructions = instructions
         self._all_keys = tuple(algo.obs_shapes)
         served = LANGUAGE_KEY if instructions is not None else None
-        self.obs_keys = tuple(key for key in self._all_keys if key != served)
-        self.goal_keys = tuple(algo.goal_shapes)
+        self.rename = dict(rename or {})
+        self._goal_keys = tuple(algo.goal_shapes)
+        self._given = given_names(self.rename, dict.fromkeys((*self._all_keys, *self._goal_keys)))
+        self.number_names = {
+            self._given.get(key, key): tuple(names) for key, names in (number_names or {}).items()
+        }
+        self.obs_keys = tuple(self._given[key] for key in self._all_keys if key != served)
+        self.goal_keys = tuple(self._given[key] for key in self._goal_keys)
         self._state: PolicyState | None = None
         self._seen: dict[str, Tensor] = {}
         self._batch_size = 0
@@ -122,7 +131,9 @@ class RolloutPolicy:
                 before the call, so that the next observation may be given as if nothing had happened.
         """
         obs = self._prepare(self._with_language(ob, batched_ob), self._all_keys, batched_ob)
-        goal_obs = self._prepare(goal or {}, self.goal_keys, batched_ob) if self.goal_keys else None
+        goal_obs = None
+        if self._goal_keys:
+            goal_obs = self._prepare(goal or {}, self._goal_keys, batched_ob)
         batch_size = next(iter(obs.values())).shape[0]
         if self._state is None:
             self._state = self.algo.initial_state(batch_size)
@@ -238,6 +249,18 @@ class RolloutPolicy:
         size = (self.algo.preprocess.actions.sent_dim,)
         return np.broadcast_to(self._low, size), np.broadcast_to(self._high, size)
 
+    @property
+    def raw_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one step of each observation and goal, by the names of :attr:`obs_keys` and :attr:`goal_keys`."""
+        shapes = self.algo.preprocess.raw_shapes
+        return {given: shapes[key] for key, given in self._given.items()}
+
+    @property
+    def modalities(self) -> dict[str, str]:
+        """Modality of each observation and goal, by the names of :attr:`obs_keys` and :attr:`goal_keys`."""
+        kinds = self.algo.preprocess.modalities
+        return {given: kinds[key] for key, given in self._given.items()}
+
     @torch.inference_mode()
     def observe(self, reward: ArrayLike) -> None:
         """Give the policy the reward of its last action, or (B,) rewards of a batch.
@@ -288,7 +311,7 @@ class RolloutPolicy:
             if key.startswith("subgoal/")
         }
         return {
-            key: prepare.unnormalize_obs(key, value).cpu().numpy()
+            self._given.get(key, key): prepare.unnormalize_obs(key, value).cpu().numpy()
             for key, value in named.items()
             if key in prepare.raw_shapes
         }
@@ -305,7 +328,8 @@ class RolloutPolicy:
         if encoder is None:
             return {}
         obs = self._prepare(self._with_language(ob, False), self._all_keys, False)
-        return {key: places[0].cpu().numpy() for key, places in encoder.keypoints(obs).items()}
+        found = encoder.keypoints(obs)
+        return {self._given[key]: places[0].cpu().numpy() for key, places in found.items()}
 
     def _unnormalized(self, normalized: Tensor, obs: dict[str, Tensor]) -> NDArray[np.float64]:
         """Convert predictions at prepared observations to the units of the data."""
@@ -363,8 +387,8 @@ class RolloutPolicy:
         self, raw: Mapping[str, ArrayLike], keys: tuple[str, ...], batched: bool
     ) -> dict[str, Tensor]:
         """Convert raw arrays to network inputs with a batch dimension."""
-        refuse_missing(raw, keys)
-        arrays = {key: _array(raw[key]) for key in keys}
+        refuse_missing(raw, [self._given[key] for key in keys])
+        arrays = {key: _array(raw[self._given[key]]) for key in keys}
         arrays = self._newest(arrays, batched)
         if not batched:
             arrays = {key: value[None] for key, value in arrays.items()}

@@ -122,6 +122,7 @@ class _Checkpoint(_Part):
     train_state: _TrainState = _TrainState()
     provenance: _Provenance = _Provenance()
     versions: dict[str, Any] = {}
+    rename: dict[str, str] = {}
 
 
 def check_structure(ckpt: Mapping[str, Any]) -> None:

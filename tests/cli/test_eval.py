@@ -227,3 +227,41 @@ def test_modules_of_each_environment_that_is_named_are_trusted(tmp_path, monkeyp
     CliRunner().invoke(app, ["eval", "--agent", missing, *named])
     CliRunner().invoke(app, ["eval", "--agent", missing, "--env", "third:C-v0"])
     assert trusted == ["first:A-v0", "second:B-v0", "third:C-v0"]
+
+
+RENAMED = ("--rename", "goal=aim", "--rename", "pos=here")
+
+
+def test_observations_under_other_names(run, tmp_path):
+    agent = ground.write_expert(tmp_path / "a.pth", keys=("aim", "here"))
+    played = ("--agent", agent, "--episodes", 2, "--workers", 1)
+    result = run(*played, *RENAMED)
+    assert result.exit_code == 0, result.output
+    assert "2/2 = 100.0 %" in result.stdout
+    swapped = run(*played, "--rename", "pos=aim", "--rename", "goal=here", "--horizon", 5)
+    assert "0/2 = 0.0 %" in swapped.stdout
+
+
+def test_names_that_do_not_exist(run, tmp_path):
+    agent = ground.write_expert(tmp_path / "a.pth", keys=("aim", "here"))
+    played = ("--agent", agent, "--episodes", 1, "--workers", 1)
+    assert "did you mean 'aim'" in str(run(*played, "--rename", "goal=aims").exception)
+    missed = str(run(*played, "--rename", "goals=aim", "--rename", "pos=here").exception)
+    assert "no observation 'goals'; did you mean 'goal'" in missed
+    assert "--rename NEW=goals" in missed
+
+
+def test_names_saved_in_a_copy_are_used_and_told(run, tmp_path):
+    agent, copy = ground.write_expert(tmp_path / "a.pth", keys=("aim", "here")), tmp_path / "b.pth"
+    before = agent.read_bytes()
+    convert = ["convert-checkpoint", str(agent), str(copy), *RENAMED]
+    wrong = CliRunner().invoke(app, convert)
+    assert wrong.exit_code == 2 and "add --to imitate" in wrong.stderr
+    done = CliRunner().invoke(app, [*convert, "--to", "imitate"])
+    assert done.exit_code == 0, done.output
+    assert "takes 'goal' as 'aim', 'pos' as 'here'" in done.stdout
+    assert agent.read_bytes() == before
+    result = run("--agent", copy, "--episodes", 1, "--workers", 1)
+    assert "1/1 = 100.0 %" in result.stdout
+    assert "b.pth: takes 'goal' as 'aim', 'pos' as 'here', as saved in it" in result.stderr
+    assert "takes" in CliRunner().invoke(app, ["info", str(copy)]).stdout

@@ -1,5 +1,6 @@
 """``imitate record``, ``run``, ``serve``: from the device to the policy that acts through the wire."""
 
+import contextlib
 import json
 import os
 import signal
@@ -14,12 +15,15 @@ import torch
 from typer.testing import CliRunner
 
 from imitate import RolloutPolicy, algo_factory, load_config
+from imitate.cli import serve
 from imitate.cli.main import app
+from imitate.cli.policies import PolicySource
 from imitate.cli.robots import safety_of
 from imitate.data import DatasetWriter
 from imitate.deploy.loop import Safety
 from imitate.deploy.robot import Observation
 from imitate.deploy.simulated import SimulatedRobot
+from imitate.errors import UserError
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +102,22 @@ def test_run_in_the_checkpoints_own_environment(checkpoint, tmp_path):
         assert len(file["data"]) == 2
         assert "interventions" in file["data/demo_0"]
         assert json.loads(file["data"].attrs["env_args"])["env_name"] == "Pendulum-v1"
+
+
+def test_run_and_serve_under_other_names(checkpoint, tmp_path):
+    renamed = ("angle=flat",)
+    with contextlib.ExitStack() as stack:
+        found = PolicySource(device="cpu", rename=renamed).open(str(checkpoint), stack)
+        assert found.shapes == {"angle": (3,)}
+        assert found.actor({"angle": np.zeros(3)}).shape == (1,)
+        with pytest.raises(UserError, match="give --rename to imitate serve"):
+            PolicySource(rename=renamed).open("ws://127.0.0.1:9", stack)
+    _, policy = serve.served(checkpoint, "cpu", 0, renamed)
+    assert list(policy.schema.observations) == ["angle"]
+    done = imitate(
+        "run", checkpoint, "--robot", "sim", "--rate-hz", 50, "--rename", *renamed, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "'angle'" in done.stderr
 
 
 def test_run_through_a_server(served, tmp_path):

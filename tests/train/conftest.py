@@ -99,8 +99,11 @@ def demos(tmp_path):
     return write_demos(tmp_path / "demos.hdf5")
 
 
-def write_expert(path, meta=None, gain=4.0, noise=None):
-    """A checkpoint whose action is tanh(gain * (goal - pos)), without any training; with noise a Gaussian policy."""
+def write_expert(path, meta=None, gain=4.0, noise=None, keys=("goal", "pos")):
+    """A checkpoint whose action is tanh(gain * (goal - pos)), without any training; with noise a Gaussian policy.
+
+    ``keys``: its names of goal and pos, in alphabetical order.
+    """
     tree = config_dict(algo={"actor_layer_dims": []})
     if noise is not None:
         tree["algo"]["gaussian"] = {
@@ -109,8 +112,9 @@ def write_expert(path, meta=None, gain=4.0, noise=None):
             "init_std": noise,
             "low_noise_eval": False,
         }
+    tree["observation"]["modalities"]["obs"]["low_dim"] = list(keys)
     config = load_config(tree)
-    algo = algo_factory("bc", config, {"goal": (2,), "pos": (2,)}, 2, "cpu")
+    algo = algo_factory("bc", config, dict.fromkeys(keys, (2,)), 2, "cpu")
     with torch.no_grad():
         for parameter in algo.nets.parameters():
             if parameter.shape == (2, 4):

@@ -10,6 +10,7 @@ from typing import Any
 from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
 from imitate.config import load_config
 from imitate.policy.checkpoint import algo_from_checkpoint, control_freq_of, load_checkpoint
+from imitate.policy.renaming import rename_words
 from imitate.run_folder import find_checkpoint
 
 REASONS = {
@@ -48,6 +49,7 @@ def describe(path: Path) -> Report:
         "normalizes_obs": algo.preprocess.normalizes_obs,
         "normalizes_actions": algo.preprocess.normalizes_actions,
         "environments": [meta.get("key") for meta in ckpt.get("environments") or ()],
+        "rename": ckpt.get("rename", {}),
         "instructions": (ckpt.get("language") or {}).get("instructions", []),
         "changed_settings": dict(_differences(defaults, json.loads(ckpt["config"]))),
         "versions": ckpt.get("versions", {}),
@@ -91,6 +93,8 @@ def lay_out(report: Report) -> Iterator[str]:
         )
     if len(report["environments"]) > 1:
         yield from pairs([("environments", ", ".join(map(str, report["environments"])))])
+    if report["rename"]:
+        yield from pairs([("takes", rename_words(report["rename"]))])
     for instruction in report["instructions"]:
         yield from pairs([("may be told", instruction)])
     yield ""

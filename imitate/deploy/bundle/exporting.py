@@ -30,6 +30,7 @@ from imitate.deploy.bundle.spec import BundleSpec, Noise
 from imitate.deploy.bundle.tracing import Flat, Numbers, Predictor
 from imitate.deploy.served import schema_of
 from imitate.errors import BundleError
+from imitate.policy.renaming import rename_words
 from imitate.policy.rollout_policy import RolloutPolicy
 
 
@@ -110,6 +111,11 @@ def _bundled(
         raise BundleError(f"it is on {algo.device}: load it with device='cpu'")
     if not algo.config.acts:
         raise BundleError("it does not act")
+    if policy.rename:
+        raise BundleError(
+            f"it takes {rename_words(policy.rename)}, and a bundle has the names of the data: export the checkpoint "
+            "without --rename, or deploy the checkpoint itself, such as by imitate serve"
+        )
     if algo.action_mask.key is not None:
         raise BundleError(
             f"observation '{algo.action_mask.key}' masks its choices, which a bundle does not: deploy the checkpoint "

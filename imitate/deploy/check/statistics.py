@@ -144,7 +144,9 @@ def _of_normalization(ckpt: Mapping[str, Any], kinds: Mapping[str, str]) -> dict
     if train.obs_normalization != "mean_std":
         return {}
     ranges = {}
-    for key, entry in ckpt["preprocess"]["obs"].items():
+    names = {own: given for given, own in ckpt.get("rename", {}).items()}
+    for own, entry in ckpt["preprocess"]["obs"].items():
+        key = names.get(own, own)
         offset = entry["offset"].double().numpy().ravel()
         scale = entry["scale"].double().numpy().ravel()
         if key in kinds and not ((offset == 0) & (scale == 1)).all():

@@ -1,0 +1,125 @@
+"""Observations under other names than those of the data."""
+
+import numpy as np
+import pytest
+import torch
+
+from imitate import RolloutPolicy, algo_factory, load_config, policy_from_checkpoint
+from imitate.deploy.served import ServedPolicy, schema_of
+from imitate.errors import CheckpointError, UserError
+from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
+from imitate.policy.renaming import given_names, joined, parse_rename, rename_words
+
+
+def make_algo(goal=False):
+    torch.manual_seed(0)
+    modalities = {"obs": {"low_dim": ["pos", "vel"]}}
+    if goal:
+        modalities["goal"] = {"low_dim": ["pos"]}
+    tree = {"algo_name": "bc", "observation": {"modalities": modalities}}
+    config = load_config({**tree, "algo": {"actor_layer_dims": [16]}})
+    return algo_factory("bc", config, {"pos": (3,), "vel": (3,)}, 2, "cpu")
+
+
+POS, VEL = np.array([0.1, -0.2, 0.3]), np.array([1.0, 2.0, -3.0])
+
+
+def test_entries_of_the_option():
+    assert parse_rename(["agent_pos=state", "pixels=top_image"]) == {
+        "agent_pos": "state",
+        "pixels": "top_image",
+    }
+    assert parse_rename(["a=b", "a=b"]) == {"a": "b"}
+
+
+@pytest.mark.parametrize("entry", ["agent_pos", "=state", "agent_pos=", "="])
+def test_an_entry_of_another_form_is_refused(entry):
+    with pytest.raises(UserError, match="expected NEW=OLD"):
+        parse_rename([entry])
+
+
+def test_a_name_cannot_stand_for_two():
+    with pytest.raises(UserError, match="'a' cannot be both 'x' and 'y'"):
+        parse_rename(["a=x", "a=y"])
+    with pytest.raises(UserError, match="'x' would be both 'a' and 'b'"):
+        given_names({"a": "x", "b": "x"}, ["x"])
+    with pytest.raises(UserError, match="'pos' would be both .* of the policy"):
+        given_names({"pos": "vel"}, ["pos", "vel"])
+
+
+def test_a_name_that_the_policy_lacks_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match="no observation 'stat'; did you mean 'state'"):
+        given_names({"agent_pos": "stat"}, ["state", "image"])
+
+
+def test_names_chosen_later_win():
+    saved = {"agent_pos": "state", "pixels": "image"}
+    assert joined(saved, {"xy": "state"}) == {"pixels": "image", "xy": "state"}
+    assert joined(saved, {"agent_pos": "image"}) == {"agent_pos": "image"}
+    assert joined(None, None) == {}
+    assert rename_words(saved) == "'agent_pos' as 'state', 'pixels' as 'image'"
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_it_acts_as_under_its_own_names(batched):
+    algo = make_algo()
+    plain, renamed = RolloutPolicy(algo), RolloutPolicy(algo, rename={"speed": "vel"})
+    assert renamed.obs_keys == ("pos", "speed")
+    assert renamed.raw_shapes == {"pos": (3,), "speed": (3,)}
+    assert renamed.modalities["speed"] == "low_dim"
+    pos, vel = (x[None] if batched else x for x in (POS, VEL))
+    wanted = plain({"pos": pos, "vel": vel}, batched_ob=batched)
+    # An environment may have an observation of its own that is called as the policy's.
+    given = {"pos": pos, "speed": vel, "vel": pos}
+    assert np.array_equal(renamed(given, batched_ob=batched), wanted)
+    chunk = renamed.predict_chunk([given], batched_ob=batched)
+    assert np.array_equal(chunk.reshape(-1, 2)[0], wanted.reshape(-1))
+
+
+def test_two_names_may_be_swapped():
+    algo = make_algo()
+    swapped = RolloutPolicy(algo, rename={"pos": "vel", "vel": "pos"})
+    assert np.array_equal(
+        swapped({"pos": VEL, "vel": POS}), RolloutPolicy(algo)({"pos": POS, "vel": VEL})
+    )
+
+
+def test_goals_are_renamed_too():
+    algo = make_algo(goal=True)
+    renamed = RolloutPolicy(algo, rename={"xyz": "pos"})
+    assert renamed.goal_keys == ("xyz",)
+    wanted = RolloutPolicy(algo)({"pos": POS, "vel": VEL}, goal={"pos": VEL})
+    assert np.array_equal(renamed({"xyz": POS, "vel": VEL}, goal={"xyz": VEL}), wanted)
+
+
+def test_what_is_missing_is_called_as_the_caller_does():
+    policy = RolloutPolicy(make_algo(), rename={"speed": "vel"})
+    with pytest.raises(UserError, match="needs speed, but was given pos, vel"):
+        policy({"pos": POS, "vel": VEL})
+    with pytest.raises(UserError, match="speed"):
+        policy.check({"pos": POS, "speed": VEL * np.nan})
+
+
+def test_a_server_asks_for_the_new_names():
+    policy = RolloutPolicy(make_algo(), rename={"speed": "vel"})
+    assert tuple(schema_of(policy).observations) == ("pos", "speed")
+    assert tuple(ServedPolicy(policy).schema.observations) == ("pos", "speed")
+
+
+def test_names_are_saved_with_a_checkpoint(tmp_path):
+    algo, path = make_algo(), tmp_path / "a.pth"
+    ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata={})
+    save_checkpoint({**ckpt, "rename": {"speed": "vel"}}, path)
+    policy, loaded = policy_from_checkpoint(device="cpu", ckpt_path=path)
+    assert policy.obs_keys == ("pos", "speed") and loaded["rename"] == {"speed": "vel"}
+    other, _ = policy_from_checkpoint(device="cpu", ckpt_path=path, rename={"v": "vel", "x": "pos"})
+    assert other.obs_keys == ("x", "v")
+    save_checkpoint({**ckpt, "rename": ["speed", "vel"]}, path)
+    with pytest.raises(CheckpointError, match="'rename' of the checkpoint"):
+        load_checkpoint(path)
+
+
+def test_names_of_joints_follow_their_observation():
+    names = {"vel": ["x", "y", "z"], "actions": ["a", "b"]}
+    policy = RolloutPolicy(make_algo(), number_names=names, rename={"speed": "vel"})
+    assert policy.number_names == {"speed": ("x", "y", "z"), "actions": ("a", "b")}
