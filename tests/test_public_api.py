@@ -84,6 +84,7 @@ def test_signatures_of_the_contract():
         "ckpt_dict",
         "verbose",
         "precision",
+        "rename",
     ]
     assert parameters(imitate.RolloutPolicy.__call__) == ["ob", "goal", "batched_ob"]
     assert parameters(imitate.RolloutPolicy.start_episode) == ["lang", "mask"]

@@ -18,11 +18,11 @@ from imitate.cli.policies import (
     FoundPolicy,
     PolicyName,
     PolicySource,
-    RenameObs,
     ResizeImages,
     TlsCa,
     TokenFile,
 )
+from imitate.cli.renaming import RenameObs
 from imitate.cli.reports.layout import number, table
 from imitate.errors import UserError, printable
 

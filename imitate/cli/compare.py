@@ -18,13 +18,13 @@ from imitate.cli.policies import (
     InBackground,
     Join,
     PolicySource,
-    RenameObs,
     ResizeImages,
     Timeout,
     TlsCa,
     TokenFile,
     rate_of,
 )
+from imitate.cli.renaming import RenameObs
 from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
 from imitate.errors import UserError
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imitate.cli.policies import RenameObs
+from imitate.cli.renaming import RenameObs
 from imitate.errors import CheckpointError, nearest, printable
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.places import On, number_of_workers, opened
-from imitate.cli.policies import RenameObs, tell_saved_names
+from imitate.cli.renaming import RenameObs, tell_saved_names
 from imitate.cli.reports.evaluation import (
     compare,
     comparison_lines,

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.errors import UserError, printable
+from imitate.cli.renaming import tell_saved_names
+from imitate.errors import UserError
 from imitate.extras import missing
-from imitate.policy.renaming import parse_rename, rename_words
+from imitate.policy.renaming import parse_rename
 
 if TYPE_CHECKING:
     from imitate.deploy.schema import Schema
@@ -47,14 +48,6 @@ Timeout = Annotated[
     float | None,
     typer.Option(
         "--timeout-s", min=0.01, help="Longest time of a server's answer: 0.3; with --async 1."
-    ),
-]
-RenameObs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rename",
-        metavar="NEW=OLD",
-        help="Observation NEW of the environment or robot is the policy's OLD, as in agent_pos=state; may be repeated.",
     ),
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda.")]
@@ -259,13 +252,6 @@ class PolicySource:
                 err=True,
             )
         return acting
-
-
-def tell_saved_names(path: Path, ckpt: Mapping[str, Any]) -> None:
-    """Print, to stderr, the names of observations that are saved in a checkpoint."""
-    saved = ckpt.get("rename")
-    if saved:
-        typer.echo(printable(f"{path}: takes {rename_words(saved)}, as saved in it"), err=True)
 
 
 def _simulator(meta: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.policies import RenameObs, tell_saved_names
+from imitate.cli.renaming import RenameObs, tell_saved_names
 from imitate.errors import UserError
 from imitate.extras import missing
 

@@ -1,0 +1,28 @@
+"""The option ``--rename``, and what is said of names that are saved in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from imitate.errors import printable
+from imitate.policy.renaming import rename_words
+
+RenameObs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename",
+        metavar="NEW=OLD",
+        help="Observation NEW of the environment or robot is the policy's OLD, as in agent_pos=state; may be repeated.",
+    ),
+]
+
+
+def tell_saved_names(path: Path, ckpt: Mapping[str, Any]) -> None:
+    """Print, to stderr, the names of observations that are saved in a checkpoint."""
+    saved = ckpt.get("rename")
+    if saved:
+        typer.echo(printable(f"{path}: takes {rename_words(saved)}, as saved in it"), err=True)
