@@ -17,6 +17,7 @@ from typing import Any
 
 from imitate.crew.own_stdout import own_stdout
 from imitate.crew.ray_folder import private_folder
+from imitate.crew.ray_leftovers import ended_with_this_process
 from imitate.errors import EnvError, MissingPackageError
 from imitate.extras import missing
 from imitate.processes import available_cores
@@ -25,7 +26,7 @@ UNSAFE = "IMITATE_RAY_UNSAFE"
 """Environment variable: 1 allows clusters that take orders from everybody who reaches their ports."""
 STORE_BYTES = 500_000_000
 """Object store of a private cluster; what does not fit goes to the disk."""
-START_WAIT, START_WAIT_S = "RAY_raylet_start_wait_time_s", "120"
+START_WAITS = {"RAY_raylet_start_wait_time_s": "120", "RAY_agent_register_timeout_ms": "120000"}
 """Setting of Ray and its default here: the time in which a node has to start, which takes long on a busy machine."""
 CONNECT_S = 5.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -123,6 +124,7 @@ def _start(ray: Any, stack: ExitStack) -> None:
             logging_level="ERROR",
             _temp_dir=folder,
         )
+    stack.enter_context(ended_with_this_process())
 
 
 @contextmanager
@@ -193,7 +195,8 @@ def _environment(address: str | None) -> Iterator[None]:
             f"RAY_AUTH_MODE={mode}: whoever reaches a Ray cluster without token authentication runs code on it; "
             f"unset RAY_AUTH_MODE, or set {UNSAFE}=1 where nobody else reaches it"
         )
-    wanted = {"RAY_USAGE_STATS_ENABLED": "0", START_WAIT: os.environ.get(START_WAIT, START_WAIT_S)}
+    waits = {name: os.environ.get(name, longest) for name, longest in START_WAITS.items()}
+    wanted = {"RAY_USAGE_STATS_ENABLED": "0", **waits}
     if not is_unsafe:
         wanted["RAY_AUTH_MODE"] = "token"
     if address is None or address.rpartition(":")[0].strip("[]") in LOOPBACK:

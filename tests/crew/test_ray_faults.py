@@ -311,3 +311,15 @@ def test_a_private_cluster_that_dies_ends_the_command(ray_nodes, drive, monkeypa
     until(lambda: process.poll() is not None, 60.0)
     assert process.returncode == 1
     assert any("the Ray cluster has ended: no node of it is left" in line for line in lines)
+
+
+def test_a_private_cluster_ends_with_the_command_that_is_killed(ray_nodes, drive, monkeypatch):
+    """All of it, Ray's agents too, which take up to a minute when left alone."""
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    process, workers, lines = drive("ray", "asleep", "1")
+    until(lambda: workers or process.poll() is not None)
+    assert workers, lines
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert sum("Agent" in child.name() for child in children) == 2
+    process.kill()
+    until(lambda: not any(map(psutil.Process.is_running, children)), 30.0)
