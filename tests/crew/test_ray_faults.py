@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from imitate.crew import Crew, Shared, open_backend
+from imitate.crew.ray_leftovers import PATIENCE_S
 from imitate.errors import EnvError
 from tests.crew.test_crew import worker
 from tests.crew.test_ends import busy, is_running
@@ -269,16 +270,17 @@ def test_a_cluster_that_asks_for_no_token_is_refused(two_nodes, monkeypatch):
             unprotected.close()
 
 
-def test_a_private_cluster_ends_with_its_command(drive, monkeypatch):
+def test_a_private_cluster_ends_with_the_command_that_is_killed(drive, monkeypatch):
+    """All of it, Ray's agents too, which take up to a minute when left alone."""
     monkeypatch.setenv("RAY_ADDRESS", "local")
     process, workers, lines = drive("ray", "busy", "2")
     until(lambda: len(workers) == 2 or process.poll() is not None)
     assert len(workers) == 2, lines
     processes = psutil.Process(process.pid).children(recursive=True)
-    cluster = [child.pid for child in processes if child.name() in ("raylet", "gcs_server")]
-    assert len(cluster) == 2
+    names = [child.name() for child in processes]
+    assert {"raylet", "gcs_server"} <= set(names) and sum("Agent" in name for name in names) == 2
     process.kill()
-    until(lambda: not any(map(is_running, [*workers, *cluster])), GONE_S)
+    until(lambda: not any(child.is_running() for child in processes), PATIENCE_S + GONE_S)
 
 
 def test_a_private_cluster_leaves_nothing(ray_nodes, monkeypatch):
@@ -311,15 +313,3 @@ def test_a_private_cluster_that_dies_ends_the_command(ray_nodes, drive, monkeypa
     until(lambda: process.poll() is not None, 60.0)
     assert process.returncode == 1
     assert any("the Ray cluster has ended: no node of it is left" in line for line in lines)
-
-
-def test_a_private_cluster_ends_with_the_command_that_is_killed(ray_nodes, drive, monkeypatch):
-    """All of it, Ray's agents too, which take up to a minute when left alone."""
-    monkeypatch.setenv("RAY_ADDRESS", "local")
-    process, workers, lines = drive("ray", "asleep", "1")
-    until(lambda: workers or process.poll() is not None)
-    assert workers, lines
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert sum("Agent" in child.name() for child in children) == 2
-    process.kill()
-    until(lambda: not any(map(psutil.Process.is_running, children)), 30.0)

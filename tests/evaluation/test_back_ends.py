@@ -35,14 +35,19 @@ def played(backend, place, workers=2):
     return outcome
 
 
-def test_the_same_episodes_wherever_they_are_played(tmp_path, backend):
+def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path, backend):
     """With a policy that draws: its random numbers follow from the episode, not from the worker."""
-    place = Place(write_expert(tmp_path / "a.pth", noise=0.5), None, SETTINGS)
-    here = evaluate(place.agent, episodes=12, horizon=30)
-    for workers in (1, 2):
-        there = played(backend, place, workers)
+    agent, videos = write_expert(tmp_path / "a.pth", noise=0.5), [tmp_path / "0.mp4"]
+    filmed = {"video_episodes": 2, "video_skip": 1}
+    here = evaluate(agent, episodes=12, horizon=30, video=videos[0], **filmed)
+    for workers in (1, 2) if isinstance(backend, LocalBackend) else (2,):
+        videos.append(tmp_path / f"{workers}.mp4")
+        settings = replace(SETTINGS, video=videos[-1], **filmed)
+        there = played(backend, Place(agent, None, settings), workers)
         assert there.episodes == here.episodes
+        assert [episode.frames > 0 for episode in there.episodes] == [True] * 2 + [False] * 10
         assert [episode.cpu for episode in there.episodes] == [here.episodes[0].cpu] * 12
+        assert videos[-1].read_bytes() == videos[0].read_bytes()
     assert here.cpu_models and there.to_dict()["cpu_models"] == here.cpu_models
 
 
@@ -59,31 +64,19 @@ def test_dying_and_hanging_episodes_are_named_and_the_others_are_as_ever(tmp_pat
         assert found.episodes[index] == sound.episodes[index]
 
 
-def test_an_episode_whose_worker_is_killed_once_is_played_again(tmp_path, backend):
+def test_an_episode_whose_worker_is_killed_once_is_played_again(tmp_path):
     meta = env_meta(die_at=[5], die_once_file=str(tmp_path / "died"))
     agent = write_expert(tmp_path / "a.pth")
     seen = []
     with (
         closing(Prepared(subject_of(agent), meta, SETTINGS)) as prepared,
-        EpisodePool(2, backend) as pool,
+        EpisodePool(2) as pool,
     ):
         episodes = pool.run(prepared.planned(seen.append))
     sound = evaluate(agent, env_meta(), episodes=12, horizon=30)
     assert tuple(replace(episode, first_error=None) for episode in episodes) == sound.episodes
     assert "its process died in reset()" in episodes[5].first_error
     assert sorted(episode.index for episode in seen) == list(range(12))
-
-
-def test_the_same_video(tmp_path, backend):
-    agent = write_expert(tmp_path / "a.pth")
-    settings = replace(SETTINGS, episodes=3, video_episodes=2, video_skip=1)
-    videos = [tmp_path / "here.mp4", tmp_path / "there.mp4"]
-    evaluate(
-        agent, episodes=3, horizon=30, video=videos[0], video_episodes=2, video_skip=1, workers=1
-    )
-    there = played(backend, Place(agent, None, replace(settings, video=videos[1])))
-    assert [episode.frames > 0 for episode in there.episodes] == [True, True, False]
-    assert videos[0].read_bytes() == videos[1].read_bytes()
 
 
 def test_workers_need_no_file(tmp_path):
