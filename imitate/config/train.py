@@ -201,6 +201,10 @@ class TrainConfig(Section):
         description="Data held in RAM: auto (what fits the free memory); all; low_dim (images "
         "stay in the file); null: nothing.",
     )
+    cache_features: bool = Field(
+        True,
+        description="Compute the features of frozen image encoders once per dataset, into the cache.",
+    )
     hdf5_use_swmr: bool = Field(
         True, description="Open the HDF5 file so that a writer may append meanwhile."
     )

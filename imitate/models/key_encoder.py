@@ -52,6 +52,10 @@ class KeyEncoder(nn.Module):
         randomizers: applied in order.
         core: with ``output_shape``; None for no network.
         activation: 'relu' after the core, or None.
+
+    Attributes:
+        frozen_shape: of a frozen trunk's features (C, H, W), which may come in place of images where there are no
+            randomizers; None: only images may come.
     """
 
     def __init__(
@@ -70,14 +74,18 @@ class KeyEncoder(nn.Module):
         shape: Any = randomizers[-1].output_shape if randomizers else input_shape
         self.output_shape: Shape = tuple(shape if core is None else core.output_shape)  # type: ignore[arg-type]
         self.output_dim = math.prod(self.output_shape)
+        shape = None if randomizers else getattr(core, "frozen_shape", None)
+        self.frozen_shape: Shape | None = None if shape == tuple(input_shape) else shape
 
     def forward(self, values: Sequence[Tensor], language: Tensor | None = None) -> list[Tensor]:
         """Values ``(*B, *input_shape)`` of one or more keys to ``(*B, output_dim)`` each, all in one pass.
 
         Args:
-            values: one per key.
+            values: one per key; or features ``(*B, *frozen_shape)`` by :meth:`frozen_features`.
             language: ``(*B, D)``, if the core uses it.
         """
+        if self.frozen_shape is not None and values[0].shape[-3:] == self.frozen_shape:
+            return self._from_features(values)
         batch = values[0].shape[: values[0].dim() - len(self.input_shape)]
         flat = [value.reshape(-1, *self.input_shape) for value in values]
         x = flat[0] if len(flat) == 1 else torch.cat(flat)
@@ -92,6 +100,19 @@ class KeyEncoder(nn.Module):
         for randomizer in reversed(self.randomizers):
             x = randomizer.merge(x)  # type: ignore[operator]
         return list(x.reshape(len(flat), *batch, self.output_dim).unbind(0))
+
+    def frozen_features(self, value: Tensor) -> Tensor:
+        """Images ``(B, *input_shape)`` to ``(B, *frozen_shape)``, where there is such a shape."""
+        features: Tensor = self.core.frozen_features(value)  # type: ignore[union-attr,operator]
+        return features
+
+    def _from_features(self, values: Sequence[Tensor]) -> list[Tensor]:
+        batch = values[0].shape[:-3]
+        x = torch.stack(tuple(values)).flatten(0, -4)
+        x = self.core.from_features(x)  # type: ignore[union-attr,operator]
+        if self.activation == "relu":
+            x = torch.relu(x)
+        return list(x.reshape(len(values), *batch, self.output_dim).unbind(0))
 
     def _core_inputs(self, x: Tensor, keys: int, language: Tensor | None) -> tuple[Tensor, ...]:
         """Return the inputs of the core: the samples, and the instruction of each if it uses language."""

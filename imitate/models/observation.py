@@ -107,6 +107,11 @@ class ObservationEncoder(nn.Module):
         """Return the keys of each network that several share."""
         return [keys for keys in self._keys_of.values() if len(keys) > 1]
 
+    def networks_of_keys(self) -> dict[str, KeyEncoder]:
+        """Return the network of each key that has one."""
+        nets = self._encoders()
+        return {key: nets[module] for module, keys in self._keys_of.items() for key in keys}
+
     def _encoders(self) -> dict[str, KeyEncoder]:
         return {name: net for name, net in self.nets.items() if isinstance(net, KeyEncoder)}
 

@@ -13,7 +13,7 @@ from typing_extensions import Self
 from imitate.errors import CheckpointError, ConfigError, UserError, nearest
 from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics
-from imitate.models.layout import raw_shape_of
+from imitate.models.layout import Shape, raw_shape_of
 from imitate.models.preprocessing.measuring import Samples, statistics_before
 from imitate.models.preprocessing.standard import Clip, Layout, Normalize, Rotations
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
@@ -71,6 +71,8 @@ class Preprocess(nn.Module):
         normalization: one of these.
         obs_shapes: shape of one step of each observation as networks see it.
         reference_keys: observations that actions are relative to; empty where they are not relative.
+        feature_shapes: of features of frozen encoders, by image. Values of such a shape are features, which data may
+            hold in place of images, and networks see them as they are. A training sets it; it is not saved.
     """
 
     normalization: Normalize
@@ -94,6 +96,7 @@ class Preprocess(nn.Module):
         self.obs_clip = obs_clip
         before, after = make_steps(steps)
         layout, normalization = Layout(), normalize or Normalize()
+        self.feature_shapes: dict[str, Shape] = {}
         # The same modules are among the steps: named here past torch, so that each is registered once.
         self.__dict__.update(_layout=layout, normalization=normalization)
         clip = [] if obs_clip is None else [Clip(obs_clip)]
@@ -254,7 +257,8 @@ class Preprocess(nn.Module):
         """
         chosen = None if keys is None else tuple(keys)
         plan = self._plans.get(chosen) or self._plan(chosen)
-        self._check(raw, plan.keys)
+        features = self._features(raw, plan.keys) if self.feature_shapes else ()
+        self._check(raw, [key for key in plan.keys if key not in features])
         prepared: dict[str, Tensor] = {}
         if plan.packed:
             x = _joined([raw[key] for key in plan.packed], plan.device)
@@ -263,10 +267,22 @@ class Preprocess(nn.Module):
             prepared = dict(zip(plan.packed, torch.split(x, plan.sizes, -1), strict=True))
         for key, steps in plan.one_by_one.items():
             value = torch.as_tensor(raw[key])
+            if key in features:
+                prepared[key] = value.to(plan.device, torch.float32, non_blocking=True)
+                continue
             for step in steps:
                 value = step.forward_obs(key, value)
             prepared[key] = value
         return prepared
+
+    def _features(self, raw: Raw, keys: Sequence[str]) -> list[str]:
+        """Return the images in whose place there are features."""
+        return [
+            key
+            for key in keys
+            if key in self.feature_shapes and key in raw
+            if tuple(raw[key].shape[-3:]) == self.feature_shapes[key] != self.raw_shapes[key]
+        ]
 
     def _check(self, raw: Raw, keys: Sequence[str]) -> None:
         for key in keys:

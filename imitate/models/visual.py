@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from imitate.errors import ConfigError
 from imitate.models.layout import Shape
 from imitate.models.options import chosen, relevant, supplied
-from imitate.models.pools import SpatialSoftmax, make_pool
+from imitate.models.pools import SpatialMeanPool, SpatialSoftmax, make_pool
 from imitate.models.resnet import (
     ResNet18Conv,
     ResNet18ConvFiLM,
@@ -94,6 +94,10 @@ class VisualCore(nn.Module):
         language_dim: size of the instruction's embedding, where there is one.
         default_norm: normalization layers of a trunk whose ``norm`` is null.
         load_pretrained: read pretrained weights; false where a checkpoint brings them.
+
+    Attributes:
+        frozen_shape: of the features of a frozen trunk, which depend on the image alone; None where it learns, or reads
+            the instruction.
     """
 
     default_backbone: ClassVar[str] = "ResNet18Conv"
@@ -131,13 +135,18 @@ class VisualCore(nn.Module):
             raise ConfigError(
                 f"backbone_class is {backbone_class}, but {type(self).__name__} needs one of {fitting}"
             )
-        shape = self.backbone.output_shape(input_shape)
+        trunk_shape = self.backbone.output_shape(input_shape)
         if pool_class == "SpatialSoftmax" and getattr(self.backbone, "features", None) == "class":
             raise ConfigError(
                 "backbone_kwargs.features is 'class', a single vector, in which SpatialSoftmax finds no places; "
                 "set pool_class to null"
             )
-        self.pool, shape = make_pool(pool_class, pool_kwargs, shape)
+        self.pool, shape = make_pool(pool_class, pool_kwargs, trunk_shape)
+        self._pools_mean = isinstance(self.pool, SpatialMeanPool)
+        frozen = getattr(self.backbone, "frozen", False) and not self.uses_language
+        self.frozen_shape: Shape | None = None
+        if frozen:
+            self.frozen_shape = (trunk_shape[0], 1, 1) if self._pools_mean else trunk_shape
         self.flatten = flatten
         self.linear, self.output_shape = make_linear(shape, flatten, feature_dimension)
         # The layout in which images come; halves the time of a single image on the CPU.
@@ -145,7 +154,17 @@ class VisualCore(nn.Module):
 
     def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
         """Images ``(B, C, H, W)``, and embeddings ``(B, D)`` if it uses language, to ``(B, *output_shape)``."""
-        x = self.pool(self._features(x, language))
+        return self.from_features(self._features(x, language))
+
+    def frozen_features(self, x: Tensor) -> Tensor:
+        """Images ``(B, C, H, W)`` to a frozen trunk's features ``(B, *frozen_shape)``, for :meth:`from_features`."""
+        features = self._features(x, None)
+        # The mean of a map of one cell is that cell: pooling once more changes nothing.
+        return features.mean((-2, -1), keepdim=True) if self._pools_mean else features
+
+    def from_features(self, x: Tensor) -> Tensor:
+        """Features of the trunk to ``(B, *output_shape)``."""
+        x = self.pool(x)
         if self.flatten:
             x = x.flatten(1)
         y: Tensor = self.linear(x)

@@ -20,6 +20,7 @@ CHANGEABLE = (
     "train.cuda",
     "train.device",
     "train.data_on_device",
+    "train.cache_features",
     "train.hdf5_cache_mode",
     "train.on_bad_loss",
     "cluster",

@@ -29,6 +29,7 @@ from imitate.run_folder import (
 from imitate.seeding import seed_everything, torch_threads
 from imitate.train.console import Console
 from imitate.train.devices import choose_device
+from imitate.train.features import use_features
 from imitate.train.gradients import GradientAverage
 from imitate.train.interrupts import caught_signals
 from imitate.train.logging import import_wandb
@@ -145,6 +146,7 @@ def train(
             source = batch_source(setup, folder if ranks.rank == 0 else shared, console, ranks)
             run = Run(setup, source, folder, console, interrupt, ckpt, ranks)
             run.until_epoch = until_epoch
+            use_features(setup, console.say, lambda: interrupt.signal is not None)
             ranks.draw_apart(config.train.seed + run.state.step)
             stack.callback(run.close)
             threads = _threads(config, device, run.rollouts.shared_workers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imitate.data.batches.free_memory import gigabytes
@@ -30,6 +30,11 @@ class Placement:
     apart_in_ram: frozenset[str]
     image_bytes: Mapping[str, int]
     free_bytes: int
+
+    def without(self, key: str) -> Placement:
+        """Return the placement of the other fields."""
+        images = {name: size for name, size in self.image_bytes.items() if name != key}
+        return replace(self, apart_in_ram=self.apart_in_ram - {key}, image_bytes=images)
 
     @property
     def words(self) -> str:

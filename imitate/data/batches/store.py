@@ -170,6 +170,22 @@ class Store:
         self.apart = {key: tensor.to(device) for key, tensor in self.apart.items()}
         self.goals = {key: tensor.to(device) for key, tensor in self.goals.items()}
 
+    def replace(self, key: str, values: Tensor, words: str) -> None:
+        """Serve other values in place of a field that lies apart, such as features in place of images.
+
+        Args:
+            key: of the field.
+            values: (N, ...); on the device of the field, if that was moved to one.
+            words: a line on it for people.
+        """
+        dtype = values.numpy().dtype
+        held = self.apart.get(key)
+        self.fields[key] = Field(key, tuple(values.shape[1:]), None, dtype)
+        self.apart[key] = values if held is None else values.to(held.device)
+        self.from_file.pop(key, None)
+        self.placement = self.placement.without(key)
+        self.notes.append(words)
+
     # ---- reading rows ----------------------------------------------------------------------------
 
     def field(self, key: str, rows: NDArray[np.int64]) -> Tensor:

@@ -1,0 +1,164 @@
+"""Features of frozen image encoders, computed once into a file that all processes read.
+
+A cache file holds one row per step of a dataset, float16, as it would lie in RAM. Its name has a digest of all that the
+features depend on, which the caller makes. The folder is ``features`` in the cache (:mod:`imitate.data.file.cache`);
+files that were not used for longest are removed where a new one would exceed its bound.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from imitate.data.batches.free_memory import gigabytes
+from imitate.data.file.cache import cache_folder, limit_bytes, locked
+from imitate.errors import DatasetError
+
+DTYPE = np.dtype(np.float16)
+_SPARE_BYTES = 10**9
+"""Left free on the disk."""
+_ROWS_AT_ONCE = 64
+
+Compute = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+"""From row numbers (M,) to features (M, ...)."""
+
+
+class NoRoomError(Exception):
+    """The cache cannot take the features; the message says why."""
+
+
+class StoppedError(Exception):
+    """The caller asked to stop; what is there is kept, and is not computed again."""
+
+
+def features_folder() -> Path:
+    """Return the folder of features."""
+    return cache_folder("features")
+
+
+def features_once(
+    name: str,
+    count: int,
+    shape: tuple[int, ...],
+    compute: Compute,
+    stopped: Callable[[], bool] = lambda: False,
+) -> tuple[Tensor, str]:
+    """Return the features of all rows; compute them first if there is no such file, from where another run stopped.
+
+    Args:
+        name: of the file: the observation and the digest.
+        count: rows N.
+        shape: of one row.
+        compute: gives the features of some rows.
+        stopped: true once the caller wants to stop.
+
+    Returns:
+        (N, *shape) float16, mapped from the file, and a line that says which.
+
+    Raises:
+        NoRoomError: the file cannot be written.
+        StoppedError: ``stopped`` became true.
+        DatasetError: features do not fit float16.
+    """
+    folder = features_folder()
+    size = count * math.prod(shape) * DTYPE.itemsize
+    path = folder / f"{name}.features"
+    found = _size_of(path) == size
+    if not found:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder / f"{name}.partial") as out:
+                if _size_of(path) != size:  # no other process has made it meanwhile
+                    _make_room(folder, size - out.tell())
+                    _compute_rows(name, out, count, shape, compute, stopped)
+                    os.replace(out.name, path)
+                else:
+                    Path(out.name).unlink()
+        except OSError as error:
+            raise NoRoomError(f"{folder}: {error.strerror or error}") from error
+    with suppress(OSError):
+        os.utime(path)
+    values: NDArray[Any] = np.memmap(path, DTYPE, "c", shape=(count, *shape))
+    words = "are read from" if found else "were computed once into"
+    return torch.from_numpy(values), f"features {words} {path} ({gigabytes(size)})"
+
+
+def _compute_rows(
+    name: str,
+    out: IO[bytes],
+    count: int,
+    shape: tuple[int, ...],
+    compute: Compute,
+    stopped: Callable[[], bool],
+) -> None:
+    """Append the rows that the file lacks."""
+    row_bytes = math.prod(shape) * DTYPE.itemsize
+    done = min(out.seek(0, os.SEEK_END) // row_bytes, count)
+    out.truncate(done * row_bytes)
+    words = f"features of {name.rpartition('-')[0]}"
+    with tqdm(total=count, initial=done, desc=words, unit=" frames", delay=2, disable=None) as bar:
+        for start in range(done, count, _ROWS_AT_ONCE):
+            if stopped():
+                out.flush()
+                raise StoppedError
+            rows = np.arange(start, min(start + _ROWS_AT_ONCE, count))
+            features = compute(rows)
+            if not np.abs(features).max(initial=0) <= np.finfo(DTYPE).max:
+                raise DatasetError(
+                    f"{words}: values up to {np.abs(features).max():.4g}; float16 holds up to 65504: set "
+                    "train.cache_features to false"
+                )
+            out.write(np.ascontiguousarray(features, DTYPE).data)
+            bar.update(len(rows))
+    out.flush()
+    os.fsync(out.fileno())
+
+
+def _make_room(folder: Path, size: int) -> None:
+    """Remove files that were not used for longest, until ``size`` more bytes are within the bound.
+
+    A process that has one mapped keeps it until it ends.
+    """
+    limit = limit_bytes()
+    if size > limit:
+        raise NoRoomError(
+            f"{gigabytes(size)} exceed the cache's {gigabytes(int(limit))} (IMITATE_CACHE_GB)"
+        )
+    files = sorted(
+        (used, path, have) for path in folder.glob("*.features") for used, have in _stat(path)
+    )
+    total = sum(have for _, _, have in files)
+    for _, path, have in files:
+        if total + size <= limit:
+            break
+        path.unlink(missing_ok=True)
+        total -= have
+    free = shutil.disk_usage(folder).free
+    if free < size + _SPARE_BYTES:
+        raise NoRoomError(
+            f"{folder}: {gigabytes(size)} do not fit, {gigabytes(free)} are free; "
+            "set IMITATE_CACHE to a folder with room"
+        )
+
+
+def _stat(path: Path) -> list[tuple[int, int]]:
+    """Return time of last use and size; nothing for a file that is gone."""
+    with suppress(OSError):
+        found = path.stat()
+        return [(found.st_mtime_ns, found.st_size)]
+    return []
+
+
+def _size_of(path: Path) -> int | None:
+    return next((size for _, size in _stat(path)), None)

@@ -1,0 +1,174 @@
+"""Training on features of frozen image encoders, computed once, in place of images.
+
+Where the trunk of an image's encoder is frozen and nothing random comes before it, its features depend on the image
+alone. They are computed once per dataset, and each batch reads them. Validation and acting see images as ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imitate.algo.algo import Algo
+from imitate.data import DatasetFile, SequenceDataset
+from imitate.data.batches.feature_cache import NoRoomError, StoppedError, features_once
+from imitate.data.batches.store import Store
+from imitate.models.key_encoder import KeyEncoder
+from imitate.models.observation import ObservationEncoder
+from imitate.train.setup import Setup
+
+_VERSION = 1
+
+
+def use_features(
+    setup: Setup, say: Callable[[str], None], stopped: Callable[[], bool] = lambda: False
+) -> None:
+    """Put features in the place of images in the training data of a run, where its networks allow it.
+
+    Call it once the networks have their weights.
+
+    Args:
+        setup: of a run; its training set and the algorithm's ``preprocess`` change.
+        say: is told what was done, or why a frozen encoder's features are computed for each batch after all.
+        stopped: true once the run is to end.
+    """
+    algo, data = setup.algo, setup.train_set
+    if data is None or not setup.config.train.cache_features:
+        return
+    for key, nets in sorted(_frozen_networks(algo).items()):
+        reason = _obstacle(algo, key, nets, data)
+        if reason is None:
+            try:
+                found = _features(algo, key, nets[0], data, stopped)
+            except StoppedError:
+                return
+            except NoRoomError as error:
+                reason = str(error)
+        if reason is not None:
+            say(f"{key}: features of the frozen encoder are computed for each batch: {reason}")
+            continue
+        for field, (features, words) in found.items():
+            data.store.replace(field, features, f"{field}: {words}")
+            say(f"{field}: {words}")
+        _replace_goals(algo, key, nets[0], data.store)
+        assert nets[0].frozen_shape is not None
+        algo.preprocess.feature_shapes[key] = nets[0].frozen_shape
+
+
+def _frozen_networks(algo: Algo) -> dict[str, list[KeyEncoder]]:
+    """Return all networks of each observation that a frozen trunk sees in every one of them."""
+    found: dict[str, list[KeyEncoder]] = {}
+    for encoder in _encoders(algo):
+        for key, net in encoder.networks_of_keys().items():
+            found.setdefault(key, []).append(net)
+    return {
+        key: nets
+        for key, nets in found.items()
+        if all(getattr(net.core, "frozen_shape", None) is not None for net in nets)
+    }
+
+
+def _encoders(algo: Algo) -> Iterator[ObservationEncoder]:
+    averaged = [] if algo.ema is None else list(algo.ema.module.modules())
+    for module in (*algo.nets.modules(), *averaged):
+        if isinstance(module, ObservationEncoder):
+            yield module
+
+
+def _obstacle(algo: Algo, key: str, nets: list[KeyEncoder], data: Any) -> str | None:
+    """Return the reason why features cannot stand in for the images of a key; None: they can."""
+    if any(net.frozen_shape is None for net in nets):
+        return "obs_randomizer_class changes images at random"
+    if algo.learners != (algo,) or algo.frozen is not None or key in algo.subgoal_shapes:
+        return f"{algo.global_config.algo_name} has parts that see images"
+    if not isinstance(data, SequenceDataset):
+        return "train.shard_window reads shards in turn"
+    if len({_weights_digest(net) for net in nets}) > 1:
+        return "its networks have different frozen weights; give them one file in backbone_kwargs.pretrained"
+    return None
+
+
+def _features(
+    algo: Algo,
+    key: str,
+    net: KeyEncoder,
+    dataset: SequenceDataset,
+    stopped: Callable[[], bool],
+) -> dict[str, tuple[Tensor, str]]:
+    """Return the features of all rows of a dataset, by the name of the field, with a line for people."""
+    store = dataset.store
+    fields = [name for name in (f"obs/{key}", f"next_obs/{key}") if name in store.fields]
+    assert net.frozen_shape is not None
+    found = {}
+    for field in fields:
+        digest = _digest(algo, key, net, store, field)
+        name = f"{field.replace('/', '-')}-{digest}"
+
+        def compute(rows: NDArray[np.int64], field: str = field) -> NDArray[np.float32]:
+            return _computed(algo, key, net, store.rows(field, rows)).cpu().numpy()
+
+        found[field] = features_once(name, len(store), net.frozen_shape, compute, stopped)
+    return found
+
+
+@torch.no_grad()
+def _computed(algo: Algo, key: str, net: KeyEncoder, images: Tensor) -> Tensor:
+    """Raw images ``(M, H, W, C)`` to features ``(M, *frozen_shape)`` float32."""
+    prepared = algo.preprocess.prepare_obs({key: images}, (key,))[key]
+    return net.frozen_features(prepared).float()
+
+
+def _replace_goals(algo: Algo, key: str, net: KeyEncoder, store: Store) -> None:
+    """Put features in the place of the goals' images."""
+    if key in store.goals:
+        goals = store.goals[key]
+        parts = [_computed(algo, key, net, part) for part in torch.split(goals, 64)]
+        store.goals[key] = torch.cat(parts).half().to(goals.device)
+
+
+def _digest(algo: Algo, key: str, net: KeyEncoder, store: Store, field: str) -> str:
+    """Digest of all that the features of a field depend on."""
+    section = algo.obs_config.encoder.get(key) or algo.obs_config.encoder.get(
+        algo.preprocess.modalities[key]
+    )
+    core = section.to_dict()["core_kwargs"]
+    trunk = dict(core.get("backbone_kwargs") or {})
+    for name in ("pretrained", "pretrained_sha256", "lr_scale"):
+        trunk[name] = name == "pretrained" and bool(trunk.get(name))
+    prepared = algo.preprocess.to_dict()
+    files = []
+    for source in store.sources:
+        with DatasetFile(source.path) as file:
+            files.append((file.fingerprint(), file.hdf5_path.stat().st_mtime_ns))
+    described = {
+        "version": _VERSION,
+        "files": files,
+        "demos": [(demo.source, demo.name, demo.length) for demo in store.demos],
+        "field": field,
+        "core": [core.get("backbone_class"), trunk, core.get("pool_class"), net.frozen_shape],
+        "preprocess": [prepared["obs"][key], prepared["steps"], prepared["tensors"]],
+        "weights": _weights_digest(net),
+    }
+    text = json.dumps(described, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor | np.ndarray) else str(value)
+
+
+def _weights_digest(net: KeyEncoder) -> str:
+    """Digest of the weights and statistics of the frozen trunk."""
+    digest = hashlib.sha256()
+    trunk: Mapping[str, Tensor] = net.core.backbone.state_dict()  # type: ignore[union-attr]
+    for name, value in trunk.items():
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
