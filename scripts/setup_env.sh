@@ -41,7 +41,7 @@ make_venv() {
 #
 # robosuite itself goes in without its dependency list. That list has packages which only its keyboard and screen use;
 # one of them has to be compiled, another needs a desktop's libGL. The extra "simulator" of pyproject.toml
-# lists what it does need without a screen.
+# lists what it does need without a screen. Meta-World goes in the same way: it pins an older mujoco, and runs with this one.
 install_package() {
     local extras="$1" wanted stamp
     make_venv
@@ -54,14 +54,16 @@ PYTHON
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
         return
     fi
-    say "Installing imitate[$extras] and robosuite into .venv (the first time: a few minutes)"
+    say "Installing imitate[$extras], robosuite and Meta-World into .venv (the first time: a few minutes)"
     (
         cd "$ROOT"
         export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
         quietly "$PY" -m pip install -e ".[$extras]" -c constraints.txt || exit 1
-        if ! "$PY" -m pip show --quiet robosuite 2>/dev/null; then
-            quietly "$PY" -m pip install --no-deps robosuite -c constraints.txt || exit 1
-        fi
+        for package in robosuite metaworld; do
+            if ! "$PY" -m pip show --quiet "$package" 2>/dev/null; then
+                quietly "$PY" -m pip install --no-deps "$package" -c constraints.txt || exit 1
+            fi
+        done
     ) || fail "the installation failed; see above"
     printf '%s' "$wanted" >"$stamp"
 }

@@ -61,17 +61,7 @@ def cell(
     kept = folder / "cell.json"
     if kept.is_file():
         return json.loads(kept.read_text())
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    alone = ("train.num_threads=1", "experiment.rollout.enabled=false")
-    train = [*IMITATE, "train", "--config", config, "--output-dir", str(folder)]
-    train += itertools.chain(*(("--set", s) for s in (*alone, *settings)))
-    run(train, folder / "train.log")
-    results = json.loads(max(folder.glob("*/*/results.json")).read_text())
-    report = folder / "eval.json"
-    evaluate = [*IMITATE, "eval", "--agent", results["checkpoint"], "--seed", "0"]
-    run([*evaluate, *evaluation, "--json", str(report)], folder / "eval.log")
-    measured = json.loads(report.read_text())["evaluations"][0]
+    results, (measured, *_) = trained_and_played(folder, config, settings, evaluation)
     numbers = {
         **of,
         "steps": results["step"],
@@ -83,6 +73,33 @@ def cell(
     }
     kept.write_text(json.dumps(numbers, indent=2))
     return numbers
+
+
+def trained_and_played(
+    folder: Path, config: str, settings: Sequence[str], evaluation: Sequence[str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Train and evaluate in a folder that is emptied before.
+
+    Args:
+        folder: of the run.
+        config: ready configuration.
+        settings: ``key=value`` for ``imitate train --set``.
+        evaluation: options of ``imitate eval``.
+
+    Returns:
+        results of the training, and one evaluation per environment.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    alone = ("train.num_threads=1", "experiment.rollout.enabled=false")
+    train = [*IMITATE, "train", "--config", config, "--output-dir", str(folder)]
+    train += itertools.chain(*(("--set", s) for s in (*alone, *settings)))
+    run(train, folder / "train.log")
+    results = json.loads(max(folder.glob("*/*/results.json")).read_text())
+    report = folder / "eval.json"
+    evaluate = [*IMITATE, "eval", "--agent", results["checkpoint"], "--seed", "0"]
+    run([*evaluate, *evaluation, "--json", str(report)], folder / "eval.log")
+    return results, json.loads(report.read_text())["evaluations"]
 
 
 def cell_of(

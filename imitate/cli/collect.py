@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,8 +14,9 @@ from imitate.cli.places import On, number_of_workers, opened
 from imitate.cli.progress import Progress
 from imitate.cli.recording import Session
 from imitate.crew.places import LOCAL
-from imitate.envs.experts import QUALITIES, Habits, find_expert
+from imitate.envs.experts import QUALITIES, ExpertKind, Habits, find_expert
 from imitate.errors import UserError
+from imitate.evaluation.environments import named_env
 from imitate.simulation.collect import CollectionReport, collect
 from imitate.simulation.demonstrate import Plan
 
@@ -31,7 +32,7 @@ class Quality(str, Enum):
 
 
 class Rewards(str, Enum):
-    """Kind of robosuite's rewards that is recorded."""
+    """Kind of rewards that is recorded."""
 
     sparse = "sparse"
     dense = "dense"
@@ -66,7 +67,9 @@ def command(
     env: Annotated[
         str,
         typer.Option(
-            "--env", help="Task: Lift, Stack or PickPlaceCan; with --teleop any environment."
+            "--env",
+            help="Task with a scripted expert: Lift, Stack, PickPlaceCan, metaworld:push-v3 (docs/environments.md); "
+            "with --teleop any environment.",
         ),
     ],
     out: Annotated[
@@ -121,6 +124,14 @@ def command(
     keep_failures: Annotated[
         bool, typer.Option("--keep-failures", help="Record failed attempts too.")
     ] = False,
+    env_kwargs: Annotated[
+        str | None,
+        typer.Option(
+            "--env-kwargs",
+            metavar="JSON",
+            help='Arguments of the environment, such as \'{"camera_names": ["corner2"]}\' for images of Meta-World.',
+        ),
+    ] = None,
     rewards: Annotated[
         Rewards,
         typer.Option("--rewards", help="sparse: 1 where the task is solved; dense: shaped."),
@@ -165,7 +176,7 @@ def command(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Record demonstrations of a scripted expert in robosuite, or of a person.
+    """Record demonstrations of a scripted expert in a simulator, or of a person.
 
     With --teleop a person demonstrates at a device, in the environment in real
     time; it is imitate record OUT --robot sim --env ENV --teleop DEVICE.
@@ -193,16 +204,18 @@ def command(
         return
     if teleop_arg or append or view:
         raise UserError("--teleop-arg, --append and --view are for --teleop: say which device")
-    find_expert(env)
+    expert = find_expert(env)
     if human_like and quality is Quality.mixed:
         raise UserError(
             "--human-like changes the expert's way, but --quality mixed has demonstrators of its own: leave one out"
         )
+    if (human_like or quality is Quality.mixed) and not expert.acts_as_person:
+        option = "--human-like" if human_like else "--quality mixed"
+        raise UserError(f"{option} is for robosuite's tasks, and {env} is none: leave it out")
     plan = Plan(
         env_meta={
-            "env_name": env,
-            "type": 1,
-            "env_kwargs": {"reward_shaping": True} if rewards is Rewards.dense else {},
+            **named_env(env),
+            "env_kwargs": _env_kwargs(env, expert, rewards, env_kwargs),
         },
         seed=seed,
         qualities=QUALITIES if quality is Quality.mixed else QUALITIES[:1],
@@ -246,6 +259,26 @@ def command(
     typer.echo(_as_json(report) if json_ else _as_text(report))
     if report.lost:
         raise typer.Exit(SOME_LOST)
+
+
+def _env_kwargs(
+    env: str, expert: ExpertKind, rewards: Rewards, given: str | None
+) -> dict[str, Any]:
+    """Return the arguments of the environment: those of ``--rewards``, then those given as JSON."""
+    kwargs: dict[str, Any] = {}
+    if rewards is Rewards.dense:
+        if expert.dense_kwargs is None:
+            raise UserError(f"--rewards dense: {env} has no shaped rewards: leave it out")
+        kwargs.update(expert.dense_kwargs)
+    if given is None:
+        return kwargs
+    try:
+        named = json.loads(given)
+    except ValueError as error:
+        raise UserError(f"--env-kwargs {given}: no JSON ({error}); wanted {{...}}") from error
+    if not isinstance(named, dict):
+        raise UserError(f"--env-kwargs {given}: wanted a JSON object, {{...}}")
+    return {**kwargs, **named}
 
 
 def _refuse_experts_options(ctx: typer.Context) -> None:

@@ -9,7 +9,9 @@
 * Masks: allowed choices of a discrete action, the observation ``action_mask`` (C,) of 0 and 1: of a Dict, or from
   ``info["action_mask"]`` of reset and step.
 * Success: ``info["success"]`` or ``info["is_success"]`` of the latest step; False where the environment says neither.
-* States: for MuJoCo environments (time, qpos, qvel).
+* States: for MuJoCo environments (time, qpos, qvel); an environment with ``get_sim_state() -> (S,)`` and
+  ``set_sim_state((S,)) -> observation`` has its own.
+* Frames: ``render()``, brought to the size asked for; of ``draw(camera_name, height, width)`` where there is one.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from imitate.errors import EnvError, nearest
 from imitate.extras import install_command
 
 ENV_TYPE = 2
+ADAPTERS = {"metaworld": "imitate.envs.worlds.metaworld"}
+"""Modules that register environments in the place of the module that a name begins with."""
 
 
 class GymnasiumEnv:
@@ -76,7 +80,7 @@ class GymnasiumEnv:
         try:
             module, _, env_id = self.name.rpartition(":")
             if module:
-                import_module(module)
+                import_module(ADAPTERS.get(module, module))
             spec = gymnasium.spec(env_id)
             if self._can_render and "mujoco" in str(spec.entry_point):
                 prepare_gl()
@@ -168,21 +172,30 @@ class GymnasiumEnv:
     # ------------------------------------------------------------------ states
 
     def get_state(self) -> dict[str, Any]:
-        """Return ``states``: (time, qpos, qvel). MuJoCo environments only."""
+        """Return ``states``: the environment's own, or (time, qpos, qvel) of MuJoCo's."""
+        inner = self._env.unwrapped
+        if hasattr(inner, "get_sim_state"):
+            return {"states": np.asarray(inner.get_sim_state(), dtype=np.float64)}
         _, data = self._simulator()
         return {"states": np.concatenate([[data.time], data.qpos, data.qvel])}
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
-        """Restore a state and start a new episode from it. MuJoCo environments only."""
-        self._simulator()
+        """Restore a state and start a new episode from it. MuJoCo environments, and those with states of their own."""
+        inner = self._env.unwrapped
+        has_own = hasattr(inner, "set_sim_state")
+        if not has_own:
+            self._simulator()  # refuses before anything is reset
         self.reset()
-        model, data = self._simulator()
+        expected = self.get_state()["states"].shape
         states = np.asarray(state["states"], dtype=np.float64)
-        if states.shape != (1 + model.nq + model.nv,):
+        if states.shape != expected:
             raise EnvError(
                 f"{self.name}: the recorded state has shape {states.shape}, "
-                f"the environment's is ({1 + model.nq + model.nv},); was it recorded in another environment?"
+                f"the environment's is {expected}; was it recorded in another environment?"
             )
+        if has_own:
+            return self._seen.observe(inner.set_sim_state(states), self._info)
+        model, data = self._simulator()
         data.time = states[0]
         data.qpos[:] = states[1 : 1 + model.nq]
         data.qvel[:] = states[1 + model.nq :]
@@ -209,7 +222,10 @@ class GymnasiumEnv:
         """Draw one frame, brought to the requested size by repeating or leaving out pixels."""
         if not self._can_render:
             raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
+        inner = self._env.unwrapped
         try:
+            if hasattr(inner, "draw"):
+                return np.asarray(inner.draw(camera_name, height, width), dtype=np.uint8)
             frame = np.asarray(self._env.render())
         except gymnasium.error.DependencyNotInstalled as error:
             raise EnvError(f"{self.name}: {_first_line(error)}") from error

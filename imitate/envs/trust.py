@@ -28,7 +28,11 @@ ROBOT, SIMULATED = "robot:", "robot:sim"
 """Beginnings of the names of robots, and of those that are simulated."""
 PETTINGZOO = "pettingzoo:"
 """Beginning of the names of environments with several agents: the module follows it."""
-EXTRAS = {"gymnasium_robotics": "robotics", "pettingzoo": "pettingzoo"}
+EXTRAS = {
+    "gymnasium_robotics": "robotics",
+    "metaworld": "metaworld",
+    "pettingzoo": "pettingzoo",
+}
 """Modules of environments that come with an extra of ours."""
 
 

@@ -19,7 +19,7 @@ from imitate.envs.experts import (
     LEVELS,
     QUALITIES,
     Demonstrator,
-    Expert,
+    ExpertKind,
     Habits,
     HumanLike,
     Style,
@@ -31,13 +31,15 @@ from imitate.processes import Beat
 
 MAX_ATTEMPTS = 25
 
-# Noise at --noise 1, per level of quality: white noise on all six motion axes, and now and then a push in one
-# direction for a few steps, from which the demonstrator has to come back.
+# Noise at --noise 1, per level of quality: white noise on all motion axes, and now and then a push in one direction
+# for a few steps, from which the demonstrator has to come back.
 _WHITE_STD = (0.03, 0.06, 0.12, 0.0)
 _PUSH_STD = (0.3, 0.4, 0.5, 0.0)
 _PUSH_PROBABILITY = 0.03
 _PUSH_STEPS = (3, 8)
 _PAUSE_STEPS = (5, 16)
+_OF_THE_SCENE = {"model_file": "model", "ep_meta": "ep_meta"}
+"""Attributes of a demonstration, by the part of ``get_state`` that they hold, where an environment has a scene."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,11 @@ class Plan:
         """Return the level of an episode's demonstrator."""
         return self.qualities[index % len(self.qualities)]
 
-    def attempt_steps(self, expert: type[Expert]) -> int:
+    def attempt_steps(self, expert: ExpertKind) -> int:
         """Steps after which an attempt has failed: a scripted person gets twice the expert's."""
         return self.horizon or expert.horizon * (1 if self.habits is None else 2)
 
-    def demonstrator(self, expert: Expert, quality: str, rng: np.random.Generator) -> Demonstrator:
+    def demonstrator(self, expert: Any, quality: str, rng: np.random.Generator) -> Demonstrator:
         """Make the demonstrator, which stands between the expert and the arm."""
         if self.habits is not None:
             return HumanLike(expert, rng, self.habits)
@@ -104,9 +106,30 @@ class Demonstration:
 
 
 class ActionNoise:
-    """White noise, pushes and pauses on the motion axes; the gripper's command is left alone."""
+    """White noise, pushes and pauses on the motion axes; the gripper's command is left alone.
 
-    def __init__(self, rng: np.random.Generator, scale: float, quality: str, pause: float) -> None:
+    Args:
+        rng: source of all draws.
+        scale: of the noise.
+        quality: level of the demonstrator.
+        pause: probability per step of standing still for a moment.
+        axes: the first so many numbers of an action are motions, the first three of them translations.
+        low: lower limits of the action.
+        high: upper limits.
+    """
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        scale: float,
+        quality: str,
+        pause: float,
+        *,
+        axes: int = 6,
+        low: Array | float = -1.0,
+        high: Array | float = 1.0,
+    ) -> None:
+        self._axes, self._low, self._high = axes, low, high
         level = QUALITIES.index(quality)
         self._rng, self._scale = rng, scale
         self._white, self._push_std = scale * _WHITE_STD[level], scale * _PUSH_STD[level]
@@ -114,7 +137,9 @@ class ActionNoise:
         self._push, self._push_left, self._pause_left = np.zeros(3), 0, 0
 
     def __call__(self, action: Array) -> Array:
-        """The action that is executed in place of ``action`` (7,)."""
+        """The action that is executed in place of ``action`` (A,)."""
+        if self._axes == 0:
+            return action
         rng = self._rng
         executed = action.copy()
         if self._scale > 0 and self._push_left == 0 and rng.random() < _PUSH_PROBABILITY:
@@ -124,12 +149,12 @@ class ActionNoise:
             self._pause_left = int(rng.integers(*_PAUSE_STEPS))
         if self._pause_left > 0:
             self._pause_left -= 1
-            executed[:6] = 0.0
+            executed[: self._axes] = 0.0
         if self._push_left > 0:
             self._push_left -= 1
             executed[:3] += self._push
-        executed[:6] += rng.normal(0.0, 1.0, 6) * self._white
-        return np.clip(executed, -1.0, 1.0)
+        executed[: self._axes] += rng.normal(0.0, 1.0, self._axes) * self._white
+        return np.clip(executed, self._low, self._high)
 
 
 def describe(plan: Plan, beat: Beat | None = None) -> dict[str, Any]:
@@ -146,16 +171,24 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
         EnvError: the expert failed ``MAX_ATTEMPTS`` times.
     """
     quality = plan.quality(index)
-    expert_class = find_expert(str(plan.env_meta["env_name"]))
-    horizon = plan.attempt_steps(expert_class)
+    kind = find_expert(str(plan.env_meta["env_name"]))
+    horizon = plan.attempt_steps(kind)
     problems: list[str] = []
     for attempt in range(MAX_ATTEMPTS):
         env_seed, rng = _seeds(plan.seed, index, attempt)
         style = Style.sample(rng, quality)
-        noise = ActionNoise(rng, plan.noise, quality, style.hesitation)
         try:
             env = watched(partial(_worker_env, json.dumps(plan.env_meta)), beat)
-            who = plan.demonstrator(expert_class(style), quality, rng)
+            noise = ActionNoise(
+                rng,
+                plan.noise,
+                quality,
+                style.hesitation,
+                axes=kind.motion_axes,
+                low=env.action_low,
+                high=env.action_high,
+            )
+            who = plan.demonstrator(kind(style), quality, rng)
             episode = _record(env, who, noise, env_seed, horizon, plan)
         except UserError:
             raise
@@ -169,6 +202,8 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
             episode.attempts, episode.problems, episode.quality = attempt + 1, problems, quality
             episode.attrs.update(quality=quality, seed=env_seed, success=episode.success)
             episode.attrs.update(episode=index, attempts=attempt + 1)
+            if kind.instruction is not None:
+                episode.attrs["language"] = kind.instruction
             return episode
     raise EnvError(
         f"{plan.env_meta['env_name']}: the expert failed {MAX_ATTEMPTS} times in a row at episode {index} "
@@ -200,11 +235,12 @@ def _record(
     executed_actions: list[Array] = []
     rewards: list[float] = []
     successes: list[bool] = []
-    stop = horizon
-    while len(actions) < stop and not (who.gave_up and not any(successes)):
-        wanted = np.clip(who.act(obs), -1.0, 1.0)
+    stop, over = horizon, False
+    while not over and len(actions) < stop and not (who.gave_up and not any(successes)):
+        wanted = np.clip(who.act(obs), env.action_low, env.action_high)
         executed = wanted if who.still else noise(wanted)
-        obs, reward, _, _, info = env.step(executed)
+        obs, reward, terminated, truncated, info = env.step(executed)
+        over = terminated or truncated
         if info["success"] and not any(successes):
             stop = min(horizon, len(actions) + 1 + plan.hold_steps)
         actions.append(executed if plan.label == "executed" else wanted)
@@ -223,8 +259,7 @@ def _record(
         states=np.stack(states[:-1]),
         executed=np.stack(executed_actions),
         attrs={
-            "model_file": start["model"],
-            "ep_meta": start["ep_meta"],
+            **{attr: start[key] for attr, key in _OF_THE_SCENE.items() if key in start},
             "action_label": plan.label,
         },
         quality="",

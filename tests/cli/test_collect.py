@@ -52,6 +52,36 @@ def test_mixed_quality_with_dense_rewards(tmp_path):
         assert 0 < rewards.min() < rewards.max() < 1  # the nearer the hand, the more
 
 
+def test_a_task_of_metaworld_by_two_workers(tmp_path):
+    path = tmp_path / "press.hdf5"
+    options = ("--num", "2", "--workers", "2", "--env-kwargs", '{"reward_shaping": true}')
+    done = run("collect", "--env", "metaworld:button-press-v3", "--out", str(path), *options)
+    assert done.exit_code == 0, done.output
+    assert "2 demonstrations (better 2), 2 solve the task" in done.stdout
+    with DatasetFile(path) as file:
+        assert file.env_meta["env_name"] == "metaworld:button-press-v3"
+        assert file.env_meta["env_kwargs"] == {"reward_shaping": True}
+        assert file.attrs("demo_0")["language"] == "press the button"
+        assert 0 < file.read("demo_0", "rewards")[0] < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--env-kwargs", "{camera"), "--env-kwargs {camera: no JSON"),
+        (("--env-kwargs", "[1]"), "--env-kwargs [1]: wanted a JSON object"),
+        (("--human-like",), "--human-like is for robosuite's tasks"),
+        (("--quality", "mixed"), "--quality mixed is for robosuite's tasks"),
+    ],
+)
+def test_options_that_an_expert_cannot_heed(tmp_path, options, words):
+    out = ("--out", str(tmp_path / "x.hdf5"))
+    done = run("collect", "--env", "metaworld:push-v3", *out, *options)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_unknown_task_is_a_users_error(tmp_path):
     done = run("collect", "--env", "Lft", "--out", str(tmp_path / "x.hdf5"))
     assert done.exit_code == 2

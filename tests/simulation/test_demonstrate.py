@@ -43,6 +43,34 @@ def test_pauses_stop_the_motion_but_not_the_gripper():
     assert (paused[:, 6] == 1.0).all()
 
 
+def test_noise_keeps_to_the_motion_axes_and_the_limits_of_the_action():
+    noise = ActionNoise(np.random.default_rng(0), 1.0, "better", 0.0, axes=3, low=-0.1, high=0.1)
+    taken = np.stack([noise(np.array([0.0, 0.0, 0.0, 0.05])) for _ in range(500)])
+    assert (taken[:, 3] == 0.05).all()
+    assert (taken[:, :3].std(axis=0) > 0.02).all()
+    assert np.abs(taken).max() == 0.1
+    none = ActionNoise(np.random.default_rng(0), 1.0, "better", 0.0, axes=0)
+    assert (none(np.full(14, 2.0)) == 2.0).all()
+
+
+PRESS = {"env_name": "metaworld:button-press-v3", "type": 2, "env_kwargs": {}}
+
+
+def test_an_episode_of_metaworld_is_recorded_with_its_instruction():
+    demo = demonstrate(Plan(env_meta=PRESS, seed=0, noise=0.0, hold_steps=3), 0)
+    assert demo.success
+    assert demo.attrs["language"] == "press the button"
+    assert "model_file" not in demo.attrs
+    assert demo.successes.argmax() == len(demo.actions) - 4
+    assert demo.rewards.tolist() == demo.successes.astype(float).tolist()
+    assert (demo.obs["hand_pos"][1:] == demo.next_obs["hand_pos"][:-1]).all()
+
+
+def test_a_recording_ends_with_the_environments_own_clock():
+    plan = Plan(env_meta=PRESS, noise=0.0, horizon=900, hold_steps=900, keep_failures=True)
+    assert len(demonstrate(plan, 0).actions) == 500
+
+
 @pytest.mark.robosuite
 def test_an_episode_depends_on_its_number_alone():
     plan = Plan(env_meta=LIFT, seed=3)

@@ -1,4 +1,4 @@
-"""Scripted demonstrators, one file per task."""
+"""Scripted demonstrators, one file per task or package of tasks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from imitate.envs.experts.expert import QUALITIES, Expert, Style
 from imitate.envs.experts.human import Habits, HumanLike
 from imitate.envs.experts.lift import LiftExpert
 from imitate.envs.experts.pick_place_can import PickPlaceCanExpert
+from imitate.envs.experts.slot import ExpertKind, expert_of_package
 from imitate.envs.experts.stack import StackExpert
-from imitate.errors import EnvError, nearest
 
 __all__ = [
     "EXPERTS",
@@ -16,6 +16,7 @@ __all__ = [
     "QUALITIES",
     "Demonstrator",
     "Expert",
+    "ExpertKind",
     "Habits",
     "HumanLike",
     "Style",
@@ -27,14 +28,10 @@ EXPERTS: dict[str, type[Expert]] = {
 }
 
 
-def find_expert(env_name: str) -> type[Expert]:
-    """The expert of a robosuite task.
+def find_expert(env_name: str) -> ExpertKind:
+    """Return the expert of a robosuite task, or of an environment ``module:Name`` of a package that has some.
 
     Raises:
         EnvError: there is none.
     """
-    if env_name not in EXPERTS:
-        raise EnvError(
-            f"there is no scripted expert for '{env_name}'; {nearest(env_name, EXPERTS)}"
-        )
-    return EXPERTS[env_name]
+    return EXPERTS[env_name] if env_name in EXPERTS else expert_of_package(env_name, EXPERTS)

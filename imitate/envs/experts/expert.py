@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -76,10 +77,15 @@ class Expert(ABC):
         steepness: height per further sideways distance.
         carry_steps: how long the object is in the hand, about.
         clearance_m: height above the grasp at which the fingers close on nothing.
+        motion_axes, instruction, dense_kwargs, acts_as_person: see :class:`imitate.envs.experts.slot.ExpertKind`.
     """
 
     env_name: ClassVar[str]
     horizon: ClassVar[int]
+    motion_axes: ClassVar[int] = 6
+    instruction: ClassVar[str | None] = None
+    dense_kwargs: ClassVar[Mapping[str, Any] | None] = {"reward_shaping": True}
+    acts_as_person: ClassVar[bool] = True
     pace: ClassVar[float] = 1.0
     slack_m: ClassVar[float] = 0.01
     steepness: ClassVar[float] = 2.0

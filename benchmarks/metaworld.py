@@ -1,0 +1,171 @@
+"""Ten of Meta-World's tasks: four policies with the same settings for all tasks, as a table.
+
+    python -m benchmarks.metaworld --out runs/metaworld                  hours; what is finished is not run again
+    python -m benchmarks.metaworld --out runs/metaworld --table          the table of what is finished
+    python -m benchmarks.metaworld --task push-v3 --policy bc --seed 0   one cell
+    python -m benchmarks.metaworld --experts --out runs/metaworld        success of all 50 experts
+
+Each task has 50 demonstrations of `imitate collect` with its default noise. A cell is one policy of one task and one
+training seed: `imitate train` on one thread, then `imitate eval` from 50 starts, seeds 0 to 49. The multi-task policy
+is a flow policy on the files of all chosen tasks that reads its task as a one-hot vector. The first seed of all comes
+first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from benchmarks.studies.results import IMITATE, run, trained_and_played
+from imitate.envs.experts.metaworld import INSTRUCTIONS
+from imitate.functional.statistics import wilson_interval
+from imitate.simulation.demonstrate import Plan, demonstrate
+
+TASKS = {
+    "reach-v3": "easy",
+    "button-press-v3": "easy",
+    "drawer-open-v3": "easy",
+    "door-open-v3": "easy",
+    "hammer-v3": "medium",
+    "peg-insert-side-v3": "medium",
+    "push-v3": "hard",
+    "pick-place-v3": "hard",
+    "assembly-v3": "hard",
+    "stick-push-v3": "very hard",
+}
+"""Difficulty by task, as in Seo et al. 2023, arXiv:2206.14244, appendix F."""
+POLICIES = ("bc", "flow_policy", "act")
+MULTI = "multi_task"
+OBS = ("hand_pos", "gripper", "object_pos", "object_quat", "object2_pos", "object2_quat", "goal")
+DEMOS, EPISODES = 50, 50
+MULTI_EPOCHS = 60
+Cell = dict[str, Any]
+
+
+def demonstrations(task: str, out: Path) -> Path:
+    """The file of a task's demonstrations, made where it is missing."""
+    path = (out / "demos" / f"{task}.hdf5").resolve()
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        command = [*IMITATE, "collect", "--env", f"metaworld:{task}", "--num", str(DEMOS)]
+        run([*command, "--seed", "0", "--resume", "--out", str(path)], path.with_suffix(".log"))
+    return path
+
+
+def cells(policy: str, tasks: list[str], seed: int, out: Path, *, make: bool = True) -> list[Cell]:
+    """One policy's numbers, one entry per task; those on the disk if it has been run before.
+
+    Args:
+        policy: of ``POLICIES``, for a single task, or ``MULTI``.
+        tasks: to learn together.
+        seed: of the training.
+        out: folder of the benchmark.
+        make: false returns nothing for what has not been run.
+    """
+    name = tasks[0] if policy != MULTI else f"{len(tasks)}_tasks"
+    folder = out / policy / f"{name}_seed{seed}"
+    kept = folder / "cells.json"
+    if not kept.is_file() and make:
+        files = [demonstrations(task, out) for task in tasks]
+        settings = [f"train.seed={seed}"]
+        entries = [
+            {"path": str(path), "key": task} for path, task in zip(files, tasks, strict=True)
+        ]
+        settings.append(f"train.data={json.dumps(entries)}")
+        if policy == MULTI:
+            modalities = json.dumps([*OBS, "lang_emb"])
+            settings.append(f"observation.modalities.obs.low_dim={modalities}")
+            settings.append(f"train.num_epochs={MULTI_EPOCHS}")
+        config = f"metaworld/{policy if policy != MULTI else 'flow_policy'}"
+        evaluation = ["--episodes", str(EPISODES), "--workers", "1", "--horizon", "500"]
+        results, played = trained_and_played(folder, config, settings, evaluation)
+        found = [
+            {
+                "task": task,
+                "policy": policy,
+                "seed": seed,
+                "steps": results["step"],
+                "train_cpu_s": results["times"]["train_cpu_s"],
+                "successes": measured["successes"],
+                "episodes": measured["episodes"],
+            }
+            for task, measured in zip(tasks, played, strict=True)
+        ]
+        kept.write_text(json.dumps(found, indent=2))
+    return json.loads(kept.read_text()) if kept.is_file() else []
+
+
+def table(found: list[Cell]) -> str:
+    """One line per task, one column per policy: successes of all seeds, the interval, CPU seconds of a training."""
+    policies = [name for name in (*POLICIES, MULTI) if any(c["policy"] == name for c in found)]
+    lines = [f"| task | | {' | '.join(policies)} |", "|" + "---|" * (len(policies) + 2)]
+    for task, difficulty in TASKS.items():
+        columns = [
+            _words([c for c in found if (c["task"], c["policy"]) == (task, policy)])
+            for policy in policies
+        ]
+        lines.append(f"| {task} | {difficulty} | {' | '.join(columns)} |")
+    return "\n".join(lines)
+
+
+def _words(group: list[Cell]) -> str:
+    if not group:
+        return ""
+    successes, episodes = (sum(c[key] for c in group) for key in ("successes", "episodes"))
+    low, high = wilson_interval(successes, episodes)
+    cpu = sum(c["train_cpu_s"] for c in group) / len(group)
+    return f"{successes}/{episodes} ({100 * low:.0f} - {100 * high:.0f} %), {cpu:.0f} s"
+
+
+def experts(out: Path, starts: int) -> None:
+    """Print how often each task's expert succeeds, without noise and with that of `imitate collect`."""
+    kept = out / "experts.json"
+    found: dict[str, dict[str, int]] = json.loads(kept.read_text()) if kept.is_file() else {}
+    out.mkdir(parents=True, exist_ok=True)
+    for task in INSTRUCTIONS:
+        if task not in found:
+            found[task] = {str(noise): _solved(task, noise, starts) for noise in (0.0, 1.0)}
+            kept.write_text(json.dumps(found, indent=1))
+        counts = (f"{found[task][noise]}/{starts}" for noise in ("0.0", "1.0"))
+        print(f"| {task} | {' | '.join(counts)} |", flush=True)
+
+
+def _solved(task: str, noise: float, starts: int) -> int:
+    env_meta = {"env_name": f"metaworld:{task}", "type": 2, "env_kwargs": {}}
+    plan = Plan(env_meta, seed=1, noise=noise, keep_failures=True, hold_steps=0)
+    return sum(demonstrate(plan, number).success for number in range(starts))
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--task", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument(
+        "--policy", nargs="+", default=[*POLICIES, MULTI], choices=[*POLICIES, MULTI]
+    )
+    parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2], help="training seeds")
+    parser.add_argument("--out", type=Path, default=Path("runs/metaworld"))
+    parser.add_argument("--table", action="store_true", help="print what is finished, run nothing")
+    parser.add_argument("--experts", action="store_true", help="success of the experts instead")
+    parser.add_argument("--starts", type=int, default=20, help="of each expert")
+    args = parser.parse_args()
+    if args.experts:
+        experts(args.out, args.starts)
+        return
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    found = []
+    for seed in args.seed:
+        for policy in args.policy:
+            groups = [args.task] if policy == MULTI else [[task] for task in args.task]
+            for tasks in groups:
+                found += cells(policy, tasks, seed, args.out, make=not args.table)
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The slot of scripted experts: what a collection asks of one, and how one is found by its environment's name.
+
+Experts of a package's environments are found by the name in front of the colon: ``metaworld:push-v3`` asks the
+function of ``metaworld`` in the group ``imitate.experts`` of entry points. It takes an environment's full name and
+returns the expert, or raises EnvError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint
+from typing import Any, Protocol
+
+from imitate.config.plugins import installed_points
+from imitate.envs.env import Array, Obs
+from imitate.envs.experts.expert import Style
+from imitate.errors import EnvError, nearest
+
+GROUP = "imitate.experts"
+_BUILT_IN = {
+    "metaworld": "imitate.envs.experts.metaworld:expert_of",
+}
+
+
+class Acting(Protocol):
+    """An expert in one episode."""
+
+    def act(self, obs: Obs) -> Array:
+        """Return the action (A,) for an observation."""
+
+
+class ExpertKind(Protocol):
+    """The expert of a task: a class, or any function that makes one for each episode, with these attributes.
+
+    Attributes:
+        env_name: the environment's full name.
+        horizon: control steps after which an attempt counts as failed.
+        motion_axes: the first so many numbers of an action are motions, which noise is added to; 0: no noise.
+        instruction: the task in words, recorded as the demonstrations' language; None: none.
+        dense_kwargs: arguments of the environment that give shaped rewards; None: it has none.
+        acts_as_person: ``--quality mixed`` and ``--human-like`` can be made of it.
+    """
+
+    @property
+    def env_name(self) -> str: ...  # noqa: D102 - see the class
+    @property
+    def horizon(self) -> int: ...  # noqa: D102
+    @property
+    def motion_axes(self) -> int: ...  # noqa: D102
+    @property
+    def instruction(self) -> str | None: ...  # noqa: D102
+    @property
+    def dense_kwargs(self) -> Mapping[str, Any] | None: ...  # noqa: D102
+    @property
+    def acts_as_person(self) -> bool: ...  # noqa: D102
+
+    def __call__(self, style: Style) -> Acting:
+        """Make the expert of an episode."""
+
+
+def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
+    """Return the expert of an environment ``module:Name``.
+
+    Args:
+        env_name: its full name.
+        others: names of tasks that have experts of their own, for the message.
+
+    Raises:
+        EnvError: there is none.
+    """
+    module = env_name.rpartition(":")[0]
+    points = {name: EntryPoint(name, place, GROUP) for name, place in _BUILT_IN.items()}
+    points |= {point.name: point for point in installed_points(GROUP)}
+    if module not in points:
+        known = [*others, *(f"{name}:" for name in points)]
+        raise EnvError(
+            f"there is no scripted expert for '{env_name}'; {nearest(env_name, known)} "
+            f"(one of your own: an entry point '{module or 'your_package'}' in the group {GROUP}, see "
+            "docs/environments.md)"
+        )
+    find: Callable[[str], ExpertKind] = points[module].load()
+    return find(env_name)

@@ -1,0 +1,5 @@
+"""Environments of other packages that do not register fitting ones with gymnasium: one adapter module each.
+
+An adapter registers environments with gymnasium when it is imported. ``ADAPTERS`` of :mod:`imitate.envs.gymnasium_env`
+says which one stands for the module of a name.
+"""

@@ -1,0 +1,184 @@
+"""Meta-World's 50 tasks of a Sawyer arm (McLean et al. 2025, arXiv:2505.11289): ``metaworld:push-v3``.
+
+Importing this module registers them with gymnasium under Meta-World's own names.
+
+* Observations, the same keys for all tasks: ``hand_pos`` (3,) in m, ``gripper`` (1,) its opening, 0 to 1,
+  ``object_pos`` (3,), ``object_quat`` (4,), ``object2_pos`` and ``object2_quat`` (0 in tasks with one object), ``goal``
+  (3,). Meta-World's vector of 39 numbers holds these and those of the step before, for which ``train.frame_stack``
+  stands here. With ``camera_names`` also ``<camera>_image`` (size, size, 3).
+* Actions (4,) in [-1, 1]: motion of the hand, 1 is 1 cm, and the force that closes (1) or opens (-1) the fingers.
+* Starts and goals are drawn from the seed of ``reset``: any place of the task's whole range, not one of 50 fixed ones.
+* Success: ``info["success"]`` of the step. An episode counts as solved if a step of it is, within 500 steps:
+  Meta-World's own rule, and that of ``imitate eval``. No step ends the episode before.
+* Rewards: 1 where the task is solved, or with ``reward_shaping`` Meta-World's, 0 to 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+from gymnasium import spaces
+
+from imitate.envs.env import Array, Obs
+from imitate.envs.rendering import prepare_gl
+from imitate.errors import EnvError, nearest
+from imitate.extras import missing
+
+try:
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+except ImportError as error:
+    raise EnvError(f"metaworld: {missing('metaworld', error)}") from error
+
+HORIZON = 500
+PARTS = {
+    "hand_pos": slice(0, 3),
+    "gripper": slice(3, 4),
+    "object_pos": slice(4, 7),
+    "object_quat": slice(7, 11),
+    "object2_pos": slice(11, 14),
+    "object2_quat": slice(14, 18),
+    "goal": slice(36, 39),
+}
+"""Places of the observations in Meta-World's vector (39,)."""
+_VIEW = "corner2"
+_STATE = (
+    mujoco.mjtState.mjSTATE_FULLPHYSICS
+    | mujoco.mjtState.mjSTATE_MOCAP_POS
+    | mujoco.mjtState.mjSTATE_MOCAP_QUAT
+    | mujoco.mjtState.mjSTATE_WARMSTART
+)
+
+
+class MetaWorldEnv(gymnasium.Env[Any, Array]):
+    """A task of Meta-World whose goal is observed.
+
+    Args:
+        task: Meta-World's name of it.
+        render_mode: ``rgb_array`` if ``render`` will be called.
+        reward_shaping: give Meta-World's rewards.
+        camera_names: cameras to observe: corner, corner2, corner3, corner4, topview, behindGripper, gripperPOV.
+        camera_size: side of their images, in pixels.
+
+    Attributes:
+        inner: Meta-World's environment.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012 - gymnasium's
+
+    def __init__(
+        self,
+        task: str,
+        render_mode: str | None = None,
+        reward_shaping: bool = False,
+        camera_names: Sequence[str] = (),
+        camera_size: int = 84,
+    ) -> None:
+        self.render_mode = render_mode
+        self._shaped, self._cameras, self._size = reward_shaping, tuple(camera_names), camera_size
+        inner: Any = ALL_V3_ENVIRONMENTS[task]()
+        # What Meta-World's set_task does, with starts from the seed in place of a pickled one.
+        inner._set_task_called = True
+        inner._freeze_rand_vec, inner.seeded_rand_vec = False, True
+        inner._partially_observable = False
+        vars(inner).pop("sawyer_observation_space", None)  # computed for a hidden goal
+        self.inner: Any = inner
+        self._viewers: dict[tuple[int, int], Any] = {}  # by height and width
+        names = [inner.model.camera(i).name for i in range(inner.model.ncam)]
+        for name in self._cameras:
+            if name not in names:
+                raise EnvError(f"metaworld: there is no camera '{name}'; {nearest(name, names)}")
+        self.action_space = inner.action_space
+        low, high = inner.sawyer_observation_space.low, inner.sawyer_observation_space.high
+        boxes: dict[str, Any] = {
+            key: spaces.Box(low[part], high[part], dtype=np.float64) for key, part in PARTS.items()
+        }
+        for name in self._cameras:
+            boxes[f"{name}_image"] = spaces.Box(0, 255, (camera_size, camera_size, 3), np.uint8)
+        self.observation_space = spaces.Dict(boxes)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Obs, dict[str, Any]]:
+        """Start an episode at a place that follows from the seed."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self.inner.seed(seed)
+        self.inner._freeze_rand_vec = False
+        vector, _ = self.inner.reset()
+        return self._observe(vector), {"success": False}
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action (4,)."""
+        vector, shaped, _, truncated, info = self.inner.step(np.clip(action, -1.0, 1.0))
+        success = bool(info["success"])
+        reward = float(shaped) if self._shaped else float(success)
+        return self._observe(vector), reward, False, bool(truncated), {**info, "success": success}
+
+    def get_sim_state(self) -> Array:
+        """Return the place of start and goal, and MuJoCo's state, (S,)."""
+        model, data = self.inner.model, self.inner.data
+        state = np.empty(mujoco.mj_stateSize(model, _STATE))
+        mujoco.mj_getState(model, data, state, _STATE)
+        return np.concatenate([self.inner._last_rand_vec, state])
+
+    def set_sim_state(self, state: Array) -> Obs:
+        """Restore a state of :meth:`get_sim_state` in an episode that has begun; a full episode is left to it."""
+        inner = self.inner
+        place = len(inner._last_rand_vec)
+        inner._freeze_rand_vec, inner._last_rand_vec = True, state[:place].copy()
+        inner.reset()  # moves the task's fixtures, which are part of the model
+        mujoco.mj_setState(inner.model, inner.data, state[place:], _STATE)
+        mujoco.mj_forward(inner.model, inner.data)
+        mujoco.mj_setState(inner.model, inner.data, state[place:], _STATE)  # with its warm start
+        for site in inner._target_site_config:
+            inner._set_pos_site(*site)
+        return self._observe(inner._get_obs())
+
+    def render(self) -> Array:
+        """Draw one frame, (480, 480, 3) uint8."""
+        return self.draw(_VIEW, 480, 480)
+
+    def draw(self, camera_name: str | None, height: int, width: int) -> Array:
+        """Draw one frame of a camera, (height, width, 3) uint8, at most 480 x 640.
+
+        Cameras that stand upside down, which are Meta-World's four of the corners, are turned by half a turn.
+        """
+        if (height, width) not in self._viewers:
+            prepare_gl()
+            # Unlike mujoco.Renderer, it asks for MUJOCO_GL now and not when mujoco is imported.
+            from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
+
+            viewer = OffScreenViewer(self.inner.model, self.inner.data, width, height)
+            self._viewers[height, width] = viewer
+        viewer = self._viewers[height, width]
+        viewer.make_context_current()
+        camera = self.inner.model.camera(camera_name or _VIEW)
+        frame = viewer.render("rgb_array", camera_id=camera.id)
+        up = self.inner.data.cam_xmat[camera.id].reshape(3, 3)[2, 1]
+        stands = camera.mode[0] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+        return np.ascontiguousarray(frame[::-1, ::-1] if stands and up < 0 else frame)
+
+    def close(self) -> None:
+        """Free the simulator."""
+        self._viewers.clear()  # each frees its OpenGL context
+        self.inner.close()
+
+    def _observe(self, vector: Array) -> Obs:
+        obs = {key: vector[part].copy() for key, part in PARTS.items()}
+        for name in self._cameras:
+            obs[f"{name}_image"] = self.draw(name, self._size, self._size)
+        return obs
+
+
+for _task in ALL_V3_ENVIRONMENTS:
+    gymnasium.register(
+        id=_task,
+        entry_point=f"{__name__}:MetaWorldEnv",
+        kwargs={"task": _task},
+        max_episode_steps=HORIZON,
+        disable_env_checker=True,  # imitate check-env is for that
+    )

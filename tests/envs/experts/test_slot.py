@@ -1,0 +1,50 @@
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+
+from imitate.envs.experts import Style, find_expert, slot
+from imitate.envs.experts.lift import LiftExpert
+from imitate.errors import EnvError
+
+
+class Forward:
+    """An expert of another package."""
+
+    env_name = "other_package:Reach-v0"
+    horizon = 7
+    motion_axes = 1
+    instruction = None
+    dense_kwargs = None
+    acts_as_person = False
+
+    def __init__(self, style):
+        self.style = style
+
+    def act(self, obs):
+        return np.ones(1)
+
+
+def forward_of(env_name):
+    if env_name != Forward.env_name:
+        raise EnvError(f"no expert for {env_name}")
+    return Forward
+
+
+def test_an_installed_package_brings_experts_for_its_environments(monkeypatch):
+    point = EntryPoint("other_package", f"{__name__}:forward_of", slot.GROUP)
+    monkeypatch.setattr(EntryPoint, "load", lambda self: forward_of)
+    monkeypatch.setattr(slot, "installed_points", lambda group: [point] * (group == slot.GROUP))
+    kind = find_expert("other_package:Reach-v0")
+    assert kind(Style.sample(np.random.default_rng(0))).act({}) == 1.0
+    with pytest.raises(EnvError, match="no expert for other_package:Push-v0"):
+        find_expert("other_package:Push-v0")
+
+
+def test_a_package_without_experts_is_told_of_the_entry_point():
+    with pytest.raises(EnvError, match="entry point 'my_package' in the group imitate.experts"):
+        find_expert("my_package:Reach-v0")
+
+
+def test_robosuites_tasks_need_no_prefix():
+    assert find_expert("Lift") is LiftExpert
