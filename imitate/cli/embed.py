@@ -31,7 +31,8 @@ def embed(
     """Turn the instructions of demonstrations into a table of vectors, once.
 
     Name the table in `train.language_embeddings` and list `lang_emb` under `observation.modalities.obs.low_dim`.
-    Training and acting then need no text model. Needs `pip install 'transformers>=4.40'`.
+    Training, and acting by instructions of the table, then need no text model.
+    Needs `pip install 'transformers>=4.40'`.
     """
     from imitate.models.language import TransformersText  # only now: it imports torch
 
@@ -41,7 +42,7 @@ def embed(
     vectors = TransformersText(encoder).embed(texts)
     partial = out.with_name(f".{out.name}.partial")
     with partial.open("wb") as file:
-        np.savez(file, instructions=np.array(texts), embeddings=vectors)
+        np.savez(file, instructions=np.array(texts), embeddings=vectors, encoder=np.array(encoder))
     os.replace(partial, out)
     typer.echo(f"{out}: {len(texts)} instructions, vectors of {vectors.shape[1]}")
 

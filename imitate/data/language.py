@@ -30,11 +30,13 @@ class Instructions:
         vectors: (number of instructions, D) float32.
         are_texts: True where a vector is the instruction itself, its UTF-8 bytes with zeros behind, so that an
             instruction may be any that is not longer.
+        encoder: text model that made the vectors, by which others can be made; None: it is not known.
     """
 
     names: tuple[str, ...]
     vectors: NDArray[np.float32]
     are_texts: bool = False
+    encoder: str | None = None
 
     @classmethod
     def one_hot(cls, names: Iterable[str]) -> Self:
@@ -53,6 +55,8 @@ class Instructions:
     def load(cls, path: str | Path) -> Self:
         """Read a table that a text encoder has made: an .npz file with ``instructions`` (N,) and ``embeddings`` (N, D).
 
+        The file may name the text model, ``encoder``.
+
         Raises:
             ConfigError: there is no such file, or it holds something else.
         """
@@ -60,6 +64,7 @@ class Instructions:
         try:
             with np.load(path, allow_pickle=False) as table:
                 names, vectors = table["instructions"], table["embeddings"]
+                encoder = str(table["encoder"]) if "encoder" in table else None
         except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
             raise ConfigError(
                 f"train.language_embeddings: {path} cannot be read ({str(error).splitlines()[0]}): write it with "
@@ -76,7 +81,7 @@ class Instructions:
                 f"train.language_embeddings: {path}: an instruction is there twice, or a value is not finite: "
                 "write the table anew"
             )
-        return cls(tuple(names.tolist()), vectors.astype(np.float32))
+        return cls(tuple(names.tolist()), vectors.astype(np.float32), encoder=encoder)
 
     @property
     def size(self) -> int:
@@ -107,17 +112,24 @@ class Instructions:
 
     def to_dict(self) -> dict[str, Any]:
         """Return lists and numbers, for a checkpoint."""
-        saved = {"instructions": list(self.names), "embeddings": self.vectors.tolist()}
+        saved: dict[str, Any] = {
+            "instructions": list(self.names),
+            "embeddings": self.vectors.tolist(),
+        }
+        if self.encoder is not None:
+            saved["encoder"] = self.encoder
         return {**saved, "are_texts": True} if self.are_texts else saved
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
         """Make the table from the result of :meth:`to_dict`."""
         vectors: ArrayLike = saved["embeddings"]
+        encoder = saved.get("encoder")
         return cls(
             tuple(saved["instructions"]),
             np.asarray(vectors, dtype=np.float32),
             are_texts=saved.get("are_texts") is True,
+            encoder=encoder if isinstance(encoder, str) else None,
         )
 
 

@@ -14,6 +14,7 @@ from imitate.data.language import LANGUAGE_KEY
 from imitate.deploy.schema import Observed, Schema
 from imitate.deploy.session import Ask, ChunkAsk, Prediction
 from imitate.errors import UserError
+from imitate.policy.instruction import vector_of
 from imitate.policy.rollout_policy import RolloutPolicy
 
 
@@ -42,7 +43,7 @@ class ServedPolicy:
         if known is not None:
             if lang is None and len(known.names) == 1:
                 lang = known.names[0]
-            vector = None if lang is None else known.vector(lang)
+            vector = None if lang is None else vector_of(known, lang)
         return _Memory(self._policy.algo.initial_state(1), vector)
 
     def cut(self, state: _Memory) -> _Memory:

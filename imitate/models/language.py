@@ -16,6 +16,13 @@ from torch import Tensor
 from imitate.errors import ConfigError
 from imitate.extras import missing
 
+_ADVICE = {
+    False: "give the name of a text model at Hugging Face, or a folder with its config.json, tokenizer and "
+    "model.safetensors",
+    True: "give one of the policy's own instructions, or bring the text model here first: hf download {}",
+}
+"""What to do where a model cannot be loaded; true: nothing was to be downloaded."""
+
 
 class TextEncoder(Protocol):
     """Encoder of texts as vectors."""
@@ -25,45 +32,55 @@ class TextEncoder(Protocol):
 
 
 class TransformersText:
-    """A model of Hugging Face's ``transformers``: CLIP's projected text embedding, else the mean over a text's tokens.
+    """A text model of Hugging Face's ``transformers``.
+
+    CLIP's projected text embedding, SigLIP's pooled one, else (MiniLM and other sentence encoders) the mean over a
+    text's tokens.
 
     Args:
         name: of the model at Hugging Face, such as 'openai/clip-vit-large-patch14' (robomimic's, D = 768), or a folder.
+        local_only: download nothing: the model must be on this machine.
 
     Raises:
         ConfigError: the package is not installed, or the model cannot be loaded.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, local_only: bool = False) -> None:
         try:
             import transformers
         except ImportError as error:
             error.name = error.name or "transformers"
             raise ConfigError(f"encoder '{name}': {missing('language', error)}") from error
         try:
-            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)
-            self.is_clip = transformers.AutoConfig.from_pretrained(name).model_type == "clip"
-            kind = (
-                transformers.CLIPTextModelWithProjection if self.is_clip else transformers.AutoModel
-            )
-            self.model: Any = kind.from_pretrained(name, use_safetensors=True).eval()
+            where = {"local_files_only": True} if local_only else {}
+            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name, **where)
+            self.kind: str = transformers.AutoConfig.from_pretrained(name, **where).model_type
+            classes = {
+                "clip": "CLIPTextModelWithProjection",
+                "siglip": "SiglipTextModel",
+            }
+            model = getattr(transformers, classes.get(self.kind, "AutoModel"))
+            self.model: Any = model.from_pretrained(name, use_safetensors=True, **where).eval()
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise ConfigError(
-                f"encoder '{name}' cannot be loaded ({reason}); give the name of a text model at Hugging Face, or a "
-                "folder with its config.json, tokenizer and model.safetensors"
+                f"encoder '{name}' cannot be loaded ({reason}); {_ADVICE[local_only].format(name)}"
             ) from error
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """N texts to ``(N, D)``; long ones are cut at the model's limit."""
-        tokens = self.tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
+        # SigLIP was trained on texts that are padded to its full length.
+        padding = "max_length" if self.kind == "siglip" else True
+        tokens = self.tokenizer(list(texts), padding=padding, truncation=True, return_tensors="pt")
         output = self.model(**tokens)
-        vectors: Tensor = (
-            output.text_embeds
-            if self.is_clip
-            else mean_over_tokens(output.last_hidden_state, tokens["attention_mask"])
-        )
+        vectors: Tensor
+        if self.kind == "clip":
+            vectors = output.text_embeds
+        elif self.kind == "siglip":
+            vectors = output.pooler_output
+        else:
+            vectors = mean_over_tokens(output.last_hidden_state, tokens["attention_mask"])
         array: NDArray[np.float32] = vectors.float().numpy()
         return array
 

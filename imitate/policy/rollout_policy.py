@@ -19,6 +19,7 @@ from imitate.functional.realtime import Guidance
 from imitate.models.observation import ObservationEncoder
 from imitate.policy.agreement import agreeing_chunk
 from imitate.policy.finite import refuse_action, refuse_not_finite
+from imitate.policy.instruction import vector_of
 from imitate.policy.raw_observations import newest_frames, refuse_missing
 from imitate.policy.renaming import Rename, given_names
 
@@ -349,10 +350,10 @@ class RolloutPolicy:
         if lang is None and len(known.names) == 1:
             lang = known.names[0]
         if mask is None or self._state is None or self._told is None:
-            self._told = None if lang is None else known.vector(lang)
+            self._told = None if lang is None else vector_of(known, lang)
         elif lang is not None:
             rows = np.broadcast_to(self._told, (self._batch_size, known.size)).copy()
-            rows[np.asarray(mask, dtype=bool)] = known.vector(lang)
+            rows[np.asarray(mask, dtype=bool)] = vector_of(known, lang)
             self._told = rows
 
     def _with_language(self, ob: Mapping[str, ArrayLike], batched: bool) -> Mapping[str, ArrayLike]:

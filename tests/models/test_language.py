@@ -13,9 +13,10 @@ from imitate.models.language import TransformersText, mean_over_tokens
 
 def tokenizer(texts, padding, truncation, return_tensors):
     """A token is the length of a word."""
-    assert (padding, truncation, return_tensors) == (True, True, "pt")
+    assert padding in (True, "max_length")
+    assert (truncation, return_tensors) == (True, "pt")
     words = [[len(word) for word in text.split()] for text in texts]
-    longest = max(map(len, words))
+    longest = 8 if padding == "max_length" else max(map(len, words))
     return {
         "input_ids": torch.tensor([w + [9] * (longest - len(w)) for w in words]),
         "attention_mask": torch.tensor([[1] * len(w) + [0] * (longest - len(w)) for w in words]),
@@ -33,11 +34,16 @@ class Clip(torch.nn.Module):
         return types.SimpleNamespace(text_embeds=input_ids[:, :1].half())
 
 
+class Siglip(torch.nn.Module):
+    def forward(self, input_ids, attention_mask):
+        return types.SimpleNamespace(pooler_output=input_ids.sum(-1, keepdim=True))
+
+
 @pytest.fixture
 def transformers(monkeypatch):
     def loading(result):
         def from_pretrained(name, **options):
-            if name not in ("plain", "clip"):
+            if name not in ("plain", "clip", "siglip"):
                 raise OSError(f"{name} is not a local folder\nand more")
             return result(name)
 
@@ -48,6 +54,7 @@ def transformers(monkeypatch):
     module.AutoConfig = loading(lambda name: types.SimpleNamespace(model_type=name))
     module.AutoModel = loading(lambda name: Plain())
     module.CLIPTextModelWithProjection = loading(lambda name: Clip())
+    module.SiglipTextModel = loading(lambda name: Siglip())
     monkeypatch.setitem(sys.modules, "transformers", module)
 
 
@@ -65,6 +72,12 @@ def test_clips_own_embedding():
     assert (vectors.dtype, vectors.tolist()) == (np.float32, [[4.0], [5.0]])
 
 
+@pytest.mark.usefixtures("transformers")
+def test_siglip_sees_texts_of_its_full_length():
+    vectors = TransformersText("siglip").embed(["lift it"])  # 4 + 2 and six of padding, 9 each
+    assert vectors.tolist() == [[60.0]]
+
+
 def test_padding_is_left_out():
     hidden = torch.tensor([[[1.0], [3.0], [100.0]], [[2.0], [4.0], [6.0]]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
@@ -75,6 +88,14 @@ def test_padding_is_left_out():
 def test_a_model_that_cannot_be_had():
     with pytest.raises(ConfigError, match="encoder 'no/such' cannot be loaded .no/such is not a"):
         TransformersText("no/such")
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_model_that_is_not_here_and_must_not_be_fetched():
+    with pytest.raises(
+        ConfigError, match="or bring the text model here first: hf download no/such"
+    ):
+        TransformersText("no/such", local_only=True)
 
 
 def test_without_the_package(monkeypatch):

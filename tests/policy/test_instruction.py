@@ -1,0 +1,70 @@
+"""Vectors of instructions when acting: known ones, and others by the table's text model."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from imitate.data.language import Instructions
+from imitate.errors import ConfigError, UserError
+from imitate.policy import instruction
+from imitate.policy.instruction import vector_of
+
+KNOWN = Instructions(("lift", "push it"), np.array([[4.0, 1], [7, 1]], np.float32), encoder="own")
+
+
+class Lengths:
+    """Embeds a text as its length and a constant."""
+
+    def __init__(self, constant=1.0):
+        self.constant = constant
+
+    def embed(self, texts):
+        return np.array([[len(text), self.constant] for text in texts], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    instruction.text_model.cache_clear()
+
+
+def test_known_ones_need_no_model(monkeypatch):
+    monkeypatch.setattr(instruction, "TransformersText", None)
+    assert vector_of(KNOWN, "push it").tolist() == [7, 1]
+
+
+def test_others_are_embedded_once_loaded_and_without_downloads(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(
+        instruction,
+        "TransformersText",
+        lambda name, local_only: loaded.append((name, local_only)) or Lengths(),
+    )
+    assert vector_of(KNOWN, "stack").tolist() == [5, 1]
+    assert vector_of(KNOWN, "stack them").tolist() == [10, 1]
+    assert loaded == [("own", True)]
+
+
+def test_another_model_is_refused(monkeypatch):
+    monkeypatch.setattr(instruction, "TransformersText", lambda name, local_only: Lengths(2.0))
+    with pytest.raises(
+        UserError, match="'own' on this machine is not the one .* known: lift; push"
+    ):
+        vector_of(KNOWN, "stack")
+
+
+def test_without_a_model_or_its_package(monkeypatch):
+    with pytest.raises(UserError, match="instruction 'stack' is not known; known: 'a'"):
+        vector_of(Instructions.one_hot(["a"]), "stack")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ConfigError, match="encoder 'own': the package 'transformers'"):
+        vector_of(KNOWN, "stack")
+
+
+def test_the_model_travels_with_the_table(tmp_path):
+    path = tmp_path / "t.npz"
+    np.savez(path, instructions=["lift"], embeddings=np.ones((1, 2)), encoder=np.array("own"))
+    table = Instructions.load(path)
+    assert table.encoder == Instructions.from_dict(table.to_dict()).encoder == "own"
+    np.savez(path, instructions=["lift"], embeddings=np.ones((1, 2)))
+    assert Instructions.load(path).encoder is None
