@@ -18,6 +18,7 @@ from imitate.errors import EnvError, nearest
 
 GROUP = "imitate.experts"
 _BUILT_IN = {
+    "gymnasium_robotics": "imitate.envs.experts.fetch:expert_of",
     "metaworld": "imitate.envs.experts.metaworld:expert_of",
 }
 

@@ -1,0 +1,111 @@
+"""Experts of gymnasium-robotics' Fetch tasks: ``gymnasium_robotics:FetchReach-v4``, ``FetchPush``, ``FetchPickAndPlace``.
+
+They decide from the present observation alone. Actions (4,) in [-1, 1]: motion of the gripper, 1 is about 3 cm, and its
+fingers, 1 opens and -1 closes. ``FetchSlide`` has no expert: its puck must be hit at the right speed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from imitate.envs.env import Array, Obs
+from imitate.envs.experts.expert import Style
+from imitate.errors import EnvError, nearest
+
+_GAIN = 12.0  # command per metre
+_OPEN, _CLOSE = 1.0, -1.0
+_HELD_M = 0.052  # distance of the fingers that have closed on the block of 5 cm
+_TRAVEL_M = 0.08  # height over the block at which the gripper crosses it
+_PUSH_FROM_M = 0.075  # between the gripper and the block's centre, behind it
+
+
+def reach(obs: Obs) -> Array:
+    """Go straight to the goal, (4,)."""
+    return _towards(obs["desired_goal"] - obs["observation"][:3], 0.0)
+
+
+def pick_and_place(obs: Obs) -> Array:
+    """Come down over the block, close, carry it to the goal, (4,)."""
+    seen = obs["observation"]
+    to_block, width = seen[6:9], float(seen[9] + seen[10])
+    sideways, vertical = float(np.linalg.norm(to_block[:2])), abs(float(to_block[2]))
+    if sideways < 0.02 and vertical < 0.02:
+        held = width < _HELD_M
+        to_goal = obs["desired_goal"] - obs["achieved_goal"]
+        return _towards(to_goal if held else to_block, _CLOSE)
+    height = float(np.clip(4.0 * (sideways - 0.008), 0.0, _TRAVEL_M))
+    return _towards(to_block + np.array([0.0, 0.0, height]), _OPEN)
+
+
+def push(obs: Obs) -> Array:
+    """Go behind the block, seen from the goal, and push it there, (4,)."""
+    to_block = obs["observation"][6:9]
+    way = (obs["desired_goal"] - obs["achieved_goal"])[:2]
+    far = float(np.linalg.norm(way))
+    if far < 0.01:
+        return _towards(np.zeros(3), _CLOSE)
+    ahead = way / far
+    along = float(to_block[:2] @ ahead)
+    beside = to_block[:2] - along * ahead
+    if along > 0.02 and float(np.linalg.norm(beside)) < 0.015 and abs(to_block[2]) < 0.025:
+        step = ahead * min(0.08, 0.5 * far + 0.02) + 2.0 * beside
+        return _towards(np.array([*step, to_block[2]]), _CLOSE)
+    behind = to_block[:2] - ahead * _PUSH_FROM_M
+    near = float(np.linalg.norm(behind)) < 0.015
+    return _towards(np.array([*behind, to_block[2] + (0.0 if near else _TRAVEL_M)]), _CLOSE)
+
+
+def _towards(displacement: Array, fingers: float) -> Array:
+    return np.clip(np.array([*(_GAIN * displacement), fingers]), -1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class FetchExpert:
+    """An expert in one episode."""
+
+    rule: Callable[[Obs], Array]
+
+    def act(self, obs: Obs) -> Array:
+        """Return the action (4,)."""
+        return self.rule(obs)
+
+
+@dataclass(frozen=True)
+class FetchTask:
+    """The expert of one task; see :class:`imitate.envs.experts.slot.ExpertKind`."""
+
+    env_name: str
+    instruction: str
+    rule: Callable[[Obs], Array]
+    horizon: ClassVar[int] = 50
+    motion_axes: ClassVar[int] = 3
+    dense_kwargs: ClassVar[Mapping[str, Any]] = {"reward_type": "dense"}
+    acts_as_person: ClassVar[bool] = False
+
+    def __call__(self, style: Style) -> FetchExpert:
+        """Make the expert of an episode; it has a single style."""
+        return FetchExpert(self.rule)
+
+
+_TASKS = {
+    "FetchReach": ("reach the goal", reach),
+    "FetchPush": ("push the block to the goal", push),
+    "FetchPickAndPlace": ("bring the block to the goal", pick_and_place),
+}
+
+
+def expert_of(env_name: str) -> FetchTask:
+    """Return the expert of ``gymnasium_robotics:FetchReach-v4``, of any version.
+
+    Raises:
+        EnvError: there is none for this environment.
+    """
+    task = re.sub(r"(Dense)?-v\d+$", "", env_name.rpartition(":")[2])
+    if task not in _TASKS:
+        raise EnvError(f"there is no scripted expert for '{env_name}'; {nearest(task, _TASKS)}")
+    return FetchTask(env_name, *_TASKS[task])
