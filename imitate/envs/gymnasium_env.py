@@ -1,14 +1,15 @@
 """Any gymnasium environment behind the protocol.
 
-* Observations: a Box becomes ``{"flat": vector}``, or ``{"image": ...}`` for (H, W, 3) uint8; a Dict stays as it is;
-  Discrete becomes one-hot.
+* Observations: a Box becomes ``{"flat": vector}``, or ``{"image": ...}`` for (H, W, 3) uint8; a Dict stays as it is,
+  a Dict within it becomes ``outer_inner``; Discrete becomes one-hot.
 * Actions: a Box is flattened, in its own range (no rescaling to [-1, 1]: data record what the environment takes).
   Discrete(n) has ``action_dim`` n, limits 0 and 1, and takes either n scores, of which the largest counts
   (one-hot in demonstrations), or one index, as a scalar or of shape (1,). A Tuple or a Dict of one Discrete(n) and one
   Box, in any order, takes a vector: n scores, then the numbers of the Box.
 * Masks: allowed choices of a discrete action, the observation ``action_mask`` (C,) of 0 and 1: of a Dict, or from
   ``info["action_mask"]`` of reset and step.
-* Success: ``info["success"]`` or ``info["is_success"]`` of the latest step; False where the environment says neither.
+* Success: ``info["success"]`` or ``info["is_success"]`` of the latest step, or an empty ``info["tasks_to_complete"]``;
+  False where the environment says none of them.
 * States: for MuJoCo environments (time, qpos, qvel); an environment with ``get_sim_state() -> (S,)`` and
   ``set_sim_state((S,)) -> observation`` has its own.
 * Frames: ``render()``, brought to the size asked for; of ``draw(camera_name, height, width)`` where there is one.
@@ -17,6 +18,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -138,6 +140,8 @@ class GymnasiumEnv:
         for key in ("success", "is_success"):
             if key in self._info:
                 return {"task": bool(self._info[key])}
+        if "tasks_to_complete" in self._info:  # Franka Kitchen
+            return {"task": not self._info["tasks_to_complete"]}
         return {"task": False}
 
     @property
@@ -207,7 +211,8 @@ class GymnasiumEnv:
     def _simulator(self) -> tuple[Any, Any]:
         inner = self._env.unwrapped
         model, data = getattr(inner, "model", None), getattr(inner, "data", None)
-        if not (hasattr(model, "nq") and hasattr(data, "qpos") and hasattr(inner, "_get_obs")):
+        observes = _needs_nothing(getattr(inner, "_get_obs", None))
+        if not (hasattr(model, "nq") and hasattr(data, "qpos") and observes):
             raise EnvError(
                 f"{self.name}: its state can be neither read nor set, only MuJoCo environments' can; "
                 "play recorded actions back instead of states"
@@ -245,6 +250,15 @@ class GymnasiumEnv:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+def _needs_nothing(function: Any) -> bool:
+    """Return true for a function that can be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError:  # no function, or one with arguments
+        return False
+    return True
 
 
 def _first_line(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,7 @@ class ObservationSpace:
 
     Args:
         name: of the environment, for messages.
-        space: of one observation.
+        space: of one observation; in a Dict within a Dict ``{"pixels": {"top": ...}}`` is called ``pixels_top``.
         keys: the observations to return; None returns all.
 
     Attributes:
@@ -85,7 +85,7 @@ class ObservationSpace:
         """
         space = self._space
         if isinstance(space, spaces.Dict):
-            obs = {key: self._leaf(raw[key], leaf, key) for key, leaf in space.spaces.items()}
+            obs = {key: self._leaf(value, leaf, key) for key, value, leaf in _leaves(raw, space)}
         else:
             key = IMAGE if _is_image(space) else FLAT
             obs = {key: self._leaf(raw, space, key)}
@@ -129,6 +129,16 @@ def _action_parts(name: str, space: Any) -> list[Any]:
         f"{name}: its actions are a {type(space).__name__} ({', '.join(kinds)}); Box, Discrete, and a Tuple or Dict "
         "of one each are supported"
     )
+
+
+def _leaves(raw: Any, space: Any, before: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, value and space of each observation of a Dict and of those within it."""
+    for key, part in space.spaces.items():
+        name = f"{before}{key}".replace(" ", "_")
+        if isinstance(part, spaces.Dict):
+            yield from _leaves(raw[key], part, f"{name}_")
+        else:
+            yield name, raw[key], part
 
 
 def _limits(part: Any) -> tuple[Array, Array]:

@@ -220,3 +220,37 @@ def test_a_missing_module_of_environments_says_what_to_install(monkeypatch):
     trust("no_such_module")
     with pytest.raises(EnvError, match="no_such_module.*install it, or correct the name"):
         GymnasiumEnv("no_such_module:Thing-v0")
+
+
+class Nested(Goal):
+    """A Dict within a Dict, and a list of what is left to do."""
+
+    observation_space = spaces.Dict(
+        {
+            "goal": spaces.Dict({"light switch": spaces.Box(-1.0, 1.0, (2,), np.float64)}),
+            "arm": spaces.Box(-1.0, 1.0, (3,), np.float64),
+        }
+    )
+
+    def step(self, action):
+        obs, _, done, _, _ = super().step(action)
+        return obs, 0.0, done, False, {"tasks_to_complete": [] if done else ["kettle"]}
+
+    def _obs(self):
+        return {"goal": {"light switch": np.full(2, 0.25)}, "arm": np.zeros(3)}
+
+
+def test_a_dict_within_a_dict_and_success_when_nothing_is_left_to_do():
+    gymnasium.register("Nested-v0", Nested)
+    try:
+        env = GymnasiumEnv("Nested-v0")
+        obs, _ = env.reset(seed=0)
+        assert {key: value.shape for key, value in obs.items()} == {
+            "arm": (3,),
+            "goal_light_switch": (2,),
+        }
+        assert (obs["goal_light_switch"] == 0.25).all()
+        assert env.step(np.array([1.0, 0.0, 0.0]))[4]["success"] is False
+        assert env.step(np.array([1.0, 0.0, 0.0]))[4]["success"] is True
+    finally:
+        del gymnasium.registry["Nested-v0"]

@@ -1,4 +1,4 @@
-"""Experts of gymnasium-robotics' Fetch tasks: ``gymnasium_robotics:FetchReach-v4``, ``FetchPush``, ``FetchPickAndPlace``.
+"""Experts of gymnasium-robotics' tasks ``FetchReach``, ``FetchPush`` and ``FetchPickAndPlace``.
 
 They decide from the present observation alone. Actions (4,) in [-1, 1]: motion of the gripper, 1 is about 3 cm, and its
 fingers, 1 opens and -1 closes. ``FetchSlide`` has no expert: its puck must be hit at the right speed.
