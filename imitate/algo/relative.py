@@ -80,32 +80,35 @@ def check_relative(config: Config, preprocess: Preprocess) -> None:
     Raises:
         ConfigError: names the step and what stands against it.
     """
-    step = next((step for step in preprocess.steps if step.references), None)
+    step = next((step for step in preprocess.steps if step.imitates), None)
     if step is None:
         return
-    key = step.references[0]
-    place = f"train.preprocess: step '{step.name}' makes actions relative to observation '{key}'"
-    observed = config.observation.modality_of("obs")
-    if key not in observed:
-        raise ConfigError(
-            f"{place}; wanted one of observation.modalities.obs ({', '.join(observed) or 'none'})"
-        )
+    section = config.algo
+    needs = section.data_needs(config)
+    place = f"train.preprocess: step '{step.name}' changes actions"
     if config.train.online.enabled:
         raise ConfigError(
             f"{place}, which online RL does not know: set train.online.enabled to false"
         )
-    section = config.algo
-    needs = section.data_needs(config)
     if needs.transitions is not None or needs.subgoals is not None or not section.acts:
         raise ConfigError(
             f"{place}, which {config.algo_name} does not know; wanted an algorithm that imitates actions, such as bc, "
             "act, flow_policy or diffusion_policy"
         )
-    if _chunk_at_each_step(section):
-        raise ConfigError(
-            f"{place}, but {config.algo_name} with a memory predicts a chunk at each step of a window, each with a "
-            "reference of its own: set algo.chunk.enabled to false, or take bc without rnn and transformer"
-        )
+    observed = config.observation.modality_of("obs")
+    for step in preprocess.steps:
+        place = f"train.preprocess: step '{step.name}' makes actions relative to observation"
+        for key in step.references:
+            if key not in observed:
+                raise ConfigError(
+                    f"{place} '{key}'; wanted one of observation.modalities.obs ({', '.join(observed) or 'none'})"
+                )
+            if _chunk_at_each_step(section):
+                raise ConfigError(
+                    f"{place} '{key}', but {config.algo_name} with a memory predicts a chunk at each step of a window, "
+                    "each with a reference of its own: set algo.chunk.enabled to false, or take bc without rnn and "
+                    "transformer"
+                )
 
 
 def _chunk_at_each_step(section: Any) -> bool:

@@ -59,10 +59,11 @@ class DatasetConfig(Section):
 class ActionConfig(Section):
     """Normalization and rotation format of one action key."""
 
-    normalization: Literal["min_max", "gaussian", "quantile", "auto"] | None = Field(
+    normalization: Literal["min_max", "gaussian", "quantile", "quantile10", "auto"] | None = Field(
         None,
         description="min_max: to [-1, 1]; gaussian: mean 0 and standard deviation 1; quantile: the "
-        "quantiles 0.01 and 0.99 of each number to -1 and 1, so that rare extremes lie beyond; null: as "
+        "quantiles 0.01 and 0.99 of each number to -1 and 1, so that rare extremes lie beyond; "
+        "quantile10: the quantiles 0.1 and 0.9; null: as "
         "stored; auto: min_max where actions of the training demos leave [-1, 1] or are all "
         "smaller than 0.5, else as stored.",
     )
@@ -272,10 +273,11 @@ class TrainConfig(Section):
     gradient_accumulation: PositiveInt = Field(
         1, description="Batches whose gradients are averaged for one update."
     )
-    obs_normalization: Literal["mean_std", "min_max", "quantile"] | None = Field(
+    obs_normalization: Literal["mean_std", "min_max", "quantile", "quantile10"] | None = Field(
         None,
         description="Observations: mean 0 and standard deviation 1, or to [-1, 1]; quantile, for "
-        "vectors: the quantiles 0.01 and 0.99 of each number to -1 and 1; null: as stored.",
+        "vectors: the quantiles 0.01 and 0.99 of each number to -1 and 1; quantile10: those of 0.1 and "
+        "0.9; null: as stored.",
     )
     obs_clip: PositiveFloat | None = Field(
         None,

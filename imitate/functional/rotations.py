@@ -14,6 +14,9 @@ All functions take and return tensors with any leading dimensions ``*B``, in the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -134,3 +137,27 @@ def matrix_to_euler(matrix: Tensor) -> Tensor:
 def _positive(quaternion: Tensor) -> Tensor:
     """Quaternion with w >= 0, of the two of a rotation."""
     return torch.where(quaternion[..., 3:] < 0, -quaternion, quaternion)
+
+
+class Form(NamedTuple):
+    """Numbers in which a rotation is written.
+
+    Attributes:
+        size: how many there are.
+        to_matrix: from (*B, size) to (*B, 3, 3).
+        from_matrix: from (*B, 3, 3) to (*B, size).
+    """
+
+    size: int
+    to_matrix: Callable[[Tensor], Tensor]
+    from_matrix: Callable[[Tensor], Tensor]
+
+
+FORMS = {
+    "axis_angle": Form(3, axis_angle_to_matrix, matrix_to_axis_angle),
+    "euler": Form(3, euler_to_matrix, matrix_to_euler),
+    "quaternion": Form(4, quaternion_to_matrix, matrix_to_quaternion),
+    "matrix": Form(9, lambda x: x.reshape(*x.shape[:-1], 3, 3), lambda x: x.flatten(start_dim=-2)),
+    "rotation_6d": Form(6, rotation_6d_to_matrix, matrix_to_rotation_6d),
+}
+"""Forms by their name; a matrix is written row by row."""

@@ -66,6 +66,9 @@ class ActionLayout:
     Args:
         stored_dims: size of each key in the data.
         rotations: per key how the robot takes the rotation, for the keys that are one.
+
+    Attributes:
+        converts: True where a key has a rotation.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class ActionLayout:
                     f"train.action_config.{name}.format is 'rot_6d', but the data have {key.stored} numbers there; "
                     f"expected 6, or 3 that are '{key.rotation}'"
                 )
-        self._converts = any(key.rotation for key in self.keys.values())
+        self.converts = any(key.rotation for key in self.keys.values())
 
     @classmethod
     def from_config(
@@ -131,7 +134,7 @@ class ActionLayout:
 
     def to_learned(self, stored: Tensor) -> Tensor:
         """Convert stored actions ``(*B, D)`` to the form that networks learn."""
-        if not self._converts:
+        if not self.converts:
             return stored
         parts = torch.split(stored, [key.stored for key in self.keys.values()], dim=-1)
         return torch.cat(
@@ -146,7 +149,7 @@ class ActionLayout:
 
     def to_sent(self, learned: Tensor) -> Tensor:
         """Convert predictions ``(*B, D)``, unnormalized, to the form that the robot takes."""
-        if not self._converts:
+        if not self.converts:
             return learned
         parts = torch.split(learned, [key.learned for key in self.keys.values()], dim=-1)
         return torch.cat(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -42,8 +43,8 @@ class Stats(Protocol):
         ...
 
     @property
-    def quantiles(self) -> tuple[ArrayLike, ArrayLike] | None:
-        """Quantiles 0.01 and 0.99; None where they are not known, as of images."""
+    def quantiles(self) -> Mapping[float, ArrayLike] | None:
+        """Quantiles 0.01, 0.1, 0.9 and 0.99 by their level; None where they are not known, as of images."""
         ...
 
 
@@ -59,24 +60,25 @@ class MeasuredStats:
     std: Tensor
     min: Tensor
     max: Tensor
-    quantiles: tuple[Tensor, Tensor]
+    quantiles: Mapping[float, Tensor]
 
     @classmethod
     def of(cls, values: Tensor) -> MeasuredStats:
         """Compute population statistics over the first axis, in float64."""
         x = values.double()
-        low, high = np.quantile(x.numpy(), QUANTILES, axis=0)
+        levels = [level for ends in QUANTILES.values() for level in ends]
+        found = torch.as_tensor(np.quantile(x.numpy(), levels, axis=0))
         return cls(
             x.mean(0),
             x.std(0, correction=0),
             x.amin(0),
             x.amax(0),
-            (torch.as_tensor(low), torch.as_tensor(high)),
+            dict(zip(levels, found, strict=True)),
         )
 
 
-QUANTILES = (0.01, 0.99)
-"""Quantiles that the normalization 'quantile' maps to -1 and 1."""
+QUANTILES = {"quantile": (0.01, 0.99), "quantile10": (0.1, 0.9)}
+"""Levels of the quantiles that these normalizations map to -1 and 1."""
 
 
 class PartlyMeasured(Mapping[str, Stats]):
@@ -138,25 +140,29 @@ def _limited_min_max(stats: Stats, place: str) -> Affine:
     return normalization.min_max(low, high, normalization.ACTION_LIMIT)
 
 
-def _quantile(stats: Stats, place: str) -> Affine:
-    if stats.quantiles is None:
+def _quantile(mode: str, stats: Stats, place: str) -> Affine:
+    found = stats.quantiles
+    if found is None:
         raise ConfigError(
-            f"{place}: 'quantile' is for vectors, and the quantiles of this one are not known; "
+            f"{place}: '{mode}' is for vectors, and the quantiles of this one are not known; "
             "expected 'mean_std' or 'min_max'"
         )
-    low, high = stats.quantiles
-    return normalization.min_max(_tensor(low), _tensor(high))
+    low, high = (_tensor(found[level]) for level in QUANTILES[mode])
+    return normalization.min_max(low, high)
+
+
+_BY_QUANTILES: Mapping[str, _Rule] = {mode: partial(_quantile, mode) for mode in QUANTILES}
 
 
 _OBS_RULES: Mapping[str, _Rule] = {
     "mean_std": _mean_std,
     "min_max": _min_max,
-    "quantile": _quantile,
+    **_BY_QUANTILES,
 }
 _ACTION_RULES: Mapping[str, _Rule] = {
     "min_max": _limited_min_max,
     "gaussian": _gaussian,
-    "quantile": _quantile,
+    **_BY_QUANTILES,
 }
 
 

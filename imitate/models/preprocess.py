@@ -123,6 +123,16 @@ class Preprocess(nn.Module):
         specs = [Spec(spaces, {name: key.stored for name, key in self.actions.keys.items()})]
         for step in self.steps:
             specs.append(step.bind(specs[-1]))
+        self._check_references()
+        return specs
+
+    def _check_references(self) -> None:
+        """Refuse steps that lose an observation that actions are relative to, or that convert a rotation twice."""
+        if self.actions.converts and any(step.rotation_limit > 1.0 for step in self.steps):
+            raise ConfigError(
+                "train.preprocess: a step takes rotations as the data have them, and train.action_config converts one "
+                "to 6d before: set the step's form to 'rotation_6d', or leave convert_at_runtime out"
+            )
         for key in (key for step in self.steps for key in step.references):
             for step in self.steps:
                 if not step.invertible and step.acts_on(key):
@@ -130,7 +140,6 @@ class Preprocess(nn.Module):
                         f"train.preprocess: actions are relative to observation '{key}', but step "
                         f"'{step.name or 'obs_clip'}' does not keep its values; expected only steps that do"
                     )
-        return specs
 
     # ---- constructors ---------------------------------------------------------------------------
 
@@ -463,6 +472,18 @@ class Preprocess(nn.Module):
     def chosen_steps(self) -> list[PreprocessStep]:
         """Steps of ``train.preprocess``."""
         return [step for step in self.steps if step.name]
+
+    def sent_limits(
+        self, low: Sequence[float], high: Sequence[float]
+    ) -> tuple[list[float], list[float]]:
+        """Compute the limits of the actions sent, from those of the stored ones; rotations may be any."""
+        lows, highs = self.actions.sent_limits(low, high)
+        for number, step in enumerate(self.steps):
+            for place in step.rotation_dims if not self.actions.converts else ():
+                for before in reversed(self.steps[:number]):
+                    place = before.place_before(place)
+                lows[place], highs[place] = -step.rotation_limit, step.rotation_limit
+        return lows, highs
 
     # ---- saving ----------------------------------------------------------------------------------
 

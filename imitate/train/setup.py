@@ -172,7 +172,7 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
     algo.preprocess = preprocess
     preprocess.fit(train_set.statistics(), functools.partial(samples_of, train_set, algo))
     algo.preprocess = preprocess.to(device)
-    action_low, action_high = preprocess.actions.sent_limits(action_low, action_high)
+    action_low, action_high = preprocess.sent_limits(action_low, action_high)
     if config.experiment.ckpt_path is not None and not resumed:
         start_from(
             algo,

@@ -21,6 +21,7 @@ from imitate.envs import make_env
 from imitate.envs.trust import trust_env
 from imitate.interop.lerobot.exporting import export
 from imitate.models.preprocess import Preprocess
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
 SMALL_ACT = {
     "algo.chunk.size": 8,
@@ -59,7 +60,7 @@ WORLDS = {
 
 
 def write_policy(folder, shapes, action_dim, scale):
-    """Write an ``act`` policy of random weights as a folder of LeRobot."""
+    """Write an ``act`` policy of random weights as LeRobot's folder, which wants a vector, or as our file."""
     images = [key for key, shape in shapes.items() if len(shape) == 3]
     modalities = {key: "rgb" if key in images else "low_dim" for key in shapes}
     settings = {
@@ -75,7 +76,11 @@ def write_policy(folder, shapes, action_dim, scale):
         shapes, modalities, {"actions": action_dim}, {}, {"actions": (offset, spread)}
     )
     algo.set_eval()
-    export(algo, folder, "lerobot")
+    if len(images) < len(shapes):
+        export(algo, folder, "lerobot")
+    else:
+        ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata={"raw_shapes": shapes})
+        save_checkpoint(ckpt, folder)
 
 
 def first_actions(policy, meta, names, steps=3):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A policy in LeRobot's layout plays PushT and ALOHA, whose observations have other names than the policy's.
+# A policy in LeRobot's layout plays PushT and ALOHA: observations have other names than the policy's.
 #
 #   bash tests/interop/gym_worlds.sh                 # both
 #   bash tests/interop/gym_worlds.sh pusht           # PushT alone: seconds; ALOHA renders 480 x 640 pixels

@@ -6,9 +6,11 @@ import torch
 from torch import nn
 
 from imitate import policy_from_checkpoint
+from imitate.algo.relative import check_relative
 from imitate.config import load_config
 from imitate.data.file.writer import DatasetWriter, Episode
 from imitate.errors import CheckpointError, ConfigError, UserError
+from imitate.functional import poses, rotations
 from imitate.train.setup import build, resolve
 from imitate.train.trainer import train
 
@@ -363,3 +365,75 @@ def test_a_start_from_a_checkpoint_with_other_steps_is_refused(data, tmp_path):
     other = config(data).with_overrides({"experiment.ckpt_path": str(result.checkpoint)})
     with pytest.raises(CheckpointError, match="was trained with train.preprocess .*'relative_act"):
         built(other)
+
+
+POSE = {"step": "relative_pose", "position": "pos", "rotation": "quat"}
+OFFSET = poses.Pose(
+    torch.tensor([0.1, 0.0, -0.05]), rotations.axis_angle_to_matrix(torch.tensor([0.0, 0.0, 0.3]))
+)
+
+
+def ahead(pos, quat):
+    """The pose at a constant offset from the hand's: position and axis-angle."""
+    hand = poses.Pose(
+        torch.as_tensor(pos).float(), rotations.quaternion_to_matrix(torch.as_tensor(quat).float())
+    )
+    goal = poses.absolute_from_frame(OFFSET, hand)
+    return torch.cat((goal.position, rotations.matrix_to_axis_angle(goal.rotation)), -1).numpy()
+
+
+def hands(rng, count):
+    quat = rng.normal(size=(count, 4))
+    return rng.normal(size=(count, 3)), quat / np.linalg.norm(quat, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    "algo", [{}, {"chunk": {"enabled": True, "size": 2, "execute": 1}}], ids=["single", "chunk"]
+)
+def test_a_motion_of_the_hand_is_the_same_at_poses_that_no_demo_has(tmp_path, algo):
+    rng = np.random.default_rng(0)
+    with DatasetWriter(
+        tmp_path / "a.hdf5", {"env_name": "a", "type": 2, "env_kwargs": {}}
+    ) as writer:
+        for _ in range(40):
+            (pos, quat), holds = hands(rng, 1), rng.integers(0, 2)
+            actions = np.append(ahead(pos, quat)[0], 0.08 * holds)
+            writer.append_episode(
+                Episode(
+                    obs={"pos": np.repeat(pos, 3, 0), "quat": np.repeat(quat, 3, 0), "holds": np.full((3, 1), holds)},
+                    actions=np.repeat(actions[None], 3, 0),
+                    rewards=np.zeros(3),
+                    terminals=np.zeros(3),
+                    timeouts=np.arange(3) == 2,
+                )
+            )  # fmt: skip
+    steps = [POSE, {"step": "binary_actions", "dims": [9]}]
+    learning = {"optim_params": {"policy": {"learning_rate": {"initial": 0.01}}}, **algo}
+    chosen = config(
+        tmp_path / "a.hdf5", steps, ("pos", "quat", "holds"), algo=learning, seq_length=2
+    )
+    chosen = chosen.with_overrides({"experiment.epoch_every_n_steps": 300})
+    policy, _ = trained(chosen, tmp_path)
+    low, high = policy.limits
+    assert low[3:6].max() < -3.1 and high[3:6].min() > 3.1
+    for holds in (0, 1):
+        (pos,), (quat,) = hands(rng, 1)
+        action = policy({"pos": pos, "quat": quat, "holds": np.full(1, holds)})
+        policy.start_episode()
+        assert action[6] == pytest.approx(0.08 * holds)
+        found, wanted = (
+            rotations.axis_angle_to_matrix(torch.as_tensor(turn).float())
+            for turn in (action[3:6], ahead(pos, quat)[3:])
+        )
+        inside = np.clip(ahead(pos, quat)[:3], low[:3], high[:3])
+        np.testing.assert_allclose(action[:3], inside, atol=0.05)
+        torch.testing.assert_close(found, wanted, atol=0.1, rtol=0)
+
+
+def test_poses_are_refused_where_nothing_is_imitated(data):
+    chosen = config(data, [{"step": "rotation_6d", "dims": [0, 1, 2]}])
+    online = chosen.with_overrides({"train.online.enabled": True})
+    with pytest.raises(
+        ConfigError, match="'rotation_6d' changes actions, which online RL does not"
+    ):
+        check_relative(online, built(chosen).algo.preprocess)

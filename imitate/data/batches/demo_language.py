@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from imitate.data.batches.file_rows import Demo
-from imitate.data.batches.statistics import KeyStats
+from imitate.data.batches.statistics import QUANTILES, KeyStats
 from imitate.data.batches.store import DataSource
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, TASK_ATTRS, Instructions, instruction_of
@@ -75,7 +75,8 @@ class DemoLanguage:
     def statistics(self) -> KeyStats:
         """Return statistics that leave the vectors as they are: a text encoder has scaled them."""
         zero, one = np.zeros(self.instructions.size), np.ones(self.instructions.size)
-        return KeyStats(zero, one, -one, one, lambda: (-one, one))
+        quantiles = {level: one if level > 0.5 else -one for level in QUANTILES}
+        return KeyStats(zero, one, -one, one, lambda: quantiles)
 
 
 def holds_language(sources: Sequence[DataSource]) -> bool:

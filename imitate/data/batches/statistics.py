@@ -27,20 +27,24 @@ class KeyStats:
     std: NDArray[np.float64]
     min: NDArray[np.float64]
     max: NDArray[np.float64]
-    find_quantiles: Callable[[], tuple[NDArray[np.float64], NDArray[np.float64]]] | None = field(
+    find_quantiles: Callable[[], Mapping[float, NDArray[np.float64]]] | None = field(
         default=None, compare=False, repr=False
     )
 
     @property
-    def quantiles(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Quantiles 0.01 and 0.99 of vectors; None for images and scans."""
+    def quantiles(self) -> Mapping[float, NDArray[np.float64]] | None:
+        """Quantiles of vectors by their level, those of :data:`QUANTILES`; None for images and scans."""
         return None if self.find_quantiles is None else self.find_quantiles()
 
 
-def quantiles_of(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the quantiles 0.01 and 0.99 over the first axis."""
-    low, high = np.quantile(values.astype(np.float64), (0.01, 0.99), axis=0)
-    return low, high
+QUANTILES = (0.01, 0.1, 0.9, 0.99)
+"""Levels of the quantiles that normalizations use."""
+
+
+def quantiles_of(values: NDArray[Any]) -> dict[float, NDArray[np.float64]]:
+    """Compute the quantiles of :data:`QUANTILES` over the first axis."""
+    found = np.quantile(values.astype(np.float64), QUANTILES, axis=0)
+    return dict(zip(QUANTILES, found, strict=True))
 
 
 def statistics_of(chunks: Iterable[NDArray[Any]]) -> KeyStats:

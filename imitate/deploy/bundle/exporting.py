@@ -183,7 +183,8 @@ def _execution(algo: Algo) -> Execution | None:
     execution = Execution(**asdict(chunks))
     if execution.temporal_ensemble is not None and not _is_affine(algo):
         raise BundleError(
-            "temporal ensembling averages rotations in the form in which they are learned, which a bundle cannot: "
+            "temporal ensembling averages rotations, and numbers of two values, in the form in which they are learned, "
+            "which a bundle cannot: "
             "set temporal_ensemble to null"
         )
     return execution

@@ -38,7 +38,7 @@ class Pad(PreprocessStep):
             self._set_real(sum(spec.actions.values()), "the action")
             missing = self.dim - self._real
             padding = {PADDING: missing} if missing else {}
-            return Spec(spec.obs, {**spec.actions, **padding})
+            return spec._replace(actions={**spec.actions, **padding})
         space = spec.space(self._key, self.name)
         if space.modality != "low_dim" or len(space.shape) != 1:
             raise ConfigError(

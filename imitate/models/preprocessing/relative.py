@@ -27,6 +27,7 @@ class RelativeActions(PreprocessStep):
     """
 
     changes_actions = True
+    imitates = True
     side = "before"
 
     def __init__(

@@ -139,6 +139,7 @@ class Normalize(PreprocessStep):
         self._spaces: dict[str, Space] = {}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._action_ranges: dict[str, tuple[int, int]] = {}
+        self._unscaled: list[int] = []
         self.normalizes_obs = self.normalizes_actions = False
 
     def bind(self, spec: Spec) -> Spec:
@@ -146,6 +147,7 @@ class Normalize(PreprocessStep):
         self._spaces = dict(spec.obs)
         self._ranges = _ranges({key: math.prod(self._shape(key)) for key in spec.obs})
         self._action_ranges = _ranges(spec.actions)
+        self._unscaled = sorted(spec.unscaled)
         for prefix, ranges in (("", self._ranges), ("action_", self._action_ranges)):
             total = max((stop for _, stop in ranges.values()), default=0)
             self.register_buffer(f"{prefix}offset", torch.zeros(total))
@@ -165,6 +167,8 @@ class Normalize(PreprocessStep):
         for key, mode in self._action_modes.items():
             if mode is not None:
                 self.set_actions(key, *fit_actions(mode, statistics["actions"][key], key))
+        self.action_offset[self._unscaled], self.action_scale[self._unscaled] = 0.0, 1.0
+        self.refresh()
 
     def refresh(self) -> None:
         """Update the state from the buffers; to be called when they have changed."""

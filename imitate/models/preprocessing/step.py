@@ -34,10 +34,12 @@ class Spec(NamedTuple):
     Attributes:
         obs: space of each observation.
         actions: numbers of each action key, in the order of their concatenation.
+        unscaled: places in the whole action of the numbers that the normalization leaves as they are.
     """
 
     obs: dict[str, Space]
     actions: dict[str, int]
+    unscaled: frozenset[int] = frozenset()
 
     def space(self, key: str, step: str) -> Space:
         """Return the space of an observation that the configuration of a step names."""
@@ -50,7 +52,7 @@ class Spec(NamedTuple):
 
     def with_obs(self, changed: Mapping[str, Space]) -> Spec:
         """Return the same with other spaces of some observations."""
-        return Spec({**self.obs, **changed}, self.actions)
+        return self._replace(obs={**self.obs, **changed})
 
 
 class PreprocessStep(nn.Module):
@@ -70,6 +72,8 @@ class PreprocessStep(nn.Module):
         keeps_statistics: True where statistics (per channel of images) are the same after the step as before.
         side: 'before' or 'after', where a step belongs on that side of the normalization; None: either.
         references: observations that actions are relative to, see :meth:`forward_actions`.
+        imitates: True for a step on actions that is for algorithms that imitate actions.
+        rotation_dims: places in the incoming action of numbers that are a rotation, each within +- ``rotation_limit``.
     """
 
     name: str = ""
@@ -79,6 +83,9 @@ class PreprocessStep(nn.Module):
     keeps_statistics: ClassVar[bool] = False
     side: ClassVar[Literal["before", "after"] | None] = None
     references: tuple[str, ...] = ()
+    imitates: ClassVar[bool] = False
+    rotation_dims: tuple[int, ...] = ()
+    rotation_limit: float = 1.0
 
     def bind(self, spec: Spec) -> Spec:
         """Return the spec of the output for that of the input; called once, before any value.
@@ -116,6 +123,10 @@ class PreprocessStep(nn.Module):
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
         """Invert :meth:`forward_actions`."""
         return actions
+
+    def place_before(self, dim: int) -> int:
+        """Return the place in the incoming action of a number of the outgoing one, of those that the step leaves."""
+        return dim
 
     def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
         """Return the step on several vectors at once, for speed: a function of ``(*B, D)``, their values side by side.

@@ -7,9 +7,11 @@ from typing import Any
 
 from imitate.errors import ConfigError, nearest
 from imitate.models.options import arguments, chosen_or_installed
+from imitate.models.preprocessing.binary import BinaryActions
 from imitate.models.preprocessing.images import Resize
 from imitate.models.preprocessing.pad import Pad
 from imitate.models.preprocessing.relative import RelativeActions
+from imitate.models.preprocessing.rotations import RelativePose, Rotation6d
 from imitate.models.preprocessing.standard import Clip
 from imitate.models.preprocessing.step import PreprocessStep
 from imitate.models.preprocessing.tokens import HashTokens
@@ -19,10 +21,13 @@ NORMALIZE = "normalize"
 """Name of the place of the normalization in a list of steps."""
 
 STEPS: dict[str, type[PreprocessStep]] = {
+    "binary_actions": BinaryActions,
     "clip": Clip,
     "pad": Pad,
     "relative_actions": RelativeActions,
+    "relative_pose": RelativePose,
     "resize": Resize,
+    "rotation_6d": Rotation6d,
     "tokenize": HashTokens,
 }
 

@@ -360,6 +360,33 @@ def test_steps_of_preparation(tmp_path, rotation):
     check_equal(policy, BundlePolicy(tmp_path / "b.zip"), 9)
 
 
+def test_poses_relative_to_the_hand_and_a_gripper(tmp_path):
+    preprocess = Preprocess(
+        {"p": (3,), "q": (4,)},
+        {"p": "low_dim", "q": "low_dim"},
+        {"actions": 7},
+        action_affine={"actions": (torch.full((10,), 0.1), torch.full((10,), 0.7))},
+        steps=[
+            {"step": "relative_pose", "position": "p", "rotation": "q"},
+            {"step": "binary_actions", "dims": [9], "values": [0.0, 0.08]},
+        ],
+    )
+    tree = {
+        "algo_name": "bc",
+        "train": {"seq_length": 4},
+        "observation": {"modalities": {"obs": {"low_dim": ["p", "q"]}}},
+        "algo": {"chunk": CHUNK, "actor_layer_dims": [16]},
+    }
+    torch.manual_seed(0)
+    algo = algo_factory(
+        "bc", load_config(tree), preprocess.obs_shapes, preprocess.action_dim, "cpu"
+    )
+    algo.preprocess = preprocess
+    policy = RolloutPolicy(algo)
+    export_policy(policy, tmp_path / "b.zip")
+    check_equal(policy, BundlePolicy(tmp_path / "b.zip"), 9)
+
+
 def test_ensembles_of_relative_actions(tmp_path):
     ensemble = {**CHUNK, "execute": 1, "temporal_ensemble": 0.2}
     policy = prepared_policy("bc", {"chunk": ensemble, "actor_layer_dims": [16]})

@@ -1,0 +1,98 @@
+"""Numbers of an action that have two values, such as the command to a gripper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from imitate.errors import ConfigError
+from imitate.models.fitting import Statistics
+from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
+
+_TOLERANCE = 0.02
+"""Largest share of the variance of two values that may be missing."""
+
+
+class BinaryActions(PreprocessStep):
+    """Numbers of two values: networks learn -1 and 1, and the nearer of the two values is sent.
+
+    Args:
+        dims: numbers of the whole action.
+        values: the lower and the higher value; None: the extremes of the data, which have no others then.
+
+    Attributes:
+        low, high: (len(dims),) the two values of each.
+    """
+
+    changes_actions = True
+    imitates = True
+    invertible = False
+    side = "before"
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, dims: Sequence[int], values: Sequence[float] | None = None) -> None:
+        super().__init__()
+        self._dims = [int(dim) for dim in dims]
+        self._values = None if values is None else [float(value) for value in values]
+        if self._values is not None and not (
+            len(self._values) == 2 and self._values[0] < self._values[1]
+        ):
+            raise ConfigError(
+                f"binary_actions: values is {self._values}; expected [low, high], the lower first"
+            )
+        low, high = self._values or (-1.0, 1.0)
+        self.register_buffer("low", torch.full((len(self._dims),), low))
+        self.register_buffer("high", torch.full((len(self._dims),), high))
+        self._spec = Spec({}, {})
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        total = sum(spec.actions.values())
+        if not self._dims or sorted(set(self._dims)) != sorted(
+            dim for dim in self._dims if dim in range(total)
+        ):
+            raise ConfigError(
+                f"{self.name}: dims is {self._dims}; expected different ones from 0 to {total - 1}"
+            )
+        self._spec = spec
+        return Spec(spec.obs, spec.actions, spec.unscaled | frozenset(self._dims))
+
+    def fit(self, statistics: Statistics) -> None:
+        """See the base class."""
+        if self._values is not None:
+            return
+        found = [statistics["actions"][key] for key in self._spec.actions]
+        low, high, mean, std = (
+            np.concatenate([np.asarray(getattr(stats, name), np.float64) for stats in found])
+            for name in ("min", "max", "mean", "std")
+        )
+        for place, dim in enumerate(self._dims):
+            ends = low[dim], high[dim]
+            # Only where all values are one of two is the variance (mean - low) (high - mean).
+            widest = (mean[dim] - ends[0]) * (ends[1] - mean[dim])
+            if ends[0] == ends[1] or std[dim] ** 2 < (1 - _TOLERANCE) * widest:
+                raise ConfigError(
+                    f"{self.name}: number {dim} of the action goes from {ends[0]:g} to {ends[1]:g}, and has not two "
+                    "values; name them with 'values': [low, high], or leave the number out"
+                )
+            self.low[place], self.high[place] = ends
+
+    def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        is_high = actions[..., self._dims] > (self.low + self.high) / 2
+        return self._replaced(actions, is_high.to(actions) * 2 - 1)
+
+    def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        is_high = actions[..., self._dims] > 0
+        return self._replaced(actions, torch.where(is_high, self.high, self.low).to(actions))
+
+    def _replaced(self, actions: Tensor, values: Tensor) -> Tensor:
+        parts = list(actions.unbind(-1))
+        for dim, value in zip(self._dims, values.unbind(-1), strict=True):
+            parts[dim] = value
+        return torch.stack(parts, dim=-1)

@@ -1,0 +1,196 @@
+"""Rotations of actions as six numbers, absolute, or relative to the pose at which a chunk begins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from imitate.errors import ConfigError, nearest
+from imitate.functional import poses
+from imitate.functional.poses import Pose
+from imitate.functional.rotations import (
+    FORMS,
+    Form,
+    matrix_to_rotation_6d,
+    rotation_6d_to_matrix,
+)
+from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
+
+_SIZE = 6
+"""Numbers of a rotation as networks learn it."""
+
+
+def form_of(name: str, place: str) -> Form:
+    """Return the form of a rotation that an option names."""
+    if name not in FORMS:
+        raise ConfigError(f"{place} is '{name}'; {nearest(name, FORMS)}")
+    return FORMS[name]
+
+
+class Rotation6d(PreprocessStep):
+    """Rotation of an action as rotation-6d, which has no jumps (Zhou et al. 2019, arXiv:1812.07035); and back.
+
+    The six numbers are not normalized.
+
+    Args:
+        dims: the numbers of the whole action that are a rotation, one after the other, such as [3, 4, 5].
+        form: 'axis_angle', 'quaternion' (x, y, z, w), 'matrix' (row by row), 'euler' or 'rotation_6d': form in the data
+            and for the robot.
+    """
+
+    changes_actions = True
+    imitates = True
+    side = "before"
+
+    def __init__(self, dims: Sequence[int], form: str = "axis_angle") -> None:
+        super().__init__()
+        self._dims = [int(dim) for dim in dims]
+        self._form = form_of(form, "rotation_6d: form")
+        self.rotation_dims = tuple(self._dims)
+        self.rotation_limit = math.pi if form in ("axis_angle", "euler") else 1.0
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        size = self._form.size
+        total = sum(spec.actions.values())
+        first = self._dims[0] if self._dims else -1
+        wanted = list(range(first, first + size))
+        if self._dims != wanted or first < 0 or first + size > total:
+            raise ConfigError(
+                f"{self.name}: the rotation's dims are {self._dims}; expected {size} in a row of the action's {total}, "
+                f"such as {list(range(3, 3 + size))}"
+            )
+        key, place = self._key_at(spec, first)
+        if place + size > spec.actions[key]:
+            raise ConfigError(
+                f"{self.name}: the rotation's dims {self._dims} are in several keys of train.action_keys; expected one"
+            )
+        moved = {dim if dim < first else dim + _SIZE - size for dim in spec.unscaled}
+        return Spec(
+            spec.obs,
+            {**spec.actions, key: spec.actions[key] + _SIZE - size},
+            frozenset({*moved, *range(first, first + _SIZE)}),
+        )
+
+    @staticmethod
+    def _key_at(spec: Spec, place: int) -> tuple[str, int]:
+        """Return the action key that a number of the whole action belongs to, and its place there."""
+        for key, dim in spec.actions.items():
+            if place < dim:
+                return key, place
+            place -= dim
+        raise AssertionError("beyond the action")
+
+    def place_before(self, dim: int) -> int:
+        """See the base class."""
+        return dim if dim < self._dims[0] + _SIZE else dim - _SIZE + self._form.size
+
+    def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        matrix = self._form.to_matrix(actions[..., self._dims])
+        return self._with_rotation(actions, matrix_to_rotation_6d(matrix), self._form.size)
+
+    def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        matrix = rotation_6d_to_matrix(self._learned(actions))
+        return self._with_rotation(actions, self._form.from_matrix(matrix), _SIZE)
+
+    def _learned(self, actions: Tensor) -> Tensor:
+        first = self._dims[0]
+        return actions[..., first : first + _SIZE]
+
+    def _with_rotation(self, actions: Tensor, rotation: Tensor, size: int) -> Tensor:
+        """Return the action with its rotation of ``size`` numbers replaced."""
+        first = self._dims[0]
+        return torch.cat((actions[..., :first], rotation, actions[..., first + size :]), dim=-1)
+
+
+class RelativePose(Rotation6d):
+    """Pose of an action relative to the observed pose, its rotation as rotation-6d; and back.
+
+    Args:
+        position: observation of the position, three numbers.
+        rotation: observation of the rotation.
+        position_dims: the numbers of the whole action that are a position.
+        rotation_dims: those that are a rotation, one after the other.
+        form: of the action's rotation, see :class:`Rotation6d`.
+        observed_form: of the observation's rotation.
+        frame: 'hand': in the frame of the observed pose, as UMI has it; 'world': along the axes of the world.
+    """
+
+    def __init__(
+        self,
+        position: str,
+        rotation: str,
+        position_dims: Sequence[int] = (0, 1, 2),
+        rotation_dims: Sequence[int] = (3, 4, 5),
+        form: str = "axis_angle",
+        observed_form: str = "quaternion",
+        frame: str = "hand",
+    ) -> None:
+        super().__init__(rotation_dims, form)
+        if frame not in ("hand", "world"):
+            raise ConfigError(f"relative_pose: frame is '{frame}'; expected 'hand' or 'world'")
+        self.references = (position, rotation)
+        self._observed_form = form_of(observed_form, "relative_pose: observed_form")
+        self._position_dims = [int(dim) for dim in position_dims]
+        in_hand = frame == "hand"
+        self._there = poses.relative_in_frame if in_hand else poses.relative_in_world
+        self._back = poses.absolute_from_frame if in_hand else poses.absolute_from_world
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        for key, size in zip(self.references, (3, self._observed_form.size), strict=True):
+            shape = spec.space(key, self.name).shape
+            if shape != (size,):
+                raise ConfigError(
+                    f"{self.name}: observation '{key}' has shape {shape}; expected ({size},)"
+                )
+        dims, others = self._position_dims, self._dims
+        known = range(sum(spec.actions.values()))
+        if len(set(dims)) != 3 or set(dims) & set(others) or not set(dims) <= set(known):
+            raise ConfigError(
+                f"{self.name}: position_dims is {dims}; expected three numbers of the action beside {others}"
+            )
+        return super().bind(spec)
+
+    def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        matrix = self._form.to_matrix(actions[..., self._dims])
+        pose = Pose(actions[..., self._position_dims], matrix)
+        found = self._there(pose, self._base(actions, reference))
+        learned = self._with_rotation(
+            actions, matrix_to_rotation_6d(found.rotation), self._form.size
+        )
+        return self._with_position(learned, found.position, self._places_learned())
+
+    def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        learned = self._places_learned()
+        pose = Pose(actions[..., learned], rotation_6d_to_matrix(self._learned(actions)))
+        found = self._back(pose, self._base(actions, reference))
+        sent = self._with_rotation(actions, self._form.from_matrix(found.rotation), _SIZE)
+        return self._with_position(sent, found.position, self._position_dims)
+
+    def _places_learned(self) -> list[int]:
+        """Places of the position in the action that networks learn."""
+        longer = _SIZE - self._form.size
+        return [dim if dim < self._dims[0] else dim + longer for dim in self._position_dims]
+
+    def _base(self, actions: Tensor, reference: Observations) -> Pose:
+        """Return the observed pose, with an axis for each of the actions."""
+        position, rotation = (reference[key].to(actions) for key in self.references)
+        matrix = self._observed_form.to_matrix(rotation)
+        while position.dim() < actions.dim():
+            position, matrix = position.unsqueeze(-2), matrix.unsqueeze(-3)
+        return Pose(position, matrix)
+
+    @staticmethod
+    def _with_position(actions: Tensor, position: Tensor, dims: Sequence[int]) -> Tensor:
+        parts = list(actions.unbind(-1))
+        for dim, value in zip(dims, position.unbind(-1), strict=True):
+            parts[dim] = value
+        return torch.stack(parts, dim=-1)
