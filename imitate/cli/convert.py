@@ -89,7 +89,8 @@ def convert(
         typer.Option(
             "--images",
             help="To HDF5: raw, gzip and lzf lose nothing; jpeg: a tenth of the size or less, with a little loss; "
-            "as-source: jpeg for videos, else raw. raw by default.",
+            "as-source (the default from LeRobot): LeRobot's videos, JPEGs and PNGs as they are, jpeg for other lossy "
+            "sources, else raw. raw is the default from other formats; robomimic reads it.",
         ),
     ] = None,
     workers: Annotated[

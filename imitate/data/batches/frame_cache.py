@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from imitate.data.batches.free_memory import gigabytes
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.file.cache import cache_folder, locked
+from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.data.file.fields import Field, read_pieces
 
 _VERSION = 1
@@ -56,9 +56,13 @@ def decode_once(
     name = f"{file.path.stem}-{field.key.replace('/', '-')}-{_digest(file, field, demos)}.frames"
     path, partial = folder / name, folder / f"{name}.partial"
     if _is_whole(path, size):
+        was_read(path)
         return path, f"{field.key} is read decoded from {path} ({gigabytes(size)})"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if size > (room := _room(folder, path, size)):
+            words = f"{gigabytes(size)} do not fit, {gigabytes(room)} are left of IMITATE_CACHE_GB"
+            return None, _without(field, words, "raise IMITATE_CACHE_GB")
         free = shutil.disk_usage(folder).free
         if free < size + _SPARE_BYTES:
             return None, _without(
@@ -75,11 +79,17 @@ def decode_once(
     return path, f"{field.key} was decoded once into {path} ({gigabytes(size)})"
 
 
-def _without(field: Field, reason: str) -> str:
-    return (
-        f"{field.key} is decoded for each batch, slowly: {frames_folder()}: {reason}; "
-        "set IMITATE_CACHE to a folder with room"
-    )
+def _room(folder: Path, path: Path, size: int) -> int:
+    """Remove frames that were not read for longest and are not in use; return the bytes that may be written."""
+    limit = limit_bytes()
+    others = [file for file in folder.glob("*.frames") if file != path]
+    return int(max(0.0, limit - remove_oldest(others, limit - size if size <= limit else limit)))
+
+
+def _without(
+    field: Field, reason: str, advice: str = "set IMITATE_CACHE to a folder with room"
+) -> str:
+    return f"{field.key} is decoded for each batch, slowly: {frames_folder()}: {reason}; {advice}"
 
 
 def _digest(file: DatasetFile, field: Field, demos: Iterable[str]) -> str:

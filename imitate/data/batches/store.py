@@ -20,6 +20,7 @@ from imitate.data.batches.free_memory import free_memory
 from imitate.data.batches.placement import place
 from imitate.data.check import no_demos
 from imitate.data.dataset_file import DatasetFile
+from imitate.data.file.cache import Hold
 from imitate.data.file.faults import (
     check_bounded,
     check_finite,
@@ -35,6 +36,7 @@ from imitate.data.file.fields import (
     read_pieces,
     scalar_source,
 )
+from imitate.data.formats.cached import held
 from imitate.errors import DatasetError
 
 
@@ -113,6 +115,7 @@ class Store:
         self._buffers = Buffers()
         self._compressed: set[tuple[int, str]] = set()
         files = [DatasetFile(source.path, swmr=swmr) for source in sources]
+        self._holds = [held(file.hdf5_path) for file in files]
         try:
             self.demos = tuple(_demos(files, sources))
             first = self.demos[0]
@@ -273,6 +276,7 @@ class Store:
             path, words = decode_once(files[source], self.fields[key], demos, threads)
             self.notes.append(words)
             if path is not None:
+                self._holds.append(Hold(path))
                 decoded[source, key] = path, int(self.demo_start[numbers[0]])
         return decoded
 

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile, check_below
+from imitate.data.file.frame_reading import FrameReader
 from imitate.data.file.hdf5_format import DemoFile
-from imitate.data.file.image_codec import decode_jpegs, encode_jpeg, storage_of
+from imitate.data.file.image_codec import storage_of
+from imitate.data.file.image_files import encode_image
 from imitate.errors import DatasetError, nearest
 
 _PIECE_BYTES = 16 * 2**20
-_JPEG_QUALITY = 95
+_PIECE_FRAMES = 32
 Values = NDArray[Any]
 
 
@@ -241,8 +243,10 @@ def _copy_array(
         old.file.copy(old, into, name=name)
         return
     frame = storage_of(old).frame if old.dtype.kind == "O" else None
-    if change is not None and frame is not None:
-        change = _of_jpegs(change, frame)
+    if frame is not None and (change is not None or storage_of(old).kind == "video"):
+        kept = np.arange(old.shape[0]) if chosen is None else chosen[chosen < old.shape[0]]
+        _copy_frames(old, into, name, kept, change)
+        return
     chosen = np.arange(old.shape[0]) if chosen is None else chosen[chosen < old.shape[0]]
     step_bytes = max(1, math.prod(old.shape[1:]) * old.dtype.itemsize)
     piece = max(1, _PIECE_BYTES // step_bytes)
@@ -263,21 +267,29 @@ def _copy_array(
         new[start : start + len(values)] = values
 
 
-def _of_jpegs(
-    change: Callable[[Values], Values], frame: tuple[int, ...]
-) -> Callable[[Values], Values]:
-    """Return a change of images as a change of frames that are compressed one by one."""
-
-    def changed(frames: Values) -> Values:
-        images = change(decode_jpegs(frames, frame))
+def _copy_frames(
+    old: h5py.Dataset,
+    into: h5py.Group,
+    name: str,
+    chosen: NDArray[np.int64],
+    change: Callable[[Values], Values] | None,
+) -> None:
+    """Copy compressed frames that cannot stay as they are: changed ones, and some of a video, which become JPEGs."""
+    frame, reader = storage_of(old).frame, FrameReader(old)
+    encoding = "png" if reader.encoding == "png" else "jpeg"
+    new = into.create_dataset(name, (len(chosen),), dtype=h5py.vlen_dtype(np.uint8))
+    new.attrs["encoding"], new.attrs["shape"] = encoding, frame
+    for start in range(0, len(chosen), _PIECE_FRAMES):
+        rows = chosen[start : start + _PIECE_FRAMES]
+        low = int(rows.min())
+        images = reader.read(low, int(rows.max()) + 1)[rows - low]
+        images = images if change is None else change(images)
         if images.shape[1:] != frame or images.dtype != np.uint8:
-            raise ValueError(f"JPEG frames {frame} cannot become {images.shape[1:]} {images.dtype}")
-        packed = np.empty(len(images), dtype=object)
+            raise ValueError(
+                f"compressed frames {frame} cannot become {images.shape[1:]} {images.dtype}"
+            )
         for step, image in enumerate(images):
-            packed[step] = encode_jpeg(np.ascontiguousarray(image), _JPEG_QUALITY)
-        return packed
-
-    return changed
+            new[start + step] = encode_image(image, encoding)
 
 
 def _chunks(old: h5py.Dataset, first: Values) -> tuple[int, ...] | bool | None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from imitate.errors import UserError
 
@@ -50,6 +52,53 @@ def locked(path: Path, *, wait: bool = True, shared: bool = False) -> IO[bytes]:
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
         file.close()  # its holder has renamed or removed it
+
+
+class Hold:
+    """A file of the cache in use: other processes do not remove it while this object lives.
+
+    Where the cache may only be read, or knows no locks, nobody removes anything from it. A copy of this object in
+    another process holds nothing.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock: IO[bytes] | None = None
+        with suppress(OSError):
+            self._lock = locked(path, shared=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_lock": None}
+
+
+def remove_oldest(files: Iterable[Path], room: float) -> float:
+    """Remove the files that were not read for longest until all together take at most ``room`` bytes.
+
+    Files that are in use stay.
+
+    Returns:
+        the bytes that are left of them.
+    """
+    states = {}
+    for file in files:
+        with suppress(OSError):  # another process has removed it
+            states[file] = file.stat()
+    total = float(sum(state.st_size for state in states.values()))
+    for file in sorted(states, key=lambda file: states[file].st_atime_ns):
+        if total <= room:
+            break
+        with suppress(OSError), locked(file, wait=False):
+            file.unlink()
+            total -= states[file].st_size
+    return total
+
+
+def was_read(path: Path) -> None:
+    """Note that a file is read now; its time of change stays."""
+    with suppress(OSError):  # a cache that may only be read
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
 
 
 def limit_bytes() -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError
 
 _MAX_ATTR_BYTES = 60_000  # HDF5 holds 64 KiB; texts may be longer
@@ -20,7 +21,7 @@ class Episode:
     """One demonstration of T steps: ``obs[t]`` is seen, ``actions[t]`` taken, ``next_obs[t]`` the result.
 
     Attributes:
-        obs: (T, ...) per key; images uint8 (T, H, W, C).
+        obs: (T, ...) per key; images uint8 (T, H, W, C), or :class:`EncodedFrames` of them.
         actions: (T, A).
         rewards: (T,).
         terminals: (T,) the task ended at this step.
@@ -59,7 +60,9 @@ def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
     }
     if episode.states is not None:
         given["states"] = episode.states
-    arrays = {key: _array(value, f"{where}: '{key}'") for key, value in given.items()}
+    arrays: dict[str, Any] = {
+        key: _array(value, f"{where}: '{key}'") for key, value in given.items()
+    }
     if arrays["actions"].ndim != 2 or len(arrays["actions"]) == 0:
         raise DatasetError(
             f"{where}: 'actions' has shape {arrays['actions'].shape}; expected (T, A) with T at least 1"
@@ -84,7 +87,9 @@ def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _array(value: ArrayLike, where: str) -> NDArray[Any]:
+def _array(value: ArrayLike, where: str) -> NDArray[Any] | EncodedFrames:
+    if isinstance(value, EncodedFrames):
+        return value
     try:
         array = np.asarray(value)
     except ValueError:

@@ -27,7 +27,9 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from imitate.data.file.confined import ConfinedFile, arrays_below
-from imitate.data.file.image_codec import DamagedFrameError, decode_jpegs, storage_of
+from imitate.data.file.frame_reading import FrameReader
+from imitate.data.file.image_codec import storage_of
+from imitate.data.file.image_files import DamagedFrameError
 from imitate.data.file.journal import is_being_written, take_up, unfinished_words
 from imitate.errors import DatasetError, nearest
 from imitate.recognition import diagnosis
@@ -48,7 +50,7 @@ class _Array(NamedTuple):
     values: h5py.Dataset
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    is_jpeg: bool
+    frames: FrameReader | None
 
 
 class NoDemosError(DatasetError):
@@ -205,7 +207,7 @@ class DemoFile:
         """Return how an array is stored: see :class:`imitate.data.file.image_codec.Storage`."""
         array = self._array(demo, key)
         with self.reading(f"demo '{demo}', '{key}'"):
-            return "jpeg" if array.is_jpeg else storage_of(array.values).kind
+            return array.frames.encoding if array.frames else storage_of(array.values).kind
 
     def read(
         self,
@@ -215,19 +217,20 @@ class DemoFile:
         stop: int | None = None,
         threads: Executor | None = None,
     ) -> NDArray[Any]:
-        """Read steps ``start`` to ``stop`` of an array, all by default; ``threads`` decode JPEG frames."""
+        """Read steps ``start`` to ``stop`` of an array, all by default; ``threads`` decode images."""
         array = self._array(demo, key)
         with self.reading(f"demo '{demo}', '{key}'"):
-            values: NDArray[Any] = array.values[start:stop]
-        if not array.is_jpeg:
-            return values
-        try:
-            return decode_jpegs(values, array.shape[1:], threads)
-        except DamagedFrameError as error:
-            raise DatasetError(
-                f"{self.path}: demo '{demo}': '{key}' at step {start + error.frame} cannot be decoded ({error}): "
-                "write the frame again, or leave the demo out with a filter key"
-            ) from error
+            try:
+                if array.frames is not None:
+                    return array.frames.read(start, stop, threads)
+                values: NDArray[Any] = array.values[start:stop]
+                return values
+            except DamagedFrameError as error:
+                damaged = error
+        raise DatasetError(
+            f"{self.path}: demo '{demo}': '{key}' at step {start + damaged.frame} cannot be decoded ({damaged}): "
+            "write the frame again, or leave the demo out with a filter key"
+        ) from damaged
 
     # ---- metadata --------------------------------------------------------------------------------
 
@@ -365,8 +368,8 @@ def _described(values: h5py.Dataset) -> _Array:
     shape, dtype = tuple(map(int, values.shape)), np.dtype(values.dtype)
     frame = storage_of(values).frame if dtype.kind == "O" else None
     if frame is not None:
-        return _Array(values, (*shape, *frame), np.dtype(np.uint8), True)
-    return _Array(values, shape, dtype, False)
+        return _Array(values, (*shape, *frame), np.dtype(np.uint8), FrameReader(values))
+    return _Array(values, shape, dtype, None)
 
 
 def is_hdf5(path: Path) -> bool:

@@ -1,20 +1,19 @@
-"""Storage of images in a file: as they are, compressed without loss, or as one JPEG per step.
+"""Storage of images in a file: as they are, compressed without loss, as one JPEG per step, or as they came.
 
-A JPEG array is one-dimensional, ``(T,)`` of variable-length uint8, with the attributes ``encoding`` = 'jpeg' and
-``shape`` = [H, W, 3], that of a decoded frame, in RGB.
+For arrays of JPEGs, PNGs and video packets see :mod:`imitate.data.file.encoded_frames`.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from concurrent.futures import Executor
 from typing import Any, Literal, NamedTuple
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from imitate.data.file.encoded_frames import ENCODINGS, EncodedFrames, write_encoded
 
 ImageStorage = Literal["raw", "gzip", "lzf", "jpeg"]
 STORAGES: tuple[ImageStorage, ...] = ("raw", "gzip", "lzf", "jpeg")
@@ -23,27 +22,14 @@ STORAGES: tuple[ImageStorage, ...] = ("raw", "gzip", "lzf", "jpeg")
 # and four together take half the space of four apart.
 _CHUNK_FRAMES = 4
 _CHUNK_BYTES = 2**18
-_NOT_DECODED = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-
-
-class DamagedFrameError(ValueError):
-    """A JPEG that cannot be decoded.
-
-    Attributes:
-        frame: its number among those that were to be decoded.
-    """
-
-    def __init__(self, frame: int, reason: str) -> None:
-        super().__init__(reason)
-        self.frame = frame
 
 
 class Storage(NamedTuple):
     """Storage of an array in the file.
 
     Attributes:
-        kind: 'raw', in one piece; 'gzip', 'lzf' or another filter; 'jpeg'; 'chunked', without a filter.
-        frame: shape of one decoded frame of a JPEG array; None for all others.
+        kind: 'raw', in one piece; 'gzip', 'lzf' or another filter; 'chunked', without a filter; 'jpeg', 'png', 'video'.
+        frame: shape of one decoded frame of the last three; None for all others.
     """
 
     kind: str
@@ -54,13 +40,14 @@ def storage_of(array: h5py.Dataset) -> Storage:
     """Return how an array is stored.
 
     Raises:
-        ValueError: it says that it holds JPEGs, but its form is another.
+        ValueError: it says that it holds compressed frames, but its form is another.
     """
-    if h5py.check_vlen_dtype(array.dtype) == np.uint8 and array.attrs.get("encoding") == "jpeg":
+    encoding = array.attrs.get("encoding")
+    if h5py.check_vlen_dtype(array.dtype) == np.uint8 and encoding in ENCODINGS:
         frame = tuple(int(size) for size in np.ravel(array.attrs["shape"]))
         if len(frame) != 3 or frame[2] != 3 or min(frame) < 1 or len(array.shape) != 1:
-            raise ValueError(f"the attribute 'shape' of the JPEG frames is {frame}, not (H, W, 3)")
-        return Storage("jpeg", frame)
+            raise ValueError(f"the attribute 'shape' of the frames is {frame}, not (H, W, 3)")
+        return Storage(str(encoding), frame)
     if array.chunks is None:
         return Storage("raw")
     filters = array.id.get_create_plist().get_nfilters()
@@ -68,9 +55,19 @@ def storage_of(array: h5py.Dataset) -> Storage:
 
 
 def write_images(
-    group: h5py.Group, key: str, values: NDArray[Any], storage: ImageStorage, quality: int
+    group: h5py.Group,
+    key: str,
+    values: NDArray[Any] | EncodedFrames,
+    storage: ImageStorage,
+    quality: int,
 ) -> None:
-    """Write ``values`` (T, ...) as the array ``key``; 'jpeg' is gzip for whatever is not uint8 (T, H, W, 3)."""
+    """Write ``values`` (T, ...) as the array ``key``; 'jpeg' is gzip for whatever is not uint8 (T, H, W, 3).
+
+    Frames that are compressed already are written as they are.
+    """
+    if isinstance(values, EncodedFrames):
+        write_encoded(group, key, values)
+        return
     if storage == "raw":
         group.create_dataset(key, data=values)
         return
@@ -96,41 +93,3 @@ def encode_jpeg(image: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
     data = io.BytesIO()
     Image.fromarray(image).save(data, "JPEG", quality=quality, subsampling=0)
     return np.frombuffer(data.getvalue(), dtype=np.uint8)
-
-
-def decode_jpegs(
-    frames: Sequence[NDArray[np.uint8]] | NDArray[Any],
-    shape: tuple[int, ...],
-    threads: Executor | None = None,
-) -> NDArray[np.uint8]:
-    """Decode JPEGs to images (T, H, W, 3), RGB; ``shape`` is that of each.
-
-    Raises:
-        DamagedFrameError: a frame is no JPEG of that shape.
-    """
-    if len(frames):
-        _opened(0, frames[0], shape)  # before memory is taken for a shape that may be nonsense
-    images = np.empty((len(frames), *shape), dtype=np.uint8)
-
-    def decode(frame: int) -> None:
-        image = _opened(frame, frames[frame], shape)
-        try:
-            images[frame] = np.asarray(image.convert("RGB"))
-        except _NOT_DECODED as error:
-            raise DamagedFrameError(frame, str(error)) from error
-
-    for _ in (map if threads is None else threads.map)(decode, range(len(frames))):
-        pass
-    return images
-
-
-def _opened(frame: int, data: NDArray[np.uint8], shape: tuple[int, ...]) -> Image.Image:
-    try:
-        image = Image.open(io.BytesIO(data.tobytes()), formats=("JPEG",))
-    except _NOT_DECODED as error:
-        raise DamagedFrameError(frame, "not a JPEG file") from error
-    if image.size != (shape[1], shape[0]):
-        raise DamagedFrameError(
-            frame, f"its size is {image.size[1]} x {image.size[0]}, not {shape[0]} x {shape[1]}"
-        )
-    return image

@@ -39,6 +39,7 @@ class Source:
         control_freq: actions per second, if known.
         attrs: further attributes of the whole dataset: texts and numbers.
         lossy_images: true if its images are compressed with loss (videos, JPEGs).
+        images: how they are stored where the user says nothing: see :attr:`Options.images`.
     """
 
     env_meta: dict[str, Any]
@@ -48,6 +49,7 @@ class Source:
     control_freq: float | None = None
     attrs: dict[str, Any] = field(default_factory=dict)
     lossy_images: bool = False
+    images: str = "raw"
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,9 @@ class Options:
         action_shift: steps by which an observation comes after its action.
         flip_images: true if images are stored upside down.
         video: codec of the camera videos to write.
-        images: how to store images: one of :data:`imitate.data.file.image_codec.STORAGES`, or 'as-source': 'jpeg' where
-            the source compresses them with loss, else 'raw'.
+        images: how to store images: one of :data:`imitate.data.file.image_codec.STORAGES`, or 'as-source': as they are
+            compressed in a LeRobot dataset, else 'jpeg' where the source compresses with loss, else 'raw'. None is
+            'as-source' for LeRobot's datasets and 'raw' for others.
         workers: processes that replay states.
     """
 

@@ -2,8 +2,8 @@
 
 A conversion is named by a fingerprint of what it was made from: names, sizes and times of change of all its files. So a
 changed dataset is converted anew, and a run that is resumed finds the conversion again, or makes an equal one. Images
-that the source compresses with loss (videos) are stored as JPEG, all others as they are. Above ``IMITATE_CACHE_GB``
-gigabytes (50 by default) the conversions that were not read for longest are removed.
+of LeRobot stay compressed as they are; those of other formats that compress with loss become JPEGs. Above
+``IMITATE_CACHE_GB`` gigabytes (50 by default) the conversions that were not read for longest are removed.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ import hashlib
 import json
 import logging
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tqdm import tqdm
 
-from imitate.data.file.cache import cache_folder, limit_bytes, locked
+from imitate.data.file.cache import Hold, cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.data.formats import registry
 from imitate.data.formats.base import Format, Options
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
 from imitate.recognition import diagnosis
 
-_VERSION = 1
+_VERSION = 2
 """To be raised when conversions give other files."""
 _logger = logging.getLogger(__name__)
 
@@ -53,9 +52,13 @@ def as_demonstration_file(path: Path) -> Path:
         with _being_made(file):
             if not file.is_file():  # another process has made it meanwhile
                 _convert(path, found, file)
-    with suppress(OSError):  # a cache that may only be read
-        os.utime(file, ns=(time.time_ns(), file.stat().st_mtime_ns))
+    was_read(file)
     return file
+
+
+def held(file: Path) -> Hold | None:
+    """Keep a conversion from being removed while the result lives; None for files outside the cache."""
+    return Hold(file) if file.parent == cache_folder("datasets") else None
 
 
 def convertible_format(path: Path) -> str | None:
@@ -151,15 +154,10 @@ def _lock_of(file: Path) -> Path:
 
 
 def _remove_unused(made: Path) -> None:
-    """Remove conversions from the one that was not read for longest on, until the rest is within the limit."""
-    limit = limit_bytes()
-    files = [file for file in made.parent.glob("*.hdf5") if file != made]
-    sizes = {file: file.stat() for file in files if file.is_file()}
-    total = made.stat().st_size + sum(status.st_size for status in sizes.values())
-    for file in sorted(sizes, key=lambda file: sizes[file].st_atime_ns):
-        if total <= limit:
-            return
-        with suppress(OSError), locked(_lock_of(file), wait=False):
-            file.unlink()
-            _lock_of(file).unlink()
-            total -= sizes[file].st_size
+    """Remove conversions that were not read for longest and are not in use, until all are within the limit."""
+    others = [file for file in made.parent.glob("*.hdf5") if file != made]
+    remove_oldest(others, limit_bytes() - made.stat().st_size)
+    for file in others:
+        if not file.exists():
+            with suppress(OSError), locked(_lock_of(file), wait=False):
+                _lock_of(file).unlink()

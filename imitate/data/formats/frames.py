@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.data.formats.hdf5_tree import ALWAYS_BYTES, MAX_RATIO
 from imitate.errors import DatasetError
 
@@ -30,6 +32,25 @@ def decoded(data: bytes, where: str) -> NDArray[Any]:
         return np.asarray(iio.imread(BytesIO(data), plugin="pillow"))
     except (OSError, ValueError, SyntaxError, RuntimeError, Image.DecompressionBombError) as error:
         raise DatasetError(f"{where}: holds bytes that are no image ({error})") from error
+
+
+def as_encoded(cells: Sequence[bytes]) -> EncodedFrames | None:
+    """Return RGB images of one kind and size as they are; None where they are not, or are no images."""
+    try:
+        found = {_form(data) for data in cells}
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+    if len(found) != 1:
+        return None
+    ((encoding, (width, height), mode),) = found
+    if mode != "RGB" or 3 * width * height > max(ALWAYS_BYTES, MAX_RATIO * len(cells[0])):
+        return None
+    return EncodedFrames(encoding, cells, (height, width, 3))
+
+
+def _form(data: bytes) -> tuple[str, tuple[int, int], str]:
+    with Image.open(BytesIO(data), formats=("JPEG", "PNG")) as image:
+        return str(image.format).lower(), image.size, image.mode
 
 
 def as_png(frame: NDArray[Any]) -> bytes:

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.file.confined import ConfinedFile
-from imitate.data.file.image_codec import DamagedFrameError, decode_jpegs, storage_of
+from imitate.data.file.frame_reading import FrameReader
+from imitate.data.file.image_codec import storage_of
+from imitate.data.file.image_files import DamagedFrameError
 from imitate.data.file.journal import take_up
 from imitate.data.formats.hdf5_heaps import check_heaps
 from imitate.errors import DatasetError
@@ -81,20 +83,21 @@ def rows(dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> NDAr
     return values
 
 
-def is_jpeg(dataset: h5py.Dataset) -> bool:
-    """Return true if an array of ours holds one JPEG per step."""
-    return h5py.check_vlen_dtype(dataset.dtype) == np.uint8 and storage_of(dataset).kind == "jpeg"
+def is_encoded(dataset: h5py.Dataset) -> bool:
+    """Return true if an array of ours holds compressed frames."""
+    return (
+        h5py.check_vlen_dtype(dataset.dtype) == np.uint8 and storage_of(dataset).frame is not None
+    )
 
 
-def jpeg_rows(dataset: h5py.Dataset) -> NDArray[np.uint8]:
+def frame_rows(dataset: h5py.Dataset) -> NDArray[np.uint8]:
     """Return the decoded frames, (T, H, W, 3).
 
     Raises:
         DatasetError: one of them is damaged.
     """
-    shape = storage_of(dataset).frame or ()
     try:
-        return decode_jpegs(rows(dataset), shape)
+        return FrameReader(dataset).read()
     except DamagedFrameError as error:
         raise DatasetError(
             f"{dataset.file.filename}: '{dataset.name}' at step {error.frame} cannot be decoded ({error}): "

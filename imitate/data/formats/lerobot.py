@@ -51,6 +51,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
             demos=iter(()),
             count=tables.count,
             control_freq=float(options.fps or info["fps"]),
+            images="as-source",
             lossy_images=any(f.get("dtype") == "video" for f in tables.features.values()),
         )
         report.synthesised["env_args"] = "a real robot: the dataset names no environment"
@@ -101,13 +102,14 @@ def _demos(
     options: Options,
     report: Report,
 ) -> Iterator[Demo]:
-    cameras = Cameras(tables, report)
+    encoded = options.images in (None, "as-source")
+    cameras = Cameras(tables, report, encoded=encoded)
     try:
         for number, rows in tables.episodes():
             length = len(rows["episode_index"])
-            values: dict[str, NDArray[Any]] = {}
+            values: dict[str, Any] = {}
             for key, column in rows.items():
-                found = tables.decoded(key, column)
+                found = tables.decoded(key, column, encoded=encoded)
                 if found is None:
                     report.dropped[key] = "text"
                 else:
@@ -122,7 +124,7 @@ def _demos(
 
 
 def _episode(
-    values: dict[str, NDArray[Any]], length: int, tables: Tables, options: Options, report: Report
+    values: dict[str, Any], length: int, tables: Tables, options: Options, report: Report
 ) -> Episode:
     if "action" not in values:
         raise DatasetError(f"{tables.path}: has no feature 'action': there is nothing to imitate")
@@ -174,7 +176,7 @@ def key_of(feature: str) -> str:
     return {"action": "actions", "next.reward": "rewards"}.get(feature, feature)
 
 
-def _matrix(values: NDArray[Any]) -> NDArray[Any]:
+def _matrix(values: Any) -> Any:
     return values[:, None] if values.ndim == 1 else values
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.extras import extra
-from imitate.data.formats.frames import decoded
+from imitate.data.formats.frames import as_encoded, decoded
 from imitate.errors import DatasetError
 
 _BATCH_ROWS = 256
@@ -138,12 +139,23 @@ class Tables:
                 f"{self.path}: has the rows of {found} episodes, 'meta/info.json' says {self.count}: download it again"
             )
 
-    def decoded(self, key: str, column: Any) -> NDArray[Any] | None:
-        """Return the values of a column, (T, ...); None for one without numbers."""
+    def decoded(
+        self, key: str, column: Any, *, encoded: bool = False
+    ) -> NDArray[Any] | EncodedFrames | None:
+        """Return the values of a column, (T, ...); None for one without numbers.
+
+        Args:
+            key: of the feature.
+            column: of one episode.
+            encoded: leave images compressed where they are alike.
+        """
         feature = self.features.get(key, {})
         if feature.get("dtype") == "image":
             where = f"{self.path}: '{key}'"
-            frames = (self._image_bytes(cell, where) for cell in column.to_pylist())
+            frames = [self._image_bytes(cell, where) for cell in column.to_pylist()]
+            as_they_are = as_encoded(frames) if encoded else None
+            if as_they_are is not None:
+                return as_they_are
             images: NDArray[Any] = np.stack([decoded(data, where) for data in frames])
             return images
         if feature.get("dtype") in ("string", "language"):

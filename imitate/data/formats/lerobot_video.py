@@ -1,4 +1,4 @@
-"""Camera videos of a LeRobot dataset, decoded in the order of the episodes."""
+"""Camera videos of a LeRobot dataset in the order of the episodes, decoded or as their packets."""
 
 from __future__ import annotations
 
@@ -9,18 +9,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.data.formats.extras import extra
+from imitate.data.formats.lerobot_packets import PacketReader
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
 
 
 class Cameras:
-    """All cameras; each keeps its file open and continues where it stopped."""
+    """All cameras; each keeps its file open and continues where it stopped.
 
-    def __init__(self, tables: Tables, report: Report) -> None:
-        self._tables = tables
+    Args:
+        tables: of the dataset.
+        report: gets a line for each camera.
+        encoded: copy the packets where that gives the same frames.
+    """
+
+    def __init__(self, tables: Tables, report: Report, *, encoded: bool = False) -> None:
+        self._tables, self._report = tables, report
         self._readers: dict[str, _Reader] = {}
+        self._packets: dict[str, PacketReader] = {}
         for key, feature in tables.features.items():
             if feature.get("dtype") != "video":
                 continue
@@ -28,14 +37,25 @@ class Cameras:
                 report.dropped[key] = "a depth video, whose colours are distances: not decoded"
                 continue
             self._readers[key] = _Reader(tables.fps, tuple(feature.get("shape", ())))
-            report.changed[key] = "video -> (T, H, W, 3) uint8"
+            if encoded:
+                self._packets[key] = PacketReader(tables.fps, tuple(feature.get("shape", ())))
 
-    def frames(self, episode: int, length: int) -> dict[str, NDArray[Any]]:
+    def frames(self, episode: int, length: int) -> dict[str, NDArray[Any] | EncodedFrames]:
         """Return the images of an episode: feature -> (T, H, W, 3) uint8."""
-        return {
-            key: reader.read(*self._place(key, episode), length)
-            for key, reader in self._readers.items()
-        }
+        return {key: self._frames(key, episode, length) for key in self._readers}
+
+    def _frames(self, key: str, episode: int, length: int) -> NDArray[Any] | EncodedFrames:
+        path, start_s = self._place(key, episode)
+        if key in self._packets:
+            packets = self._packets[key].read(path, start_s, length)
+            if packets is not None:
+                self._report.keep(f"video packets of {key}")
+                return packets
+            self._report.note(
+                f"{key}: an episode does not begin with a key frame, so its frames are compressed anew"
+            )
+        self._report.changed[key] = "video -> (T, H, W, 3) uint8"
+        return self._readers[key].read(path, start_s, length)
 
     def _place(self, key: str, episode: int) -> tuple[Path, float]:
         """Return the file, and the second at which the episode begins in it."""
@@ -59,6 +79,8 @@ class Cameras:
         """Close the files."""
         for reader in self._readers.values():
             reader.close()
+        for packets in self._packets.values():
+            packets.close()
 
 
 def _is_depth(feature: dict[str, Any]) -> bool:

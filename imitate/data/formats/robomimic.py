@@ -163,7 +163,7 @@ def episode_of(group: h5py.Group, where: str, report: Report) -> Episode | None:
         )
     values: dict[str, NDArray[Any]] = {}
     for key, dataset in arrays.items():
-        numbers = dataset.dtype.kind in "fiub" or hdf5_tree.is_jpeg(dataset)
+        numbers = dataset.dtype.kind in "fiub" or hdf5_tree.is_encoded(dataset)
         if dataset.shape and len(dataset) == length and numbers:
             values[_step_name(key, report)] = _rows(key, dataset, report)
         else:
@@ -204,9 +204,11 @@ def _step_name(key: str, report: Report) -> str:
 
 
 def _rows(key: str, dataset: h5py.Dataset, report: Report) -> NDArray[Any]:
-    if hdf5_tree.is_jpeg(dataset):
-        report.changed[key] = "a JPEG per step -> (T, H, W, 3) uint8"
-        return hdf5_tree.jpeg_rows(dataset)
+    if hdf5_tree.is_encoded(dataset):
+        kind = str(dataset.attrs["encoding"])
+        words = "a video" if kind == "video" else f"a {kind.upper()} per step"
+        report.changed[key] = f"{words} -> (T, H, W, 3) uint8"
+        return hdf5_tree.frame_rows(dataset)
     values = hdf5_tree.rows(dataset)
     if key.startswith(("obs/", "next_obs/")) and channels_first(values.shape[1:]):
         report.changed[key] = "channels first -> (T, H, W, C)"
@@ -290,9 +292,10 @@ def _write(
 
 
 def _image_storage(options: Options, source: Source) -> Any:
-    if options.images == "as-source":
+    chosen = options.images or source.images
+    if chosen == "as-source":
         return "jpeg" if source.lossy_images else "raw"
-    return options.images or "raw"
+    return chosen
 
 
 def _set_attributes(path: Path, attrs: Mapping[str, Any]) -> None:

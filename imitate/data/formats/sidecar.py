@@ -19,7 +19,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.data.file.episode import Episode, arrays_of, attrs_of
+from imitate.data.file.image_files import encode_image
 from imitate.data.file.journal import JournaledFile
 from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import Demo, Source
@@ -95,7 +97,8 @@ def _follows(following: NDArray[Any], obs: NDArray[Any] | None) -> bool:
 
 def arrays_to_write(demo: Demo, where: Path) -> dict[str, NDArray[Any]]:
     """Return all arrays of a demo, checked; ``dones`` is left out, which is ``terminals``."""
-    arrays = arrays_of(demo.episode, f"{where}: demo '{demo.name}'")
+    given = arrays_of(demo.episode, f"{where}: demo '{demo.name}'")
+    arrays = {key: np.asarray(values) for key, values in given.items()}
     del arrays["dones"]
     return arrays
 
@@ -123,7 +126,7 @@ class Sidecar:
         source.attrs = attrs
         source.masks = masks_of(self._file, self._names, report)
 
-    def demo(self, number: int, arrays: Mapping[str, NDArray[Any]], report: Report) -> Demo:
+    def demo(self, number: int, arrays: Mapping[str, Any], report: Report) -> Demo:
         """Return the demo made of the dataset's arrays and those that are here."""
         group = self._data[str(number)]
         attrs = hdf5_tree.attributes(group)
@@ -132,9 +135,17 @@ class Sidecar:
         found = {**arrays, **own}
         for key in [key for key in found if key.startswith(_FINAL)]:
             seen = key.removeprefix(_FINAL)
-            found[f"{_NEXT}{seen}"] = np.concatenate([found[f"obs/{seen}"][1:], found.pop(key)])
+            found[f"{_NEXT}{seen}"] = _following(found[f"obs/{seen}"], found.pop(key))
         report.keep(*found, *(f"attribute {key}" for key in attrs))
         return Demo(name, episode_from(found, attrs, report))
+
+
+def _following(obs: Any, final: NDArray[Any]) -> Any:
+    """Return the next observations of a demo; those of PNGs are PNGs."""
+    if isinstance(obs, EncodedFrames) and obs.encoding == "png":
+        last = encode_image(final[0], "png").tobytes()
+        return EncodedFrames("png", [*obs.cells[1:], last], obs.frame)
+    return np.concatenate([np.asarray(obs)[1:], final])
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Compressed images that stay in the file: decoded once, shared, remade when the file changes, never half there."""
 
+import gc
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -162,6 +164,52 @@ def test_several_files(tmp_path):
     wanted = dataset(sources, "all", seq_length=3)[index]["obs"]["camera"]
     assert torch.equal(dataset(sources, seq_length=3)[index]["obs"]["camera"], wanted)
     assert len(cached()) == 4
+
+
+# ---- its size ------------------------------------------------------------------------------------
+
+
+def bounded_at(monkeypatch, size):
+    monkeypatch.setenv("IMITATE_CACHE_GB", str(size / 1e9))
+
+
+def test_what_was_not_read_for_longest_gives_way_unless_it_is_in_use(tmp_path, monkeypatch):
+    paths = [write(tmp_path / f"{name}.hdf5", "jpeg") for name in "abc"]
+    in_use = dataset(paths[0])
+    dataset(paths[1])  # both arrays of a file take 19,080 bytes
+    assert [file.name[0] for file in cached()] == ["a", "a", "b", "b"]
+    bounded_at(monkeypatch, 2.5 * 19_080)
+    dataset(paths[2])
+    # the camera of b made room enough
+    assert [file.name.split("-")[::2][:2] for file in cached()] == [
+        ["a", "camera"], ["a", "depth"], ["b", "depth"], ["c", "camera"], ["c", "depth"]
+    ]  # fmt: skip
+    del in_use
+    gc.collect()
+    bounded_at(monkeypatch, 1.5 * 19_080)
+    dataset(paths[1])
+    assert [file.name[0] for file in cached()] == ["b", "b", "c"]
+
+
+def test_what_does_not_fit_the_bound_is_decoded_for_each_batch(tmp_path, monkeypatch):
+    bounded_at(monkeypatch, 10_000)
+    assert same_as_in_ram(write(tmp_path / "a.hdf5", "jpeg")) == (
+        f"obs/camera is decoded for each batch, slowly: {frames_folder()}: 17.3 kB do not fit, 10 kB are left of "
+        "IMITATE_CACHE_GB; raise IMITATE_CACHE_GB"
+    )
+    assert [file.name.split("-")[2] for file in cached()] == ["depth"]
+
+
+def test_a_hold_ends_with_its_object_and_does_not_travel(tmp_path):
+    file = tmp_path / "a.frames"
+    file.write_bytes(b"x" * 10)
+    hold = cache.Hold(file)
+    copy = pickle.loads(pickle.dumps(hold))
+    assert cache.remove_oldest([file], 0) == 10
+    del hold
+    assert cache.remove_oldest([file], 0) == 0
+    assert not file.exists()
+    del copy
 
 
 # ---- when it cannot be made ----------------------------------------------------------------------

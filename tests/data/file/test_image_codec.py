@@ -21,7 +21,8 @@ from imitate.data import (
     check_dataset,
     finish_partial,
 )
-from imitate.data.file.image_codec import DamagedFrameError, decode_jpegs, encode_jpeg
+from imitate.data.file.image_codec import encode_jpeg
+from imitate.data.file.image_files import DamagedFrameError, decode_images
 from imitate.errors import ConfigError, DatasetError
 
 META = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
@@ -179,10 +180,11 @@ def test_damage_is_told_by_the_frames_number_also_from_threads():
     frames[4] = frames[4][:100]
     with ThreadPoolExecutor(2) as threads:
         np.testing.assert_array_equal(
-            decode_jpegs(frames[:4], (16, 24, 3), threads), decode_jpegs(frames[:4], (16, 24, 3))
+            decode_images(frames[:4], (16, 24, 3), threads=threads),
+            decode_images(frames[:4], (16, 24, 3)),
         )
         with pytest.raises(DamagedFrameError) as error:
-            decode_jpegs(frames, (16, 24, 3), threads)
+            decode_images(frames, (16, 24, 3), threads=threads)
     assert error.value.frame == 4
 
 

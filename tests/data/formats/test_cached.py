@@ -1,5 +1,6 @@
 """Datasets of other formats, read through a conversion that is made once."""
 
+import gc
 import logging
 import os
 import shutil
@@ -125,7 +126,7 @@ def test_equal_bytes_when_made_again(lerobot):
 
 def test_videos_stay_small(videos):
     with DatasetFile(videos) as file:
-        assert file.storage("demo_0", "obs/top_image") == "jpeg"
+        assert file.storage("demo_0", "obs/top_image") == "video"
         assert file.shape("demo_0", "obs/top_image") == (LENGTH, 64, 64, 3)
         raw = file.read("demo_0", "obs/top_image").nbytes * 2
         assert file.hdf5_path.stat().st_size < raw
@@ -133,7 +134,7 @@ def test_videos_stay_small(videos):
 
 def test_images_without_loss_stay_exact(lerobot):
     with DatasetFile(lerobot) as file:
-        assert file.storage("demo_0", "obs/agentview_image") == "raw"
+        assert file.storage("demo_0", "obs/agentview_image") == "png"
 
 
 def test_the_configuration_keeps_the_folder(lerobot):
@@ -194,6 +195,22 @@ def test_the_cache_is_bounded_and_keeps_what_was_read_last(demos, tmp_path, monk
         UserError, match="IMITATE_CACHE_GB is 'much': expected a number of gigabytes"
     ):
         as_demonstration_file(folders[0])
+
+
+def test_a_conversion_that_a_training_reads_stays(demos, tmp_path, monkeypatch):
+    folders = [tmp_path / f"{name}.zarr" for name in "ab"]
+    for folder in folders:
+        convert(demos, folder)
+    reading = SequenceDataset(folders[0], ("object",))
+    (first,) = conversions()
+    monkeypatch.setenv("IMITATE_CACHE_GB", "0")
+    second = as_demonstration_file(folders[1])
+    assert conversions() == sorted([first, second])
+    del reading
+    gc.collect()
+    second.unlink()
+    assert as_demonstration_file(folders[1]) == second
+    assert conversions() == [second]
 
 
 def test_a_cache_that_cannot_be_written(lerobot, tmp_path, monkeypatch):

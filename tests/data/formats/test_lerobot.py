@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.data.file.features import dimension_names, features_of
+from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import as_png
 from imitate.errors import DatasetError
@@ -116,7 +117,8 @@ def make(root, version, lengths=LENGTHS, index_name="task"):
     [("v2.0", None), ("v2.1", None), ("v3.0", "task"), ("v3.0", "__index_level_0__")],
 )
 def test_every_version_gives_the_same(tmp_path, version, index_name):
-    report = convert(make(tmp_path / "l", version, index_name=index_name), tmp_path / "o.hdf5")
+    root = make(tmp_path / "l", version, index_name=index_name)
+    report = convert(root, tmp_path / "o.hdf5", options=Options(images="raw"))
     assert (report.source_format, report.demos, report.steps) == ("lerobot", 3, 12)
     with DatasetFile(tmp_path / "o.hdf5") as file:
         assert file.read("demo_2", "obs/state").tolist() == [[2.5, float(t)] for t in range(5)]
