@@ -37,6 +37,7 @@ SUBJECTS = (
     "encoders",
     "train_step",
     "image_step",
+    "frozen_features",
     "offline_step",
     "policy_latency",
     "modern_latency",

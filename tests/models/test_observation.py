@@ -358,3 +358,28 @@ def test_a_core_of_another_package():
 def test_cores_of_other_packages_that_cannot_be_used(rgb, message):
     with pytest.raises(ConfigError, match=message):
         ObservationEncoder({"camera": (3, 4, 4)}, {"camera": "rgb"}, sections(rgb=rgb))
+
+
+def test_features_of_a_frozen_trunk_stand_in_for_images():
+    core = {
+        "backbone_class": "VC1",
+        "backbone_kwargs": {"width": 16, "depth": 1, "heads": 2, "image_size": 32, "freeze": True},
+        "pool_class": "SpatialMeanPool",
+        "feature_dimension": 5,
+    }
+    section = {"core_class": "VisualCore", "core_kwargs": core, "share": True}
+    config = load_config({"algo_name": "bc", "observation": {"encoder": {"rgb": section}}})
+    shapes = {"a": (3, 24, 24), "b": (3, 24, 24)}
+    encoder = ObservationEncoder(
+        shapes, dict.fromkeys(shapes, "rgb"), config.observation.encoder, load_pretrained=False
+    )
+    obs = {key: torch.rand(2, 4, *shape) for key, shape in shapes.items()}
+    net = encoder.networks_of_keys()["b"]
+    assert net.frozen_shape == (16, 1, 1)
+    features = {
+        key: net.frozen_features(value.flatten(0, 1)).unflatten(0, (2, 4))
+        for key, value in obs.items()
+    }
+    torch.testing.assert_close(encoder(features), encoder(obs))
+    assert encoder(features).requires_grad  # the linear map learns
+    assert not torch.allclose(encoder(features)[..., :5], encoder(features)[..., 5:])

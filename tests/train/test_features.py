@@ -207,3 +207,29 @@ def test_other_algorithms_learn_from_features(algo, section, demos, weights, tmp
     nets, said, _ = run(demos, weights, tmp_path / "a", tree=tree)
     assert any("features were computed once" in line for line in said)
     assert all(torch.isfinite(value.float()).all() for value in nets.values())
+
+
+def test_goals_are_features_too(demos, weights, tmp_path):
+    def loss(name, cached):
+        camera = {"rgb": ["camera"]}
+        core = {
+            "backbone_class": "VC1",
+            "backbone_kwargs": {**TRUNK, "pretrained": str(weights), "freeze": True},
+            "pool_class": None,
+        }
+        observation = {
+            "modalities": {"obs": {**camera, "low_dim": ["pos"]}, "goal": camera},
+            "encoder": {"rgb": {"core_class": "VisualCore", "core_kwargs": core}},
+        }
+        _, said, result = run(
+            demos,
+            weights,
+            tmp_path / name,
+            tree={"observation": observation},
+            goal_mode="last",
+            cache_features=cached,
+        )
+        assert any("features were computed once" in line for line in said) == cached
+        return result.results["train_loss"]
+
+    assert loss("a", True) == pytest.approx(loss("b", False), rel=1e-3)

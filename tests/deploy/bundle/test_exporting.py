@@ -317,7 +317,7 @@ def test_a_bundle_needs_no_torch(tmp_path):
     assert json.loads(done.stdout) == BundlePolicy(tmp_path / "b.zip", seed=0)(ob).tolist()
 
 
-def prepared_policy(algo_name, algo, rotation=None):
+def prepared_policy(algo_name, algo, rotation=None, core=None):
     """A policy with a resized image, actions relative to an observation, and a rotation."""
     layout = ActionLayout({"pos": 3, "rot": 3}, {"rot": rotation} if rotation else {})
     preprocess = Preprocess(
@@ -337,7 +337,7 @@ def prepared_policy(algo_name, algo, rotation=None):
         "train": {"seq_length": 4},
         "observation": {
             "modalities": {"obs": {"low_dim": ["p"], "rgb": ["cam"]}},
-            "encoder": {"rgb": {"core_class": "VisualCore", "core_kwargs": CORE}},
+            "encoder": {"rgb": {"core_class": "VisualCore", "core_kwargs": core or CORE}},
         },
         "algo": algo,
     }
@@ -383,6 +383,21 @@ def test_poses_relative_to_the_hand_and_a_gripper(tmp_path):
     )
     algo.preprocess = preprocess
     policy = RolloutPolicy(algo)
+    export_policy(policy, tmp_path / "b.zip")
+    check_equal(policy, BundlePolicy(tmp_path / "b.zip"), 9)
+
+
+def test_a_vision_transformer(tmp_path):
+    core = {
+        "backbone_class": "SigLIP",
+        "backbone_kwargs": {
+            **{"width": 16, "depth": 1, "heads": 2, "image_size": 32},
+            "imagenet_normalization": True,
+        },
+        "pool_class": "QueryPool",
+        "feature_dimension": 8,
+    }
+    policy = prepared_policy("bc", {"chunk": CHUNK, "actor_layer_dims": [16]}, core=core)
     export_policy(policy, tmp_path / "b.zip")
     check_equal(policy, BundlePolicy(tmp_path / "b.zip"), 9)
 
