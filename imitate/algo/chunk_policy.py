@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from imitate.algo.algo import Algo, Batch, ConfigT, Info, PolicyStep
 from imitate.algo.execution import ChunkExecution, Inputs
 from imitate.algo.policy_state import InnerState
+from imitate.algo.relative import refuse_guided_deltas
 from imitate.errors import UserError
 from imitate.functional.losses import masked_mean
 from imitate.functional.prefix import Given, given_places
@@ -28,6 +29,8 @@ class ChunkPolicy(Algo[ConfigT]):
 
     chunk_key: ClassVar[str] = "chunk"
     """Key of the section that says how many actions are predicted, and how they are executed."""
+    learns_deltas: ClassVar[bool] = True
+    """What the network learns may be differences between the actions of a chunk."""
     aligned_with_oldest_frame: bool = False
     """True where predictions begin at the oldest observation (as Diffusion Policy's) rather than the newest."""
 
@@ -74,7 +77,9 @@ class ChunkPolicy(Algo[ConfigT]):
                 actions than the policy is trained to be given.
         """
         if prefix is None and planned is None:
-            return self._predict(obs, goal, generator)[:, self._first_action :]
+            targets = self._predict(obs, goal, generator)
+            return self.preprocess.from_targets(targets)[:, self._first_action :]
+        refuse_guided_deltas(self.preprocess)
         chunk = self._predict_guided(
             obs,
             goal,
@@ -135,7 +140,7 @@ class ChunkPolicy(Algo[ConfigT]):
         return {
             "obs": {key: value[:, frames] for key, value in batch["obs"].items()},
             "goal_obs": batch.get("goal_obs"),
-            "actions": batch["actions"][:, steps],
+            "actions": self.preprocess.to_targets(batch["actions"][:, steps]),
             "pad_mask": None if mask is None else mask[:, steps],
             "weight": None if weight is None else weight[:, steps],
         }

@@ -18,7 +18,7 @@ from imitate.algo.encoding import Encoding
 from imitate.algo.execution import ChunkExecution
 from imitate.algo.policy_state import Observed, PolicyState, no_frames, remembered
 from imitate.config import Config
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, UserError
 from imitate.models.preprocess import Preprocess
 
 
@@ -109,6 +109,41 @@ def check_relative(config: Config, preprocess: Preprocess) -> None:
                     "each with a reference of its own: set algo.chunk.enabled to false, or take bc without rnn and "
                     "transformer"
                 )
+
+
+def check_deltas(algo: Any, preprocess: Preprocess) -> None:
+    """Refuse an algorithm that cannot learn differences between the actions of a chunk.
+
+    Args:
+        algo: made for the pipeline.
+        preprocess: the pipeline.
+
+    Raises:
+        ConfigError: names the step and what to take.
+    """
+    step = next((step for step in preprocess.steps if step.chains), None)
+    if step is None:
+        return
+    place = f"train.preprocess: step '{step.name}' makes differences between the actions of a chunk"
+    if not getattr(algo, "learns_deltas", False):
+        raise ConfigError(
+            f"{place}, which {algo.global_config.algo_name} does not know; expected act, flow_policy or "
+            "diffusion_policy, or the step 'relative_actions'"
+        )
+    if algo.max_prefix:
+        raise ConfigError(
+            f"{place}, and algo.prefix.max_delay gives actions as they are: set it to 0, or take 'relative_actions'"
+        )
+
+
+def refuse_guided_deltas(preprocess: Preprocess) -> None:
+    """Raise UserError where what a network learns are differences, which planned actions cannot guide."""
+    step = next((step for step in preprocess.steps if step.chains), None)
+    if step is not None:
+        raise UserError(
+            f"the policy learned differences between actions ('{step.name}'), which planned actions cannot guide, as "
+            "real-time chunking does; take another join, or train with 'relative_actions'"
+        )
 
 
 def _chunk_at_each_step(section: Any) -> bool:

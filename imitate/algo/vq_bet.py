@@ -225,6 +225,8 @@ class CodePolicy(nn.Module):
 class VQBeT(ChunkPolicy[VQBeTConfig]):
     """Vector-quantized behavior transformer."""
 
+    learns_deltas = False  # what padded steps hold is an action, not a difference
+
     @property
     def policy(self) -> CodePolicy:
         """The network that chooses codes."""

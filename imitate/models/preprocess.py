@@ -133,6 +133,12 @@ class Preprocess(nn.Module):
                 "train.preprocess: a step takes rotations as the data have them, and train.action_config converts one "
                 "to 6d before: set the step's form to 'rotation_6d', or leave convert_at_runtime out"
             )
+        chained = [number for number, step in enumerate(self.steps) if step.chains]
+        if chained and any(step.references for step in self.steps[chained[0] + 1 :]):
+            raise ConfigError(
+                "train.preprocess: a step behind the differences between the actions of a chunk is relative to an "
+                "observation; expected a single step of differences, behind all others that are relative"
+            )
         for key in (key for step in self.steps for key in step.references):
             for step in self.steps:
                 if not step.invertible and step.acts_on(key):
@@ -411,6 +417,30 @@ class Preprocess(nn.Module):
             actions = step.inverse_actions(actions, before)
         for step in relative:
             actions = step.forward_actions(actions, after)
+        return actions
+
+    def to_targets(self, actions: Tensor) -> Tensor:
+        """Convert chunks ``(B, K, A)``, normalized, to those that networks learn, where a step joins their actions."""
+        return self._through_chains(actions, lambda step, x: step.to_targets(x))
+
+    def from_targets(self, targets: Tensor) -> Tensor:
+        """Invert :meth:`to_targets`."""
+        return self._through_chains(targets, lambda step, x: step.from_targets(x))
+
+    def _through_chains(
+        self, actions: Tensor, convert: Callable[[PreprocessStep, Tensor], Tensor]
+    ) -> Tensor:
+        """Apply a conversion of the step that joins actions of a chunk, at its place of the pipeline."""
+        chained = next((step for step in self._action_steps if step.chains), None)
+        if chained is None:
+            return actions
+        behind = self._action_steps[self._action_steps.index(chained) + 1 :]
+        behind = [step for step in behind if step.invertible]
+        for step in reversed(behind):
+            actions = step.inverse_actions(actions, {})
+        actions = convert(chained, actions)
+        for step in behind:
+            actions = step.forward_actions(actions, {})
         return actions
 
     def _reference(self, obs: Observations | None) -> Observations:

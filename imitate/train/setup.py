@@ -16,7 +16,7 @@ import torch
 
 from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
-from imitate.algo.relative import check_relative
+from imitate.algo.relative import check_deltas, check_relative
 from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.data_paths import MissingFileError, expanded, located_file, url_of
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
@@ -169,6 +169,7 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
         device,
         load_pretrained=not resumed and config.experiment.ckpt_path is None,
     )
+    check_deltas(algo, preprocess)
     algo.preprocess = preprocess
     preprocess.fit(train_set.statistics(), functools.partial(samples_of, train_set, algo))
     algo.preprocess = preprocess.to(device)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from imitate import policy_from_checkpoint
+from imitate import RolloutPolicy, policy_from_checkpoint
 from imitate.algo.relative import check_relative
 from imitate.config import load_config
 from imitate.data.file.writer import DatasetWriter, Episode
@@ -428,6 +428,80 @@ def test_a_motion_of_the_hand_is_the_same_at_poses_that_no_demo_has(tmp_path, al
         inside = np.clip(ahead(pos, quat)[:3], low[:3], high[:3])
         np.testing.assert_allclose(action[:3], inside, atol=0.05)
         torch.testing.assert_close(found, wanted, atol=0.1, rtol=0)
+
+
+DELTA = {**RELATIVE, "step": "delta_actions"}
+
+
+@pytest.mark.parametrize("name", ["act", "diffusion_policy"])
+def test_differences_are_learned_and_the_recorded_actions_sent(data, name, monkeypatch):
+    frames = 2 if name == "diffusion_policy" else 1
+    gaussian = {"actions": {"normalization": "gaussian"}}
+    chosen = config(data, [DELTA], action_config=gaussian, **chunks(frames, size=4, execute=2))
+    tree = chosen.to_dict() | {"algo_name": name, "algo": SMALL[name]}
+    setup = built(load_config(tree))
+    algo, pipeline = setup.algo, setup.algo.preprocess
+    raw = setup.train_set[[3]]
+    now = frames - 1
+    actions, pos = raw["actions"][0], raw["obs"]["pos"][0]
+    learned = algo.process_batch_for_training(raw)["actions"]
+    # The first one from the newest observation, each other from the one before; the gripper as it is.
+    start = 0 if algo.aligned_with_oldest_frame else now
+    recorded = actions[start : start + 4]
+    wanted = recorded.clone()
+    wanted[0, :3] -= pos[now]
+    wanted[1:, :3] -= recorded[:-1, :3]
+    wanted = (wanted - pipeline.action_offset) / pipeline.action_scale
+    torch.testing.assert_close(learned[0], wanted, atol=1e-4, rtol=1e-4)
+    assert learned[0, 1:, :3].abs().max() < 5  # scaled by the differences, not by places
+
+    monkeypatch.setattr(algo, "_predict", lambda obs, goal, generator: learned)
+    policy = RolloutPolicy(algo)
+    seen = [{key: raw["obs"][key][0, step] for key in ("pos", "grip")} for step in range(now + 1)]
+    for obs in seen:
+        first = policy(obs)
+    later = policy({"pos": pos[now] + 7.0, "grip": np.ones(1)})
+    sent = actions[now : now + 2].numpy()
+    if frames == 1:  # else the plan of the frame before is still executed
+        np.testing.assert_allclose([first, later], sent, atol=1e-4)
+    chunk = policy.predict_chunk(seen)
+    np.testing.assert_allclose(chunk[:2], sent, atol=1e-4)
+    with pytest.raises(UserError, match="learned differences between actions"):
+        algo.predict_chunk({}, prefix=object())
+
+
+def test_statistics_are_those_of_the_differences(data):
+    gaussian = {"actions": {"normalization": "gaussian"}}
+    chosen = config(data, [DELTA], action_config=gaussian, **chunks(size=4, execute=2))
+    setup = built(load_config(chosen.to_dict() | {"algo_name": "act", "algo": SMALL["act"]}))
+    rows = np.arange(48)
+    actions, pos = (
+        setup.train_set.store.field(key, rows).numpy() for key in ("actions", "obs/pos")
+    )
+    found = []
+    for row in rows:
+        chunk = actions[row : min(row + 4, 12 * (row // 12 + 1)), :3]  # no padded ones
+        found += [chunk[0] - pos[row], *np.diff(chunk, axis=0)]
+    offset, scale = (x[:3] for x in setup.algo.preprocess.normalization.action_affine("actions"))
+    np.testing.assert_allclose(offset, np.mean(found, 0), atol=1e-4)
+    np.testing.assert_allclose(scale, np.std(found, 0), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["act", "diffusion_policy"])
+def test_policies_learn_differences(data, tmp_path, name):
+    frames = 2 if name == "diffusion_policy" else 1
+    tree = config(data, [DELTA], **chunks(frames, size=4, execute=2)).to_dict()
+    tree |= {"algo_name": name, "algo": SMALL[name]}
+    policy, _ = trained(load_config(tree), tmp_path)
+    for step in range(3):
+        assert np.isfinite(policy({"pos": np.full(3, 5.0 + step), "grip": np.ones(1)})).all()
+
+
+def test_where_differences_would_be_wrong_they_are_refused(data):
+    with pytest.raises(ConfigError, match="differences .* which bc does not know; expected act"):
+        built(config(data, [DELTA], **chunks(size=4, execute=2)))
+    with pytest.raises(ConfigError, match="expected a single step of differences, behind all"):
+        built(config(data, [DELTA, {**RELATIVE, "dims": [3], "observation_dims": [0]}]))
 
 
 def test_poses_are_refused_where_nothing_is_imitated(data):

@@ -96,7 +96,7 @@ class _Measured:
         for sample in self._windows(key, {name for step in steps for name in step.references}):
             actions = sample.actions.float()
             for step in steps:
-                actions = step.forward_actions(actions, sample.reference)
+                actions = step.measured_actions(actions, sample.reference)
             parts = torch.split(actions, list(self._spec.actions.values()), -1)
             values.append(parts[list(self._spec.actions).index(key)][sample.real])
         return MeasuredStats.of(torch.cat(values))

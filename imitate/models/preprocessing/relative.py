@@ -102,6 +102,35 @@ class RelativeActions(PreprocessStep):
         return padded[..., places]
 
 
+class DeltaActions(RelativeActions):
+    """Differences from one action of a chunk to the next, the first one from an observation; and back.
+
+    Networks learn ``a_0 - o``, ``a_1 - a_0``, ``a_2 - a_1`` ... In the pipeline actions are those of
+    :class:`RelativeActions`, ``a_k - o``, which stand for themselves while a chunk is executed. Arguments as there.
+    """
+
+    chains = True
+
+    def measured_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """See the base class."""
+        return self.to_targets(self.forward_actions(actions, reference))
+
+    def to_targets(self, actions: Tensor) -> Tensor:
+        """See the base class."""
+        before = torch.cat((torch.zeros_like(actions[..., :1, :]), actions[..., :-1, :]), dim=-2)
+        return torch.where(self._chosen(actions), actions - before, actions)
+
+    def from_targets(self, targets: Tensor) -> Tensor:
+        """See the base class."""
+        return torch.where(self._chosen(targets), targets.cumsum(-2), targets)
+
+    def _chosen(self, actions: Tensor) -> Tensor:
+        """(A,) bool: the numbers that are relative."""
+        chosen = torch.zeros(actions.shape[-1], dtype=torch.bool, device=actions.device)
+        chosen[self._index] = True
+        return chosen
+
+
 def _check_dims(place: str, dims: Sequence[int], size: int, what: str) -> None:
     if sorted(set(dims)) != sorted(dims) or any(dim not in range(size) for dim in dims):
         raise ConfigError(

@@ -72,6 +72,7 @@ class PreprocessStep(nn.Module):
         keeps_statistics: True where statistics (per channel of images) are the same after the step as before.
         side: 'before' or 'after', where a step belongs on that side of the normalization; None: either.
         references: observations that actions are relative to, see :meth:`forward_actions`.
+        chains: True for a step whose :meth:`to_targets` joins the actions of a chunk.
         imitates: True for a step on actions that is for algorithms that imitate actions.
         rotation_dims: places in the incoming action of numbers that are a rotation, each within +- ``rotation_limit``.
     """
@@ -83,6 +84,7 @@ class PreprocessStep(nn.Module):
     keeps_statistics: ClassVar[bool] = False
     side: ClassVar[Literal["before", "after"] | None] = None
     references: tuple[str, ...] = ()
+    chains: ClassVar[bool] = False
     imitates: ClassVar[bool] = False
     rotation_dims: tuple[int, ...] = ()
     rotation_limit: float = 1.0
@@ -123,6 +125,18 @@ class PreprocessStep(nn.Module):
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
         """Invert :meth:`forward_actions`."""
         return actions
+
+    def measured_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """Return the values of a chunk ``(B, K, A)`` that statistics are taken of: those that networks learn."""
+        return self.forward_actions(actions, reference)
+
+    def to_targets(self, actions: Tensor) -> Tensor:
+        """Convert chunks ``(B, K, A)`` of the outgoing form to those that networks learn; a linear map."""
+        return actions
+
+    def from_targets(self, targets: Tensor) -> Tensor:
+        """Invert :meth:`to_targets`."""
+        return targets
 
     def place_before(self, dim: int) -> int:
         """Return the place in the incoming action of a number of the outgoing one, of those that the step leaves."""

@@ -10,7 +10,7 @@ from imitate.models.options import arguments, chosen_or_installed
 from imitate.models.preprocessing.binary import BinaryActions
 from imitate.models.preprocessing.images import Resize
 from imitate.models.preprocessing.pad import Pad
-from imitate.models.preprocessing.relative import RelativeActions
+from imitate.models.preprocessing.relative import DeltaActions, RelativeActions
 from imitate.models.preprocessing.rotations import RelativePose, Rotation6d
 from imitate.models.preprocessing.standard import Clip
 from imitate.models.preprocessing.step import PreprocessStep
@@ -23,6 +23,7 @@ NORMALIZE = "normalize"
 STEPS: dict[str, type[PreprocessStep]] = {
     "binary_actions": BinaryActions,
     "clip": Clip,
+    "delta_actions": DeltaActions,
     "pad": Pad,
     "relative_actions": RelativeActions,
     "relative_pose": RelativePose,
