@@ -17,6 +17,7 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
         'opencv-python<4.12; python_version < "3.13"',
     ),
     "robotics": ("gymnasium-robotics>=1.4.2,<1.5", "mujoco>=3.3,<4"),
+    "aloha": ("gym-aloha>=0.1.4,<0.2",),
     "metaworld": ("metaworld>=3.1,<3.2",),
     "pettingzoo": ("pettingzoo>=1.25",),
     "wandb": ("wandb>=0.17",),

@@ -264,8 +264,8 @@ def command(
 def _env_kwargs(
     env: str, expert: ExpertKind, rewards: Rewards, given: str | None
 ) -> dict[str, Any]:
-    """Return the arguments of the environment: those of ``--rewards``, then those given as JSON."""
-    kwargs: dict[str, Any] = {}
+    """Return the arguments of the environment: the expert's, those of ``--rewards``, then those given as JSON."""
+    kwargs = dict(expert.env_kwargs)
     if rewards is Rewards.dense:
         if expert.dense_kwargs is None:
             raise UserError(f"--rewards dense: {env} has no shaped rewards: leave it out")

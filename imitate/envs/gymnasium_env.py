@@ -35,7 +35,10 @@ from imitate.errors import EnvError, nearest
 from imitate.extras import install_command
 
 ENV_TYPE = 2
-ADAPTERS = {"metaworld": "imitate.envs.worlds.metaworld"}
+ADAPTERS = {
+    "gym_aloha": "imitate.envs.worlds.aloha",
+    "metaworld": "imitate.envs.worlds.metaworld",
+}
 """Modules that register environments in the place of the module that a name begins with."""
 
 

@@ -29,6 +29,7 @@ ROBOT, SIMULATED = "robot:", "robot:sim"
 PETTINGZOO = "pettingzoo:"
 """Beginning of the names of environments with several agents: the module follows it."""
 EXTRAS = {
+    "gym_aloha": "aloha",
     "gymnasium_robotics": "robotics",
     "metaworld": "metaworld",
     "pettingzoo": "pettingzoo",

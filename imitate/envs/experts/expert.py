@@ -77,13 +77,15 @@ class Expert(ABC):
         steepness: height per further sideways distance.
         carry_steps: how long the object is in the hand, about.
         clearance_m: height above the grasp at which the fingers close on nothing.
-        motion_axes, instruction, dense_kwargs, acts_as_person: see :class:`imitate.envs.experts.slot.ExpertKind`.
+        motion_axes, instruction, env_kwargs, dense_kwargs, acts_as_person: see
+            :class:`imitate.envs.experts.slot.ExpertKind`.
     """
 
     env_name: ClassVar[str]
     horizon: ClassVar[int]
     motion_axes: ClassVar[int] = 6
     instruction: ClassVar[str | None] = None
+    env_kwargs: ClassVar[Mapping[str, Any]] = {}
     dense_kwargs: ClassVar[Mapping[str, Any] | None] = {"reward_shaping": True}
     acts_as_person: ClassVar[bool] = True
     pace: ClassVar[float] = 1.0

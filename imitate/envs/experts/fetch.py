@@ -84,6 +84,7 @@ class FetchTask:
     rule: Callable[[Obs], Array]
     horizon: ClassVar[int] = 50
     motion_axes: ClassVar[int] = 3
+    env_kwargs: ClassVar[Mapping[str, Any]] = {}
     dense_kwargs: ClassVar[Mapping[str, Any]] = {"reward_type": "dense"}
     acts_as_person: ClassVar[bool] = False
 

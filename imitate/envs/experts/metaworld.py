@@ -104,6 +104,7 @@ class MetaWorldTask:
     policy: type
     horizon: ClassVar[int] = 500
     motion_axes: ClassVar[int] = 3
+    env_kwargs: ClassVar[Mapping[str, Any]] = {}
     dense_kwargs: ClassVar[Mapping[str, Any]] = {"reward_shaping": True}
     acts_as_person: ClassVar[bool] = False
 

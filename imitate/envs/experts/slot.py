@@ -18,6 +18,7 @@ from imitate.errors import EnvError, nearest
 
 GROUP = "imitate.experts"
 _BUILT_IN = {
+    "gym_aloha": "imitate.envs.experts.aloha:expert_of",
     "gymnasium_robotics": "imitate.envs.experts.fetch:expert_of",
     "metaworld": "imitate.envs.experts.metaworld:expert_of",
 }
@@ -38,6 +39,7 @@ class ExpertKind(Protocol):
         horizon: control steps after which an attempt counts as failed.
         motion_axes: the first so many numbers of an action are motions, which noise is added to; 0: no noise.
         instruction: the task in words, recorded as the demonstrations' language; None: none.
+        env_kwargs: arguments of the environment without which the expert cannot see what it needs.
         dense_kwargs: arguments of the environment that give shaped rewards; None: it has none.
         acts_as_person: ``--quality mixed`` and ``--human-like`` can be made of it.
     """
@@ -50,6 +52,8 @@ class ExpertKind(Protocol):
     def motion_axes(self) -> int: ...  # noqa: D102
     @property
     def instruction(self) -> str | None: ...  # noqa: D102
+    @property
+    def env_kwargs(self) -> Mapping[str, Any]: ...  # noqa: D102
     @property
     def dense_kwargs(self) -> Mapping[str, Any] | None: ...  # noqa: D102
     @property

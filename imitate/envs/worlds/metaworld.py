@@ -24,8 +24,8 @@ import numpy as np
 from gymnasium import spaces
 
 from imitate.envs.env import Array, Obs
-from imitate.envs.rendering import prepare_gl
-from imitate.errors import EnvError, nearest
+from imitate.envs.worlds.drawing import Cameras
+from imitate.errors import EnvError
 from imitate.extras import missing
 
 try:
@@ -78,7 +78,7 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         camera_size: int = 84,
     ) -> None:
         self.render_mode = render_mode
-        self._shaped, self._cameras, self._size = reward_shaping, tuple(camera_names), camera_size
+        self._shaped = reward_shaping
         inner: Any = ALL_V3_ENVIRONMENTS[task]()
         # What Meta-World's set_task does, with starts from the seed in place of a pickled one.
         inner._set_task_called = True
@@ -86,19 +86,13 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         inner._partially_observable = False
         vars(inner).pop("sawyer_observation_space", None)  # computed for a hidden goal
         self.inner: Any = inner
-        self._viewers: dict[tuple[int, int], Any] = {}  # by height and width
-        names = [inner.model.camera(i).name for i in range(inner.model.ncam)]
-        for name in self._cameras:
-            if name not in names:
-                raise EnvError(f"metaworld: there is no camera '{name}'; {nearest(name, names)}")
+        self._cameras = Cameras(inner.model, inner.data, camera_names, camera_size)
         self.action_space = inner.action_space
         low, high = inner.sawyer_observation_space.low, inner.sawyer_observation_space.high
         boxes: dict[str, Any] = {
             key: spaces.Box(low[part], high[part], dtype=np.float64) for key, part in PARTS.items()
         }
-        for name in self._cameras:
-            boxes[f"{name}_image"] = spaces.Box(0, 255, (camera_size, camera_size, 3), np.uint8)
-        self.observation_space = spaces.Dict(boxes)
+        self.observation_space = spaces.Dict({**boxes, **self._cameras.spaces()})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -143,35 +137,17 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         return self.draw(_VIEW, 480, 480)
 
     def draw(self, camera_name: str | None, height: int, width: int) -> Array:
-        """Draw one frame of a camera, (height, width, 3) uint8, at most 480 x 640.
-
-        Cameras that stand upside down, which are Meta-World's four of the corners, are turned by half a turn.
-        """
-        if (height, width) not in self._viewers:
-            prepare_gl()
-            # Unlike mujoco.Renderer, it asks for MUJOCO_GL now and not when mujoco is imported.
-            from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
-
-            viewer = OffScreenViewer(self.inner.model, self.inner.data, width, height)
-            self._viewers[height, width] = viewer
-        viewer = self._viewers[height, width]
-        viewer.make_context_current()
-        camera = self.inner.model.camera(camera_name or _VIEW)
-        frame = viewer.render("rgb_array", camera_id=camera.id)
-        up = self.inner.data.cam_xmat[camera.id].reshape(3, 3)[2, 1]
-        stands = camera.mode[0] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-        return np.ascontiguousarray(frame[::-1, ::-1] if stands and up < 0 else frame)
+        """Draw one frame of a camera, (height, width, 3) uint8, at most 480 x 640."""
+        return self._cameras.draw(camera_name or _VIEW, height, width)
 
     def close(self) -> None:
         """Free the simulator."""
-        self._viewers.clear()  # each frees its OpenGL context
+        self._cameras.close()
         self.inner.close()
 
     def _observe(self, vector: Array) -> Obs:
         obs = {key: vector[part].copy() for key, part in PARTS.items()}
-        for name in self._cameras:
-            obs[f"{name}_image"] = self.draw(name, self._size, self._size)
-        return obs
+        return obs | self._cameras.observe()
 
 
 for _task in ALL_V3_ENVIRONMENTS:

@@ -15,6 +15,7 @@ class Forward:
     horizon = 7
     motion_axes = 1
     instruction = None
+    env_kwargs = {}
     dense_kwargs = None
     acts_as_person = False
 

@@ -1,0 +1,71 @@
+"""Cameras of a MuJoCo model that an adapter observes and draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mujoco
+import numpy as np
+from gymnasium import spaces
+
+from imitate.envs.env import Array, Obs
+from imitate.envs.rendering import prepare_gl
+from imitate.errors import EnvError, nearest
+
+SUFFIX = "_image"
+
+
+class Cameras:
+    """Cameras of a model.
+
+    Args:
+        model: MuJoCo's.
+        data: MuJoCo's, whose state is drawn.
+        observed: names of the cameras to observe.
+        size: side of the observed images, in pixels.
+
+    Raises:
+        EnvError: there is no such camera.
+    """
+
+    def __init__(self, model: Any, data: Any, observed: Sequence[str], size: int) -> None:
+        self._model, self._data = model, data
+        self._observed, self._size = tuple(observed), size
+        self._viewers: dict[tuple[int, int], Any] = {}  # by height and width
+        names = [model.camera(i).name for i in range(model.ncam)]
+        for name in self._observed:
+            if name not in names:
+                raise EnvError(f"there is no camera '{name}'; {nearest(name, names)}")
+
+    def spaces(self) -> dict[str, Any]:
+        """Return the spaces of the observed images, ``<camera>_image`` (size, size, 3)."""
+        shape = (self._size, self._size, 3)
+        return {name + SUFFIX: spaces.Box(0, 255, shape, np.uint8) for name in self._observed}
+
+    def observe(self) -> Obs:
+        """Draw the observed images."""
+        return {name + SUFFIX: self.draw(name, self._size, self._size) for name in self._observed}
+
+    def draw(self, name: str, height: int, width: int) -> Array:
+        """Draw one frame, (height, width, 3) uint8, at most as large as the model's buffer (often 480 x 640).
+
+        Cameras that stand upside down, such as Meta-World's four of the corners, are turned by half a turn.
+        """
+        if (height, width) not in self._viewers:
+            prepare_gl()
+            # Unlike mujoco.Renderer, it asks for MUJOCO_GL now and not when mujoco is imported.
+            from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
+
+            self._viewers[height, width] = OffScreenViewer(self._model, self._data, width, height)
+        viewer = self._viewers[height, width]
+        viewer.make_context_current()
+        camera = self._model.camera(name)
+        frame = viewer.render("rgb_array", camera_id=camera.id)
+        up = self._data.cam_xmat[camera.id].reshape(3, 3)[2, 1]
+        stands = camera.mode[0] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+        return np.ascontiguousarray(frame[::-1, ::-1] if stands and up < 0 else frame)
+
+    def close(self) -> None:
+        """Free the OpenGL contexts."""
+        self._viewers.clear()  # each frees its own
