@@ -155,9 +155,11 @@ def _opened(reader: Format, path: Path, options: Options, report: Report) -> Ite
 def _appearing(final: Path) -> Iterator[Path]:
     """Give a path to write to, whose content gets the final name at the end, or is removed."""
     unfinished = final.with_name(f"{final.stem}.converting{final.suffix}")
+    partial = unfinished.with_name(f"{unfinished.name}.partial")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        _remove(unfinished)
+        _remove(unfinished)  # left by a process that was killed
+        _remove(partial)
     except OSError as error:
         raise DatasetError(
             f"{final}: cannot be written ({error.strerror}): choose another folder"
@@ -167,7 +169,7 @@ def _appearing(final: Path) -> Iterator[Path]:
         _replace(unfinished, final)
     finally:
         _remove(unfinished)
-        _remove(unfinished.with_name(unfinished.name + ".partial"))
+        _remove(partial)
 
 
 def _replace(unfinished: Path, final: Path) -> None:

@@ -1,6 +1,8 @@
 """Images of LeRobot stay as they are compressed: packets of videos and PNGs are copied, and read as the same frames."""
 
 import json
+import subprocess
+import sys
 
 import av
 import h5py
@@ -12,9 +14,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imitate.data import DatasetFile, SequenceDataset
+from imitate.config import load_config
+from imitate.data import DatasetFile, SequenceDataset, build_datasets
 from imitate.data.batches import store
 from imitate.data.curate.rewrite import Changes, Rows, rewrite
+from imitate.data.file.cache import cache_folder
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import as_png
@@ -66,7 +70,7 @@ def make(root, codec, *, together=False):
     (root / "data").mkdir()
     tables = []
     for number, length in enumerate(LENGTHS):
-        steps = [float(t) for t in range(length)]
+        steps = [t / 20 for t in range(length)]
         cells = [{"bytes": as_png(frame), "path": None} for frame in scene(length, 7)]
         rows = {"action": steps, "observation.state": steps, WRIST: cells}
         tables.append(pa.table(rows | {"episode_index": [number] * length}))
@@ -157,6 +161,54 @@ def test_batches_of_the_folder_are_those_of_the_converted_file_wherever_frames_l
     monkeypatch.setattr(store, "decode_once", lambda *_: (None, ""))
     from_video = SequenceDataset(root, keys, hdf5_cache_mode="low_dim", seq_length=3)[rows]
     assert torch.equal(from_video["obs"]["top_image"], wanted["obs"]["top_image"])
+
+
+def test_a_list_of_folders_and_files_trains_and_the_folder_stays_as_it_is(copied):
+    root, path, _ = copied
+    before = {file: file.stat() for file in root.rglob("*")}
+    config = load_config(
+        {
+            "algo_name": "bc",
+            "train": {"data": [{"path": str(root)}, {"path": str(path)}]},
+            "observation": {"modalities": {"obs": {"low_dim": ["state"], "rgb": ["top_image"]}}},
+        }
+    )
+    train_set, _ = build_datasets(config)
+    assert len(train_set) == 2 * sum(LENGTHS)
+    batch = train_set[[3, sum(LENGTHS) + 3]]["obs"]["top_image"]
+    assert torch.equal(batch[0], batch[1])
+    assert {file: file.stat() for file in root.rglob("*")} == before
+
+
+CONVERTING = """
+import sys, time
+from pathlib import Path
+from imitate.data.formats import cached
+real = cached.convert
+
+def slowly(*args, on_demo, **kwargs):
+    def told(*given):
+        print("a demo is written", flush=True)
+        time.sleep(30)
+    return real(*args, on_demo=told, **kwargs)
+
+cached.convert = slowly
+cached.as_demonstration_file(Path(sys.argv[1]))
+"""
+
+
+def test_a_conversion_that_was_killed_is_made_anew(copied):
+    process = subprocess.Popen(
+        [sys.executable, "-c", CONVERTING, str(copied[0])], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "a demo is written\n"
+    process.kill()
+    process.communicate()
+    assert not list(cache_folder("datasets").glob("l-????????????????.hdf5"))
+    with DatasetFile(copied[0]) as file:
+        assert len(file.demos()) == 2
+    left = [file.suffix for file in cache_folder("datasets").iterdir()]
+    assert sorted(left) == [".hdf5", ".lock"]
 
 
 def test_an_episode_without_a_key_frame_at_its_begin_is_compressed_anew(tmp_path):
