@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,7 @@ class Job:
         resume: the same, after a kill.
         result: from the folder to what has to be equal however often it was killed.
         is_done: true where the finished file is there, so that nothing is left to resume.
+        is_alike: compares a result with the undisturbed one.
         goes_on_ray: the command takes ``--on``.
     """
 
@@ -38,6 +41,7 @@ class Job:
     resume: Callable[[Path], list[str]]
     result: Callable[[Path], Any]
     is_done: Callable[[Path], bool] = lambda at: False
+    is_alike: Callable[[Any, Any], bool] = operator.eq
     goes_on_ray: bool = True
 
 
@@ -56,8 +60,15 @@ def jobs(inputs: Path) -> dict[str, Job]:
             _demonstrations,
             is_done=_has_file,
         ),
-        Job("online", _online(inputs), _resumed(_online(inputs)), _training, goes_on_ray=False),
-        Job("sweep", _sweep(inputs), _sweep(inputs), _trainings),
+        Job(
+            "online",
+            _online(inputs),
+            _resumed(_online(inputs)),
+            _training,
+            is_alike=learned_alike,
+            goes_on_ray=False,
+        ),
+        Job("sweep", _sweep(inputs), _sweep(inputs), _trainings, is_alike=_all_learned_alike),
         Job("eval", _eval(inputs), _eval(inputs), _evaluations),
         Job(
             "render",
@@ -193,20 +204,54 @@ def _demonstrations(at: Path) -> Any:
     return found
 
 
-def _training(at: Path) -> Any:
-    return _lines(runs_in(at / "runs" / "sac")[-1])
+@dataclass(frozen=True)
+class Learned:
+    """Metrics of a run.
+
+    Attributes:
+        epochs: a line each.
+        evaluations: likewise, in the order of their epochs: they may come late.
+        left_out: epochs that were not evaluated, as its log says, because the evaluation before them still ran.
+    """
+
+    epochs: list[Any]
+    evaluations: list[Any]
+    left_out: frozenset[int]
 
 
-def _trainings(at: Path) -> Any:
+def learned_alike(one: Learned, other: Learned) -> bool:
+    """Return true where all numbers are equal; evaluations that one of the runs has left out are not compared."""
+    left_out = one.left_out | other.left_out
+    both = [
+        [line for line in run.evaluations if line["epoch"] not in left_out] for run in (one, other)
+    ]
+    return one.epochs == other.epochs and both[0] == both[1]
+
+
+def _all_learned_alike(some: dict[str, Learned], others: dict[str, Learned]) -> bool:
+    return some.keys() == others.keys() and all(
+        learned_alike(run, others[name]) for name, run in some.items()
+    )
+
+
+def _training(at: Path) -> Learned:
+    return _learned(runs_in(at / "runs" / "sac")[-1])
+
+
+def _trainings(at: Path) -> dict[str, Learned]:
     folders = sorted(path for path in (at / "runs" / "bc").iterdir() if path.is_dir())
-    return {folder.name: _lines(runs_in(folder)[-1]) for folder in folders}
+    return {folder.name: _learned(runs_in(folder)[-1]) for folder in folders}
 
 
-def _lines(run: Path) -> list[Any]:
-    """Metrics of a run: epochs in order, then evaluations, which may come late."""
+def _learned(run: Path) -> Learned:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    lines.sort(key=lambda line: (line["kind"], line["epoch"]))
-    return [_alike(line) for line in lines]
+    lines.sort(key=lambda line: line["epoch"] if line["kind"] == "rollout" else 0)
+    log = (run / "log.txt").read_text()
+    return Learned(
+        [_alike(line) for line in lines if line["kind"] == "epoch"],
+        [_alike(line) for line in lines if line["kind"] == "rollout"],
+        frozenset(map(int, re.findall(r"evaluation of epoch (\d+) left out", log))),
+    )
 
 
 def _evaluations(at: Path) -> Any:

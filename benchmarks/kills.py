@@ -172,7 +172,7 @@ class Killer:
             time.sleep(0.1)
         findings = _cleared(left, "at the end") + broken_files(place)
         findings += [f"left behind: {path.name}" for path in place.rglob("*partial*")]
-        if job.result(place) != reference:
+        if not job.is_alike(job.result(place), reference):
             findings.append(f"another result than undisturbed, see {place}")
         return findings
 

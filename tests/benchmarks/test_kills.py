@@ -8,7 +8,7 @@ import time
 
 import h5py
 
-from benchmarks.kill_jobs import _alike, _lines, jobs
+from benchmarks.kill_jobs import _alike, _learned, jobs, learned_alike
 from benchmarks.kills import MARK, Kill, broken_files, marked, summary
 
 
@@ -47,14 +47,24 @@ def test_files_that_do_not_open(tmp_path):
 
 def test_results_are_compared_without_times(tmp_path):
     lines = [
-        {"kind": "rollout", "epoch": 1, "Rollout/Return": 2.0, "time": 5.0},
+        {"kind": "rollout", "epoch": 4, "Rollout/Return": 3.0, "time": 5.0},
+        {"kind": "rollout", "epoch": 2, "Rollout/Return": 2.0, "time": 5.0},
         {"kind": "epoch", "epoch": 1, "Train/Loss": 1.0, "Timing/Epoch_s": 3.0, "time": 4.0},
     ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert _lines(tmp_path) == [
-        {"kind": "epoch", "epoch": 1, "Train/Loss": 1.0},
-        {"kind": "rollout", "epoch": 1, "Rollout/Return": 2.0},
-    ]
+
+    def learned(lines, log=""):
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (tmp_path / "log.txt").write_text(log)
+        return _learned(tmp_path)
+
+    whole = learned(lines)
+    assert whole.epochs == [{"kind": "epoch", "epoch": 1, "Train/Loss": 1.0}]
+    assert [line["epoch"] for line in whole.evaluations] == [2, 4]
+    assert not learned_alike(learned(lines[1:]), whole)
+    log = "evaluation of epoch 4 left out: that of epoch 2 still runs\n"
+    assert learned_alike(learned(lines[1:], log), whole)
+    assert not learned_alike(learned([lines[0], lines[2]], log), whole)
+    assert not learned_alike(learned([*lines, lines[2]]), whole)
     assert _alike([{"wall_s": 1, "a": {"seconds": 2, "b": 3}}]) == [{"a": {"b": 3}}]
 
 
