@@ -11,7 +11,6 @@ import math
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +21,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from imitate.data.batches.free_memory import gigabytes
-from imitate.data.file.cache import cache_folder, limit_bytes, locked
+from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.errors import DatasetError
 
 DTYPE = np.dtype(np.float16)
@@ -87,8 +86,7 @@ def features_once(
                     Path(out.name).unlink()
         except OSError as error:
             raise NoRoomError(f"{folder}: {error.strerror or error}") from error
-    with suppress(OSError):
-        os.utime(path)
+    was_read(path)
     values: NDArray[Any] = np.memmap(path, DTYPE, "c", shape=(count, *shape))
     words = "are read from" if found else "were computed once into"
     return torch.from_numpy(values), f"features {words} {path} ({gigabytes(size)})"
@@ -135,15 +133,7 @@ def _make_room(folder: Path, size: int) -> None:
         raise NoRoomError(
             f"{gigabytes(size)} exceed the cache's {gigabytes(int(limit))} (IMITATE_CACHE_GB)"
         )
-    files = sorted(
-        (used, path, have) for path in folder.glob("*.features") for used, have in _stat(path)
-    )
-    total = sum(have for _, _, have in files)
-    for _, path, have in files:
-        if total + size <= limit:
-            break
-        path.unlink(missing_ok=True)
-        total -= have
+    remove_oldest(folder.glob("*.features"), limit - size)
     free = shutil.disk_usage(folder).free
     if free < size + _SPARE_BYTES:
         raise NoRoomError(
@@ -152,13 +142,8 @@ def _make_room(folder: Path, size: int) -> None:
         )
 
 
-def _stat(path: Path) -> list[tuple[int, int]]:
-    """Return time of last use and size; nothing for a file that is gone."""
-    with suppress(OSError):
-        found = path.stat()
-        return [(found.st_mtime_ns, found.st_size)]
-    return []
-
-
 def _size_of(path: Path) -> int | None:
-    return next((size for _, size in _stat(path)), None)
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
