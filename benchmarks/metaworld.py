@@ -36,7 +36,7 @@ TASKS = {
     "assembly-v3": "hard",
     "stick-push-v3": "very hard",
 }
-"""Difficulty by task, as in Seo et al. 2023, arXiv:2206.14244, appendix F."""
+"""Difficulty by task, as in Seo et al. 2023, arXiv:2206.14244."""
 POLICIES = ("bc", "flow_policy", "act")
 MULTI = "multi_task"
 OBS = ("hand_pos", "gripper", "object_pos", "object_quat", "object2_pos", "object2_quat", "goal")

@@ -43,7 +43,7 @@ INSTRUCTIONS = {
     "handle-press-v3": "press the handle down",
     "handle-pull-side-v3": "pull the handle up from the side",
     "handle-pull-v3": "pull the handle up",
-    "lever-pull-v3": "pull the lever up",
+    "lever-pull-v3": "pull the lever",
     "peg-insert-side-v3": "insert the peg into the hole from the side",
     "peg-unplug-side-v3": "pull the peg out of the hole",
     "pick-out-of-hole-v3": "pick the object out of the hole",
