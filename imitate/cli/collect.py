@@ -14,7 +14,7 @@ from imitate.cli.places import On, number_of_workers, opened
 from imitate.cli.progress import Progress
 from imitate.cli.recording import Session
 from imitate.crew.places import LOCAL
-from imitate.envs.experts import QUALITIES, ExpertKind, Habits, find_expert
+from imitate.envs.experts import EXPERTS, QUALITIES, ExpertKind, Habits, find_expert
 from imitate.errors import UserError
 from imitate.evaluation.environments import named_env
 from imitate.simulation.collect import CollectionReport, collect
@@ -68,7 +68,7 @@ def command(
         str,
         typer.Option(
             "--env",
-            help="Task with a scripted expert: Lift, Stack, PickPlaceCan, metaworld:push-v3 (docs/environments.md); "
+            help=f"Task with a scripted expert: {', '.join(EXPERTS)}, metaworld:push-v3 (docs/environments.md); "
             "with --teleop any environment.",
         ),
     ],
@@ -103,15 +103,15 @@ def command(
         Quality,
         typer.Option(
             "--quality",
-            help="mixed: better, okay, worse and noise in turn, each a filter key; failed attempts are kept.",
+            help="mixed: better, okay, worse and noise in turn, each a filter key; failed attempts are kept. One arm.",
         ),
     ] = Quality.expert,
     human_like: Annotated[
         bool,
         typer.Option(
             "--human-like",
-            help="A person's habits: waits, hesitation before the grasp, overshooting, missed grasps, another speed "
-            "in each episode. Not with --quality mixed.",
+            help="A person's habits: waits, hesitation before the grasp, overshooting, missed grasps, unsteady hands, "
+            "another way and speed in each episode. Not with --quality mixed.",
         ),
     ] = False,
     label: Annotated[

@@ -262,7 +262,7 @@ class SimulatedRobot(Robot):
 
 
 class ExpertTeleoperator(Teleoperator):
-    """A scripted expert in the place of a person, for robosuite's Lift, Stack and PickPlaceCan.
+    """A scripted expert in the place of a person, for robosuite's tasks that have one.
 
     Args:
         task: robosuite's name of the task.

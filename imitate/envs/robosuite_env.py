@@ -127,7 +127,7 @@ class RobosuiteEnv:
 
     def _make_kwargs(self, given: dict[str, Any]) -> dict[str, Any]:
         kwargs = copy.deepcopy(given)
-        kwargs.setdefault("robots", "Panda")
+        kwargs.setdefault("robots", ["Panda"] * 2 if self.name.startswith("TwoArm") else "Panda")
         kwargs.setdefault("control_freq", 20)
         kwargs.setdefault("reward_shaping", False)
         kwargs.update(

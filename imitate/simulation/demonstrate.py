@@ -23,6 +23,7 @@ from imitate.envs.experts import (
     Habits,
     HumanLike,
     Style,
+    arms_of,
     find_expert,
 )
 from imitate.envs.watched import watched
@@ -56,6 +57,9 @@ class Plan:
         keep_failures: record the first attempt even if it fails.
         label: kind of the recorded ``actions``: ``executed`` (with noise; plays back) or ``expert`` (without).
         habits: a person's, of the level ``better``; None: none.
+
+    Raises:
+        UserError: levels of quality for a task of two arms, which has the expert and the person alone.
     """
 
     env_meta: dict[str, Any]
@@ -67,6 +71,12 @@ class Plan:
     keep_failures: bool = False
     label: str = "executed"
     habits: Habits | None = None
+
+    def __post_init__(self) -> None:
+        """See the class."""
+        name = str(self.env_meta.get("env_name"))
+        if arms_of(name) > 1 and self.qualities != QUALITIES[:1]:
+            raise UserError(f"{name} has demonstrators of one level: leave --quality mixed out")
 
     def quality(self, index: int) -> str:
         """Return the level of an episode's demonstrator."""
@@ -106,14 +116,15 @@ class Demonstration:
 
 
 class ActionNoise:
-    """White noise, pushes and pauses on the motion axes; the gripper's command is left alone.
+    """White noise, pushes and pauses on the motion axes; the grippers' commands are left alone.
 
     Args:
         rng: source of all draws.
         scale: of the noise.
         quality: level of the demonstrator.
         pause: probability per step of standing still for a moment.
-        axes: the first so many numbers of an action are motions, the first three of them translations.
+        axes: the first so many numbers of an arm's part of the action are motions, the first three translations.
+        arms: that the action is divided among, in equal parts.
         low: lower limits of the action.
         high: upper limits.
     """
@@ -126,34 +137,36 @@ class ActionNoise:
         pause: float,
         *,
         axes: int = 6,
+        arms: int = 1,
         low: Array | float = -1.0,
         high: Array | float = 1.0,
     ) -> None:
-        self._axes, self._low, self._high = axes, low, high
+        self._axes, self._arms, self._low, self._high = axes, arms, low, high
         level = QUALITIES.index(quality)
         self._rng, self._scale = rng, scale
         self._white, self._push_std = scale * _WHITE_STD[level], scale * _PUSH_STD[level]
         self._pause_probability = pause
-        self._push, self._push_left, self._pause_left = np.zeros(3), 0, 0
+        self._push, self._push_left, self._pause_left = np.zeros((arms, 3)), 0, 0
 
     def __call__(self, action: Array) -> Array:
         """The action that is executed in place of ``action`` (A,)."""
         if self._axes == 0:
             return action
         rng = self._rng
-        executed = action.copy()
+        executed = np.array(action)
+        parts = executed.reshape(self._arms, -1)
         if self._scale > 0 and self._push_left == 0 and rng.random() < _PUSH_PROBABILITY:
             self._push_left = int(rng.integers(*_PUSH_STEPS))
-            self._push = rng.normal(0.0, self._push_std, 3)
+            self._push = rng.normal(0.0, self._push_std, self._push.shape)
         if self._pause_left == 0 and rng.random() < self._pause_probability:
             self._pause_left = int(rng.integers(*_PAUSE_STEPS))
         if self._pause_left > 0:
             self._pause_left -= 1
-            executed[: self._axes] = 0.0
+            parts[:, : self._axes] = 0.0
         if self._push_left > 0:
             self._push_left -= 1
-            executed[:3] += self._push
-        executed[: self._axes] += rng.normal(0.0, 1.0, self._axes) * self._white
+            parts[:, :3] += self._push
+        parts[:, : self._axes] += rng.normal(0.0, 1.0, (self._arms, self._axes)) * self._white
         return np.clip(executed, self._low, self._high)
 
 
@@ -185,6 +198,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
                 quality,
                 style.hesitation,
                 axes=kind.motion_axes,
+                arms=arms_of(kind.env_name),
                 low=env.action_low,
                 high=env.action_high,
             )

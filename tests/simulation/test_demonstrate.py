@@ -7,7 +7,7 @@ import pytest
 
 from imitate.envs import make_env
 from imitate.envs.experts import Habits, find_expert
-from imitate.errors import EnvError
+from imitate.errors import EnvError, UserError
 from imitate.simulation import demonstrate as module
 from imitate.simulation.demonstrate import ActionNoise, Plan, demonstrate, describe
 
@@ -192,3 +192,17 @@ def test_a_person_gets_twice_the_experts_steps():
     assert Plan(env_meta=LIFT).attempt_steps(expert) == 200
     assert Plan(env_meta=LIFT, habits=Habits()).attempt_steps(expert) == 400
     assert Plan(env_meta=LIFT, habits=Habits(), horizon=30).attempt_steps(expert) == 30
+
+
+def test_noise_of_two_arms_spares_both_grippers():
+    layout = find_expert("TwoArmLift").layout
+    noise = ActionNoise(np.random.default_rng(0), 1.0, "better", 0.0, arms=2)
+    executed = np.stack([noise(np.zeros(14)) for _ in range(500)])
+    assert (executed[:, [6, 13]] == 0.0).all()
+    assert (executed.std(axis=0)[layout.motion] > 0.02).all()
+    assert abs(np.corrcoef(executed[:, 0], executed[:, 7])[0, 1]) < 0.5
+
+
+def test_two_arms_have_no_mixed_demonstrators():
+    with pytest.raises(UserError, match="TwoArmLift has demonstrators of one level"):
+        Plan(env_meta={"env_name": "TwoArmLift", "type": 1}, qualities=("better", "worse"))

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from imitate.envs.experts.demonstrators import LEVELS, Demonstrator
+from imitate.envs.experts.door import DoorExpert
 from imitate.envs.experts.expert import QUALITIES, Expert, Style
 from imitate.envs.experts.human import Habits, HumanLike
 from imitate.envs.experts.lift import LiftExpert
+from imitate.envs.experts.nut_assembly import (
+    NutAssemblyExpert,
+    NutAssemblyRoundExpert,
+    NutAssemblySquareExpert,
+)
 from imitate.envs.experts.pick_place_can import PickPlaceCanExpert
 from imitate.envs.experts.slot import ExpertKind, expert_of_package
 from imitate.envs.experts.stack import StackExpert
+from imitate.envs.experts.two_arm_handover import TwoArmHandoverExpert
+from imitate.envs.experts.two_arm_lift import TwoArmLiftExpert
+from imitate.envs.experts.two_arm_peg_in_hole import TwoArmPegInHoleExpert
 
 __all__ = [
     "EXPERTS",
@@ -20,11 +29,24 @@ __all__ = [
     "Habits",
     "HumanLike",
     "Style",
+    "arms_of",
     "find_expert",
 ]
 
 EXPERTS: dict[str, type[Expert]] = {
-    expert.env_name: expert for expert in (LiftExpert, StackExpert, PickPlaceCanExpert)
+    expert.env_name: expert
+    for expert in (
+        LiftExpert,
+        StackExpert,
+        PickPlaceCanExpert,
+        NutAssemblySquareExpert,
+        NutAssemblyRoundExpert,
+        NutAssemblyExpert,
+        DoorExpert,
+        TwoArmLiftExpert,
+        TwoArmPegInHoleExpert,
+        TwoArmHandoverExpert,
+    )
 }
 
 
@@ -35,3 +57,8 @@ def find_expert(env_name: str) -> ExpertKind:
         EnvError: there is none.
     """
     return EXPERTS[env_name] if env_name in EXPERTS else expert_of_package(env_name, EXPERTS)
+
+
+def arms_of(env_name: str) -> int:
+    """Return the number of arms of an expert's actions; those of packages count as one."""
+    return EXPERTS[env_name].layout.arms if env_name in EXPERTS else 1

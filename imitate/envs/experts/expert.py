@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from imitate.envs.env import Array, Obs
 
+Indices = NDArray[np.int64]
 METRES_PER_ACTION = 0.05
 RADIANS_PER_ACTION = 0.5
 OPEN, CLOSE = -1.0, 1.0
@@ -66,22 +68,53 @@ class Style:
         )
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Places of numbers in an action: arm by arm a motion (6,), and its gripper's command where it has one.
+
+    Attributes:
+        arms: number of arms.
+        grippers: the arms have grippers.
+    """
+
+    arms: int = 1
+    grippers: bool = True
+
+    @property
+    def arm_size(self) -> int:
+        """Numbers of one arm."""
+        return 7 if self.grippers else 6
+
+    @property
+    def motion(self) -> Indices:
+        """(arms, 6) indices of translations and rotations."""
+        return self.arm_size * np.arange(self.arms)[:, None] + np.arange(6)
+
+    @property
+    def gripper(self) -> Indices:
+        """(arms,) indices of gripper commands; (0,) without grippers."""
+        return self.arm_size * np.arange(self.arms if self.grippers else 0) + 6
+
+
 class Expert(ABC):
     """A scripted demonstrator of one task.
 
     Attributes:
         env_name: the robosuite task it solves.
+        layout: of its actions.
         horizon: control steps after which an attempt counts as failed, for the slowest demonstrator.
         pace: factor on the style's speed.
         slack_m: sideways distance from the object within which the gripper comes down all the way.
         steepness: height per further sideways distance.
         carry_steps: how long the object is in the hand, about.
-        clearance_m: height above the grasp at which the fingers close on nothing.
+        clearance_m: height above the grasp at which the fingers close on nothing; None: a missed grasp is no
+            part of the task.
         motion_axes, instruction, env_kwargs, dense_kwargs, acts_as_person: see
             :class:`imitate.envs.experts.slot.ExpertKind`.
     """
 
     env_name: ClassVar[str]
+    layout: ClassVar[Layout] = Layout()
     horizon: ClassVar[int]
     motion_axes: ClassVar[int] = 6
     instruction: ClassVar[str | None] = None
@@ -92,27 +125,38 @@ class Expert(ABC):
     slack_m: ClassVar[float] = 0.01
     steepness: ClassVar[float] = 2.0
     carry_steps: ClassVar[int] = 12
-    clearance_m: ClassVar[float] = 0.05
+    clearance_m: ClassVar[float | None] = 0.05
 
     def __init__(self, style: Style) -> None:
         self.style = style
 
     @abstractmethod
     def act(self, obs: Obs) -> Array:
-        """Return the action (7,) for an observation."""
+        """Return the action (A,), as ``layout`` says, for an observation."""
 
-    def move(self, obs: Obs, displacement: Array, gripper: float, *, yaw: float = 0.0) -> Array:
-        """Head for a point ``displacement`` (3,) metres away with the gripper pointing down.
+    def move(
+        self,
+        obs: Obs,
+        displacement: Array,
+        gripper: float,
+        *,
+        yaw: float = 0.0,
+        posture: Array | None = None,
+    ) -> Array:
+        """Head for a point ``displacement`` (3,) metres away.
 
         Args:
             obs: the observation.
             displacement: from the gripper to the target, in the world's axes.
             gripper: ``OPEN`` or ``CLOSE``.
-            yaw: target turn about the vertical axis, rad; 0 is the posture of the initial state.
+            yaw: target turn about the vertical axis of a gripper that points down, rad; 0 is the posture of the
+                initial state.
+            posture: target orientation in place of ``yaw``, as a quaternion (x, y, z, w).
         """
         command = _POSITION_GAIN / METRES_PER_ACTION * np.asarray(displacement)
         command = self.limited(command, min(1.0, self.style.speed * self.pace))
-        turn = rotation_error(gripper_down(yaw), obs["robot0_eef_quat"])
+        wanted = gripper_down(yaw) if posture is None else posture
+        turn = rotation_error(wanted, obs["robot0_eef_quat"])
         rotation = np.clip(_ROTATION_GAIN / RADIANS_PER_ACTION * turn, -1.0, 1.0)
         return np.concatenate([command, rotation, [gripper]])
 
@@ -120,24 +164,33 @@ class Expert(ABC):
         """Return the translation (3,) no faster than ``limit``, straight to its target."""
         return command * min(1.0, limit / max(float(np.linalg.norm(command)), 1e-9))
 
-    def approach(self, obs: Obs, to_object: Array, *, yaw: float = 0.0) -> Array:
+    def approach(
+        self, obs: Obs, to_object: Array, *, yaw: float = 0.0, posture: Array | None = None
+    ) -> Array:
         """Come down on an object inside a funnel: the further away sideways, the higher."""
         sideways = float(np.linalg.norm(to_object[:2]))
         height = float(np.clip(self.steepness * (sideways - self.slack_m), 0.0, self.style.hover_m))
         bend = self.style.detour_m * min(1.0, max(0.0, sideways - 0.03) / 0.05)
         target = to_object + np.array([*bend, height])
-        return self.move(obs, target, OPEN, yaw=yaw)
+        return self.move(obs, target, OPEN, yaw=yaw, posture=posture)
 
 
-def opening(obs: Obs) -> float:
-    """Return the distance between the fingers, in m: 0 closed, 0.08 open."""
-    left, right = obs["robot0_gripper_qpos"]
+def opening(obs: Obs, arm: int = 0) -> float:
+    """Return the distance between an arm's fingers, in m: 0 closed, 0.08 open."""
+    left, right = obs[f"robot{arm}_gripper_qpos"]
     return float(left - right)
 
 
 def gripper_down(yaw: float) -> Array:
     """Return the quaternion (x, y, z, w) of a gripper that points down, turned by ``yaw`` about the vertical axis."""
     return np.array([math.cos(yaw / 2), math.sin(yaw / 2), 0.0, 0.0])
+
+
+def tilted(quat: Array, rotation: Array) -> Array:
+    """Return the orientation ``quat`` (x, y, z, w), turned by a rotation vector (3,) in the world's axes."""
+    angle = float(np.linalg.norm(rotation))
+    axis = np.asarray(rotation) / max(angle, 1e-9)
+    return quat_product(np.array([*(math.sin(angle / 2) * axis), math.cos(angle / 2)]), quat)
 
 
 def yaw_of(quat: Array) -> float:
@@ -152,28 +205,52 @@ def gripper_yaw(obs: Obs) -> float:
     return 2.0 * math.atan2(y, x)
 
 
+def nearest_turn(angle: float, period: float, near: float = 0.0) -> float:
+    """Return the angle nearest to ``near`` that differs from ``angle`` by a multiple of ``period``, all in rad."""
+    return near + (angle - near + period / 2) % period - period / 2
+
+
 def square_yaw(quat: Array, near: float = 0.0) -> float:
     """Return the yaw at which the fingers meet flat sides of a box with this orientation, nearest to ``near``."""
-    quarter = math.pi / 2
-    excess = (yaw_of(quat) - near + quarter / 2) % quarter - quarter / 2
-    return near + excess
+    return nearest_turn(yaw_of(quat), math.pi / 2, near)
 
 
-def rotation_error(wanted: Array, actual: Array) -> Array:
-    """Return the rotation vector (3,) in the world's axes that turns ``actual`` into ``wanted``, both (x, y, z, w)."""
-    ax, ay, az, aw = -actual[0], -actual[1], -actual[2], actual[3]
-    bx, by, bz, bw = wanted
-    product = np.array(
+def quat_product(second: Array, first: Array) -> Array:
+    """Return the rotation ``first`` followed by ``second``, all quaternions (x, y, z, w)."""
+    ax, ay, az, aw = first
+    bx, by, bz, bw = second
+    return np.array(
         [
             bw * ax + bx * aw + by * az - bz * ay,
             bw * ay - bx * az + by * aw + bz * ax,
             bw * az + bx * ay - by * ax + bz * aw,
+            bw * aw - bx * ax - by * ay - bz * az,
         ]
     )
-    real = bw * aw - bx * ax - by * ay - bz * az
+
+
+def rotation_error(wanted: Array, actual: Array) -> Array:
+    """Return the rotation vector (3,) in the world's axes that turns ``actual`` into ``wanted``, both (x, y, z, w)."""
+    *product, real = quat_product(wanted, np.asarray(actual) * [-1.0, -1.0, -1.0, 1.0])
+    vector = np.array(product)
     if real < 0:  # the two signs of a quaternion are one rotation; take the short way
-        product, real = -product, -real
-    length = float(np.linalg.norm(product))
+        vector, real = -vector, -real
+    length = float(np.linalg.norm(vector))
     if length < 1e-9:
-        return 2.0 * product
-    return product * (2.0 * math.atan2(length, real) / length)
+        return 2.0 * vector
+    return vector * (2.0 * math.atan2(length, real) / length)
+
+
+def rotated(quat: Array, vector: Array) -> Array:
+    """Return a vector (3,) turned by a quaternion (x, y, z, w)."""
+    xyz, w = quat[:3], quat[3]
+    found: Array = vector + 2.0 * np.cross(xyz, np.cross(xyz, vector) + w * vector)
+    return found
+
+
+def turned(vectors: Array, yaw: float) -> Array:
+    """Return vectors (..., 3) turned about the vertical axis by ``yaw``, in rad."""
+    cos, sin = math.cos(yaw), math.sin(yaw)
+    rotation = np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]])
+    found: Array = np.asarray(vectors) @ rotation
+    return found

@@ -1,4 +1,4 @@
-"""A demonstrator with a person's habits: timed waits, hesitation, overshooting, missed grasps.
+"""A demonstrator with a person's habits: timed waits, hesitation, overshooting, missed grasps, an unsteady hand.
 
 The expert underneath is a function of the current observation. A person is not: they wait before they act, look again
 before the fingers close, drive past a target and come back, close too early and try again. During a wait the
@@ -7,6 +7,7 @@ observation stays and only the clock moves, so a policy that sees a single obser
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +30,11 @@ class Habits:
 
     Attributes:
         speed_range: largest commanded translation of an episode, drawn uniformly; in (0, 1].
+        hover_range_m: height at which an episode's objects are approached, drawn uniformly.
+        bend_m: largest sideways bend of an episode's approach, in x and in y.
+        sway: standard deviation of the hand's deviation from its course, a part of the full command; smaller where
+            the hand moves slowly.
+        sway_steps: time in which a deviation fades to a third.
         start_steps: wait before the first motion.
         grasp_steps: hesitation over the object, before the fingers close.
         hold_steps: wait with the object between the fingers, before it is moved.
@@ -43,6 +49,10 @@ class Habits:
     """
 
     speed_range: tuple[float, float] = (0.3, 0.7)
+    hover_range_m: tuple[float, float] = (0.05, 0.12)
+    bend_m: float = 0.06
+    sway: float = 0.12
+    sway_steps: float = 8.0
     start_steps: tuple[int, int] = (5, 21)
     grasp_steps: tuple[int, int] = (5, 26)
     hold_steps: tuple[int, int] = (3, 13)
@@ -57,60 +67,75 @@ class Habits:
 
 
 class HumanLike(Demonstrator):
-    """An expert with a person's habits."""
+    """An expert with a person's habits. Two arms wait, overshoot and sway at the same time, each in its own way."""
 
     def __init__(self, expert: Expert, rng: np.random.Generator, habits: Habits) -> None:
         super().__init__(expert, rng)
         self._habits = habits
-        speed = float(rng.uniform(*habits.speed_range))
-        self._exact = replace(expert.style, speed=speed, margin_m=habits.margin_m)
-        self._gripper = OPEN
+        self._exact = replace(
+            expert.style,
+            speed=float(rng.uniform(*habits.speed_range)),
+            hover_m=float(rng.uniform(*habits.hover_range_m)),
+            detour_m=rng.uniform(-habits.bend_m, habits.bend_m, 2),
+            margin_m=habits.margin_m,
+        )
+        self._motion, self._gripper_at = expert.layout.motion, expert.layout.gripper
+        self._grippers = np.full(self._gripper_at.shape, OPEN)
         self._waiting = self._length(habits.start_steps)
         self._overshooting = 0
-        self._sideways = np.zeros(
-            3
-        )  # the last fast command in the plane, until the target is reached
+        self._sway = np.zeros(self._motion.shape)
+        self._sideways = np.zeros((len(self._motion), 2))
+        """Last fast command in the plane, until the target is reached."""
         self._decided = self._holding = False
         self._begin_try()
 
     def act(self, obs: Obs) -> Array:
         """See the class."""
-        wanted, width = self.expert.act(obs), opening(obs)
+        wanted = np.clip(self.expert.act(obs), -1.0, 1.0)
         if self._waiting == 0 and self._overshooting == 0:
-            self._react(wanted, width)
+            self._react(wanted, self._openings(obs))
         self.still = self._waiting > 0
         if self.still:
             self._waiting -= 1
-            return np.array([*np.zeros(6), self._gripper])
-        if self._overshooting > 0:
+            wanted[self._motion] = 0.0
+        elif self._overshooting > 0:
             self._overshooting -= 1
             if self._overshooting == 0:
                 self._waiting = self._length(self._habits.look_steps)
-            return np.concatenate([self._sideways, wanted[3:6], [self._gripper]])
-        return np.concatenate([wanted[:6], [self._gripper]])
+            wanted[self._motion[:, :2]], wanted[self._motion[:, 2]] = self._sideways, 0.0
+        else:
+            wanted[self._motion] += self._swayed(wanted)
+        wanted[self._gripper_at] = self._grippers
+        return wanted
+
+    def _openings(self, obs: Obs) -> Array:
+        return np.array([opening(obs, arm) for arm in range(len(self._gripper_at))])
 
     def _begin_try(self) -> None:
         """Aim at the object, or so high above it that the fingers will close on nothing."""
-        style, rng = self._exact, self.rng
-        if rng.random() < self._habits.miss_probability:
-            above = np.array([*rng.uniform(-0.01, 0.01, 2), self.expert.clearance_m])
+        style, rng, clearance_m = self._exact, self.rng, self.expert.clearance_m
+        if clearance_m is not None and rng.random() < self._habits.miss_probability:
+            above = np.array([*rng.uniform(-0.01, 0.01, 2), clearance_m])
             style = replace(style, grasp_offset_m=style.grasp_offset_m + above)
         self.expert.style = style
 
-    def _react(self, wanted: Array, width: float) -> None:
+    def _react(self, wanted: Array, widths: Array) -> None:
         """Begin a wait or an overshoot, where the situation calls for one."""
-        habits = self._habits
-        if wanted[6] != self._gripper and width > _EMPTY_M and not self._decided:
+        habits, grippers = self._habits, wanted[self._gripper_at]
+        changes = bool((grippers != self._grippers).any())
+        closed = self._grippers == CLOSE
+        empty, touching = closed & (widths < _EMPTY_M), closed & (widths < _TOUCHING_M)
+        if changes and not empty.any() and not self._decided:
             self._decided = True
-            closes = wanted[6] == CLOSE
+            closes = bool((grippers > self._grippers).any())
             self._waiting = self._length(habits.grasp_steps if closes else habits.release_steps)
             return
-        if wanted[6] != self._gripper:
-            self._gripper, self._decided, self._holding = float(wanted[6]), False, False
-        if self._gripper == CLOSE and width < _EMPTY_M:
+        if changes:
+            self._grippers, self._decided, self._holding = grippers, False, False
+        if (empty & (self._grippers == CLOSE)).any() and self.expert.clearance_m is not None:
             self._waiting = self._length(habits.look_steps)
             self._begin_try()
-        elif self._gripper == CLOSE and width < _TOUCHING_M and not self._holding:
+        elif (touching & (self._grippers == CLOSE)).any() and not self._holding:
             self._holding = True
             self._waiting = self._length(habits.hold_steps)
         elif not self._arrive(wanted) and self.rng.random() < habits.pause_probability:
@@ -119,15 +144,25 @@ class HumanLike(Demonstrator):
     def _arrive(self, wanted: Array) -> bool:
         """Drive past the target now and then, where the way to it ends."""
         fastest = min(1.0, self.expert.style.speed * self.expert.pace)
-        speed = float(np.linalg.norm(wanted[:2])) / fastest
+        sideways = wanted[self._motion[:, :2]]
+        speed = float(np.linalg.norm(sideways, axis=1).max()) / fastest
         if speed > _FAST:
-            self._sideways = np.array([*wanted[:2], 0.0])
+            self._sideways = sideways.copy()
         elif speed < _BRAKING and self._sideways.any():
             if self.rng.random() < self._habits.overshoot_probability:
                 self._overshooting = self._length(self._habits.overshoot_steps)
                 return True
-            self._sideways = np.zeros(3)
+            self._sideways = np.zeros_like(self._sideways)
         return False
+
+    def _swayed(self, wanted: Array) -> Array:
+        """Return the deviation (arms, 6) from the course; it changes slowly and is small where the arm is slow."""
+        keep = math.exp(-1.0 / self._habits.sway_steps)
+        fresh = self.rng.normal(0.0, self._habits.sway, self._sway.shape)
+        self._sway = keep * self._sway + math.sqrt(1.0 - keep**2) * fresh
+        speed = np.linalg.norm(wanted[self._motion[:, :3]], axis=1, keepdims=True)
+        found: Array = self._sway * np.minimum(1.0, speed)
+        return found
 
     def _length(self, steps: tuple[int, int]) -> int:
         return int(self.rng.integers(*steps))

@@ -15,6 +15,12 @@ pytestmark = pytest.mark.robosuite
         ("Lift", (0, 1, 2), 60),
         pytest.param("Stack", (0, 1, 2), 170, marks=pytest.mark.slow),
         pytest.param("PickPlaceCan", (0,), 200, marks=pytest.mark.slow),
+        ("NutAssemblySquare", (0,), 250),
+        pytest.param("NutAssemblyRound", (0,), 250, marks=pytest.mark.slow),
+        ("Door", (0,), 150),
+        ("TwoArmLift", (0,), 100),
+        ("TwoArmPegInHole", (0,), 150),
+        pytest.param("TwoArmHandover", (0,), 250, marks=pytest.mark.slow),
     ],
 )
 def test_expert_solves_its_task(task, seeds, limit):
@@ -25,7 +31,7 @@ def test_expert_solves_its_task(task, seeds, limit):
         success = False
         for _ in range(limit):
             action = expert.act(obs)
-            assert action.shape == (7,)
+            assert action.shape == (env.action_dim,)
             obs, *_, info = env.step(np.clip(action, -1.0, 1.0))
             success = success or info["success"]
             if success:

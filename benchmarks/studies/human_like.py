@@ -1,0 +1,158 @@
+"""Policies from demonstrations like a person's: collect them, train each cell, evaluate it, print a table.
+
+    python -m benchmarks.studies.human_like --task stack --variant flow_policy vq_bet --seed 1 2 3
+
+Demonstrations are those of ``imitate collect --human-like --seed 0``. A cell is a task, a variant and a training seed;
+configurations are the ready ones (NutAssemblySquare has those of PickPlaceCan, with its own file), and the horizon of
+the evaluation follows from the demonstrations. Finished files and cells are kept under --out and not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.studies.results import IMITATE, cell, run
+from imitate.data import DatasetFile
+from imitate.functional.statistics import wilson_interval
+
+
+class Task(NamedTuple):
+    """A task of the study.
+
+    Attributes:
+        env: robosuite's name.
+        configs: folder of its ready configurations.
+    """
+
+    env: str
+    configs: str
+
+
+TASKS = {
+    "stack": Task("Stack", "stack"),
+    "pick_place_can": Task("PickPlaceCan", "pick_place_can"),
+    "nut_assembly_square": Task("NutAssemblySquare", "pick_place_can"),
+}
+VARIANTS = ("bc", "bc_rnn_gmm", "vq_bet", "act", "flow_policy", "diffusion_policy")
+HEADER = "| task | variant | seeds | updates | CPU s | each | together |\n" + "|---" * 7 + "|"
+
+
+def demonstrations(task: str, num: int, out: Path, workers: int) -> Path:
+    """Return the file of a task's demonstrations, collected if it is not there; an interrupted collection continues."""
+    path = out / f"{task}.hdf5"
+    if not path.is_file():
+        out.mkdir(parents=True, exist_ok=True)
+        options = ["--env", TASKS[task].env, "--num", str(num), "--workers", str(workers)]
+        options += ["--seed", "0", "--human-like", "--resume", "--out", str(path)]
+        run([*IMITATE, "collect", *options], out / f"{task}.collect.log")
+    return path
+
+
+def habits_of(lengths: Sequence[int], motions: Iterable[np.ndarray]) -> dict[str, float]:
+    """Describe demonstrations.
+
+    Args:
+        lengths: steps of each.
+        motions: (T, 6) commanded motion of each.
+
+    Returns:
+        median and longest length, the part of the steps in which nothing moves, and the correlation of neighbouring
+        sideways commands while the hand moves.
+    """
+    still, moving, pairs = 0, 0, []
+    for motion in motions:
+        rests = (motion == 0.0).all(axis=1)
+        still, moving = still + int(rests.sum()), moving + int((~rests).sum())
+        on = ~rests[:-1] & ~rests[1:]
+        pairs.append(np.stack([motion[:-1, :2][on], motion[1:, :2][on]]).reshape(2, -1))
+    return {
+        "median_steps": float(np.median(lengths)),
+        "longest_steps": float(max(lengths)),
+        "still": still / max(still + moving, 1),
+        "neighbours": float(np.corrcoef(np.concatenate(pairs, axis=1))[0, 1]),
+    }
+
+
+def describe(path: Path) -> str:
+    """Return one line about a file of demonstrations."""
+    with DatasetFile(path) as file:
+        names = file.demos()
+        lengths = [file.length(name) for name in names]
+        numbers = habits_of(lengths, (file.read(name, "actions")[:, :6] for name in names))
+    return (
+        f"{path.stem}: {len(lengths)} demonstrations, {numbers['median_steps']:.0f} steps at the median, "
+        f"{numbers['longest_steps']:.0f} at most; nothing moves in {100 * numbers['still']:.0f} % of the steps; "
+        f"neighbouring commands correlate by {numbers['neighbours']:.2f}"
+    )
+
+
+def cell_of(
+    task: str, variant: str, seed: int, data: Path, args: argparse.Namespace
+) -> dict[str, Any]:
+    """The cell of a ready configuration, with the horizon that follows from the demonstrations."""
+    folder = Path(args.out) / task / variant / f"seed{seed}"
+    settings = [f"train.seed={seed}", f"experiment.name={variant}", f"train.data={data}"]
+    settings += ["experiment.rollout.horizon=null", *args.set]
+    evaluation = ["--episodes", str(args.episodes), "--workers", str(args.workers)]
+    of = {"task": task, "variant": variant, "seed": seed}
+    config = f"robosuite/{TASKS[task].configs}/{variant}"
+    return cell(folder, of, config, settings, evaluation)
+
+
+def row(cells: Sequence[dict[str, Any]]) -> str:
+    """A line of the table: the training seeds of one task and variant, pooled."""
+    successes = sum(numbers["successes"] for numbers in cells)
+    episodes = sum(numbers["episodes"] for numbers in cells)
+    low, high = wilson_interval(successes, episodes)
+    seconds = [numbers["train_cpu_s"] for numbers in cells]
+    cost = f"{min(seconds):.0f}" + (f" - {max(seconds):.0f}" if len(cells) > 1 else "")
+    seeds = ", ".join(str(numbers["seed"]) for numbers in cells)
+    each = ", ".join(f"{numbers['successes']}/{numbers['episodes']}" for numbers in cells)
+    return (
+        f"| {cells[0]['task']} | {cells[0]['variant']} | {seeds} | {cells[0]['steps']} | {cost} "
+        f"| {each} | {successes}/{episodes} ({100 * low:.0f} - {100 * high:.0f} %) |"
+    )
+
+
+def finished(out: Path) -> list[str]:
+    """Return the lines of all cells that lie under a folder."""
+    found = [json.loads(path.read_text()) for path in sorted(out.glob("*/*/seed*/cell.json"))]
+    keys = [(task, variant) for task in TASKS for variant in VARIANTS]
+    of = {key: [cell for cell in found if (cell["task"], cell["variant"]) == key] for key in keys}
+    return [row(cells) for cells in of.values() if cells]
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--task", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--variant", nargs="+", default=VARIANTS, choices=VARIANTS)
+    parser.add_argument("--seed", nargs="+", type=int, default=[1], help="training seeds")
+    parser.add_argument("--demos", type=int, default=200)
+    parser.add_argument("--episodes", type=int, default=50)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, a.b=value")
+    parser.add_argument("--out", default="runs/human_like")
+    parser.add_argument("--table", action="store_true", help="only print what is finished")
+    args = parser.parse_args()
+    out = Path(args.out).resolve()
+    if not args.table:
+        for task in args.task:
+            data = demonstrations(task, args.demos, out, args.workers)
+            print(describe(data), flush=True)
+            for variant, seed in itertools.product(args.variant, args.seed):
+                print(row([cell_of(task, variant, seed, data, args)]), flush=True)
+    print("\n".join([HEADER, *finished(out)]))
+
+
+if __name__ == "__main__":
+    main()

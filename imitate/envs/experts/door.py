@@ -1,0 +1,106 @@
+"""Door: turn the handle down and pull the door open."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from imitate.envs.env import Array, Obs
+from imitate.envs.experts.expert import (
+    CLOSE,
+    OPEN,
+    Expert,
+    gripper_down,
+    nearest_turn,
+    opening,
+    tilted,
+    turned,
+)
+
+_PIVOT = np.array([-0.175, -0.10, -0.025])  # of the handle, in the door's frame, in m
+_LEVER_M = 0.125  # from the pivot to the observed point of the handle
+_TOUCHING_M = 0.065
+_HELD_M = 0.055
+_EMPTY_M = 0.015  # the fingers have closed on nothing
+_AJAR = 0.03  # angle of a door, in rad, that closed fingers behind the handle pull open as well
+_BELOW_M = 0.012  # the grasp below the handle's middle
+_UNLATCHED = 1.15  # turn of the handle, in rad, at which the latch is free
+_FREE = 0.06  # angle of the door, in rad, at which the latch is past its frame
+_UP = np.array([0.0, 0.0, 1.0])
+_LEAN = 0.45  # of the hand away from the door, in rad, so that it fits beside the panel
+
+
+class _View(NamedTuple):
+    """Quantities on which the decisions depend, in m and rad."""
+
+    width: float
+    to_handle: Array
+    turn: float
+    opened: float
+    along: Array  # unit vector from the pivot to the handle's end while it is level
+    outward: Array  # unit vector in which the door opens
+    posture: Array
+
+
+class DoorExpert(Expert):
+    """Come down on the handle's end, close, turn it down about its pivot, pull the door open."""
+
+    env_name = "Door"
+    horizon = 400
+    pace = 1.2
+    carry_steps = 60
+    slack_m, steepness = 0.008, 3.0
+
+    def act(self, obs: Obs) -> Array:
+        """See the class."""
+        view = self._look(obs)
+        sideways, vertical = (
+            float(np.linalg.norm(view.to_handle[:2])),
+            abs(float(view.to_handle[2])),
+        )
+        held = view.width < _TOUCHING_M or view.opened > _AJAR
+        near = 0.035 if held else 0.012
+        empty = view.width < _EMPTY_M and view.opened < _AJAR
+        if sideways < near and vertical < near and not empty:
+            grip = float(np.clip((_TOUCHING_M - view.width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
+            course = view.to_handle + grip * self._course(view)
+            return self.move(obs, course, CLOSE, posture=view.posture)
+        above = -float(view.to_handle[2])
+        if (0.03 < sideways < 0.12 and above < 0.03) or (sideways < 0.05 and above < -0.02):
+            up = (
+                max(0.0, 0.06 - above) if sideways > 0.05 else 0.0
+            )  # first out, from below the handle
+            return self.move(obs, 0.06 * view.outward + up * _UP, OPEN, posture=view.posture)
+        return self.approach(obs, view.to_handle, posture=view.posture)
+
+    def _look(self, obs: Obs) -> _View:
+        door, handle, opened, turn = (
+            obs["object"][0:3],
+            obs["object"][3:6],
+            float(obs["object"][6]),
+            float(obs["object"][13]),
+        )
+        own = _PIVOT + _LEVER_M * np.array([math.cos(turn), 0.0, -math.sin(turn)])
+        seen = handle - door
+        yaw = math.atan2(seen[1], seen[0]) - math.atan2(own[1], own[0])
+        along = turned(np.array([1.0, 0.0, 0.0]), yaw)
+        posture = tilted(gripper_down(nearest_turn(yaw, math.pi)), _LEAN * along)
+        return _View(
+            width=opening(obs),
+            to_handle=handle - _BELOW_M * _UP + self.style.grasp_offset_m - obs["robot0_eef_pos"],
+            turn=turn,
+            opened=opened,
+            along=along,
+            outward=turned(np.array([0.0, -1.0, 0.0]), yaw),
+            posture=posture,
+        )
+
+    def _course(self, view: _View) -> Array:
+        """Return the way (3,) of the held handle: down about its pivot, then outward with the door."""
+        down = -math.sin(view.turn) * view.along - math.cos(view.turn) * _UP
+        latched = view.opened < _FREE
+        turns = float(np.clip((_UNLATCHED + 0.1 - view.turn) / 0.1, 0.0, 1.0)) if latched else 0.0
+        pulls = float(np.clip((view.turn - _UNLATCHED + 0.2) / 0.2, 0.0, 1.0)) if latched else 1.0
+        return 0.06 * turns * down + 0.08 * pulls * view.outward

@@ -1,0 +1,162 @@
+"""Nut assembly: hold a nut by its handle and put it over its peg."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+
+from imitate.envs.env import Array, Obs
+from imitate.envs.experts.expert import (
+    CLOSE,
+    OPEN,
+    Expert,
+    gripper_yaw,
+    nearest_turn,
+    opening,
+    yaw_of,
+)
+
+_TOUCHING_M = 0.046
+_HELD_M = 0.036  # the handle is 3.2 cm wide
+_CARRY_M = (
+    1.015  # height of the nut above the floor when it goes over the peg, whose top is at 0.95
+)
+_CLEARS_M = 0.99
+_ON_PEG_M = 0.868
+_HABIT = 0.3  # of two yaws for a grasp, the gripper keeps the one it has up to so many rad beyond a quarter turn
+_PEGS_X = 0.1  # beyond it the hand rises before it goes back
+_ROUND_PEG_M = 0.03  # in x and in y from the peg's axis: a low nut so near is around the peg
+_AWAY = np.array([-0.06, 0.0, 0.15])
+"""Way back from a peg. Straight up, the elbow would stay stretched, where the controller cannot bend it."""
+
+
+class Nut(NamedTuple):
+    """Geometry of a nut.
+
+    Attributes:
+        peg: (2,) horizontal position of its peg, in m.
+        handle_m: distance of the grasp from the centre, along the nut's x axis.
+    """
+
+    peg: Array
+    handle_m: float
+
+
+_SQUARE = Nut(np.array([0.23, 0.1]), 0.06)
+_ROUND = Nut(np.array([0.23, -0.1]), 0.066)
+_FITTING = (math.pi / 2, math.pi, -math.pi / 2)
+"""Angles of a nut over its peg. At 0 the square one fits too, but the arm does not reach that far beyond the peg."""
+
+
+class _View(NamedTuple):
+    """Quantities on which the decisions depend, in m and rad."""
+
+    nut: Array
+    width: float
+    to_handle: Array
+    to_peg: Array  # horizontal (2,), from the nut's centre
+    grasp_yaw: float  # of the gripper across the handle
+    misfit: float  # turn of the nut to the nearest angle of _FITTING
+    yaw: float  # of the gripper now
+
+
+class NutExpert(Expert):
+    """Come down on the handle, close, rise above the peg, turn the hole to it, sink, let go, rise."""
+
+    horizon = 400
+    pace = 1.4
+    carry_steps = 60
+    slack_m, steepness = 0.008, 3.0
+
+    @abstractmethod
+    def choose(self, obs: Obs) -> tuple[Nut, Array]:
+        """Return the nut to work on, and its pose (7,): position, quaternion."""
+
+    def act(self, obs: Obs) -> Array:
+        """See the class."""
+        nut, pose = self.choose(obs)
+        view = self._look(obs, nut, pose)
+        hand = obs["robot0_eef_pos"]
+        among_pegs = hand[0] > _PEGS_X and hand[2] < _CLEARS_M and view.to_handle[0] < -0.1
+        if on_peg(nut, pose) or among_pegs:
+            rise = float(np.clip((view.width - 0.04) / 0.02, 0.0, 1.0))
+            return self.move(obs, rise * _AWAY, OPEN, yaw=view.yaw)
+        sideways, vertical = (
+            float(np.linalg.norm(view.to_handle[:2])),
+            abs(float(view.to_handle[2])),
+        )
+        aligned = abs(view.grasp_yaw - view.yaw) < 0.15
+        reached = sideways < 0.01 and vertical < 0.01 and aligned
+        closing = view.width < 0.075 and sideways < 0.025 and vertical < 0.025
+        if not (reached or closing):
+            return self.approach(obs, view.to_handle, yaw=view.grasp_yaw)
+        return self._carry(obs, view)
+
+    def _look(self, obs: Obs, nut: Nut, pose: Array) -> _View:
+        centre, angle, yaw = pose[:3], yaw_of(pose[3:]), gripper_yaw(obs)
+        along = np.array([math.cos(angle), math.sin(angle), 0.0])
+        handle = centre + nut.handle_m * along + self.style.grasp_offset_m
+        return _View(
+            nut=centre,
+            width=opening(obs),
+            to_handle=handle - obs["robot0_eef_pos"],
+            to_peg=nut.peg - centre[:2],
+            grasp_yaw=nearest_turn(angle, math.pi, near=float(np.clip(yaw, -_HABIT, _HABIT))),
+            misfit=min((nearest_turn(fit - angle, 2 * math.pi) for fit in _FITTING), key=abs),
+            yaw=yaw,
+        )
+
+    def _carry(self, obs: Obs, view: _View) -> Array:
+        """Close, rise as the fingers meet the handle, go above the peg's top, sink where the hole fits."""
+        grip = float(np.clip((_TOUCHING_M - view.width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
+        apart = float(np.linalg.norm(view.to_peg))
+        aligned = apart < 0.006 and abs(view.misfit) < 0.05
+        threaded = apart < 0.012 and view.nut[2] < 0.95
+        height = _ON_PEG_M - 0.03 if aligned or threaded else _CARRY_M
+        free = float(np.clip((view.nut[2] - _CLEARS_M + 0.02) / 0.02, 0.0, 1.0))
+        if threaded:
+            free = 1.0
+        goal = np.array([*(free * view.to_peg), height - view.nut[2]])
+        displacement = (1.0 - grip) * view.to_handle + grip * goal
+        return self.move(obs, displacement, CLOSE, yaw=view.yaw + free * view.misfit)
+
+
+def on_peg(nut: Nut, pose: Array) -> bool:
+    """Return true for a nut that lies around its peg, low enough for the task."""
+    apart = np.abs(nut.peg - pose[:2]).max()
+    return bool(apart < _ROUND_PEG_M and pose[2] < _ON_PEG_M)
+
+
+class NutAssemblySquareExpert(NutExpert):
+    """The square nut."""
+
+    env_name = "NutAssemblySquare"
+
+    def choose(self, obs: Obs) -> tuple[Nut, Array]:
+        """See the base class."""
+        return _SQUARE, obs["object"][7:14]
+
+
+class NutAssemblyRoundExpert(NutExpert):
+    """The round nut."""
+
+    env_name = "NutAssemblyRound"
+
+    def choose(self, obs: Obs) -> tuple[Nut, Array]:
+        """See the base class."""
+        return _ROUND, obs["object"][7:14]
+
+
+class NutAssemblyExpert(NutExpert):
+    """Both nuts, the square one first."""
+
+    env_name = "NutAssembly"
+    horizon = 800
+
+    def choose(self, obs: Obs) -> tuple[Nut, Array]:
+        """See the base class."""
+        square, round_ = obs["object"][7:14], obs["object"][21:28]
+        return (_ROUND, round_) if on_peg(_SQUARE, square) else (_SQUARE, square)

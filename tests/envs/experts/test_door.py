@@ -1,0 +1,55 @@
+import math
+
+import numpy as np
+import pytest
+
+from imitate.envs.experts import Style, find_expert
+from imitate.envs.experts.expert import CLOSE, OPEN, gripper_down, tilted
+
+PLAIN = Style(speed=0.6, hover_m=0.08, grasp_offset_m=np.zeros(3), detour_m=np.zeros(2))
+DOOR = np.array([-0.2, -0.35, 1.1])
+
+
+def holding(turn=0.0, opened=0.0, width=0.055, below=0.0):
+    """The gripper at the handle of a door that opens towards +y; the end of its handle points along -x."""
+    pivot = DOOR + np.array([0.175, 0.10, -0.025])
+    handle = pivot + 0.125 * np.array([-math.cos(turn), 0.0, -math.sin(turn)])
+    return {
+        "robot0_eef_pos": handle - np.array([0.0, 0.0, 0.012 + below]),
+        "robot0_eef_quat": tilted(gripper_down(0.0), np.array([-0.45, 0.0, 0.0])),
+        "robot0_gripper_qpos": np.array([width / 2, -width / 2]),
+        "object": np.array([*DOOR, *handle, opened, *np.zeros(6), turn]),
+    }
+
+
+def act(**where):
+    return find_expert("Door")(PLAIN).act(holding(**where))
+
+
+def test_a_level_handle_is_turned_down_and_the_door_is_not_pulled():
+    action = act()
+    assert action[2] < -0.5
+    assert abs(action[0]) < 0.01  # the circle about the pivot begins straight down
+    assert abs(action[1]) < 0.01
+    assert action[6] == CLOSE
+    assert np.abs(action[3:6]).max() < 1e-6  # leans away from the door as it should
+
+
+def test_the_way_down_follows_the_circle_about_the_pivot():
+    action = act(turn=0.8)
+    # at an angle of 0.8 the tangent is (sin 0.8, -cos 0.8) in x and z: towards the pivot's x
+    assert action[0] / -action[2] == pytest.approx(math.tan(0.8), rel=1e-6)
+
+
+def test_a_free_latch_is_pulled_and_an_open_door_needs_no_latch():
+    assert act(turn=1.3)[1] > 0.5
+    opened = act(turn=0.2, opened=0.1)
+    assert opened[1] > 0.5
+    assert abs(opened[2]) < 0.01
+
+
+def test_fingers_that_slipped_off_open_and_draw_back_from_below():
+    action = act(width=0.001, below=0.03)
+    assert action[6] == OPEN
+    assert action[1] > 0.5
+    assert abs(action[2]) < 0.01
