@@ -1,7 +1,7 @@
 """Camera videos of a LeRobot dataset that we write: several episodes per file, an episode's frames one after the other.
 
-Frames lose values: colours are halved in resolution (yuv420p) and compressed. Every second frame is a key frame, as
-LeRobot has it, so that single frames are found fast.
+Frames lose values: colours are halved in resolution (yuv420p) and compressed. Every second frame of an episode is a key
+frame, its first one too, as LeRobot has it, so that single frames are found fast.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Encoder:
         if self._file is None or self._bytes > self._file_mb * 2**20:
             self._next_file(*frames.shape[1:3])
         start = self._frames
-        self._mux(self._frame(image) for image in frames)
+        self._mux(self._frame(image, is_first=not at) for at, image in enumerate(frames))
         chunk, file = divmod(self._number, self._chunk_files)
         place = {
             "chunk_index": chunk,
@@ -80,9 +80,11 @@ class Encoder:
         }
         return {f"videos/{self._key}/{name}": value for name, value in place.items()}
 
-    def _frame(self, image: NDArray[np.uint8]) -> Any:
+    def _frame(self, image: NDArray[np.uint8], *, is_first: bool) -> Any:
         frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
         frame.pts, frame.time_base = self._frames, Fraction(1, self._fps)
+        if is_first:  # a key frame, so that each episode can be had without the one before
+            frame.pict_type = self._av.video.frame.PictureType.I
         self._frames += 1
         return frame
 

@@ -241,6 +241,17 @@ def test_back_to_lerobot_the_frames_are_the_same(copied, tmp_path):
         )
 
 
+@pytest.mark.parametrize("codec", ["h264", "av1"])
+def test_videos_that_we_write_are_copied_back_whatever_the_lengths_of_episodes(
+    copied, tmp_path, codec
+):
+    _, path, _ = copied  # 17 steps, then 9
+    convert(path, tmp_path / "l", to_format="lerobot", options=Options(video=codec))
+    convert(tmp_path / "l", tmp_path / "b.hdf5")
+    with DatasetFile(tmp_path / "b.hdf5") as file:
+        assert {file.storage(demo, "obs/top_image") for demo in file.demos()} == {"video"}
+
+
 def test_some_steps_of_a_video_become_jpegs_and_of_pngs_stay_exact(copied, tmp_path):
     _, path, _ = copied
     kept = np.array([2, 3, 8, 12])
