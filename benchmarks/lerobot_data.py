@@ -101,7 +101,7 @@ def converting(folder: Path) -> list[Row]:
             raise RuntimeError(f"imitate dataset convert ended with {process.returncode}")
         cpu_s = usage.ru_utime + usage.ru_stime
         times = target.stat().st_size / source
-        note = f"{time.monotonic() - began:.1f} s, peak {usage.ru_maxrss / 1e3:.0f} MB"
+        note = f"{time.monotonic() - began:.1f} s"
         rows.append(Row(f"convert --images {images}", cpu_s, "CPU s", note=note))
         wanted = 1.5 if images == "as-source" else None
         size = f"{source / 1e6:.1f} MB -> {target.stat().st_size / 1e6:.1f} MB"
