@@ -61,7 +61,7 @@ def test_rows_have_type_range_default_and_meaning():
     assert rows["experiment.save.every_n_seconds"].kind == "number > 0 or null"
     assert (
         rows["train.obs_normalization"].kind
-        == '`"mean_std"` or `"min_max"` or `"quantile"` or null'
+        == '`"mean_std"` or `"min_max"` or `"quantile"` or `"quantile10"` or null'
     )
     assert rows["train.dataset_keys"].default == '`["actions", "rewards", "dones"]`'
     assert rows["observation.encoder.rgb.core_class"].default == '`"VisualCore"`'
