@@ -123,7 +123,7 @@ class ActionNoise:
         scale: of the noise.
         quality: level of the demonstrator.
         pause: probability per step of standing still for a moment.
-        axes: the first so many numbers of an arm's part of the action are motions, the first three translations.
+        axes: the first so many numbers of an arm's part of the action are motions, up to three of them translations.
         arms: that the action is divided among, in equal parts.
         low: lower limits of the action.
         high: upper limits.
@@ -165,7 +165,8 @@ class ActionNoise:
             parts[:, : self._axes] = 0.0
         if self._push_left > 0:
             self._push_left -= 1
-            parts[:, :3] += self._push
+            translations = min(3, self._axes)
+            parts[:, :translations] += self._push[:, :translations]
         parts[:, : self._axes] += rng.normal(0.0, 1.0, (self._arms, self._axes)) * self._white
         return np.clip(executed, self._low, self._high)
 

@@ -49,6 +49,10 @@ def test_noise_keeps_to_the_motion_axes_and_the_limits_of_the_action():
     assert (taken[:, 3] == 0.05).all()
     assert (taken[:, :3].std(axis=0) > 0.02).all()
     assert np.abs(taken).max() == 0.1
+    short = ActionNoise(np.random.default_rng(0), 1.0, "better", 0.0, axes=2)
+    taken = np.stack([short(np.array([0.0, 0.0, 0.5])) for _ in range(500)])
+    assert (taken[:, 2] == 0.5).all()
+    assert (np.abs(taken[:, :2]).max(axis=0) > 0.2).all()  # pushes
     none = ActionNoise(np.random.default_rng(0), 1.0, "better", 0.0, axes=0)
     assert (none(np.full(14, 2.0)) == 2.0).all()
 
