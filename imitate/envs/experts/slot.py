@@ -37,7 +37,7 @@ class ExpertKind(Protocol):
     Attributes:
         env_name: the environment's full name.
         horizon: control steps after which an attempt counts as failed.
-        motion_axes: the first so many numbers of an action are motions, which noise is added to; 0: no noise.
+        motion_axes: the first so many numbers of an action are motions in [-1, 1], to which noise is added; 0: none is.
         instruction: the task in words, recorded as the demonstrations' language; None: none.
         env_kwargs: arguments of the environment without which the expert cannot see what it needs.
         dense_kwargs: arguments of the environment that give shaped rewards; None: it has none.
@@ -71,7 +71,7 @@ def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
         others: names of tasks that have experts of their own, for the message.
 
     Raises:
-        EnvError: there is none.
+        EnvError: there is none, or it cannot be loaded.
     """
     module = env_name.rpartition(":")[0]
     points = {name: EntryPoint(name, place, GROUP) for name, place in _BUILT_IN.items()}
@@ -83,5 +83,12 @@ def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
             f"(one of your own: an entry point '{module or 'your_package'}' in the group {GROUP}, see "
             "docs/environments.md)"
         )
-    find: Callable[[str], ExpertKind] = points[module].load()
+    point = points[module]
+    try:
+        find: Callable[[str], ExpertKind] = point.load()
+    except (ImportError, AttributeError) as error:
+        raise EnvError(
+            f"{env_name}: its expert is offered by {point.value}, which cannot be loaded ({error}); repair or "
+            "reinstall that package"
+        ) from error
     return find(env_name)

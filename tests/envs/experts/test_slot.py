@@ -47,5 +47,15 @@ def test_a_package_without_experts_is_told_of_the_entry_point():
         find_expert("my_package:Reach-v0")
 
 
+def test_experts_that_cannot_be_loaded_are_an_error_of_one_line(monkeypatch):
+    point = EntryPoint("broken", "no_such_package.experts:expert_of", slot.GROUP)
+    monkeypatch.setattr(slot, "installed_points", lambda group: [point])
+    with pytest.raises(
+        EnvError, match="offered by no_such_package.experts:expert_of, which cannot be"
+    ) as error:
+        find_expert("broken:Reach-v0")
+    assert "\n" not in str(error.value)
+
+
 def test_robosuites_tasks_need_no_prefix():
     assert find_expert("Lift") is LiftExpert
