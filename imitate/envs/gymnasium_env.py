@@ -214,7 +214,7 @@ class GymnasiumEnv:
     def _simulator(self) -> tuple[Any, Any]:
         inner = self._env.unwrapped
         model, data = getattr(inner, "model", None), getattr(inner, "data", None)
-        observes = _needs_nothing(getattr(inner, "_get_obs", None))
+        observes = _takes(getattr(inner, "_get_obs", None))
         if not (hasattr(model, "nq") and hasattr(data, "qpos") and observes):
             raise EnvError(
                 f"{self.name}: its state can be neither read nor set, only MuJoCo environments' can; "
@@ -232,8 +232,10 @@ class GymnasiumEnv:
             raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
         inner = self._env.unwrapped
         try:
-            if hasattr(inner, "draw"):
-                return np.asarray(inner.draw(camera_name, height, width), dtype=np.uint8)
+            asked = {"camera_name": camera_name, "height": height, "width": width}
+            draw: Any = getattr(inner, "draw", None)
+            if _takes(draw, **asked):  # an environment may have another member of this name
+                return np.asarray(draw(**asked), dtype=np.uint8)
             frame = np.asarray(self._env.render())
         except gymnasium.error.DependencyNotInstalled as error:
             raise EnvError(f"{self.name}: {_first_line(error)}") from error
@@ -255,11 +257,11 @@ class GymnasiumEnv:
         self._env.close()
 
 
-def _needs_nothing(function: Any) -> bool:
-    """Return true for a function that can be called without arguments."""
+def _takes(function: Any, **arguments: Any) -> bool:
+    """Return true for a function that can be called with these arguments and no others."""
     try:
-        inspect.signature(function).bind()
-    except TypeError:  # no function, or one with arguments
+        inspect.signature(function).bind(**arguments)
+    except (TypeError, ValueError):  # no function, or one with other arguments
         return False
     return True
 

@@ -134,7 +134,7 @@ def _action_parts(name: str, space: Any) -> list[Any]:
 def _leaves(raw: Any, space: Any, before: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield name, value and space of each observation of a Dict and of those within it."""
     for key, part in space.spaces.items():
-        name = f"{before}{key}".replace(" ", "_")
+        name = before + key.replace(" ", "_") if before else key
         if isinstance(part, spaces.Dict):
             yield from _leaves(raw[key], part, f"{name}_")
         else:

@@ -213,6 +213,39 @@ def test_frames_have_the_wanted_size():
     env.close()
 
 
+class Drawing(Goal):
+    """Draws a red frame; its own ``draw`` is something else."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+    render_mode = "rgb_array"
+
+    def __init__(self, render_mode=None):
+        pass
+
+    def render(self):
+        return np.full((8, 8, 3), (255, 0, 0), np.uint8)
+
+    def draw(self):
+        raise AssertionError
+
+
+class DrawingCameras(Drawing):
+    def draw(self, camera_name, height, width):
+        return np.full((height, width, 3), len(camera_name or ""), np.uint8)
+
+
+def test_an_environment_draws_its_cameras_if_its_draw_takes_one():
+    frames = []
+    for name, kind in (("Drawing-v0", Drawing), ("DrawingCameras-v0", DrawingCameras)):
+        gymnasium.register(name, kind, disable_env_checker=True)
+        env = GymnasiumEnv(name, render=True)
+        env.reset(seed=0)
+        frames.append(env.render(height=4, width=6, camera_name="top"))
+    assert all(frame.shape == (4, 6, 3) for frame in frames)
+    assert (frames[0] == (255, 0, 0)).all()
+    assert (frames[1] == 3).all()
+
+
 def test_a_missing_module_of_environments_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
     with pytest.raises(EnvError, match=r"do: pip install 'gymnasium-robotics>=1.4.2,<1.5'"):
@@ -228,7 +261,7 @@ class Nested(Goal):
     observation_space = spaces.Dict(
         {
             "goal": spaces.Dict({"light switch": spaces.Box(-1.0, 1.0, (2,), np.float64)}),
-            "arm": spaces.Box(-1.0, 1.0, (3,), np.float64),
+            "robot arm": spaces.Box(-1.0, 1.0, (3,), np.float64),
         }
     )
 
@@ -237,7 +270,7 @@ class Nested(Goal):
         return obs, 0.0, done, False, {"tasks_to_complete": [] if done else ["kettle"]}
 
     def _obs(self):
-        return {"goal": {"light switch": np.full(2, 0.25)}, "arm": np.zeros(3)}
+        return {"goal": {"light switch": np.full(2, 0.25)}, "robot arm": np.zeros(3)}
 
 
 def test_a_dict_within_a_dict_and_success_when_nothing_is_left_to_do():
@@ -246,7 +279,7 @@ def test_a_dict_within_a_dict_and_success_when_nothing_is_left_to_do():
         env = GymnasiumEnv("Nested-v0")
         obs, _ = env.reset(seed=0)
         assert {key: value.shape for key, value in obs.items()} == {
-            "arm": (3,),
+            "robot arm": (3,),
             "goal_light_switch": (2,),
         }
         assert (obs["goal_light_switch"] == 0.25).all()
