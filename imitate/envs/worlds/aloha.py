@@ -142,7 +142,7 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
         return self.draw(_VIEW, 480, 640)
 
     def draw(self, camera_name: str | None, height: int, width: int) -> Array:
-        """Draw one frame of a camera, (height, width, 3) uint8, at most 480 x 640."""
+        """Draw one frame of a camera, (height, width, 3) uint8."""
         return self._cameras.draw(camera_name or _VIEW, height, width)
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class Cameras:
         return {name + SUFFIX: self.draw(name, self._size, self._size) for name in self._observed}
 
     def draw(self, name: str, height: int, width: int) -> Array:
-        """Draw one frame, (height, width, 3) uint8, at most as large as the model's buffer (often 480 x 640).
+        """Draw one frame, (height, width, 3) uint8.
 
         Cameras that stand upside down, such as Meta-World's four of the corners, are turned by half a turn.
         """
@@ -57,6 +57,9 @@ class Cameras:
             # Unlike mujoco.Renderer, it asks for MUJOCO_GL now and not when mujoco is imported.
             from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 
+            buffer = self._model.vis.global_  # beyond it, frames would stay black
+            buffer.offheight = max(buffer.offheight, height)
+            buffer.offwidth = max(buffer.offwidth, width)
             self._viewers[height, width] = OffScreenViewer(self._model, self._data, width, height)
         viewer = self._viewers[height, width]
         viewer.make_context_current()
