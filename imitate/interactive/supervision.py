@@ -8,6 +8,7 @@ label; ``interventions``, 1 where the supervisor acted.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -58,16 +59,21 @@ Hand = Callable[[Obs, Action], Any]
 
 
 class ScriptedExpert:
-    """Scripted expert of a robosuite task, always of the same habits, so that labels do not contradict each other."""
+    """Scripted expert of a task, always of the same habits, so that labels do not contradict each other."""
 
     def __init__(self, env_name: str) -> None:
         still = np.zeros(3)
         style = Style(speed=0.65, hover_m=0.075, grasp_offset_m=still, detour_m=still[:2])
-        self._expert = find_expert(env_name)(style)
+        self._new = partial(find_expert(env_name), style)
+        self._expert = self._new()
+
+    def start_episode(self, seed: int) -> None:
+        """Make the expert anew, which may remember how far the task is."""
+        self._expert = self._new()
 
     def __call__(self, obs: Obs) -> Action:
-        """See the class."""
-        return np.clip(self._expert.act(obs), -1.0, 1.0).astype(np.float64)
+        """Return the action (A,)."""
+        return np.asarray(self._expert.act(obs), dtype=np.float64)
 
 
 class PolicyExpert:

@@ -313,6 +313,26 @@ def test_labels_of_every_expert_that_plans_are_first_actions(name):
     assert not np.allclose(asked[2], executed[2])
 
 
+def test_the_scripted_expert_is_made_anew_for_each_episode_and_keeps_its_own_limits(monkeypatch):
+    class Counting:
+        """Remembers how often it acted, as an expert of a package may."""
+
+        def __init__(self, style):
+            self.steps = 0
+
+        def act(self, obs):
+            self.steps += 1
+            return np.array([2.0, self.steps])
+
+    monkeypatch.setattr("imitate.interactive.supervision.find_expert", lambda name: Counting)
+    expert = ScriptedExpert("other_package:Reach-v0")
+    labels = Labels(expert, beta=1.0)
+    for _ in range(2):
+        labels.start_episode(0)
+        taken = [labels.watch({}, np.zeros(2)).label.tolist() for _ in range(2)]
+        assert taken == [[2.0, 1.0], [2.0, 2.0]]
+
+
 def test_the_scripted_expert_depends_on_what_it_sees_alone():
     obs = {
         "object": np.array([0.1, 0.0, 0.82, 0, 0, 0, 1, 0, 0, 0]),
