@@ -9,6 +9,7 @@ import typer
 
 from imitate.cli.renaming import RenameObs
 from imitate.errors import CheckpointError, nearest, printable
+from imitate.policy.renaming import Rename, rename_words
 
 
 def command(
@@ -44,7 +45,7 @@ def command(
     from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
     from imitate.policy.export import LAYOUTS, RELEASES, to_lerobot, to_robomimic
     from imitate.policy.loading import policy_from_checkpoint
-    from imitate.policy.renaming import joined, parse_rename, rename_words
+    from imitate.policy.renaming import joined, parse_rename
     from imitate.run_folder import find_checkpoint
 
     known = (*RELEASES, *LAYOUTS, "imitate")
@@ -71,5 +72,14 @@ def command(
         raise CheckpointError(f"{source}: {error}") from error
     if to not in LAYOUTS:
         save_checkpoint(ckpt, target)
-    words = f", takes {rename_words(ckpt['rename'])}" if rename else ""
-    typer.echo(printable(f"{target}: {algo_name}, for {to}{words}"))
+    names = _names(ckpt.get("rename"), source, to)
+    typer.echo(printable(f"{target}: {algo_name}, for {to}{names}"))
+
+
+def _names(saved: Rename | None, source: Path, to: str) -> str:
+    """Return words about the names of observations that are saved in a checkpoint."""
+    if not saved:
+        return ""
+    if to == "imitate":
+        return f", takes {rename_words(saved)}"
+    return f", with the names of its data; {source} takes {rename_words(saved)}"

@@ -35,7 +35,7 @@ def to_lerobot(ckpt: Mapping[str, Any], folder: str | Path, layout: str = "lerob
     """Write a checkpoint of ours as a policy's folder of LeRobot.
 
     Args:
-        ckpt: ours.
+        ckpt: ours; names of observations that are saved in it (``rename``) are left out.
         folder: to make.
         layout: name in :data:`LAYOUTS`.
 
@@ -45,10 +45,11 @@ def to_lerobot(ckpt: Mapping[str, Any], folder: str | Path, layout: str = "lerob
     """
     algo = algo_from_checkpoint(ckpt, source="the checkpoint")
     if layout == exporting.PLUGIN:
+        kept = {name: value for name, value in ckpt.items() if name != "rename"}
         exporting.export_plugin(
             algo,
             Path(folder),
-            lambda path: save_checkpoint(ckpt, path),
+            lambda path: save_checkpoint(kept, path),
             told=bool(ckpt.get("language")),
         )
     else:

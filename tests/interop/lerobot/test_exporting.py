@@ -16,7 +16,7 @@ from imitate.errors import CheckpointError
 from imitate.interop.lerobot.exporting import LAYOUTS, export
 from imitate.interop.lerobot.importing import from_lerobot
 from imitate.models.preprocess import Preprocess
-from imitate.policy.checkpoint import checkpoint_dict
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 from imitate.policy.export import to_lerobot
 from imitate.policy.rollout_policy import RolloutPolicy
 
@@ -272,6 +272,22 @@ def test_conversion_on_the_command_line(recorded, tmp_path):
     assert "act, for lerobot" in done.output
     assert (tmp_path / "new" / "policy_preprocessor.json").is_file()
     assert policy.error(tmp_path / "new") < 1e-4
+
+
+def test_names_saved_in_a_checkpoint_stay_out_of_other_layouts_and_the_command_says_so(tmp_path):
+    shapes = {"object": (5,), "robot0_eef_pos": (3,)}
+    algo = policy_of("bc", {}, shapes)
+    ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata={})
+    source, target = tmp_path / "renamed.pth", tmp_path / "plugin"
+    save_checkpoint({**ckpt, "rename": {"block": "object"}}, source)
+    command = ["convert-checkpoint", str(source), str(target), "--to", "lerobot-plugin"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "with the names of its data; " in done.output
+    assert "renamed.pth takes 'block' as 'object'" in done.output
+    config = json.loads((target / "config.json").read_text())
+    policy, _ = policy_from_checkpoint(ckpt_path=target / config["checkpoint"])
+    assert set(policy.obs_keys) == set(config["observations"]["observation.state"])
 
 
 def test_any_policy_goes_into_a_folder_of_the_plugin(tmp_path):
