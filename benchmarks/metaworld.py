@@ -122,7 +122,7 @@ def _words(group: list[Cell]) -> str:
 
 def experts(out: Path, starts: int) -> None:
     """Print how often each task's expert succeeds, without noise and with that of `imitate collect`."""
-    kept = out / "experts.json"
+    kept = out / f"experts_{starts}.json"
     found: dict[str, dict[str, int]] = json.loads(kept.read_text()) if kept.is_file() else {}
     out.mkdir(parents=True, exist_ok=True)
     for task in INSTRUCTIONS:
