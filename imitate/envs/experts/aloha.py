@@ -20,17 +20,13 @@ from imitate.errors import EnvError
 
 _MEET_M = np.array([0.0, 0.5, 0.25])  # where the cube is handed over
 _TIP_M = np.array([0.145, 0.0, 0.0])  # point between the fingertips, in the gripper's frame
-_HOVER_M, _READY_M, _AWAY_M = (
-    0.10,
-    0.12,
-    0.15,
-)  # above the cube; beside the meeting point; withdrawn
+_HOVER_M = 0.10  # above the cube
+_READY_M = 0.12  # beside the meeting point
+_AWAY_M = 0.15  # withdrawn from it
 _NEAR_M = 0.012
-_STEP_M, _STEP_RAD, _TURN_RAD = (
-    0.012,
-    0.06,
-    0.04,
-)  # per control step: of the gripper, a joint, the pitch
+_STEP_M = 0.012  # of a gripper per control step
+_STEP_RAD = 0.06  # of a joint
+_TURN_RAD = 0.04  # of the right gripper's pitch
 _HELD, _TAKEN = 0.65, 0.8  # openings of the right and the left gripper on the cube of 4 cm, at most
 _OPENED = 0.9
 _DAMPING = 1e-4

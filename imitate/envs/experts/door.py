@@ -56,10 +56,8 @@ class DoorExpert(Expert):
     def act(self, obs: Obs) -> Array:
         """See the class."""
         view = self._look(obs)
-        sideways, vertical = (
-            float(np.linalg.norm(view.to_handle[:2])),
-            abs(float(view.to_handle[2])),
-        )
+        sideways = float(np.linalg.norm(view.to_handle[:2]))
+        vertical = abs(float(view.to_handle[2]))
         held = view.width < _TOUCHING_M or view.opened > _AJAR
         near = 0.035 if held else 0.012
         empty = view.width < _EMPTY_M and view.opened < _AJAR
@@ -69,19 +67,13 @@ class DoorExpert(Expert):
             return self.move(obs, course, CLOSE, posture=view.posture)
         above = -float(view.to_handle[2])
         if (0.03 < sideways < 0.12 and above < 0.03) or (sideways < 0.05 and above < -0.02):
-            up = (
-                max(0.0, 0.06 - above) if sideways > 0.05 else 0.0
-            )  # first out, from below the handle
+            up = max(0.0, 0.06 - above) if sideways > 0.05 else 0.0  # first out from below
             return self.move(obs, 0.06 * view.outward + up * _UP, OPEN, posture=view.posture)
         return self.approach(obs, view.to_handle, posture=view.posture)
 
     def _look(self, obs: Obs) -> _View:
-        door, handle, opened, turn = (
-            obs["object"][0:3],
-            obs["object"][3:6],
-            float(obs["object"][6]),
-            float(obs["object"][13]),
-        )
+        door, handle = obs["object"][0:3], obs["object"][3:6]
+        opened, turn = float(obs["object"][6]), float(obs["object"][13])
         own = _PIVOT + _LEVER_M * np.array([math.cos(turn), 0.0, -math.sin(turn)])
         seen = handle - door
         yaw = math.atan2(seen[1], seen[0]) - math.atan2(own[1], own[0])

@@ -18,10 +18,8 @@ from imitate.envs.experts.expert import CLOSE, OPEN, Expert, opening
 
 _TOUCHING_M = 0.066  # closing fingers nearer than this have met the object, or will not
 _EMPTY_M = 0.015  # the fingers have closed on nothing
-_FAST, _BRAKING = (
-    0.6,
-    0.4,
-)  # sideways command as a part of the fastest: on the way, and about to arrive
+_FAST, _BRAKING = 0.6, 0.4
+"""Sideways command as a part of the fastest: on the way, and about to arrive."""
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,8 @@ class MetaWorldExpert:
             *(obs["object2_pos"], obs["object2_quat"]),
         ]
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # actions beyond their limits, at each step
+            # Actions beyond their limits, at each step.
+            warnings.simplefilter("ignore", UserWarning)
             # The policies do not look at the numbers of the step before.
             action = self._policy.get_action(np.concatenate([*now, *now, obs["goal"]]))
         return np.clip(np.asarray(action, dtype=np.float64), -1.0, 1.0)

@@ -21,9 +21,7 @@ from imitate.envs.experts.expert import (
 
 _TOUCHING_M = 0.046
 _HELD_M = 0.036  # the handle is 3.2 cm wide
-_CARRY_M = (
-    1.015  # height of the nut above the floor when it goes over the peg, whose top is at 0.95
-)
+_CARRY_M = 1.015  # height of the nut above the floor on its way over the peg, whose top is at 0.95
 _CLEARS_M = 0.99
 _ON_PEG_M = 0.868
 _HABIT = 0.3  # of two yaws for a grasp, the gripper keeps the one it has up to so many rad beyond a quarter turn
@@ -84,10 +82,8 @@ class NutExpert(Expert):
         if on_peg(nut, pose) or among_pegs:
             rise = float(np.clip((view.width - 0.04) / 0.02, 0.0, 1.0))
             return self.move(obs, rise * _AWAY, OPEN, yaw=view.yaw)
-        sideways, vertical = (
-            float(np.linalg.norm(view.to_handle[:2])),
-            abs(float(view.to_handle[2])),
-        )
+        sideways = float(np.linalg.norm(view.to_handle[:2]))
+        vertical = abs(float(view.to_handle[2]))
         aligned = abs(view.grasp_yaw - view.yaw) < 0.15
         reached = sideways < 0.01 and vertical < 0.01 and aligned
         closing = view.width < 0.075 and sideways < 0.025 and vertical < 0.025

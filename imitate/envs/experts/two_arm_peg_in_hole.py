@@ -59,9 +59,8 @@ class TwoArmPegInHoleExpert(TwoArmExpert):
         hole, hole_quat, peg_to_hole, peg_quat = np.split(obs["object"][:14], [3, 7, 10])
         axis = rotated(peg_quat, np.array([0.0, 0.0, 1.0]))
         normal = -rotated(hole_quat, np.array([0.0, 0.0, 1.0]))
-        to_middle = rotated(
-            hole_quat, np.array([0.1, 0.0, 0.0])
-        )  # from the plate's edge to its hole
+        # From the plate's edge to its hole.
+        to_middle = rotated(hole_quat, np.array([0.1, 0.0, 0.0]))
         to_centre = peg_to_hole + to_middle + self.style.grasp_offset_m
         ahead = float(to_centre @ axis)
         about = np.cross(axis, normal)
