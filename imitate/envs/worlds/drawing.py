@@ -33,10 +33,9 @@ class Cameras:
         self._model, self._data = model, data
         self._observed, self._size = tuple(observed), size
         self._viewers: dict[tuple[int, int], Any] = {}  # by height and width
-        names = [model.camera(i).name for i in range(model.ncam)]
+        self._names = [model.camera(i).name for i in range(model.ncam)]
         for name in self._observed:
-            if name not in names:
-                raise EnvError(f"there is no camera '{name}'; {nearest(name, names)}")
+            self._check(name)
 
     def spaces(self) -> dict[str, Any]:
         """Return the spaces of the observed images, ``<camera>_image`` (size, size, 3)."""
@@ -51,7 +50,11 @@ class Cameras:
         """Draw one frame, (height, width, 3) uint8.
 
         Cameras that stand upside down, such as Meta-World's four of the corners, are turned by half a turn.
+
+        Raises:
+            EnvError: there is no such camera, or OpenGL cannot draw here.
         """
+        self._check(name)
         if (height, width) not in self._viewers:
             prepare_gl()
             # Unlike mujoco.Renderer, it asks for MUJOCO_GL now and not when mujoco is imported.
@@ -68,6 +71,10 @@ class Cameras:
         up = self._data.cam_xmat[camera.id].reshape(3, 3)[2, 1]
         stands = camera.mode[0] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
         return np.ascontiguousarray(frame[::-1, ::-1] if stands and up < 0 else frame)
+
+    def _check(self, name: str) -> None:
+        if name not in self._names:
+            raise EnvError(f"there is no camera '{name}'; {nearest(name, self._names)}")
 
     def close(self) -> None:
         """Free the OpenGL contexts."""

@@ -160,6 +160,8 @@ def test_images_of_the_corners_are_turned_upright():
     env = make_env(task("push-v3"), render=True)
     env.reset(seed=0)
     assert env.render(height=24, width=40, camera_name="topview").shape == (24, 40, 3)
+    with pytest.raises(EnvError, match="no camera 'topvew'; did you mean 'topview'"):
+        env.render(camera_name="topvew")
     large = env.render(
         height=500, width=700, camera_name="topview"
     )  # Meta-World's buffer: 480 x 480
