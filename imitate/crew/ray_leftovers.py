@@ -30,13 +30,25 @@ PATIENCE_S = 2.0
 """Seconds in which processes may end by themselves."""
 
 
+Names = frozenset[str]
+"""Processes, each as ``number:start``."""
+
+
+def descendants() -> Names:
+    """Return the processes below this one; none where the system is not Linux, which alone tells."""
+    return frozenset(f"{number}:{start}" for number, start in _below(os.getpid()).items())
+
+
 @contextmanager
-def ended_with_this_process() -> Iterator[None]:
-    """Let all processes that descend from this one now end with it; only Linux tells which these are."""
-    if sys.platform != "linux":
+def ended_with_this_process(names: Names) -> Iterator[None]:
+    """Let processes end with this one.
+
+    Args:
+        names: of :func:`descendants`; others of this program's processes are left alone.
+    """
+    if not names:
         yield
         return
-    names = [f"{number}:{start}" for number, start in _descendants(os.getpid()).items()]
     keeper = subprocess.Popen(
         [sys.executable, "-S", "-c", PROGRAM, str(PATIENCE_S), *names],
         stdin=subprocess.PIPE,
@@ -49,7 +61,7 @@ def ended_with_this_process() -> Iterator[None]:
         keeper.communicate()
 
 
-def _descendants(ancestor: int) -> dict[int, str]:
+def _below(ancestor: int) -> dict[int, str]:
     """Return the start time of each process below another one, by number."""
     parents, starts = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
