@@ -79,7 +79,7 @@ def features_once(
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / f"{name}.partial") as out:
                 if _size_of(path) != size:  # no other process has made it meanwhile
-                    _make_room(folder, size - out.tell())
+                    _make_room(path, size, out.seek(0, os.SEEK_END))
                     _compute_rows(name, out, count, shape, compute, stopped)
                     os.replace(out.name, path)
                 else:
@@ -123,21 +123,28 @@ def _compute_rows(
     os.fsync(out.fileno())
 
 
-def _make_room(folder: Path, size: int) -> None:
+def _make_room(path: Path, size: int, done: int) -> None:
     """Remove files that were not used for longest, until ``size`` more bytes are within the bound.
 
-    A process that has one mapped keeps it until it ends.
+    A process that has one mapped keeps it until it ends. Unfinished files of other names count too, and give way unless
+    a process is making them.
+
+    Args:
+        path: of the file to make.
+        size: its bytes.
+        done: those that an earlier run has written.
     """
-    limit = limit_bytes()
+    folder, limit = path.parent, limit_bytes()
     if size > limit:
         raise NoRoomError(
             f"{gigabytes(size)} exceed the cache's {gigabytes(int(limit))} (IMITATE_CACHE_GB)"
         )
-    remove_oldest(folder.glob("*.features"), limit - size)
+    others = [*folder.glob("*.features"), *folder.glob("*.partial")]
+    remove_oldest((file for file in others if file.stem != path.stem), limit - size)
     free = shutil.disk_usage(folder).free
-    if free < size + _SPARE_BYTES:
+    if free < size - done + _SPARE_BYTES:
         raise NoRoomError(
-            f"{folder}: {gigabytes(size)} do not fit, {gigabytes(free)} are free; "
+            f"{folder}: {gigabytes(size - done)} do not fit, {gigabytes(free)} are free; "
             "set IMITATE_CACHE to a folder with room"
         )
 

@@ -60,7 +60,7 @@ def decode_once(
         return path, f"{field.key} is read decoded from {path} ({gigabytes(size)})"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if size > (room := _room(folder, path, size)):
+        if size > (room := _room(path, partial, size)):
             words = f"{gigabytes(size)} do not fit, {gigabytes(room)} are left of IMITATE_CACHE_GB"
             return None, _without(field, words, "raise IMITATE_CACHE_GB")
         free = shutil.disk_usage(folder).free
@@ -79,10 +79,14 @@ def decode_once(
     return path, f"{field.key} was decoded once into {path} ({gigabytes(size)})"
 
 
-def _room(folder: Path, path: Path, size: int) -> int:
-    """Remove frames that were not read for longest and are not in use; return the bytes that may be written."""
+def _room(path: Path, partial: Path, size: int) -> int:
+    """Remove frames that were not read for longest and are not in use; return the bytes that may be written.
+
+    Unfinished files that a killed process has left are removed likewise.
+    """
     limit = limit_bytes()
-    others = [file for file in folder.glob("*.frames") if file != path]
+    found = [*path.parent.glob("*.frames"), *path.parent.glob("*.frames.partial")]
+    others = [file for file in found if file not in (path, partial)]
     return int(max(0.0, limit - remove_oldest(others, limit - size if size <= limit else limit)))
 
 

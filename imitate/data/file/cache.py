@@ -20,7 +20,7 @@ _LIMIT_GB = 50.0
 
 
 def cache_folder(kind: str) -> Path:
-    """Return the folder for files of one kind: 'frames', 'datasets'."""
+    """Return the folder for files of one kind: 'frames', 'features', 'datasets'."""
     given = os.environ.get("IMITATE_CACHE")
     if given:
         return Path(given).expanduser() / kind
@@ -28,21 +28,27 @@ def cache_folder(kind: str) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "imitate" / kind
 
 
-def locked(path: Path, *, wait: bool = True, shared: bool = False) -> IO[bytes]:
-    """Open a file for appending and lock it for this process until it is closed; make it if there is none.
+def locked(
+    path: Path, *, wait: bool = True, shared: bool = False, make: bool = True
+) -> IO[bytes]:
+    """Open a file and lock it for this process until it is closed.
 
     Args:
         path: of the lock.
         wait: for others that hold it.
         shared: hold it together with others that do so.
+        make: open it for appending, and make it if there is none; else it must be there, and is not written.
 
     Raises:
         BlockingIOError: another process holds it, and ``wait`` is false.
+        FileNotFoundError: there is none, and ``make`` is false.
         OSError: the file system knows no locks, as two that write would spoil it.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    # Network file systems give an exclusive lock only on a file that is open for writing.
+    mode = "ab" if make else "rb" if shared else "r+b"
     while True:
-        file = path.open("ab")
+        file = path.open(mode)
         try:
             fcntl.flock(file, kind | (0 if wait else fcntl.LOCK_NB))
         except OSError:
@@ -67,7 +73,7 @@ class Hold:
     def __init__(self, path: Path) -> None:
         self._lock: IO[bytes] | None = None
         with suppress(OSError):
-            self._lock = locked(path, shared=True)
+            self._lock = locked(path, shared=True, make=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_lock": None}
@@ -89,7 +95,7 @@ def remove_oldest(files: Iterable[Path], room: float) -> float:
     for file in sorted(states, key=lambda file: states[file].st_atime_ns):
         if total <= room:
             break
-        with suppress(OSError), locked(file, wait=False):
+        with suppress(OSError), locked(file, wait=False, make=False):
             file.unlink()
             total -= states[file].st_size
     return total

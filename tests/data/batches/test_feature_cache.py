@@ -69,6 +69,17 @@ def test_the_file_used_longest_ago_gives_way(monkeypatch):
     assert float(mapped[3, 0, 0, 0]) == 3
 
 
+def test_what_an_earlier_run_wrote_counts_too(monkeypatch):
+    for stopped in ("other-1", "a-1"):
+        answers = iter([False, False, True])
+        with pytest.raises(StoppedError):
+            features_once(stopped, COUNT, SHAPE, rows_of, lambda: next(answers))
+    features_once("old-1", COUNT, SHAPE, rows_of)
+    monkeypatch.setenv("IMITATE_CACHE_GB", str(1.5 * COUNT * 12 / 1e9))
+    features_once("a-1", COUNT, SHAPE, rows_of)
+    assert [file.name for file in features_folder().iterdir()] == ["a-1.features"]
+
+
 @pytest.mark.parametrize("why", ["bound", "disk", "folder"])
 def test_no_room(why, monkeypatch, tmp_path):
     if why == "bound":

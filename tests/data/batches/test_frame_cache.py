@@ -212,6 +212,37 @@ def test_a_hold_ends_with_its_object_and_does_not_travel(tmp_path):
     del copy
 
 
+def test_a_file_that_another_process_has_removed_is_not_made_anew(tmp_path, monkeypatch):
+    file = tmp_path / "a.hdf5"
+    hold = cache.Hold(file)
+    assert not file.exists()  # an empty file would be taken for a conversion
+    locked, refused = cache.locked, []
+
+    def too_late(path, **arguments):
+        path.unlink()
+        try:
+            return locked(path, **arguments)
+        except FileNotFoundError:
+            refused.append(path)
+            raise
+
+    monkeypatch.setattr(cache, "locked", too_late)
+    file.write_bytes(b"x")
+    cache.remove_oldest([file], 0)
+    assert refused == [file]
+    del hold
+
+
+def test_what_a_killed_process_has_left_gives_way(tmp_path, monkeypatch):
+    frames_folder().mkdir(parents=True)
+    left = frames_folder() / "killed.frames.partial"
+    left.write_bytes(b"x" * 10_000)
+    bounded_at(monkeypatch, 20_000)
+    dataset(write(tmp_path / "a.hdf5", "jpeg"))
+    assert not left.exists()
+    assert len(cached()) == 2
+
+
 # ---- when it cannot be made ----------------------------------------------------------------------
 
 
