@@ -21,7 +21,7 @@ class Pose(NamedTuple):
 
 
 def relative_in_frame(pose: Pose, base: Pose) -> Pose:
-    """The pose in the frame of ``base``."""
+    """Return the pose in the frame of ``base``."""
     back = base.rotation.transpose(-1, -2)
     return Pose(_turned(back, pose.position - base.position), back @ pose.rotation)
 
@@ -33,7 +33,7 @@ def absolute_from_frame(pose: Pose, base: Pose) -> Pose:
 
 
 def relative_in_world(pose: Pose, base: Pose) -> Pose:
-    """The motion from ``base`` to the pose, along the axes of the world."""
+    """Return the motion from ``base`` to the pose, along the axes of the world."""
     turn = pose.rotation @ base.rotation.transpose(-1, -2)
     return Pose(pose.position - base.position, turn)
 

@@ -248,6 +248,20 @@ def test_rename_key(file, tmp_path):
     assert run("rename-key", file, "obs/object", "obs/robot0_eef_pos", "-o", swapped).exit_code == 2
 
 
+def test_the_names_of_a_lerobot_dataset_go_with_a_renamed_array(file, tmp_path):
+    state, action = {"feature": "observation.state"}, {"feature": "action"}
+    with h5py.File(file, "r+") as opened:
+        opened["data"].attrs["features"] = json.dumps({"obs/object": state, "actions": action})
+    for old, new, wanted in (
+        ("obs/object", "obs/thing", {"obs/thing": state, "actions": action}),
+        ("rewards", "given", {"obs/object": state, "actions": action}),
+    ):
+        out = tmp_path / f"{new[-5:]}.hdf5"
+        assert run("rename-key", file, old, new, "-o", out).exit_code == 0
+        with h5py.File(out) as renamed:
+            assert json.loads(renamed["data"].attrs["features"]) == wanted
+
+
 def test_chunks_and_compression_stay(demo_file, tmp_path):
     path = demo_file(num_demos=2, image=True)
     with h5py.File(path, "r+") as opened:

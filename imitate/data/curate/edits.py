@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from imitate.data.curate.rewrite import Changes, check_keys, rewrite
 from imitate.data.curate.selection import Selection, check_demos, select
 from imitate.data.curate.target import Target
 from imitate.data.dataset_file import DatasetFile
+from imitate.data.file.features import FEATURES, as_attribute, features_of
 from imitate.errors import DatasetError
 
 Progress = Callable[[int, int], None]
@@ -74,6 +76,7 @@ def rename_keys(
     with DatasetFile(source) as file:
         check_keys(file, list(names))
         known = {key for demo in file.demos() for key in file.keys(demo)}
+        entries = features_of(file.file_attrs, str(source))
     renamed = dict(names)
     for old, new in names.items():
         if old.startswith("obs/") and new.startswith("obs/") and f"next_{old}" in known:
@@ -93,5 +96,17 @@ def rename_keys(
     if "actions" in renamed and "actions" not in renamed.values():
         raise DatasetError(f"{source}: 'actions' would be gone: name what takes its place as well")
     with target.writing() as part:
-        rewrite(source, part, Changes(rename=renamed), on_demo)
+        rewrite(source, part, Changes(rename=renamed, attrs=_moved(entries, renamed)), on_demo)
     return renamed
+
+
+def _moved(entries: Mapping[str, Mapping[str, Any]], renamed: Mapping[str, str]) -> dict[str, Any]:
+    """Return the attribute of LeRobot's names for renamed arrays; 'actions' are no longer what they were."""
+    if not entries or not renamed.keys() & entries.keys():
+        return {}
+    kept = {
+        renamed.get(key, key): entry
+        for key, entry in entries.items()
+        if key != "actions" or key not in renamed
+    }
+    return {FEATURES: as_attribute(kept)}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile, check_below
+from imitate.data.file.encoded_frames import VIDEO_ATTRS
 from imitate.data.file.frame_reading import FrameReader
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.file.image_codec import storage_of
@@ -278,6 +279,9 @@ def _copy_frames(
     frame, reader = storage_of(old).frame, FrameReader(old)
     encoding = "png" if reader.encoding == "png" else "jpeg"
     new = into.create_dataset(name, (len(chosen),), dtype=h5py.vlen_dtype(np.uint8))
+    copy_attrs(old, new)
+    for attribute in VIDEO_ATTRS:
+        new.attrs.pop(attribute, None)
     new.attrs["encoding"], new.attrs["shape"] = encoding, frame
     for start in range(0, len(chosen), _PIECE_FRAMES):
         rows = chosen[start : start + _PIECE_FRAMES]

@@ -28,9 +28,7 @@ def cache_folder(kind: str) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "imitate" / kind
 
 
-def locked(
-    path: Path, *, wait: bool = True, shared: bool = False, make: bool = True
-) -> IO[bytes]:
+def locked(path: Path, *, wait: bool = True, shared: bool = False, make: bool = True) -> IO[bytes]:
     """Open a file and lock it for this process until it is closed.
 
     Args:

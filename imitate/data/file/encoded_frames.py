@@ -20,6 +20,8 @@ from imitate.data.file.image_files import decode_images
 from imitate.data.file.video_frames import VideoForm, frames_from
 
 ENCODINGS = ("jpeg", "png", "video")
+VIDEO_ATTRS = ("codec", "setup", "keys", "colours", "order")
+"""Further attributes of a video."""
 _MAX_PACKETS = 60_000
 """HDF5 holds 64 KiB in an attribute, such as the byte per packet of ``order``."""
 
@@ -63,11 +65,7 @@ class EncodedFrames:
 
 
 def write_encoded(group: h5py.Group, key: str, frames: EncodedFrames) -> None:
-    """Write frames as they are.
-
-    Raises:
-        ValueError: a video has too many packets for one array.
-    """
+    """Write frames as they are; videos must be such that :func:`can_be_written` is true."""
     array = group.create_dataset(key, (len(frames),), dtype=h5py.vlen_dtype(np.uint8))
     array.attrs["encoding"] = frames.encoding
     array.attrs["shape"] = frames.frame

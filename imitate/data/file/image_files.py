@@ -39,10 +39,8 @@ def decode_images(
         DamagedFrameError: a frame is no image of that kind and shape.
     """
     kind = encoding.upper()
-    if len(frames):
-        _opened(
-            0, frames[0], shape, kind
-        )  # before memory is taken for a shape that may be nonsense
+    if len(frames):  # before memory is taken for a shape that may be nonsense
+        _opened(0, frames[0], shape, kind)
     images = np.empty((len(frames), *shape), dtype=np.uint8)
 
     def decode(frame: int) -> None:

@@ -43,7 +43,7 @@ def as_encoded(cells: Sequence[bytes]) -> EncodedFrames | None:
     if len(found) != 1:
         return None
     ((encoding, (width, height), mode),) = found
-    if mode != "RGB" or 3 * width * height > max(ALWAYS_BYTES, MAX_RATIO * len(cells[0])):
+    if mode != "RGB" or 3 * width * height > max(ALWAYS_BYTES, MAX_RATIO * min(map(len, cells))):
         return None
     return EncodedFrames(encoding, cells, (height, width, 3))
 

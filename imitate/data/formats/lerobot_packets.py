@@ -31,9 +31,10 @@ class PacketReader:
         self._agrees: dict[Path, bool] = {}
 
     def read(self, path: Path, start_s: float, length: int) -> EncodedFrames | None:
-        """Return the packets of an episode; None where its frames cannot be had from its packets alone.
+        """Return the packets of an episode; None where they alone do not give its frames.
 
-        So it is if the episode does not begin with a key frame, or the packets alone give other colours than the file.
+        That is the case where the episode does not begin with a key frame, or where the packets alone give other
+        colours than the file.
         """
         start = round(start_s * self._fps)
         if not path.is_file():
@@ -63,6 +64,8 @@ class PacketReader:
             order=np.array(order),
             colours=colours_of(stream),
         )
+        if max(order) >= length:  # packets of the next episode came between: it is to have them
+            self.close()
         if not can_be_written(form):
             return None
         frames = EncodedFrames("video", cells, form.shape, form)

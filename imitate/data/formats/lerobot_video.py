@@ -52,7 +52,8 @@ class Cameras:
                 self._report.keep(f"video packets of {key}")
                 return packets
             self._report.note(
-                f"{key}: an episode does not begin with a key frame, so its frames are compressed anew"
+                f"{key}: an episode does not begin with a key frame, or its packets alone give other colours: its "
+                "frames are compressed anew"
             )
         self._report.changed[key] = "video -> (T, H, W, 3) uint8"
         return self._readers[key].read(path, start_s, length)

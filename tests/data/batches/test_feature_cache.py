@@ -70,10 +70,10 @@ def test_the_file_used_longest_ago_gives_way(monkeypatch):
 
 
 def test_what_an_earlier_run_wrote_counts_too(monkeypatch):
-    for stopped in ("other-1", "a-1"):
-        answers = iter([False, False, True])
+    for name in ("other-1", "a-1"):
+        stopped = iter([False, False, True]).__next__
         with pytest.raises(StoppedError):
-            features_once(stopped, COUNT, SHAPE, rows_of, lambda: next(answers))
+            features_once(name, COUNT, SHAPE, rows_of, stopped)
     features_once("old-1", COUNT, SHAPE, rows_of)
     monkeypatch.setenv("IMITATE_CACHE_GB", str(1.5 * COUNT * 12 / 1e9))
     features_once("a-1", COUNT, SHAPE, rows_of)

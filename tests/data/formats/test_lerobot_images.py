@@ -19,9 +19,11 @@ from imitate.data import DatasetFile, SequenceDataset, build_datasets
 from imitate.data.batches import store
 from imitate.data.curate.rewrite import Changes, Rows, rewrite
 from imitate.data.file.cache import cache_folder
+from imitate.data.formats import frames
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
-from imitate.data.formats.frames import as_png
+from imitate.data.formats.frames import as_encoded, as_png
+from imitate.data.formats.lerobot_packets import PacketReader
 from imitate.errors import DatasetError
 
 LENGTHS, FPS, HEIGHT, WIDTH = (17, 9), 10, 48, 64
@@ -222,6 +224,18 @@ def test_an_episode_without_a_key_frame_at_its_begin_is_compressed_anew(tmp_path
         assert off.mean() < 2
 
 
+def test_an_episode_has_its_packets_though_the_one_before_ran_into_it(tmp_path):
+    path = tmp_path / "a.mp4"
+    encode(path, scene(36), "frames between others")  # key frames 0, 4, 11, 23
+    reader = PacketReader(FPS, (HEIGHT, WIDTH, 3))
+    assert reader.read(path, 0.0, 7) is None  # frame 8 comes before 6 and 5
+    assert reader.read(path, 0.7, 4) is None  # no key frame
+    found = reader.read(path, 1.1, 12)
+    assert found is not None
+    np.testing.assert_array_equal(np.asarray(found), of_file(path)[11:23])
+    reader.close()
+
+
 def test_raw_is_still_to_be_had(copied, tmp_path):
     root, path, _ = copied
     convert(root, tmp_path / "raw.hdf5", options=Options(images="raw"))
@@ -253,15 +267,27 @@ def test_videos_that_we_write_are_copied_back_whatever_the_lengths_of_episodes(
 
 
 def test_some_steps_of_a_video_become_jpegs_and_of_pngs_stay_exact(copied, tmp_path):
-    _, path, _ = copied
+    path = tmp_path / "a.hdf5"
+    path.write_bytes(copied[1].read_bytes())
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/obs/top_image"].attrs["place"] = "above"
     kept = np.array([2, 3, 8, 12])
     rewrite(path, tmp_path / "b.hdf5", Changes(rows={"demo_0": Rows(kept, kept)}))
     with DatasetFile(path) as before, DatasetFile(tmp_path / "b.hdf5") as after:
         assert after.storage("demo_0", "obs/top_image") == "jpeg"
+        attrs = after.array("demo_0", "obs/top_image").attrs
+        assert sorted(attrs) == ["encoding", "place", "shape"]
         assert after.storage("demo_1", "obs/top_image") == "video"
         for key, most in (("obs/top_image", 2.0), ("obs/wrist_image", 0.0)):
             off = after.read("demo_0", key).astype(int) - before.read("demo_0", key)[kept]
             assert np.abs(off).mean() <= most, key
+
+
+def test_a_small_file_that_claims_to_be_as_large_as_the_first_is_not_taken(monkeypatch):
+    monkeypatch.setattr(frames, "ALWAYS_BYTES", 0)
+    large = as_png(np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8))
+    assert as_encoded([large, large]) is not None
+    assert as_encoded([large, large[:100]]) is None
 
 
 def test_damaged_packets_are_named(copied, tmp_path):
