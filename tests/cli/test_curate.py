@@ -196,6 +196,27 @@ def test_merge_numbers_demos_of_the_same_name(demo_file, tmp_path):
         same_demo(b["data/demo_1"], new["data/demo_3"])
 
 
+def test_merge_keeps_only_names_of_joints_that_all_files_give(demo_file, tmp_path):
+    image = {"feature": "observation.images.top", "names": ["height", "width", "channels"]}
+    paths = []
+    for number, order in enumerate((["a", "b"], ["b", "a"])):
+        path = demo_file(f"{number}.hdf5", num_demos=1)
+        entries = {
+            "obs/p": {"feature": "observation.p", "shape": [2], "names": ["x", "y"]},
+            "actions": {"feature": "action", "shape": [2], "names": order},
+            "obs/top_image": {**image, "shape": [4, 4, 3]},
+        }
+        with h5py.File(path, "r+") as opened:
+            opened["data"].attrs["features"] = json.dumps(entries)
+        paths.append(path)
+    assert run("merge", *paths, "-o", tmp_path / "out.hdf5").exit_code == 0
+    with h5py.File(tmp_path / "out.hdf5") as merged:
+        found = json.loads(merged["data"].attrs["features"])
+    assert found["obs/p"]["names"] == ["x", "y"]
+    assert found["actions"] == {"feature": "action", "shape": [2], "names": None}
+    assert found["obs/top_image"]["names"] == image["names"]
+
+
 def test_merge_of_different_files(demo_file, tmp_path):
     first = demo_file("a.hdf5", num_demos=1)
     fewer = demo_file("b.hdf5", num_demos=1, obs_dims={"object": 10}, seed=1)

@@ -19,6 +19,12 @@ from imitate.data.curate.target import Target
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.action_scale import recorded_scale
 from imitate.data.file.confined import ConfinedFile
+from imitate.data.file.features import (
+    FEATURES,
+    as_attribute,
+    features_of,
+    without_other_names,
+)
 from imitate.errors import DatasetError
 
 Names = dict[str, str]
@@ -70,7 +76,23 @@ def merge(
                     masks.setdefault(key, []).extend(renamed[demo] for demo in demos)
         write_masks(new, masks)
         data.attrs["total"] = steps
+        _keep_shared_names(data, sources)
     return names
+
+
+def _keep_shared_names(data: h5py.Group, sources: Sequence[Path]) -> None:
+    """Keep those names of numbers, of the first file's, that all files give alike."""
+    found = []
+    for path in sources:
+        with DatasetFile(path) as file:
+            found.append(features_of(file.file_attrs, str(path)))
+    if not found[0]:
+        return
+    text = as_attribute(without_other_names(found[0], found[1:]))
+    if text is None:
+        del data.attrs[FEATURES]
+    else:
+        data.attrs[FEATURES] = text
 
 
 def new_names(sources: Sequence[Path]) -> list[Names]:

@@ -12,7 +12,7 @@ here, or come from other formats, have no such attribute.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imitate.errors import DatasetError
@@ -50,6 +50,21 @@ def features_of(attrs: Mapping[str, Any], where: str) -> dict[str, dict[str, Any
             f"(begins {str(text)[:40]!r}): correct or remove it"
         )
     return dict(found)
+
+
+def without_other_names(
+    entries: Mapping[str, Mapping[str, Any]], others: Sequence[Mapping[str, Mapping[str, Any]]]
+) -> dict[str, dict[str, Any]]:
+    """Return the entries of a file that takes in demos of others; names that not all of them have become None.
+
+    Numbers under the names of another robot's joints would move the wrong ones.
+    """
+    names, found = number_names(entries), {}
+    for key, entry in entries.items():
+        name = key.removeprefix("obs/")
+        alike = all(number_names(other).get(name) == names.get(name) for other in others)
+        found[key] = dict(entry) if alike else {**entry, "names": None}
+    return found
 
 
 def number_names(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
