@@ -68,7 +68,8 @@ def command(
         str,
         typer.Option(
             "--env",
-            help=f"Task with a scripted expert: {', '.join(EXPERTS)}, metaworld:push-v3 (docs/environments.md); "
+            help=f"Task with a scripted expert: {', '.join(EXPERTS)}, metaworld:push-v3, "
+            "gymnasium_robotics:FetchPush-v4, gym_aloha:gym_aloha/AlohaTransferCube-v0 (docs/environments.md); "
             "with --teleop any environment.",
         ),
     ],

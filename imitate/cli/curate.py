@@ -311,9 +311,8 @@ def target_of(
     """
     if (out is None) == (not in_place):
         kept = f" (the old one stays as {file.name}.bak)" if keeps_old else ""
-        raise UserError(
-            f"{file}: no file to write: name a new file with --out, or add --in-place{kept}"
-        )
+        place = "" if file.is_dir() else f", or add --in-place{kept}"
+        raise UserError(f"{file}: no file to write: name a new file with --out{place}")
     return Target(out, source=file, overwrite=overwrite)
 
 

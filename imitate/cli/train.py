@@ -48,8 +48,8 @@ def command(
         typer.Option(
             "--init",
             metavar="CKPT",
-            help="Start from its weights and normalization (experiment.ckpt_path); ours or robomimic's. Without "
-            "--config its own configuration is taken.",
+            help="Start from its weights and normalization (experiment.ckpt_path); ours, robomimic's or "
+            "LeRobot's. Without --config its own configuration is taken.",
         ),
     ] = None,
     resume: Annotated[

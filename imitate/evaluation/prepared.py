@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from imitate.config.experiment import DEFAULT_HORIZON
-from imitate.envs.make import is_robot, is_team
+from imitate.envs.make import check_description, is_real, is_robot, is_team
 from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError, EvaluationError, UserError
@@ -270,8 +270,11 @@ def _check(subject: Subject, env_meta: Mapping[str, Any] | None, settings: EvalS
         raise UserError(
             "a policy object has its names already: make it with RolloutPolicy(rename=...)"
         )
-    if not (subject.env_meta if env_meta is None else env_meta):
+    description = subject.env_meta if env_meta is None else env_meta
+    if not description:
         raise EnvError(f"{subject.path}: the checkpoint names no environment; name one with --env")
+    if is_real(description) and not is_robot(description):
+        check_description(description)  # refused before worker processes start
 
 
 def _check_robot(name: str, settings: EvalSettings) -> None:

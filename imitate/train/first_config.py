@@ -149,14 +149,18 @@ def _contents(path: Path) -> _Contents:
 def _data_words(contents: _Contents, validates: bool) -> str:
     mask = f" (filter key '{TRAIN_MASK}')" if TRAIN_MASK in contents.masks else ""
     words = f"{contents.chosen} of {contents.demos} demos{mask}, {contents.steps:,} steps"
-    if contents.failures:
+    own = contents.path.suffix in (".hdf5", ".h5")  # what is converted is not changed in place
+    where = "--in-place" if own else "--out NEW.hdf5"
+    if contents.failures == contents.chosen:
+        words += "; none of them is marked as solved"
+    elif contents.failures:
+        key = "train.hdf5_filter_key good" + ("" if own else " of that file")
         words += (
             f"; {contents.failures} of them failed: `imitate dataset filter {contents.path} good --success "
-            "--in-place`, then train.hdf5_filter_key good"
+            f"{where}`, then {key}"
         )
     if validates:
         return f"{words}; validated on the filter key '{VALID_MASK}'"
-    where = "--in-place" if contents.path.suffix in (".hdf5", ".h5") else "--out NEW.hdf5"
     return (
         f"{words}; no held-out demos (`imitate dataset split {contents.path} {where}` makes some)"
     )

@@ -68,6 +68,13 @@ def test_split(file, tmp_path):
             same_demo(old["data"][demo], new["data"][demo])
 
 
+def test_a_folder_is_not_offered_to_be_changed_in_place(file, tmp_path):
+    assert "--in-place" in run("split", file).output
+    done = run("split", tmp_path)
+    assert done.exit_code == 2 and "name a new file with --out" in done.output
+    assert "--in-place" not in done.output
+
+
 def test_split_of_a_filter_key_in_place(file):
     before = file.read_bytes()
     assert run("split", file, "--in-place", "--filter-key", "mine", "--ratio", "0.5").exit_code == 0

@@ -120,6 +120,13 @@ def test_a_policy_of_lerobot_travels_too():
     )
 
 
+def test_data_of_a_real_robot_are_refused_before_processes_start(tmp_path):
+    agent = write_expert(tmp_path / "a.pth")
+    arm = {"env_name": "arm", "type": 4, "env_kwargs": {}}
+    with pytest.raises(EnvError, match="is 4, a real robot.*--env"):
+        Prepared(subject_of(agent), arm, SETTINGS)
+
+
 def test_what_only_this_process_can_play_is_refused(tmp_path):
     agent = write_expert(tmp_path / "a.pth")
     for meta, settings, words in (

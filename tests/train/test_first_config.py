@@ -7,6 +7,7 @@ from imitate.config import load_config
 from imitate.config.from_data import num_epochs
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetWriter
+from imitate.data.formats.convert import convert
 from imitate.errors import ConfigError
 from imitate.train import first_config as module
 from imitate.train.first_config import first_config
@@ -77,6 +78,22 @@ def test_masks_of_the_file_are_used(path, tmp_path):
         "4 of 4 demos, 24 steps; 1 of them failed: `imitate dataset filter" in reasons(made)["data"]
     )
     assert "imitate dataset split" in reasons(made)["data"]
+
+
+def test_a_folder_of_lerobot_is_not_to_be_changed_in_place(tmp_path, monkeypatch):
+    monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "cache"))
+    file = own(tmp_path / "own.hdf5", masks=False)
+    assert "--success --in-place`" in reasons(first_config(file))["data"]
+    convert(file, tmp_path / "lr", to_format="lerobot")
+    words = reasons(first_config(tmp_path / "lr", images="none"))["data"]
+    assert "1 of them failed" in words and "--success --out NEW.hdf5`" in words
+    assert "--in-place" not in words
+
+
+def test_no_filter_is_proposed_where_every_demo_failed(tmp_path):
+    made = first_config(own(tmp_path / "failed.hdf5", demos=1, masks=False))
+    assert "none of them is marked as solved" in reasons(made)["data"]
+    assert "dataset filter" not in reasons(made)["data"]
 
 
 def test_actions_beyond_their_range_are_scaled(path, tmp_path):

@@ -97,7 +97,8 @@ def _encoder(keys: tuple[str, ...], net: KeyEncoder) -> Encoder:
     if not isinstance(core, VisualCore) or type(trunk) not in names:
         kind = type(core if trunk is None else trunk).__name__
         raise CheckpointError(
-            f"{where} is {kind}: LeRobot has ResNet18Conv, ResNet34Conv and ResNet50Conv"
+            f"{where} is {kind}: LeRobot has ResNet18Conv, ResNet34Conv and ResNet50Conv; train with one of them "
+            "as backbone_class, or write this policy with --to lerobot-plugin"
         )
     assert isinstance(trunk, ResNet)
     if trunk.conv1.in_channels != 3 or type(trunk.conv1) is not nn.Conv2d:
