@@ -29,7 +29,7 @@ SMALLEST_CROPPED = 48
 CROP = 0.9
 ACTION_DEMOS = 50
 """Number of demos from which the range of actions is read."""
-OTHERS = ("robosuite/", "paper/")
+OTHERS = ("metaworld/", "robosuite/", "paper/")
 """Folders of configurations of one task each; the others are general."""
 ENV_KINDS = {1: "robosuite", 2: "gymnasium"}
 

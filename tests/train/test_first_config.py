@@ -6,6 +6,7 @@ import pytest
 from imitate.config import load_config
 from imitate.config.from_data import num_epochs
 from imitate.config.readiness import check_trainable
+from imitate.config.ready_configs import names
 from imitate.data import DatasetWriter
 from imitate.data.formats.convert import convert
 from imitate.errors import ConfigError
@@ -62,6 +63,17 @@ def test_the_configuration_is_good(path, algorithm):
     }
     assert not config.experiment.rollout.enabled
     assert "$schema" not in made.tree
+
+
+@pytest.mark.parametrize("algorithm", ["bc", "act", "flow_policy"])
+def test_the_template_is_the_general_one(path, algorithm):
+    words = reasons(first_config(path, algorithm, images="none"))["algorithm"]
+    assert words.split(";")[0] == f"{algorithm}/{algorithm}"
+
+
+def test_no_two_templates_have_the_same_name():
+    general = [name.rpartition("/")[2] for name in names() if not name.startswith(module.OTHERS)]
+    assert len(set(general)) == len(general)
 
 
 def test_masks_of_the_file_are_used(path, tmp_path):
