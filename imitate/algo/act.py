@@ -165,7 +165,7 @@ class ChunkPosterior(nn.Module):
             tokens.append(self.state(state).unsqueeze(1))
         seen = torch.cat([mask.new_ones(batch, len(tokens)), mask], dim=1)
         tokens.append(self.action(actions.masked_fill(~mask.unsqueeze(-1), 0.0)))
-        mixed = self.encoder(torch.cat(tokens, dim=1), self.places.unsqueeze(0), seen)
+        mixed = self.encoder(torch.cat(tokens, dim=1), self.places.unsqueeze(0), seen, count=1)
         mean, logvar = self.latent(mixed[:, 0]).chunk(2, dim=-1)
         return mean, logvar
 

@@ -74,14 +74,18 @@ class EncoderLayer(_Layer):
         self.norm1 = nn.LayerNorm(dim)
         self.norm2 = nn.LayerNorm(dim)
 
-    def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
-        """``(B, T, E) -> (B, T, E)``."""
+    def forward(
+        self, x: Tensor, positions: Tensor, mask: Tensor | None, count: int | None = None
+    ) -> Tensor:
+        """``(B, T, E) -> (B, count, E)``: the first ``count`` tokens, which see all; None: all."""
         if self.pre_norm:
             y = self.norm1(x)
-            x = x + self._attend(self.self_attn, y + positions, y + positions, y, mask)
+            place = y + positions
+            x = x[:, :count] + self._attend(self.self_attn, place[:, :count], place, y, mask)
             return x + self._feedforward(self.norm2(x))
         place = x + positions
-        x = self.norm1(x + self._attend(self.self_attn, place, place, x, mask))
+        y = self._attend(self.self_attn, place[:, :count], place, x, mask)
+        x = self.norm1(x[:, :count] + y)
         return cast(Tensor, self.norm2(x + self._feedforward(x)))
 
 
@@ -150,7 +154,13 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(dim) if pre_norm else nn.Identity()
         _init_matrices(self)
 
-    def forward(self, x: Tensor, positions: Tensor, pad_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        pad_mask: Tensor | None = None,
+        count: int | None = None,
+    ) -> Tensor:
         """Mix the tokens.
 
         Args:
@@ -158,12 +168,14 @@ class Encoder(nn.Module):
             positions: (1 or B, T, E), added where tokens are compared.
             pad_mask: (B, T) bool, true where a token is real; the others are seen by none. At least one
                 of each row has to be real.
+            count: number of tokens to return, the first ones: the last layer computes no others. None: all.
 
         Returns:
-            (B, T, E).
+            (B, count, E).
         """
-        for layer in self.layers:
-            x = layer(x, positions, pad_mask)
+        last = len(self.layers) - 1
+        for number, layer in enumerate(self.layers):
+            x = layer(x, positions, pad_mask, count if number == last else None)
         return cast(Tensor, self.norm(x))
 
 

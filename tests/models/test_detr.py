@@ -51,6 +51,16 @@ def test_encoder_equals_torchs_without_positions(pre_norm):
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
+def test_first_tokens_alone_are_those_of_all(pre_norm):
+    net, places = encoder(pre_norm=pre_norm), tokens(batch=1) / 2
+    real = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 1, 0, 1]]).bool()
+    for count in (1, 3):
+        found = net(tokens(), places, real, count)
+        expected = net(tokens(), places, real)[:, :count]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
 def test_decoder_equals_torchs_without_queries_positions(pre_norm):
     net = decoder(pre_norm=pre_norm)
     layer = nn.TransformerDecoderLayer(16, 4, 24, 0.0, batch_first=True, norm_first=pre_norm)

@@ -176,6 +176,29 @@ def test_channels_last_weights_step_like_others():
     torch.testing.assert_close(p, q)
 
 
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_weights_in_any_layout_are_stepped_without_a_copy(kind):
+    torch.manual_seed(0)
+    start = torch.randn(4, 3, 5, 6).to(memory_format=torch.channels_last)
+    layouts = [start, start.clone().permute(3, 0, 2, 1), torch.randn(7, 3).T, torch.randn(())]
+    ours, theirs = ([nn.Parameter(x.clone()) for x in layouts] for _ in range(2))
+    section = OptimizerConfig.model_validate({"optimizer_type": kind})
+    optimizer = make_optimizer(ours, section, "cpu")
+    reference = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](
+        theirs, section.learning_rate.initial, weight_decay=section.regularization.L2, fused=True
+    )
+    for _ in range(3):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad, q.grad = (torch.cos(3 * w.detach()) for w in (p, q))
+        reference.step()
+        with torch.profiler.profile() as profiled:
+            optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(ours, theirs, strict=True))
+    names = {event.name for event in profiled.events()}
+    assert "aten::_fused_adam_" in names or "aten::_fused_adamw_" in names
+    assert "aten::clone" not in names
+
+
 def test_loaded_moments_take_the_layout_of_their_weights():
     """A file may hold them in another order than the weights lie in memory; the steps must not mix them up."""
     torch.manual_seed(0)
