@@ -70,6 +70,11 @@ class RunFolder:
         """Picture of the learning curve."""
         return self.path / "learning_curve.png"
 
+    def make_parts(self) -> None:
+        """Make the folders in it that are not there: empty ones may be lost where a run is copied."""
+        self.checkpoints.mkdir(exist_ok=True)
+        self.videos.mkdir(exist_ok=True)
+
     def clear_leftovers(self) -> None:
         """Remove files that a kill left half-written."""
         for pattern in (".*.partial", ".*.link", ".metrics.jsonl.*", ".config.json.*"):
@@ -126,8 +131,7 @@ def create_run_folder(output_dir: str | Path, name: str) -> RunFolder:
             folder = RunFolder(parent / (stamp if attempt == 0 else f"{stamp}_{attempt}"))
             with contextlib.suppress(FileExistsError):
                 folder.path.mkdir()
-                folder.checkpoints.mkdir()
-                folder.videos.mkdir()
+                folder.make_parts()
                 return folder
     except OSError as error:
         raise ConfigError(

@@ -214,14 +214,17 @@ class Crew(Generic[Item, Result]):
 
     def _hand_out(self, tasks: _Tasks, busy: dict[Member, _Task]) -> list[Member]:
         """Give items to workers; return workers that wait for a place, as many as items that wait for a worker."""
-        waiting: list[_Task] = []
-        while len(busy) + len(waiting) < self.limit and (task := tasks.take()) is not None:
-            if not self._given(task, busy, len(waiting)):
-                waiting.append(task)
-        for task in reversed(waiting):
-            tasks.again(task)
-        standby = [member for member in self._members if member not in busy and member.waits()]
-        return standby[: len(waiting)]
+        while True:
+            waiting: list[_Task] = []
+            while len(busy) + len(waiting) < self.limit and (task := tasks.take()) is not None:
+                if not self._given(task, busy, len(waiting)):
+                    waiting.append(task)
+            for task in reversed(waiting):
+                tasks.again(task)
+            standby = [member for member in self._members if member not in busy and member.waits()]
+            if busy or standby or not waiting:
+                return standby[: len(waiting)]
+            # All workers that waited for a place have got one meanwhile, or have failed.
 
     def _given(self, task: _Task, busy: dict[Member, _Task], standby: int) -> bool:
         """Give an item to a worker that has none, or to a new one; False where that one has to wait for a place.

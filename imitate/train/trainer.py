@@ -122,6 +122,7 @@ def train(
         if folder is None:
             folder = create_run_folder(config.train.output_dir, config.experiment.name)
         stack.enter_context(folder.locked())
+        folder.make_parts()
         folder.clear_leftovers()
         log = folder.log if config.experiment.logging.terminal_output_to_txt else None
         console = Console(stream, quiet=quiet, log=log)

@@ -577,3 +577,19 @@ def test_workers_that_do_not_end_are_waited_for_together():
     crew._members = [Stuck(), Stuck(), Stuck()]
     crew.close(patience_s=0.2)
     assert 0.1 < waited[0] <= 0.2 and waited[1:] == [0.0, 0.0]
+
+
+def test_a_worker_that_gets_its_place_just_after_it_was_asked_gets_its_item():
+    """Nobody else works then, and the crew must not take that for the end."""
+    backend = LocalBackend()
+    start, asked = backend.start, []
+
+    def start_later(prepare):
+        member = start(prepare)
+        member.waits = lambda: asked.append(None) or len(asked) == 1
+        return member
+
+    backend.start = start_later
+    with Crew(worker, 1, backend=backend) as crew:
+        assert [done.result for done in crew.in_order([("echo", 1), ("echo", 2)])] == [1, 2]
+    assert len(asked) > 1

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import random
+import shutil
 import signal
 import time
 
@@ -236,6 +237,14 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_writes_no_line_twice(
     folder.last.unlink()
     train(resume=folder.path, quiet=True)
     assert [record["epoch"] for record in MetricsFile(folder.metrics).read()] == [1, 2, 3]
+
+
+def test_a_copy_of_a_run_without_its_empty_folders_is_resumed(demos, tmp_path):
+    folder = RunFolder(train(config_dict(demos), output_dir=tmp_path, quiet=True).run_dir)
+    shutil.rmtree(folder.checkpoints)
+    folder.videos.rmdir()
+    train(resume=folder.path, quiet=True)
+    assert folder.last.is_file()
 
 
 def test_a_run_with_returns_that_are_not_finite_is_resumed(tmp_path, importable_env):

@@ -46,7 +46,8 @@ def test_runs_of_a_lost_node_are_resumed_from_what_the_driver_has(tmp_path, ray_
     sweep = Sweep(write_config(tmp_path), overrides=options)
     killer = _KillsNode(sweep.folder, ray_nodes)
     killer.start()
-    result = sweep.run(resources=Resources(on=ray_nodes.on, workers=2))
+    # A node has two processors: each run has a node to itself, wherever Ray would put them otherwise.
+    result = sweep.run(resources=Resources(on=ray_nodes.on, workers=2, cpus=2))
     killer.join()
     assert killer.killed
     assert [run.status for run in result.runs] == ["finished", "finished"]

@@ -84,7 +84,7 @@ class HumanLike(Demonstrator):
         self._sway = np.zeros(self._motion.shape)
         self._sideways = np.zeros((len(self._motion), 2))
         """Last fast command in the plane, until the target is reached."""
-        self._decided = self._holding = False
+        self._decided = self._holding = self._has_missed = False
         self._begin_try()
 
     def act(self, obs: Obs) -> Array:
@@ -131,7 +131,12 @@ class HumanLike(Demonstrator):
         if changes:
             self._grippers, self._decided, self._holding = grippers, False, False
         if (empty & (self._grippers == CLOSE)).any() and self.expert.clearance_m is not None:
-            self._waiting = self._length(habits.look_steps)
+            if not self._has_missed:
+                self._has_missed = True
+                self._waiting = self._length(habits.look_steps)
+                return
+            self._grippers = np.where(empty, OPEN, self._grippers)
+            self._has_missed = False
             self._begin_try()
         elif (touching & (self._grippers == CLOSE)).any() and not self._holding:
             self._holding = True
