@@ -17,7 +17,7 @@ from typing import Any
 
 from imitate.crew.own_stdout import own_stdout
 from imitate.crew.ray_folder import private_folder
-from imitate.crew.ray_leftovers import descendants, ended_with_this_process
+from imitate.crew.ray_leftovers import ended_with_this_process
 from imitate.errors import EnvError, MissingPackageError
 from imitate.extras import missing
 from imitate.processes import available_cores
@@ -114,7 +114,8 @@ def _opened(address: str | None, stack: ExitStack) -> Cluster:
 
 
 def _start(ray: Any, stack: ExitStack) -> None:
-    folder, others = stack.enter_context(private_folder()), descendants()
+    folder = stack.enter_context(private_folder())
+    has_started = stack.enter_context(ended_with_this_process())
     with _joining("a private Ray cluster cannot be started"):
         ray.init(
             address="local",
@@ -124,7 +125,7 @@ def _start(ray: Any, stack: ExitStack) -> None:
             logging_level="ERROR",
             _temp_dir=folder,
         )
-    stack.enter_context(ended_with_this_process(descendants() - others))
+    has_started()
 
 
 @contextmanager

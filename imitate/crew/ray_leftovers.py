@@ -1,77 +1,113 @@
-"""End of a private Ray cluster's processes with the process that it was started for, however that ends.
+"""End of a private Ray cluster's processes with the process that it was started for, however and whenever that ends.
 
-Ray's own processes notice by themselves that it is gone; two idle agents of the node take up to a minute.
+Ray's own processes notice by themselves that it is gone; two idle agents of the node take up to a minute. This file
+is also the program of a process beside the command, the keeper, which imports nothing but Python's own modules.
 """
 
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Names of processes are numbers with start times: a number may belong to another process by then.
-PROGRAM = """
-import os, signal, sys, time
-sys.stdin.read()
-time.sleep(float(sys.argv[1]))
-for name in sys.argv[2:]:
-    number, start = name.split(":")
-    try:
-        with open(f"/proc/{number}/stat") as file:
-            if file.read().rpartition(")")[2].split()[19] == start:
-                os.kill(int(number), signal.SIGKILL)
-    except OSError:
-        pass
-"""
+LOOK_S = 0.2
+"""Time between two looks at what has been started."""
 PATIENCE_S = 2.0
 """Seconds in which processes may end by themselves."""
 
-
-Names = frozenset[str]
-"""Processes, each as ``number:start``."""
-
-
-def descendants() -> Names:
-    """Return the processes below this one; none where the system is not Linux, which alone tells."""
-    return frozenset(f"{number}:{start}" for number, start in _below(os.getpid()).items())
+Processes = dict[int, str]
+"""Start times of processes by their numbers: a number may belong to another process later."""
 
 
 @contextmanager
-def ended_with_this_process(names: Names) -> Iterator[None]:
-    """Let processes end with this one.
+def ended_with_this_process() -> Iterator[Callable[[], None]]:
+    """Let what this process starts from now on end with it; Linux alone tells what that is.
 
-    Args:
-        names: of :func:`descendants`; others of this program's processes are left alone.
+    Yields:
+        A function to be called when all of it has been started: what comes later is left alone.
     """
-    if not names:
-        yield
+    if sys.platform != "linux":
+        yield lambda: None
         return
     keeper = subprocess.Popen(
-        [sys.executable, "-S", "-c", PROGRAM, str(PATIENCE_S), *names],
+        [sys.executable, "-IS", __file__, str(PATIENCE_S), *map(str, _below([os.getpid()]))],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         start_new_session=True,
+        bufsize=0,
     )
+    pipe, ready = keeper.stdin, keeper.stdout
+    assert pipe is not None and ready is not None
+    ready.read(1)
     try:
-        yield
+        yield lambda: _tell(pipe.fileno())
     finally:
         keeper.kill()
         keeper.communicate()
 
 
-def _below(ancestor: int) -> dict[int, str]:
-    """Return the start time of each process below another one, by number."""
-    parents, starts = {}, {}
+def _tell(pipe: int) -> None:
+    with suppress(BrokenPipeError):  # somebody has killed the keeper
+        os.write(pipe, b".")
+
+
+def keep(parent: int, others: Iterable[int], patience_s: float) -> None:
+    """Wait until stdin is closed, then kill what the parent has started before it was told that this is all.
+
+    Args:
+        parent: number of the process.
+        others: numbers of processes below it that are left alone.
+        patience_s: seconds in which processes may end by themselves.
+    """
+    spared, found, is_all = {*others, os.getpid()}, Processes(), False
+    os.write(1, b".")
+    while True:
+        if not is_all:
+            found |= _without(_below([parent]), spared)
+        if select.select([0], [], [], None if is_all else LOOK_S)[0]:
+            if not os.read(0, 1):
+                break
+            found |= _without(_below([parent]), spared)
+            is_all = True
+    until = time.monotonic() + patience_s
+    while time.monotonic() < until:
+        found |= _below(found)
+        time.sleep(LOOK_S)
+    alive = _starts()
+    for number, start in found.items():
+        if alive.get(number, ("", 0))[0] == start:
+            with suppress(OSError):
+                os.kill(number, signal.SIGKILL)
+
+
+def _without(processes: Processes, numbers: set[int]) -> Processes:
+    return {number: start for number, start in processes.items() if number not in numbers}
+
+
+def _starts() -> dict[int, tuple[str, int]]:
+    """Return start time and parent of each process."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
             fields = path.read_text().rpartition(")")[2].split()
-            number = int(path.parent.name)
-            parents[number], starts[number] = int(fields[1]), fields[19]
-    below: set[int] = set()
-    level = {ancestor}
+            found[int(path.parent.name)] = (fields[19], int(fields[1]))
+    return found
+
+
+def _below(ancestors: Iterable[int]) -> Processes:
+    """Return the processes below others."""
+    running, below, level = _starts(), set[int](), set(ancestors)
     while level:
-        level = {number for number, parent in parents.items() if parent in level}
+        level = {number for number, (_, parent) in running.items() if parent in level} - below
         below |= level
-    return {number: starts[number] for number in below}
+    return {number: running[number][0] for number in below}
+
+
+if __name__ == "__main__":
+    keep(os.getppid(), map(int, sys.argv[2:]), float(sys.argv[1]))

@@ -16,20 +16,33 @@ import subprocess, sys, time
 from imitate.crew import ray_leftovers
 
 def child():
-    return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(1000)"])
+    return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(1000)"]).pid
 
-ray_leftovers.PATIENCE_S = 0.2
-mine, others = child(), ray_leftovers.descendants()
-of_cluster = child()
-with ray_leftovers.ended_with_this_process(ray_leftovers.descendants() - others):
-    print(mine.pid, of_cluster.pid, flush=True)
-    time.sleep(1000 if sys.argv[1] == "killed" else 0)
+ray_leftovers.PATIENCE_S = 0.5
+before = child()
+with ray_leftovers.ended_with_this_process() as has_started:
+    while_it_starts = child()
+    if sys.argv[1] == "starting":
+        time.sleep(1.0)
+    else:
+        has_started()
+        time.sleep(1.0)
+    later = child()
+    print(before, while_it_starts, later, flush=True)
+    time.sleep(0 if sys.argv[1] == "closed" else 1000)
 time.sleep(1.0)
 """
 
 
-@pytest.mark.parametrize("end", ["killed", "closed"])
-def test_processes_of_the_program_itself_are_left_alone(end):
+@pytest.mark.parametrize(
+    ("end", "ended"),
+    [
+        ("killed", [False, True, False]),
+        ("starting", [False, True, True]),
+        ("closed", [False, False, False]),
+    ],
+)
+def test_what_a_program_starts_meanwhile_ends_with_it(end, ended):
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, end],
         stdout=subprocess.PIPE,
@@ -37,18 +50,19 @@ def test_processes_of_the_program_itself_are_left_alone(end):
         cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    mine, of_cluster = map(int, program.stdout.readline().split())
+    children = list(map(int, program.stdout.readline().split()))
     try:
-        if end == "killed":
+        if end != "closed":
+            time.sleep(0.5)
             program.kill()
         program.wait()
         until = time.monotonic() + 30.0
-        while end == "killed" and is_running(of_cluster):
+        while [not is_running(child) for child in children] != ended:
             assert time.monotonic() < until
             time.sleep(0.05)
-        assert is_running(mine)
-        assert is_running(of_cluster) == (end == "closed")
+        time.sleep(1.0)
+        assert [not is_running(child) for child in children] == ended
     finally:
         program.stdout.close()
-        for number in filter(is_running, (mine, of_cluster)):
+        for number in filter(is_running, children):
             os.kill(number, signal.SIGKILL)
