@@ -175,5 +175,6 @@ def backward(
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if is_last and max_grad_norm is not None:
         scale = (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, scale)
+        if norm.device.type != "cpu" or not bool(scale == 1.0):  # other devices would have to wait
+            torch._foreach_mul_(gradients, scale)
     return norm
