@@ -248,8 +248,8 @@ def rows_of(case: str, figures: dict[str, Any]) -> list[Row]:
         _row("  start", start, 1, "s", None),
         _row(f"  start and {TRAINED_STEPS} updates", whole, 1, "s", 1.4),
     ]
-    limits = (0.8, 0.8) if case == "act_images" else (None, None)
-    for what, limit in zip(("predict", "episode"), limits, strict=True):
+    limit = 0.8 if case.startswith("act") else None
+    for what in ("predict", "episode"):
         called = figures[f"{what}_s"]
         words = "call that predicts" if what == "predict" else f"call, mean of {EPISODE}"
         lines.append(_row(f"  {words}", called, 1e3, "ms", limit, at_most=True))

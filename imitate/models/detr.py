@@ -109,14 +109,15 @@ class DecoderLayer(_Layer):
     def forward(
         self, x: Tensor, queries: Tensor, memory: Tensor, places: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """``(B, K, E) -> (B, K, E)``; ``places`` is the memory with its positions."""
+        """``(B, K or 1, E) -> (B, K, E)``; ``places`` is the memory with its positions, ``1`` stands for K alike."""
+        own = queries[: x.shape[1]]
         if self.pre_norm:
             y = self.norm1(x)
-            x = x + self._attend(self.self_attn, y + queries, y + queries, y, None)
+            x = x + self._attend(self.self_attn, y + own, y + own, y, None)
             y = self.norm2(x) + queries
             x = x + self._attend(self.multihead_attn, y, places, memory, mask)
             return x + self._feedforward(self.norm3(x))
-        y = x + queries
+        y = x + own
         x = self.norm1(x + self._attend(self.self_attn, y, y, x, None))
         x = self.norm2(x + self._attend(self.multihead_attn, x + queries, places, memory, mask))
         return cast(Tensor, self.norm3(x + self._feedforward(x)))
@@ -228,7 +229,9 @@ class Decoder(nn.Module):
             (B, K, E).
         """
         places = memory + positions
-        x = queries.new_zeros(memory.shape[0], *queries.shape)
+        # Attention among K equal values is that value, whoever attends: without dropout one query stands for all.
+        count = len(queries) if self.training else 1
+        x = queries.new_zeros(memory.shape[0], count, queries.shape[1])
         layers = list(self.layers)[: 1 if self.first_layer_only else None]
         for layer in layers:
             x = layer(x, queries, memory, places, pad_mask)

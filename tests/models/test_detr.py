@@ -72,6 +72,16 @@ def test_decoder_equals_torchs_without_queries_positions(pre_norm):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_decoder_acts_as_it_trains(pre_norm):
+    net = decoder(pre_norm=pre_norm, dropout=0.0)
+    queries, places = torch.randn(4, 16), torch.randn(1, 5, 16)
+    acted = net(queries, tokens(), places)
+    trained = net.train()(queries, tokens(), places)
+    torch.testing.assert_close(acted, trained, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(acted[:, 0], acted[:, 1], atol=1e-2)
+
+
 def attention(w, name, query, key, value):
     """Multi-head attention of one sequence from the weights."""
     matrices = w[f"{name}.in_proj_weight"].chunk(3)
