@@ -117,10 +117,10 @@ def _trained(item: Training, place: Path, reports: Reports) -> int:
                     reports("")
                     _send(sender, reports)
                 due = time.monotonic() + max(LOOK_S, (time.monotonic() - began) / SENDING_SHARE)
+            _send(sender, reports)
         finally:
             if process.stdin is not None:
-                process.stdin.close()  # ends it, where this process is to end before it
-    _send(sender, reports)
+                process.stdin.close()  # ends it, where this process is to end before it, and removes a scratch folder
     return process.returncode
 
 

@@ -13,7 +13,7 @@ from tests.train.test_gpus import check_gpus, runs_seen
 from tests.train.test_sweep import processes_with, wait_until, write_config
 
 pytestmark = pytest.mark.ray
-EPOCHS = 400
+EPOCHS = 200
 
 
 def test_runs_see_one_gpu_each(tmp_path, monkeypatch, ray_nodes):
