@@ -30,7 +30,7 @@ class ChunkPolicy(Algo[ConfigT]):
     chunk_key: ClassVar[str] = "chunk"
     """Key of the section that says how many actions are predicted, and how they are executed."""
     learns_deltas: ClassVar[bool] = True
-    """What the network learns may be differences between the actions of a chunk."""
+    """The network may learn differences between the actions of a chunk."""
     aligned_with_oldest_frame: bool = False
     """True where predictions begin at the oldest observation (as Diffusion Policy's) rather than the newest."""
 

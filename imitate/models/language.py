@@ -21,7 +21,7 @@ _ADVICE = {
     "model.safetensors",
     True: "give one of the policy's own instructions, or bring the text model here first: hf download {}",
 }
-"""What to do where a model cannot be loaded; true: nothing was to be downloaded."""
+"""Remedy where a model cannot be loaded, by whether downloads were forbidden."""
 
 
 class TextEncoder(Protocol):
