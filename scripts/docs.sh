@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds the documentation into site/: static files that any web server can serve. A broken link, a missing reference
+# or a page without a place in the navigation is an error.
+#
+#   bash scripts/docs.sh             build site/<version>/ and the list of versions
+#   bash scripts/docs.sh serve       build, and show it at http://127.0.0.1:8000 (PORT=... for another port)
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/setup_env.sh"
+
+build() {
+    local version
+    version="$("$PY" -c 'from imitate.version import __version__; print(__version__)')"
+    say "Building the documentation of version $version (mkdocs build --strict)"
+    # MkDocs Material prints a notice about MkDocs 2 unless told not to.
+    NO_MKDOCS_2_WARNING=1 quietly "$PY" -m mkdocs build --strict --site-dir "site/$version" ||
+        fail "the documentation does not build; each WARNING above is an error"
+    "$PY" scripts/site_versions.py site "$version"
+    note "site/$version/index.html; copy the folder site/ to a web server"
+}
+
+main() {
+    cd "$ROOT"
+    install_package docs
+    build
+    case "${1:-build}" in
+        build) ;;
+        serve) "$PY" -m http.server --bind 127.0.0.1 --directory site "${PORT:-8000}" ;;
+        *) fail "unknown word '$1': bash scripts/docs.sh [build | serve]" ;;
+    esac
+}
+
+main "$@"
