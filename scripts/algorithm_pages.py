@@ -1,0 +1,204 @@
+"""Fill the generated parts of docs/algorithms: ready configurations and options of each algorithm.
+
+    python scripts/algorithm_pages.py            # rewrite what differs
+    python scripts/algorithm_pages.py --check    # exit code 1 where a page differs from what would be written
+
+A page is written by hand. Its generated parts stand between two comments and are replaced as a whole:
+
+    <!-- generated: options -->
+    ...
+    <!-- end of generated -->
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from imitate.config import Config, load_config
+from imitate.config.algorithms import available, find
+from imitate.config.ready_configs import names
+from imitate.config.schema import Key, keys
+
+PAGES = Path(__file__).parents[1] / "docs" / "algorithms"
+BLOCK = re.compile(
+    r"(<!-- generated: (?P<part>[a-z ]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL
+)
+OPTIMIZER = re.compile(r"\b(optim_params\.\w+|optimizer)\.")
+"""Keys of an optimizer."""
+PAPER = "paper/"
+"""Configurations of published results: too many for a row each."""
+LONGEST_CELL = 10
+"""Changed options that a row names; of more, their number."""
+
+
+def algorithms() -> list[str]:
+    """Names of the algorithms of this package."""
+    return [
+        name for name in available() if find(name).to_class.__module__.startswith("imitate.algo.")
+    ]
+
+
+@cache
+def ready() -> dict[str, list[str]]:
+    """Names of the ready configurations of each algorithm."""
+    found: dict[str, list[str]] = {}
+    for name in names():
+        found.setdefault(load_config(name).algo_name, []).append(name)
+    return found
+
+
+def configurations(algo_name: str) -> str:
+    """A table of the ready configurations."""
+    own = ready().get(algo_name, [])
+    rows = [
+        "| `--config` | data | length | batch | learning rate | changed options |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows += [_row(name) for name in own if not name.startswith(PAPER)]
+    papers = Counter("/".join(name.split("/")[:2]) for name in own if name.startswith(PAPER))
+    text = "\n".join(rows) + "\n"
+    for folder, count in papers.items():
+        text += f"\nAnd {count} in `configs/{folder}`, with the settings of published results.\n"
+    return text
+
+
+def _row(name: str) -> str:
+    config = load_config(name)
+    cells = [f"`{name}`", _data(config), _length(config), str(config.train.batch_size)]
+    return f"| {' | '.join([*cells, _rates(config), _changes(config)])} |"
+
+
+def _data(config: Config) -> str:
+    """The data that the configuration names, or the environment that it learns in."""
+    online = config.train.online
+    paths = [Path(entry.path).name for entry in config.train.data or ()]
+    file = f"`{paths[0]}`" if paths else "`--dataset`"
+    if not online.enabled:
+        return file
+    env = online.env
+    where = env if isinstance(env, str) else env and env["env_name"]
+    with_data = online.demo_ratio > 0 or bool(paths)
+    place = f"`{where}`" if where else "`--env`, or that of the data"
+    return f"{place} and {file}" if with_data else place
+
+
+def _length(config: Config) -> str:
+    """Updates, or environment steps, of the whole training."""
+    per_epoch = config.experiment.epoch_every_n_steps
+    unit = "steps" if config.train.online.enabled else "updates"
+    epochs = config.train.num_epochs
+    if per_epoch is None or epochs is None:
+        return "passes over the data"
+    return f"{epochs * per_epoch:,} {unit}"
+
+
+def _rates(config: Config) -> str:
+    """Initial learning rates; one number where all networks have the same."""
+    rates = {
+        key.split(".")[-3]: value
+        for key, value in _leaves(config.algo.to_dict())
+        if key.endswith("learning_rate.initial")
+    }
+    if len(set(rates.values())) == 1:
+        return f"{next(iter(rates.values())):g}"
+    return ", ".join(f"{name} {value:g}" for name, value in rates.items())
+
+
+def _changes(config: Config) -> str:
+    """Options of the algorithm that differ from their defaults, without those of optimizers."""
+    defaults = dict(_leaves(load_config({"algo_name": config.algo_name}).algo.to_dict()))
+    changed = [
+        f"`{key}={json.dumps(value)}`"
+        for key, value in _leaves(config.algo.to_dict())
+        if not OPTIMIZER.search(key) and (key not in defaults or defaults[key] != value)
+    ]
+    if len(changed) <= LONGEST_CELL:
+        return ", ".join(changed) or "none"
+    shown = ", ".join(changed[:LONGEST_CELL])
+    return f"{shown} and {len(changed) - LONGEST_CELL} more"
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def options(algo_name: str) -> str:
+    """The table of the section ``algo``, and the algorithm's defaults of the shared sections."""
+    rows = option_keys(algo_name)
+    text = _table(row for row in rows if not OPTIMIZER.search(row.path))
+    optimizers = [row for row in rows if OPTIMIZER.search(row.path)]
+    if optimizers:
+        text += f"\n### Optimizers\n\n{_table(optimizers)}"
+    shared = dict(_leaves(find(algo_name).section.tree_defaults))
+    if not shared:
+        return text
+    rows_of_shared = [f"| `{key}` | `{json.dumps(value)}` |" for key, value in shared.items()]
+    return (
+        f"{text}\n### Changed defaults of other sections\n\n| key | default |\n|---|---|\n"
+        + "\n".join(rows_of_shared)
+        + "\n"
+    )
+
+
+def _table(rows: Iterable[Key]) -> str:
+    lines = ["| option | type | default | meaning |", "|---|---|---|---|"]
+    lines += [f"| `{row.path}` | {row.kind} | {row.default} | {row.meaning} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def option_keys(algo_name: str) -> list[Key]:
+    """Every option of an algorithm."""
+    return list(keys(find(algo_name).section, "algo"))
+
+
+PARTS = {"configurations": configurations, "options": options}
+
+
+def filled(algo_name: str, text: str) -> str:
+    """The page with its generated parts as they would be written now.
+
+    Raises:
+        KeyError: a comment names a part that is not generated.
+    """
+
+    def block(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{PARTS[match['part']](algo_name)}\n{match[3]}"
+
+    return BLOCK.sub(block, text)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or check them."""
+    stale = []
+    for algo_name in algorithms():
+        path = PAGES / f"{algo_name}.md"
+        if not path.is_file():
+            stale.append(path)
+            print(f"{path}: missing: write it by hand, with the headings of its neighbours")
+            continue
+        text = path.read_text(encoding="utf-8")
+        new = filled(algo_name, text)
+        if new == text:
+            continue
+        if "--check" in arguments:
+            stale.append(path)
+            print(f"{path}: differs: run python scripts/algorithm_pages.py")
+        else:
+            path.write_text(new, encoding="utf-8")
+            print(f"{path}: written")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
