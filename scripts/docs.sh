@@ -11,9 +11,7 @@ build() {
     local version
     version="$("$PY" -c 'from imitate.version import __version__; print(__version__)')"
     say "Building the documentation of version $version (mkdocs build --strict)"
-    # MkDocs Material prints a notice about MkDocs 2 unless told not to.
-    NO_MKDOCS_2_WARNING=1 quietly "$PY" -m mkdocs build --strict --site-dir "site/$version" ||
-        fail "the documentation does not build; each WARNING above is an error"
+    build_docs "site/$version"
     "$PY" scripts/site_versions.py site "$version"
     note "site/$version/index.html; copy the folder site/ to a web server"
 }

@@ -69,6 +69,13 @@ PYTHON
     printf '%s' "$wanted" >"$stamp"
 }
 
+# build_docs FOLDER: the site of docs/ as static files.
+build_docs() {
+    # MkDocs Material prints a notice about MkDocs 2 unless told not to.
+    NO_MKDOCS_2_WARNING=1 quietly "$PY" -m mkdocs build --strict --site-dir "$1" ||
+        fail "the documentation does not build; each WARNING above is an error"
+}
+
 has_gl() { "$PY" -c 'import sys; from imitate.envs.rendering import find_gl_backend; sys.exit(find_gl_backend() is None)'; }
 
 find_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }

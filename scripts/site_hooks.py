@@ -14,12 +14,14 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from site_reference import command_page, keys_page
 
 ROOT = Path(__file__).parents[1]
 _EQUATION = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\(?P<open>[(\[])(?P<tex>.*?)\\[)\]]</(?P=tag)>',
     re.DOTALL,
 )
+_ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):<code>(?P<short>~?)(?P<name>[^<]*)</code>")
 _LINK_OUTSIDE = re.compile(
     r"\[(?P<text>[^\]]+)\]\((?:\.\./)+(?P<path>(?:imitate|configs|examples|scripts|benchmarks)/[^)#]*)\)"
 )
@@ -34,7 +36,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def generated_pages() -> dict[str, str]:
     """Text of each generated page by its path below ``docs/``."""
-    return {"changes.md": (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")}
+    return {
+        "changes.md": (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "]("),
+        "reference/cli.md": command_page(),
+        "reference/config_keys.md": keys_page(),
+    }
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -50,7 +56,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:
-    """Replace the equations of a page by MathML, which browsers draw without a script."""
+    """Draw equations as MathML, which needs no script, and the references of docstrings as code."""
+
+    def named(match: re.Match[str]) -> str:
+        name = match["name"].rpartition(".")[2] if match["short"] else match["name"]
+        return f"<code>{name}</code>"
 
     def mathml(match: re.Match[str]) -> str:
         tex = html.unescape(match["tex"])
@@ -60,4 +70,4 @@ def on_page_content(content: str, page: Any, **_: Any) -> str:
         except Exception as error:
             raise PluginError(f"{page.file.src_path}: no equation: {tex!r} ({error})") from error
 
-    return _EQUATION.sub(mathml, content)
+    return _ROLE.sub(named, _EQUATION.sub(mathml, content))

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Everything that must hold: format and lint, types, import layers, tests.
+# Everything that must hold: format and lint, types, import layers, the documentation's site, tests.
 #
 #   bash scripts/test.sh                  all of it
-#   bash scripts/test.sh lint             one step: lint | types | layers | tests
+#   bash scripts/test.sh lint             one step: lint | types | layers | docs | tests
 #   bash scripts/test.sh tests tests/cli  the tests step, with arguments for pytest
 #   bash scripts/test.sh tests --random-order 3    all tests in another order; a seed
 #   bash scripts/test.sh tests -n 0       in one process (a debugger, output as it is printed: also -s)
@@ -28,6 +28,11 @@ step_types() {
 step_layers() {
     say "Import layers (import-linter)"
     "$VENV/bin/lint-imports"
+}
+
+step_docs() {
+    say "Documentation (mkdocs build --strict)"
+    build_docs "$(mktemp -d)"
 }
 
 step_tests() {
@@ -67,8 +72,8 @@ step_tests() {
 main() {
     local step="${1:-all}"
     case "$step" in
-        all | lint | types | layers | tests) shift || true ;;
-        *) fail "unknown step '$step'; steps are: lint, types, layers, tests (none: all of them)" ;;
+        all | lint | types | layers | docs | tests) shift || true ;;
+        *) fail "unknown step '$step'; steps are: lint, types, layers, docs, tests (none: all of them)" ;;
     esac
     cd "$ROOT"
     install_package simulator,dev
@@ -76,6 +81,7 @@ main() {
         step_lint
         step_types
         step_layers
+        step_docs
         step_tests
         say "All passed"
     else

@@ -36,7 +36,8 @@ class RolloutPolicy:
 
     Args:
         algo: put in evaluation mode.
-        action_low, action_high: (A,) limits that actions are clipped to; None does not clip.
+        action_low: (A,) least action that is given, to which others are clipped; None does not clip.
+        action_high: (A,) greatest action, likewise.
         instructions: table of a policy that is conditioned on language.
         control_freq: actions per second of the data that the policy learned from; None: not known. The caller keeps the
             rate; this class only reports it.

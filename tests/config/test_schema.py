@@ -1,14 +1,12 @@
 import json
-from pathlib import Path
 
 import pytest
 
 from imitate.config import Config, load_config
 from imitate.config.algorithms import find
 from imitate.config.ready_configs import folder, names
-from imitate.config.schema import json_schema, keys, schema_text, table
+from imitate.config.schema import json_schema, keys, schema_text
 
-DOCS = Path(__file__).parents[2] / "docs" / "config.md"
 COMMITTED = sorted((folder() / "schema").glob("*.json"))
 
 
@@ -78,7 +76,3 @@ def test_rows_have_type_range_default_and_meaning():
 
 def test_every_shared_key_says_what_it_means():
     assert [row.path for row in keys(Config, "") if not row.meaning.endswith(".")] == []
-
-
-def test_the_documentation_has_the_table_of_all_keys():
-    assert table(Config, "") in DOCS.read_text(), "copy the output of: imitate config keys"

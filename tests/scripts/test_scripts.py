@@ -23,7 +23,7 @@ def bash(*args, cwd=ROOT, **environ):
     )
 
 
-@pytest.mark.parametrize("name", ["setup_env.sh", "test.sh", "quickstart.sh"])
+@pytest.mark.parametrize("name", ["setup_env.sh", "test.sh", "docs.sh", "quickstart.sh"])
 def test_the_shell_can_read_them(name):
     done = bash("-n", SCRIPTS / name)
     assert (done.returncode, done.stderr) == (0, "")
@@ -32,7 +32,7 @@ def test_the_shell_can_read_them(name):
 def test_an_unknown_step_is_refused_before_anything_is_installed(tmp_path):
     done = bash(SCRIPTS / "test.sh", "tset", cwd=tmp_path)
     assert done.returncode == 1
-    assert "unknown step 'tset'; steps are: lint, types, layers, tests" in done.stderr
+    assert "unknown step 'tset'; steps are: lint, types, layers, docs, tests" in done.stderr
 
 
 def source_setup(tmp_path, command, **environ):

@@ -1,0 +1,81 @@
+"""Generated pages of the site, and the list of its versions."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from imitate.cli.main import VERBS
+from imitate.config.config import Config
+from imitate.config.schema import keys
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return load("site_reference")
+
+
+@pytest.fixture
+def versions():
+    return load("site_versions")
+
+
+# ---- reference -----------------------------------------------------------------------------------
+
+
+def test_every_command_has_a_section_with_an_example(reference):
+    page = reference.command_page()
+    sections = dict(
+        (text.partition("\n")[0], text)
+        for text in page.replace("\n### ", "\n## ").split("\n## ")[1:]
+    )
+    assert {f"imitate {name}" for name in VERBS} <= set(sections)
+    assert "imitate dataset convert" in sections
+    assert [name for name, text in sections.items() if "```console\nimitate" not in text] == []
+
+
+def test_options_have_their_words_and_defaults(reference):
+    page = reference.command_page()
+    (row,) = [line for line in page.splitlines() if "`-n, --episodes" in line and "50" in line]
+    assert row.startswith("| `-n, --episodes <int range>` | Episodes. ")
+    assert "default: 50" in row
+
+
+def test_pages_that_a_help_text_names_are_links(reference):
+    assert "[offline_rl](../offline_rl.md)" in reference.command_page()
+
+
+def test_every_shared_key_is_on_the_page_once(reference):
+    lines = reference.keys_page().splitlines()
+    for key in keys(Config, ""):
+        row = f"| `{key.path}` | {key.kind} | {key.default} | {key.meaning} |"
+        assert lines.count(row) == 1, key.path
+
+
+# ---- versions ------------------------------------------------------------------------------------
+
+
+def test_the_newest_version_is_the_one_that_readers_are_led_to(versions, tmp_path):
+    for name in ("0.9.0", "0.10.0", "0.2.1", "notes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").write_text("")
+    versions.write(tmp_path, "0.2.1")
+    listed = json.loads((tmp_path / "versions.json").read_text())
+    assert [one["version"] for one in listed] == ["0.10.0", "0.9.0", "0.2.1"]
+    assert [one["aliases"] for one in listed] == [["latest"], [], []]
+    assert "url=0.10.0/" in (tmp_path / "index.html").read_text()
+
+
+def test_a_version_that_was_not_built_is_refused(versions, tmp_path):
+    with pytest.raises(SystemExit, match="build it first"):
+        versions.write(tmp_path, "1.0.0")
