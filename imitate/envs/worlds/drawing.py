@@ -24,14 +24,17 @@ class Cameras:
         data: MuJoCo's, whose state is drawn.
         observed: names of the cameras to observe.
         size: side of the observed images, in pixels.
+        shadows: draw shadows, which take most of the time where images are drawn without a GPU.
 
     Raises:
         EnvError: there is no such camera.
     """
 
-    def __init__(self, model: Any, data: Any, observed: Sequence[str], size: int) -> None:
+    def __init__(
+        self, model: Any, data: Any, observed: Sequence[str], size: int, shadows: bool = True
+    ) -> None:
         self._model, self._data = model, data
-        self._observed, self._size = tuple(observed), size
+        self._observed, self._size, self._shadows = tuple(observed), size, shadows
         self._viewers: dict[tuple[int, int], Any] = {}  # by height and width
         self._names = [model.camera(i).name for i in range(model.ncam)]
         for name in self._observed:
@@ -63,7 +66,9 @@ class Cameras:
             buffer = self._model.vis.global_  # beyond it, frames would stay black
             buffer.offheight = max(buffer.offheight, height)
             buffer.offwidth = max(buffer.offwidth, width)
-            self._viewers[height, width] = OffScreenViewer(self._model, self._data, width, height)
+            made = OffScreenViewer(self._model, self._data, width, height)
+            made.scn.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = self._shadows
+            self._viewers[height, width] = made
         viewer = self._viewers[height, width]
         viewer.make_context_current()
         camera = self._model.camera(name)

@@ -1,5 +1,6 @@
 import sys
 
+import mujoco
 import numpy as np
 import pytest
 from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
@@ -170,3 +171,18 @@ def test_images_of_the_corners_are_turned_upright():
     env.close()
     with pytest.raises(EnvError, match="no camera 'corner9'.*corner"):
         make_env(task("push-v3", camera_names=["corner9"]))
+
+
+@pytest.mark.render
+def test_images_without_shadows():
+    env = MetaWorldEnv("push-v3", camera_names=["corner2"], camera_size=48, shadows=False)
+    drawn = env.reset(seed=0)[0]["corner2_image"].astype(int)
+    viewer = OffScreenViewer(env.inner.model, env.inner.data, 48, 48)
+    viewer.make_context_current()
+    camera = env.inner.model.camera("corner2").id
+    shadowed = viewer.render("rgb_array", camera_id=camera)[::-1, ::-1].astype(int)
+    viewer.scn.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
+    plain = viewer.render("rgb_array", camera_id=camera)[::-1, ::-1].astype(int)
+    env.close()
+    np.testing.assert_array_equal(drawn, plain)
+    assert np.abs(drawn - shadowed).max() > 20
