@@ -63,9 +63,16 @@ def jobs(inputs: Path) -> dict[str, Job]:
         Job(
             "online",
             _online(inputs),
-            _resumed(_online(inputs)),
-            _training,
+            _resumed(_online(inputs), "sac"),
+            lambda at: _training(at, "sac"),
             is_alike=learned_alike,
+            goes_on_ray=False,
+        ),
+        Job(
+            "features",
+            _features(inputs),
+            _resumed(_features(inputs), "features"),
+            lambda at: (_training(at, "features"), _computed_features(at)),
             goes_on_ray=False,
         ),
         Job("sweep", _sweep(inputs), _sweep(inputs), _trainings, is_alike=_all_learned_alike),
@@ -82,9 +89,17 @@ def jobs(inputs: Path) -> dict[str, Job]:
 
 
 def write_inputs(folder: Path) -> None:
-    """Write the configurations, and demonstrations for the sweep."""
+    """Write the configurations, and demonstrations for the trainings on a file."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
+    with DatasetWriter(
+        folder / "features.hdf5", {"type": 4, "env_name": "a robot"}, overwrite=True
+    ) as writer:
+        for _ in range(8):
+            images = rng.integers(0, 256, (250, 32, 32, 3)).astype(np.uint8)
+            ends = np.zeros(250, dtype=bool)
+            actions = rng.uniform(-1, 1, (250, 2))
+            writer.append_episode(Episode({"camera": images}, actions, np.zeros(250), ends, ends))
     meta = {"type": 2, "env_name": ENV, "env_kwargs": {}}
     with DatasetWriter(folder / "sweep.hdf5", meta, overwrite=True) as writer:
         for _ in range(8):
@@ -129,7 +144,29 @@ def write_inputs(folder: Path) -> None:
         "algo": {"actor_layer_dims": [16]},
         "observation": flat,
     }
-    for name, tree in (("online", sac), ("sweep", bc)):
+    trunk = {"backbone_class": "VC1", "pool_class": "SpatialMeanPool"}
+    trunk["backbone_kwargs"] = {"size": "tiny", "image_size": 64, "freeze": True}
+    features = {
+        "algo_name": "bc",
+        "experiment": {
+            **common,
+            "name": "features",
+            "epoch_every_n_steps": 50,
+            "rollout": {"enabled": False},
+        },
+        "train": {
+            **small,
+            "data": str(folder / "features.hdf5"),
+            "batch_size": 16,
+            "num_epochs": 6,
+        },
+        "algo": {"actor_layer_dims": [16]},
+        "observation": {
+            "modalities": {"obs": {"low_dim": [], "rgb": ["camera"]}},
+            "encoder": {"rgb": {"core_class": "VisualCore", "core_kwargs": trunk}},
+        },
+    }
+    for name, tree in (("online", sac), ("sweep", bc), ("features", features)):
         (folder / f"{name}.json").write_text(json.dumps(tree, indent=1))
 
 
@@ -148,9 +185,16 @@ def _online(inputs: Path) -> Callable[[Path], list[str]]:
     ]
 
 
-def _resumed(begin: Callable[[Path], list[str]]) -> Callable[[Path], list[str]]:
+def _features(inputs: Path) -> Callable[[Path], list[str]]:
+    return lambda at: [
+        *("train", "--config", str(inputs / "features.json")),
+        *("--output-dir", str(at / "runs")),
+    ]
+
+
+def _resumed(begin: Callable[[Path], list[str]], name: str) -> Callable[[Path], list[str]]:
     def resume(at: Path) -> list[str]:
-        runs = runs_in(at / "runs" / "sac")
+        runs = runs_in(at / "runs" / name)
         return ["train", "--resume", str(runs[-1])] if runs else begin(at)
 
     return resume
@@ -234,8 +278,16 @@ def _all_learned_alike(some: dict[str, Learned], others: dict[str, Learned]) -> 
     )
 
 
-def _training(at: Path) -> Learned:
-    return _learned(runs_in(at / "runs" / "sac")[-1])
+def _training(at: Path, name: str) -> Learned:
+    return _learned(runs_in(at / "runs" / name)[-1])
+
+
+def _computed_features(at: Path) -> dict[str, str]:
+    """Digest of each file of features in the cache of a job."""
+    return {
+        path.name.partition("-")[0]: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (at / "cache" / "features").glob("*.features")
+    }
 
 
 def _trainings(at: Path) -> dict[str, Learned]:

@@ -3,7 +3,8 @@
     python -m benchmarks.kills --on local --num 100 --seed 0 --out kills
     python -m benchmarks.kills --on ray --num 20 --only eval sweep --out kills_ray
 
-Each kill begins a small job anew (collect, render, eval, a sweep, online training), sends SIGKILL at a random moment to
+Each kill begins a small job anew (collect, render, eval, a sweep, online training, training on
+cached features), sends SIGKILL at a random moment to
 its main process or to one of its other processes (on Ray: of the workers), looks whether the others end, and resumes.
 Afterwards every HDF5 and JSON file has to open, nothing may be left unfinished or running, and the result has to equal
 the undisturbed one. The same call continues where it was interrupted; there is a line for each kill in
@@ -127,6 +128,7 @@ class Killer:
         if self._on != "local" and job.goes_on_ray:
             words = [*words, "--on", self._on]
         environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"}
+        environment["IMITATE_CACHE"] = str(place / "cache")
         with (place / "output.txt").open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-m", "imitate", *words],

@@ -69,7 +69,7 @@ def test_results_are_compared_without_times(tmp_path):
 
 
 def test_a_line_for_each_job(tmp_path):
-    assert list(jobs(tmp_path)) == ["collect", "online", "sweep", "eval", "render"]
+    assert list(jobs(tmp_path)) == ["collect", "online", "features", "sweep", "eval", "render"]
     kills = [
         Kill(0, "eval", "main", 1.0, gone_s=0.5),
         Kill(1, "eval", "other", 1.0, findings=["process left"]),
