@@ -57,10 +57,10 @@ def preserved_rng() -> Iterator[None]:
 
 
 @contextmanager
-def torch_threads(count: int | None) -> Iterator[None]:
-    """Run the body with `count` torch threads (None: as it is), then restore the number."""
+def torch_threads(count: int | str | None) -> Iterator[None]:
+    """Run the body with `count` torch threads (None or "auto": as it is), then restore the number."""
     before = torch.get_num_threads()
-    if count is not None:
+    if isinstance(count, int):
         torch.set_num_threads(count)
     try:
         yield

@@ -25,6 +25,7 @@ from imitate.errors import ConfigError, EnvError
 from imitate.evaluation.environments import GYMNASIUM, laid_over, named_robot
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
+from imitate.ranks import ALONE, Ranks
 from imitate.train.curriculum import stage_metas
 from imitate.train.goals import check_hindsight, stored_keys
 from imitate.train.setup import Setup, package_versions
@@ -148,13 +149,16 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
         env.close()
 
 
-def build_online(config: Config, device: torch.device, *, resumed: bool = False) -> OnlineSetup:
+def build_online(
+    config: Config, device: torch.device, *, resumed: bool = False, ranks: Ranks = ALONE
+) -> OnlineSetup:
     """Look at the environment and build the algorithm for it.
 
     Args:
         config: resolved.
         device: where the algorithm lives.
         resumed: true if weights will come from a checkpoint of the run.
+        ranks: the processes that train together; nothing is measured for them here.
     """
     if config.experiment.epoch_every_n_steps is None:
         raise ConfigError(

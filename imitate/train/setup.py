@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +31,9 @@ from imitate.envs.make import is_real, is_robot
 from imitate.errors import ConfigError
 from imitate.evaluation.environments import environments
 from imitate.models.preprocess import Preprocess
+from imitate.ranks import ALONE, Ranks
 from imitate.recognition import diagnosis
+from imitate.train.measured import Decision, decide
 from imitate.train.observations import with_observations
 from imitate.train.pretrained import with_checksums
 from imitate.train.samples import samples_of
@@ -76,6 +79,17 @@ class Setup:
     def storage_words(self) -> tuple[str, ...]:
         """Lines on the storage of images, for people."""
         return () if self.train_set is None else tuple(self.train_set.storage_words)
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """Lines on the settings that were ``auto`` and measured, for people."""
+        measured = self.provenance.get("measured")
+        return () if measured is None else (Decision(**measured).line,)
+
+    def keep_decision(self, provenance: Mapping[str, Any]) -> None:
+        """Take over from a run's checkpoint what was measured at its beginning."""
+        if "measured" in provenance:
+            self.provenance["measured"] = provenance["measured"]
 
 
 def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path | None) -> Config:
@@ -135,13 +149,16 @@ def _check_rollback(config: Config) -> None:
         )
 
 
-def build(config: Config, device: torch.device, *, resumed: bool = False) -> Setup:
+def build(
+    config: Config, device: torch.device, *, resumed: bool = False, ranks: Ranks = ALONE
+) -> Setup:
     """Load the data, fit the normalization on the training demos, build the algorithm.
 
     Args:
         config: resolved.
         device: where the algorithm lives.
         resumed: true if weights will come from a checkpoint of the run.
+        ranks: the processes that train together; settings that are measured are the same on all of them.
     """
     train_set: Any
     streamed = build_streamed(config)
@@ -150,30 +167,15 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
     metadata = dataset_metadata(config) if streamed is None else train_set.metadata()
     _, raw_shapes, action_dims, action_low, action_high = metadata
     modalities = config.observation.modalities_of_all()
-    preprocess = Preprocess.unfitted(
-        {key: raw_shapes[key] for key in modalities},
-        modalities,
-        action_dims,
-        obs_normalization=config.train.obs_normalization,
-        unit_range_keys=config.observation.unit_range_keys(),
-        action_config=dict(config.train.action_config.items()),
-        obs_clip=config.train.obs_clip,
-        steps=[entry.to_dict() for entry in config.train.preprocess],
-    )
-    check_relative(config, preprocess)
-    algo = algo_factory(
-        config.algo_name,
-        config,
-        preprocess.obs_shapes,
-        preprocess.action_dim,
-        device,
-        load_pretrained=not resumed and config.experiment.ckpt_path is None,
-    )
-    check_deltas(algo, preprocess)
-    algo.preprocess = preprocess
-    preprocess.fit(train_set.statistics(), functools.partial(samples_of, train_set, algo))
-    algo.preprocess = preprocess.to(device)
-    action_low, action_high = preprocess.sent_limits(action_low, action_high)
+    decision = None
+    if not resumed:
+        make_trial = functools.partial(_learner, train_set, metadata, device, False)
+        decision = decide(config, device, train_set, make_trial, ranks)
+    if decision is not None:
+        config = config.with_overrides(decision.chosen)
+    begins = not resumed and config.experiment.ckpt_path is None
+    algo = _learner(train_set, metadata, device, begins, config)
+    action_low, action_high = algo.preprocess.sent_limits(action_low, action_high)
     if config.experiment.ckpt_path is not None and not resumed:
         start_from(
             algo,
@@ -199,8 +201,45 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
             "names": names_of_numbers(config) if streamed is None else {},
             "longest_demo": int(train_set.demo_lengths.max()),
         },
-        provenance=_provenance(config, train_set),
+        provenance=_provenance(config, train_set)
+        | ({} if decision is None else {"measured": vars(decision)}),
     )
+
+
+def _learner(
+    train_set: Any,
+    metadata: tuple[Any, ...],
+    device: torch.device,
+    load_pretrained: bool,
+    config: Config,
+) -> Algo:
+    """Build the algorithm, and fit its normalization to the training set."""
+    _, raw_shapes, action_dims, _, _ = metadata
+    modalities = config.observation.modalities_of_all()
+    preprocess = Preprocess.unfitted(
+        {key: raw_shapes[key] for key in modalities},
+        modalities,
+        action_dims,
+        obs_normalization=config.train.obs_normalization,
+        unit_range_keys=config.observation.unit_range_keys(),
+        action_config=dict(config.train.action_config.items()),
+        obs_clip=config.train.obs_clip,
+        steps=[entry.to_dict() for entry in config.train.preprocess],
+    )
+    check_relative(config, preprocess)
+    algo = algo_factory(
+        config.algo_name,
+        config,
+        preprocess.obs_shapes,
+        preprocess.action_dim,
+        device,
+        load_pretrained=load_pretrained,
+    )
+    check_deltas(algo, preprocess)
+    algo.preprocess = preprocess
+    preprocess.fit(train_set.statistics(), functools.partial(samples_of, train_set, algo))
+    algo.preprocess = preprocess.to(device)
+    return algo
 
 
 def _numbers_for_null(config: Config, train_set: Any, valid_set: Any) -> dict[str, Any]:

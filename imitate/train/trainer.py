@@ -112,7 +112,7 @@ def train(
         seed_everything(config.train.seed)
         ckpt = None if folder is None else last_state(folder)
         make_setup = build_online if config.train.online.enabled else build
-        setup = make_setup(config, device, resumed=ckpt is not None)
+        setup = make_setup(config, device, resumed=ckpt is not None, ranks=ranks)
         setup, notes = without_real_robots(setup)
         _join(setup.algo, ranks)
         if ranks.rank > 0:
@@ -129,7 +129,13 @@ def train(
         console.say(f"run: {folder.path}")
         console.say(device_words + (f", {ranks.world} processes" if ranks.world > 1 else ""))
         data = setup.training_data
-        for line in (data.words, *choice_warnings(config, data), *setup.storage_words, *notes):
+        for line in (
+            data.words,
+            *choice_warnings(config, data),
+            *setup.storage_words,
+            *setup.decisions,
+            *notes,
+        ):
             console.say(line)
         if config.experiment.render:
             console.say("experiment.render: no window is opened; look at the videos instead")
@@ -141,6 +147,7 @@ def train(
             console.say(
                 f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
             )
+            setup.keep_decision(ckpt["provenance"])
         # A rank that writes no run has files of its own beside those of rank 0 all the same: its replay buffer.
         shared = RunFolder(Path(ranks.gather(str(folder.path.resolve()))[0]))
         with _full_disk_is_told(folder):
@@ -250,8 +257,8 @@ def _folder_and_config(
 
 def _threads(config: Config, device: torch.device, shared_workers: int) -> int | None:
     """Return the number of torch threads: as configured, else the cores without those of evaluation workers."""
-    if config.train.num_threads is not None:
-        return int(config.train.num_threads)
+    if isinstance(config.train.num_threads, int):
+        return config.train.num_threads
     if device.type != "cpu" or shared_workers == 0:
         return None
     return min(torch.get_num_threads(), max(1, available_cores() - shared_workers))
