@@ -2,13 +2,15 @@
 
     python -m benchmarks.metaworld --out runs/metaworld                  hours; what is finished is not run again
     python -m benchmarks.metaworld --out runs/metaworld --table          the table of what is finished
+    python -m benchmarks.metaworld --table --cells docs/results/metaworld.json    the published table
     python -m benchmarks.metaworld --task push-v3 --policy bc --seed 0   one cell
     python -m benchmarks.metaworld --experts --out runs/metaworld        success of all 50 experts
 
 Each task has 50 demonstrations of `imitate collect` with its default noise. A cell is one policy of one task and one
 training seed: `imitate train` on one thread, then `imitate eval` from 50 starts, seeds 0 to 49. The multi-task policy
 is a flow policy on the files of all chosen tasks that reads its task as a one-hot vector. The first seed of all comes
-first.
+first. `--cells FILE` adds each finished cell to a JSON file, and takes those that are in it as finished: a machine
+without the other's folders goes on with it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 from benchmarks.studies.results import IMITATE, run, trained_and_played
 from imitate.envs.experts.metaworld import INSTRUCTIONS
 from imitate.functional.statistics import wilson_interval
+from imitate.run_folder import write_text
 from imitate.simulation.demonstrate import Plan, demonstrate
 
 TASKS = {
@@ -98,6 +101,31 @@ def cells(policy: str, tasks: list[str], seed: int, out: Path, *, make: bool = T
     return json.loads(kept.read_text()) if kept.is_file() else []
 
 
+class Known:
+    """Cells in a JSON file.
+
+    Args:
+        path: of the file, or None to keep nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._cells: list[Cell] = json.loads(path.read_text()) if path and path.is_file() else []
+
+    def of(self, policy: str, tasks: list[str], seed: int) -> list[Cell]:
+        """Return the cells of one training, one per task; none where it is not in the file."""
+        of = [c for c in self._cells if (c["policy"], c["seed"]) == (policy, seed)]
+        if policy != MULTI:
+            return [c for c in of if c["task"] in tasks]
+        return of if {c["task"] for c in of} == set(tasks) else []
+
+    def add(self, found: list[Cell]) -> None:
+        """Add the cells of one training."""
+        self._cells += found
+        if self._path and found:
+            write_text(self._path, json.dumps(self._cells, indent=1) + "\n")
+
+
 def table(found: list[Cell]) -> str:
     """One line per task, one column per policy: successes of all seeds, the interval, CPU seconds of a training."""
     policies = [name for name in (*POLICIES, MULTI) if any(c["policy"] == name for c in found)]
@@ -150,6 +178,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2], help="training seeds")
     parser.add_argument("--out", type=Path, default=Path("runs/metaworld"))
+    parser.add_argument("--cells", type=Path, help="JSON file of finished cells, read and written")
     parser.add_argument("--table", action="store_true", help="print what is finished, run nothing")
     parser.add_argument("--experts", action="store_true", help="success of the experts instead")
     parser.add_argument("--starts", type=int, default=20, help="of each expert")
@@ -158,12 +187,16 @@ def main() -> None:
         experts(args.out, args.starts)
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    found = []
+    found, known = [], Known(args.cells)
     for seed in args.seed:
         for policy in args.policy:
             groups = [args.task] if policy == MULTI else [[task] for task in args.task]
             for tasks in groups:
-                found += cells(policy, tasks, seed, args.out, make=not args.table)
+                there = known.of(policy, tasks, seed)
+                if not there:
+                    there = cells(policy, tasks, seed, args.out, make=not args.table)
+                    known.add(there)
+                found += there
     print(table(found))
 
 
