@@ -110,7 +110,7 @@ def blocks(name):
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/own_algorithm.md"])
+@pytest.mark.parametrize("name", ["docs/own_algorithm.md"])
 def test_the_smallest_algorithm_of_the_docs_runs(name, data, tmp_path, monkeypatch):
     """The text's own class, registered, trained for two epochs with validation."""
     (block,) = [text for text in blocks(name) if "class HuberBC" in text]
