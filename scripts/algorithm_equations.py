@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[1]
 FILES = {"cal_ql": "cql"}
 """Algorithms whose file has another name."""
 _EQUATION = re.compile(
-    r"^\*\*(?P<title>[^*\n]+)\*\* · (?P<names>`[\w.]+`(?:, `[\w.]+`)*)\n\n(?P<text>\$\$\n.*?\n\$\$|[^\n]+(?:\n[^\n]+)*)",
+    r"^\*\*(?P<title>[^*\n]+)\*\* · (?P<names>`[\w.]+`(?:, `[\w.]+`)*)\n\n"
+    r"(?P<text>\$\$\n.*?\n\$\$|[^\n]+(?:\n[^\n]+)*)",
     re.MULTILINE | re.DOTALL,
 )
 
