@@ -1,7 +1,7 @@
 """Weights of published vision transformers, by the names of our own.
 
 Layouts that can be read: timm's, also inside OpenCLIP's files; those of the files that DINOv2, MAE, MVP and VC-1
-publish themselves; those of DINOv2 and SigLIP at Hugging Face. Heads, decoders and mask tokens are left out; every
+publish themselves; those of DINOv2, SigLIP and ViTMAE at Hugging Face. Heads, decoders and mask tokens are left out; every
 other weight must fit.
 """
 
@@ -38,6 +38,10 @@ _RENAMED = tuple(
         (r"\.layer_norm([12])\.", r".norm\1."),
         (r"\.layer_scale([12])\.lambda1$", r".ls\1.gamma"),
         (r"\.(attention\.output\.dense|attention\.o_proj|self_attn\.out_proj)\.", ".attn.proj."),
+        (r"\.layernorm_before\.", ".norm1."),
+        (r"\.layernorm_after\.", ".norm2."),
+        (r"\.intermediate\.dense\.", ".mlp.fc1."),
+        (r"^(blocks\.\d+)\.output\.dense\.", r"\1.mlp.fc2."),
         (r"\.(attention|self_attn)\.([qkv])_proj\.", r".attn.\2."),
         (r"\.attention\.attention\.([qkv])(uery|ey|alue)\.", r".attn.\1."),
     )
