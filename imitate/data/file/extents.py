@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from imitate.data.file.confined import arrays_below
-from imitate.data.file.hdf5_format import DemoFile, check_size
+from imitate.data.file.hdf5_format import DemoFile, shape_and_dtype
 
 
 class Extent(NamedTuple):
@@ -75,8 +75,8 @@ class Extents:
             self._known[demo] = dict(sorted(found.items()))
         return self._known[demo]
 
-    def read(self, demo: str, key: str, start: int, stop: int) -> NDArray[Any]:
-        """Steps ``start`` to ``stop`` of an array.
+    def read(self, demo: str, key: str, start: int, stop: int | None) -> NDArray[Any]:
+        """Steps ``start`` to ``stop`` of an array; None: to its end.
 
         Raises:
             DatasetError: there is no such array, or it cannot be read.
@@ -84,7 +84,7 @@ class Extents:
         extent = self.of(demo).get(key)
         if extent is None or extent.offset is None:
             return self.file.read(demo, key, start, stop)
-        stop = min(stop, extent.shape[0])
+        stop = extent.shape[0] if stop is None else min(stop, extent.shape[0])
         step_bytes = math.prod(extent.shape[1:]) * extent.dtype.itemsize
         values = np.empty(max(0, stop - start) * step_bytes, dtype=np.uint8)
         with self.file.reading(f"demo '{demo}', '{key}'"):
@@ -94,8 +94,7 @@ class Extents:
         return values.view(extent.dtype).reshape(-1, *extent.shape[1:])
 
     def _extent(self, array: h5d.DatasetID, demo: str, key: str) -> Extent:
-        check_size(array)
-        shape, dtype = tuple(map(int, array.shape)), np.dtype(array.dtype)
+        shape, dtype = shape_and_dtype(array)
         if dtype.kind == "O":  # such as frames that are compressed one by one
             return Extent(self.file.shape(demo, key), self.file.dtype(demo, key), None)
         # What was never written has no place, and what HDF5 would have to convert is left to it.

@@ -24,7 +24,7 @@ def check_length(file: DemoFile, demo: str) -> int:
     length = file.length(demo)
     if length == 0:
         raise DatasetError(f"{file.path}: demo '{demo}': 'actions' has no step: remove the demo")
-    said = file.attrs(demo).get("num_samples", length)
+    said = file.attrs(demo, ("num_samples",)).get("num_samples", length)
     if said != length:
         raise DatasetError(
             f"{file.path}: demo '{demo}': attribute 'num_samples' is {said}, but 'actions' has {length} steps: "

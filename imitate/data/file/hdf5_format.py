@@ -149,9 +149,9 @@ class DemoFile:
 
     def length(self, demo: str) -> int:
         """Return the number of steps of a demo: that of its actions."""
-        with self.reading(f"demo '{demo}'"):
-            found = sorted(self._group(demo))
-        if "actions" not in found:
+        if not self.has(demo, "actions"):
+            with self.reading(f"demo '{demo}'"):
+                found = sorted(self._group(demo))
             raise DatasetError(
                 f"{self.path}: demo '{demo}' has no 'actions' (found: {', '.join(found) or 'nothing'}): "
                 "remove the demo or write its actions"
@@ -317,7 +317,6 @@ class DemoFile:
         with self.reading(f"demo '{demo}', '{key}'"):
             found = group.get(key)
             if isinstance(found, h5py.Dataset) and found.shape:
-                check_size(found.id)
                 array = self._arrays[key] = _described(found)
                 return array
             prefix, _, name = key.rpartition("/")
@@ -347,25 +346,27 @@ class DemoFile:
             ) from error
 
 
-def check_size(array: h5d.DatasetID) -> None:
-    """Refuse an array of a size that only a damaged or malicious file can claim, before memory or time is taken for it.
+def shape_and_dtype(array: h5d.DatasetID) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return shape and type of an array, each asked of HDF5 once: for a short array asking takes longer than reading.
 
     Raises:
-        ValueError: it claims far more than any compressor could have put where it is stored.
+        ValueError: it claims far more than any compressor could have put where it is stored, as only a damaged or
+            malicious file does. Neither memory nor time is taken for it.
     """
-    dtype = array.dtype
-    claimed = math.prod(map(int, array.shape)) * dtype.itemsize
+    shape, dtype = tuple(map(int, array.shape)), np.dtype(array.dtype)
+    claimed = math.prod(shape) * dtype.itemsize
     if claimed > _ALWAYS_BYTES:
         stored = array.get_storage_size()
         if claimed > _MOST_RATIO * stored:
             raise ValueError(
-                f"shape {tuple(map(int, array.shape))} of {dtype} claims {claimed / 2**30:.3g} GiB, "
+                f"shape {shape} of {dtype} claims {claimed / 2**30:.3g} GiB, "
                 f"but {stored / 2**20:.3g} MiB are stored"
             )
+    return shape, dtype
 
 
 def _described(values: h5py.Dataset) -> _Array:
-    shape, dtype = tuple(map(int, values.shape)), np.dtype(values.dtype)
+    shape, dtype = shape_and_dtype(values.id)
     frame = storage_of(values).frame if dtype.kind == "O" else None
     if frame is not None:
         return _Array(values, (*shape, *frame), np.dtype(np.uint8), FrameReader(values))
