@@ -44,6 +44,7 @@ SUBJECTS = (
     "memory",
     "evaluation",
     "curation",
+    "startup",
 )
 LONG = ("time_to_success",)
 

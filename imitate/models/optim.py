@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -32,6 +33,35 @@ class _ContiguousViews(torch.optim.Optimizer):
                 if isinstance(tensors, list) and len(tensors) == len(orders):
                     _reorder(tensors, orders)
         return found
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add weights, as torch does."""
+        _undecorated(super().add_param_group)(self, param_group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update the weights, as torch does."""
+        loss: float | None = _undecorated(super().step)(self, closure)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, as torch does."""
+        state: dict[str, Any] = _undecorated(super().state_dict)(self)
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state, as torch does."""
+        _undecorated(super().load_state_dict)(self, state_dict)
+
+
+def _undecorated(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a method of torch's optimizers, which is to be called with the object.
+
+    torch wraps these methods for those who compile the optimizer, which nothing here does. The wrappers import its
+    compiler, which takes more than a second of each start.
+    """
+    function: Callable[..., Any] = inspect.unwrap(method.__func__)  # type: ignore[attr-defined]
+    return function
 
 
 class _Adam(_ContiguousViews, torch.optim.Adam):
