@@ -15,6 +15,7 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
         "mujoco>=3.3,<3.10",
         'numpy<2; python_version < "3.13"',
         'opencv-python<4.12; python_version < "3.13"',
+        'pynput<1.7; sys_platform == "linux"',
     ),
     "robotics": ("gymnasium-robotics>=1.4.2,<1.5", "mujoco>=3.3,<4"),
     "aloha": ("gym-aloha>=0.1.4,<0.2",),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,31 @@ def test_the_newest_version_is_the_one_that_readers_are_led_to(versions, tmp_pat
 def test_a_version_that_was_not_built_is_refused(versions, tmp_path):
     with pytest.raises(SystemExit, match="build it first"):
         versions.write(tmp_path, "1.0.0")
+
+
+# ---- what a host shows ---------------------------------------------------------------------------
+
+
+def test_all_places_that_name_the_version_agree():
+    named = {
+        "pyproject.toml": r'^version = "(.+)"$',
+        "CITATION.cff": r"^version: (.+)$",
+        "imitate/version.py": r'^__version__ = "(.+)"$',
+    }
+    found = {
+        path: re.search(pattern, (ROOT / path).read_text(), flags=re.MULTILINE)[1]
+        for path, pattern in named.items()
+    }
+    assert len(set(found.values())) == 1, found
+    assert f"\n## {found['CITATION.cff']}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_links_of_pages_beside_the_site_lead_somewhere(name):
+    text = (ROOT / name).read_text()
+    places = re.findall(r"\]\((?!https?:)([^)#\s]+)", text)
+    assert [place for place in places if not (ROOT / place).exists()] == []
+
+
+def test_the_readme_fits_on_two_screens():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 80

@@ -1,0 +1,73 @@
+"""Code in the pages of the documentation."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
+)
+
+
+class Command(NamedTuple):
+    page: str
+    line: int
+    words: list[str]
+
+    def __str__(self):
+        return f"{self.page}:{self.line}: {shlex.join(self.words)}"
+
+
+def python_blocks(page):
+    """The text of each Python block of a page."""
+    return re.findall(r"```python[^\n]*\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+def commands(*programs):
+    """Command lines of all pages that begin with one of the programs; what a shell does with them is left out."""
+    return [one for page in PAGES for one in _commands_of(page) if one.words[0] in programs]
+
+
+def _commands_of(page):
+    lines = (ROOT / page).read_text().splitlines()
+    for number, text in _code_lines(lines):
+        words = _words(text)
+        if words:
+            yield Command(page, number, words)
+
+
+def _code_lines(lines):
+    """Number and text of each indented or fenced line of code, with its continuation lines."""
+    fence, whole, begun = None, "", 0
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("```"):
+            fence = None if fence is not None else line.strip().strip("`")
+            continue
+        shell = fence in ("bash", "console", "sh") if fence is not None else line.startswith("    ")
+        if not shell:
+            whole = ""
+            continue
+        begun = begun if whole else number
+        whole += line.strip().removeprefix("$ ")
+        if whole.endswith("\\"):
+            whole = whole[:-1]
+            continue
+        yield begun, whole
+        whole = ""
+
+
+def _words(text):
+    """The words of the first command of a line; none for an outline such as ``[--out JSON]``."""
+    if re.search(r"\s\[|\.\.\.|…|\$\(", text):
+        return []
+    try:
+        reader = shlex.shlex(text, posix=True, punctuation_chars="|;&")
+        reader.whitespace_split = True
+        words = list(reader)
+    except ValueError:  # a line of prose with an apostrophe
+        return []
+    end = next((i for i, word in enumerate(words) if set(word) <= set("|;&>")), len(words))
+    return words[:end]

@@ -1,0 +1,317 @@
+"""Python in the documentation runs, in front of small stand-ins for the reader's robot, data and checkpoint."""
+
+import importlib.util
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+from imitate import algo_factory, load_config, policy_from_checkpoint
+from imitate.data import DatasetFile
+from imitate.deploy import PolicyServer
+from imitate.deploy.bundle.exporting import export_policy
+from imitate.deploy.served import ServedPolicy
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from tests.docs.pages import PAGES, ROOT, python_blocks
+
+ELSEWHERE = {
+    "docs/own_algorithm.md": "tests/examples/test_own_algorithm.py",
+    "docs/preprocessing.md": "tests/examples/test_own_step.py",
+}
+"""Pages whose blocks another test runs."""
+OTHERS = ("docs/algorithms/", "docs/tutorials/")
+"""Folders whose pages have tests of their own."""
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(f"docs_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+OWN_DATA = load(ROOT / "examples" / "write_own_dataset.py")
+OWN_ROBOT = load(ROOT / "examples" / "own_robot.py")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def checkpoint(folder):
+    """A small policy of a point that is pushed to a goal, under the names that pages have for a checkpoint."""
+    tree = {
+        "algo_name": "bc",
+        "algo": {"actor_layer_dims": [16]},
+        "observation": {"modalities": {"obs": {"low_dim": ["position", "goal"]}}},
+    }
+    torch.manual_seed(0)
+    algo = algo_factory("bc", load_config(tree), {"position": (2,), "goal": (2,)}, 2, "cpu")
+    shapes = {
+        "action_low": [-1.0] * 2,
+        "action_high": [1.0] * 2,
+        "control_freq": 10.0,
+        "raw_shapes": {"position": [2], "goal": [2]},
+    }
+    for name in ("best.pth", "last.pth"):
+        saved = checkpoint_dict(algo, env_metadata={}, shape_metadata=shapes)
+        save_checkpoint(saved, folder / name)
+    return folder / "best.pth"
+
+
+OBS = {"position": np.zeros(2), "goal": np.full(2, 0.5)}
+
+
+class Soon:
+    """False when it is asked for the first two times, then true."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __bool__(self):
+        self.asked += 1
+        return self.asked > 2
+
+
+def run(page, number, changes=(), **names):
+    """Run a block of a page; ``changes`` are (text of the page, text that a test can run)."""
+    text = python_blocks(page)[number]
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    space = {"__name__": "a_page", **names}
+    exec(compile(text, f"{page}, block {number}", "exec"), space)
+    return space
+
+
+# ---- policies ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/deployment.md"])
+def test_a_policy_from_a_checkpoint(page, checkpoint):
+    action = run(page, 0, obs=OBS, done=Soon())["action"]
+    assert action.shape == (2,)
+
+
+def test_the_shapes_in_a_checkpoint(checkpoint):
+    space = run("docs/reference/checkpoints.md", 0)
+    assert space["checkpoint"]["shape_metadata"]["all_shapes"] == {"goal": [2], "position": [2]}
+
+
+def test_a_checkpoint_of_robomimic(folder):
+    fixtures = ROOT / "tests" / "policy" / "fixtures" / "robomimic"
+    (folder / "robomimic.pth").write_bytes((fixtures / "bc.pth").read_bytes())
+    recorded = np.load(fixtures / "bc.npz")
+    policy, _ = policy_from_checkpoint(ckpt_path="robomimic.pth")
+    obs = {key: recorded[f"seq/obs/{key}"][0] for key in policy.obs_keys}
+    action = run("docs/from_robomimic.md", 0, obs=obs)["action"]
+    assert np.allclose(action, recorded["seq/actions"][0], atol=1e-5)
+
+
+def test_a_policy_of_lerobot(folder):
+    recorded = load(ROOT / "tests" / "interop" / "lerobot" / "conftest.py").Recorded
+    place = folder / "outputs" / "train" / "act" / "checkpoints" / "last" / "pretrained_model"
+    place.parent.mkdir(parents=True)
+    theirs = recorded("act_images_0.6.1", place)
+    space = run("docs/from_lerobot.md", 0, **theirs.observation(0))
+    assert np.allclose(space["action"], theirs.vectors["action"][0], atol=1e-4)
+
+
+def test_a_policy_over_the_network(checkpoint):
+    policy, _ = policy_from_checkpoint(ckpt_path=checkpoint, device="cpu")
+    policy.start_episode()
+    expected = policy(OBS)
+    with PolicyServer(ServedPolicy(policy), port=0) as server:
+        space = run("docs/deployment.md", 3, [("ws://127.0.0.1:8000", server.url)], obs=OBS)
+    assert np.allclose(space["action"], expected)
+
+
+def test_a_bundle(checkpoint):
+    policy, _ = policy_from_checkpoint(ckpt_path=checkpoint, device="cpu")
+    export_policy(policy, "lift.zip")
+    policy.start_episode()
+    expected = policy(OBS)
+    space = run("docs/deployment.md", 4, obs=OBS)
+    assert np.allclose(space["action"], expected, atol=1e-5)
+
+
+# ---- robots --------------------------------------------------------------------------------------
+
+
+def test_the_outline_of_a_robot():
+    arm = run("docs/deployment.md", 1)["Arm"]()
+    assert arm.limits.speed is not None
+
+
+def test_a_robot_as_an_environment():
+    space = run(
+        "docs/deployment.md",
+        2,
+        [("rate_hz=10)", "rate_hz=10, prepare=False)")],  # nobody is at the terminal of a test
+        Arm=OWN_ROBOT.PointArm,
+        action=np.zeros(2),
+    )
+    assert set(space["obs"]) == {"position", "goal", "camera_image"}
+    assert space["terminated"] is False
+
+
+def test_the_control_loop(checkpoint):
+    space = run("docs/own_data.md", 1, [("steps=200", "steps=3")], MyArm=OWN_ROBOT.PointArm)
+    assert space["report"].steps == 3
+
+
+def test_a_person_who_takes_over():
+    class Device:
+        held = True
+
+        def pressed(self):
+            return self.held
+
+        def action(self):
+            return np.ones(2)
+
+    hand = run("docs/interactive.md", 0, my_spacemouse=Device)["Hand"]()
+    assert hand({}, np.zeros(2)).tolist() == [1.0, 1.0]
+    hand.device.held = False
+    assert hand({}, np.zeros(2)) is None
+
+
+# ---- data ----------------------------------------------------------------------------------------
+
+
+def test_a_file_is_written_and_read_in_batches(folder):
+    robot, teacher = OWN_DATA.PointRobot(seed=0), OWN_DATA.Teacher()
+    run("docs/data.md", 0, num_demos=3, robot=robot, teacher=teacher)
+    with DatasetFile("own.hdf5") as file:
+        assert file.filter_keys() == {"train": ["demo_0", "demo_1", "demo_2"]}
+    (batch,) = run("docs/data.md", 1)["loader"]
+    assert batch["obs"]["position"].shape[1:] == (10, 2)
+
+
+def test_an_instruction(folder):
+    told = {}
+
+    class Policy:
+        def start_episode(self, lang):
+            told["lang"] = lang
+
+    run("docs/data.md", 2, policy=Policy())
+    assert told["lang"] == "stack the red cube on the green one"
+
+
+def test_a_recording_of_ones_own(folder):
+    class Person(OWN_DATA.Teacher):
+        def says(self, word):
+            return word == "success"
+
+    names = [f"demo_{i}" for i in range(4)]
+    run(
+        "docs/own_data.md",
+        0,
+        num_episodes=4,
+        horizon=60,
+        robot=OWN_DATA.PointRobot(seed=0),
+        teacher=Person(),
+        names_of_the_good_ones=names,
+    )
+    with DatasetFile("own.hdf5") as file:
+        assert file.filter_keys() == {"train": names[:2], "valid": names[2:]}
+        assert file.attrs("demo_0")["language"] == "push the point to the goal"
+
+
+# ---- configuration, networks, tests, workers -----------------------------------------------------
+
+
+def test_a_configuration():
+    config = run("docs/config.md", 0)["config"]
+    assert (config.train.batch_size, config.train.seed) == (128, 2)
+
+
+def test_an_encoder():
+    core = run("docs/encoders.md", 0)["TouchCore"]((4, 4), width=8)
+    assert core(torch.zeros(2, 4, 4)).shape == (2, *core.output_shape)
+
+
+def test_an_algorithm_of_two_slots(folder):
+    """In a process of its own, since an algorithm is registered for good."""
+    text = python_blocks("docs/online_rl.md")[0]
+    text += textwrap.dedent("""
+        from imitate.config.algorithms import find
+        from imitate.algo.gail import GAILRewards
+        assert find("gail_sac").section.reward_source is GAILRewards
+    """)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_tests_of_ones_own_package():
+    space = run("docs/environments.md", 0, [("my_package:MyEnv-v0", "CartPole-v1")])
+    space["test_my_environment"]()
+    assert callable(space["test_my_algorithm"])
+
+
+@pytest.mark.robosuite
+@pytest.mark.slow
+def test_a_collection(folder):
+    text = python_blocks("docs/environments.md")[1]
+    (folder / "own.py").write_text(text.replace("num=100, workers=2", "num=1, workers=1"))
+    done = subprocess.run(
+        [sys.executable, "own.py"], capture_output=True, text=True, timeout=300, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    with DatasetFile("lift.hdf5") as file:
+        assert file.demos() == ["demo_0"]
+
+
+def prepare(reports):
+    """The work of a crew: the length of the shared value, and the number of the item."""
+    return lambda item: (len(item[0].get()), item[1])
+
+
+def test_items_of_workers(capsys):
+    run(
+        "docs/cluster.md",
+        0,
+        [('open_backend("ray", cpus=2)', 'open_backend("local")'), ("range(1000)", "range(5)")],
+        prepare=prepare,
+        checkpoint_bytes=b"1234",
+    )
+    lines = sorted(capsys.readouterr().out.splitlines())
+    assert lines == [f"{seed} (4, {seed})" for seed in range(5)]
+
+
+# ---- all of them ---------------------------------------------------------------------------------
+
+RUN = {
+    "README.md": 1,
+    "docs/cluster.md": 1,
+    "docs/config.md": 1,
+    "docs/data.md": 3,
+    "docs/deployment.md": 5,
+    "docs/encoders.md": 1,
+    "docs/environments.md": 2,
+    "docs/from_lerobot.md": 1,
+    "docs/from_robomimic.md": 1,
+    "docs/interactive.md": 1,
+    "docs/online_rl.md": 1,
+    "docs/own_data.md": 2,
+    "docs/reference/checkpoints.md": 1,
+}
+"""Number of blocks of each page that the tests above run."""
+
+
+def test_no_block_is_left_out():
+    found = {
+        page: len(python_blocks(page))
+        for page in PAGES
+        if page not in ELSEWHERE and not page.startswith(OTHERS) and python_blocks(page)
+    }
+    assert found == RUN, "a page has other blocks: run them in a test above, then change RUN"
+    assert all((ROOT / test).is_file() for test in ELSEWHERE.values())
