@@ -33,7 +33,6 @@ class Job:
         result: from the folder to what has to be equal however often it was killed.
         is_done: true where the finished file is there, so that nothing is left to resume.
         is_alike: compares a result with the undisturbed one.
-        goes_on_ray: the command takes ``--on``.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Job:
     result: Callable[[Path], Any]
     is_done: Callable[[Path], bool] = lambda at: False
     is_alike: Callable[[Any, Any], bool] = operator.eq
-    goes_on_ray: bool = True
 
 
 def jobs(inputs: Path) -> dict[str, Job]:
@@ -66,7 +64,6 @@ def jobs(inputs: Path) -> dict[str, Job]:
             _resumed(_online(inputs), "sac"),
             lambda at: _training(at, "sac"),
             is_alike=learned_alike,
-            goes_on_ray=False,
         ),
         Job(
             "features",
@@ -121,7 +118,10 @@ def write_inputs(folder: Path) -> None:
             **small,
             "batch_size": 16,
             "num_epochs": 8,
-            "online": {"env": ENV, "warmup_steps": 200, "update_ratio": 0.2, "buffer_size": 2000},
+            "online": {
+                **{"env": ENV, "num_envs": 2, "num_workers": 2, "collect_steps": 10},
+                **{"warmup_steps": 200, "update_ratio": 0.2, "buffer_size": 2000},
+            },
         },
         "algo": {"actor": {"layer_dims": [16]}, "critic": {"layer_dims": [16]}},
         "observation": flat,
@@ -256,20 +256,34 @@ class Learned:
         epochs: a line each.
         evaluations: likewise, in the order of their epochs: they may come late.
         left_out: epochs that were not evaluated, as its log says, because the evaluation before them still ran.
+        sure: epochs that had ended before a collector was lost, as its log says; None: none was lost. Its running
+            episodes are void and the next ones have other seeds, so later numbers differ from run to run.
     """
 
     epochs: list[Any]
     evaluations: list[Any]
-    left_out: frozenset[int]
+    left_out: frozenset[int] = frozenset()
+    sure: int | None = None
 
 
 def learned_alike(one: Learned, other: Learned) -> bool:
-    """Return true where all numbers are equal; evaluations that one of the runs has left out are not compared."""
+    """Return true where two runs have the same epochs and evaluations, with equal numbers.
+
+    Evaluations that one of the runs has left out are not compared, nor are the numbers of epochs that ended after
+    one of them had lost a collector.
+    """
     left_out = one.left_out | other.left_out
-    both = [
-        [line for line in run.evaluations if line["epoch"] not in left_out] for run in (one, other)
-    ]
-    return one.epochs == other.epochs and both[0] == both[1]
+    sure = min(run.sure if run.sure is not None else len(run.epochs) for run in (one, other))
+
+    def compared(lines: list[Any]) -> list[Any]:
+        known = [line for line in lines if line["epoch"] not in left_out]
+        return [line if line["epoch"] <= sure else line["epoch"] for line in known]
+
+    return (
+        len(one.epochs) == len(other.epochs)
+        and one.epochs[:sure] == other.epochs[:sure]
+        and compared(one.evaluations) == compared(other.evaluations)
+    )
 
 
 def _all_learned_alike(some: dict[str, Learned], others: dict[str, Learned]) -> bool:
@@ -303,7 +317,14 @@ def _learned(run: Path) -> Learned:
         [_alike(line) for line in lines if line["kind"] == "epoch"],
         [_alike(line) for line in lines if line["kind"] == "rollout"],
         frozenset(map(int, re.findall(r"evaluation of epoch (\d+) left out", log))),
+        _sure(log),
     )
+
+
+def _sure(log: str) -> int | None:
+    before, lost, _ = log.partition("its episodes are left out, another one takes its place")
+    ended = re.findall(r"^epoch (\d+)/", before, re.MULTILINE)
+    return (int(ended[-1]) if ended else 0) if lost else None
 
 
 def _evaluations(at: Path) -> Any:

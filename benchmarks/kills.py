@@ -125,7 +125,7 @@ class Killer:
         return done
 
     def _start(self, job: Job, words: list[str], place: Path, mark: str) -> subprocess.Popen[bytes]:
-        if self._on != "local" and job.goes_on_ray:
+        if self._on != "local":
             words = [*words, "--on", self._on]
         environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"}
         environment["IMITATE_CACHE"] = str(place / "cache")

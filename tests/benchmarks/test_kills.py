@@ -68,6 +68,30 @@ def test_results_are_compared_without_times(tmp_path):
     assert _alike([{"wall_s": 1, "a": {"seconds": 2, "b": 3}}]) == [{"a": {"b": 3}}]
 
 
+def test_after_the_loss_of_a_collector_numbers_may_differ_but_no_epoch_is_missing(tmp_path):
+    def learned(rewards, log="", evaluated=(2, 4)):
+        lines = [
+            *({"kind": "epoch", "epoch": k + 1, "Reward": r} for k, r in enumerate(rewards)),
+            *({"kind": "rollout", "epoch": k, "Return": rewards[k - 1]} for k in evaluated),
+        ]
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (tmp_path / "log.txt").write_text(log)
+        return _learned(tmp_path)
+
+    words = (
+        "warning: environments [0]: died; its episodes are left out, another one takes its place\n"
+    )
+    log = f"epoch 1/4: return 1\nepoch 2/4: return 1\n{words}epoch 3/4: return 1\n"
+    whole = learned([1, 2, 3, 4])
+    assert whole.sure is None
+    assert not learned_alike(learned([1, 2, 3, 5]), whole)
+    assert learned_alike(learned([1, 2, 8, 9], log), whole)
+    assert learned_alike(learned([7, 8, 8, 9], words), whole)
+    assert not learned_alike(learned([1, 3, 8, 9], log), whole)
+    assert not learned_alike(learned([1, 2, 8], log, evaluated=(2,)), whole)
+    assert not learned_alike(learned([1, 2, 8, 9], log, evaluated=(2,)), whole)
+
+
 def test_a_line_for_each_job(tmp_path):
     assert list(jobs(tmp_path)) == ["collect", "online", "features", "sweep", "eval", "render"]
     kills = [
