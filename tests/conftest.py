@@ -42,8 +42,11 @@ def pytest_collection_modifyitems(config, items):
         place = {path: shuffled.random() for path in dict.fromkeys(item.path for item in items)}
         # Files stay whole, because fixtures of a module are made once.
         items.sort(key=lambda item: (place[item.path], shuffled.random()))
-    # First, and so all in the first of several processes, because of which only one starts a Ray cluster.
-    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
+    # First, and so all in the first of several processes, because of which only one starts a Ray cluster; of them
+    # those first that need one node of it, before the second one is started.
+    items.sort(
+        key=lambda item: (item.get_closest_marker("ray") is None, "[ray_node]" not in item.nodeid)
+    )
 
 
 def _try_again(items):
@@ -90,6 +93,7 @@ def _load(name):
 demo_files = _load("demo_files")
 ray_cluster = _load("ray_cluster")
 two_nodes, ray_nodes = ray_cluster.two_nodes, ray_cluster.ray_nodes
+ray_node, backend = ray_cluster.ray_node, ray_cluster.backend
 http_files = _load("http_files")
 
 

@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on loopback, for tests of any room; run as a program it keeps the cluster.
+"""A real Ray cluster of two nodes or one on loopback, for tests of any room; run as a program it keeps the cluster.
 
 The cluster lives in processes of its own and ends when the program's stdin is closed, however pytest ends.
 """
@@ -20,6 +20,10 @@ CPUS = 2
 GPUS = 2
 """GPUs that the first node pretends to have."""
 STORE_BYTES = 80_000_000
+PLACES = ["local", pytest.param("ray_nodes", marks=pytest.mark.ray)]
+"""Values of the fixture ``backend``: this machine, and a cluster of two nodes."""
+ONE_NODE = pytest.param("ray_node", marks=pytest.mark.ray)
+"""Another one: a cluster of one node."""
 ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -66,6 +70,10 @@ class TwoNodes:
         """Let it have two nodes again; return the number of the second one's raylet."""
         return self._ask("mend")["raylet"]
 
+    def shrink(self):
+        """Let it have the first node alone."""
+        self._ask("shrink")
+
     def kill_second(self):
         """Kill the raylet of the second node, which is not the one of this process."""
         os.kill(self.mend(), signal.SIGKILL)
@@ -101,6 +109,29 @@ def ray_nodes(two_nodes, monkeypatch):
     return two_nodes
 
 
+@pytest.fixture
+def ray_node(two_nodes, monkeypatch):
+    """The same cluster without its second node, which tests that come first need not start: see conftest.py."""
+    for name, value in two_nodes.environ.items():
+        monkeypatch.setenv(name, value)
+    two_nodes.shrink()
+    return two_nodes
+
+
+@pytest.fixture
+def backend(request):
+    """Place for workers: one of PLACES, or ONE_NODE."""
+    from imitate.crew import open_backend
+
+    if request.param == "local":
+        with open_backend() as backend:
+            yield backend
+        return
+    with open_backend(request.getfixturevalue(request.param).on) as backend:
+        assert backend.places == (CPUS if request.param == "ray_node" else 2 * CPUS)
+        yield backend
+
+
 def keep():
     """Keep a cluster until stdin is closed, and answer each line of it."""
     results = os.fdopen(os.dup(1), "w")
@@ -118,20 +149,22 @@ def keep():
 
     try:
         tell(address=cluster.address)
-        for _ in sys.stdin:
-            if (
-                second is None
-                or not second.any_processes_alive()
-                or _raylet(second).poll() is not None
-            ):
-                if second is not None:
-                    with suppress(Exception):
-                        cluster.remove_node(second, allow_graceful=False)
+        for line in sys.stdin:
+            wants_one, is_whole = line.strip() == "shrink", _runs(second)
+            if second is not None and (wants_one or not is_whole):
+                with suppress(Exception):
+                    cluster.remove_node(second, allow_graceful=False)
+                second = None
+            if second is None and not wants_one:
                 second = cluster.add_node(**node)
-                cluster.wait_for_nodes()
-            tell(raylet=_raylet(second).pid)
+            cluster.wait_for_nodes(timeout=120)
+            tell(raylet=None if second is None else _raylet(second).pid)
     finally:
         cluster.shutdown()
+
+
+def _runs(node):
+    return node is not None and node.any_processes_alive() and _raylet(node).poll() is None
 
 
 def _raylet(node):

@@ -1,27 +1,62 @@
-"""Configuration: robomimic's JSON tree, typed, checked and frozen."""
+"""Configuration: robomimic's JSON tree, typed, checked and frozen.
+
+The public names are imported on first use: workers that only look for installed components need no configuration.
+"""
 
 from __future__ import annotations
 
-from imitate.config.algo_section import AlgoSection
-from imitate.config.base_config import BaseConfig
-from imitate.config.cluster import ClusterConfig
-from imitate.config.config import Config
-from imitate.config.data_needs import (
-    DataNeeds,
-    Returns,
-    Sequences,
-    Subgoals,
-    TrainingSet,
-    Transitions,
-)
-from imitate.config.data_paths import located_data
-from imitate.config.experiment import ExperimentConfig
-from imitate.config.loading import load_config
-from imitate.config.meta import MetaConfig
-from imitate.config.observation import EncoderConfig, ModalityGroup, ObservationConfig
-from imitate.config.optimizer import LearningRateConfig, OptimizerConfig, RegularizationConfig
-from imitate.config.section import OpenSection, Section
-from imitate.config.train import ActionConfig, DatasetConfig, TrainConfig
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "ActionConfig": "imitate.config.train",
+    "AlgoSection": "imitate.config.algo_section",
+    "BaseConfig": "imitate.config.base_config",
+    "ClusterConfig": "imitate.config.cluster",
+    "Config": "imitate.config.config",
+    "DataNeeds": "imitate.config.data_needs",
+    "DatasetConfig": "imitate.config.train",
+    "EncoderConfig": "imitate.config.observation",
+    "ExperimentConfig": "imitate.config.experiment",
+    "LearningRateConfig": "imitate.config.optimizer",
+    "MetaConfig": "imitate.config.meta",
+    "ModalityGroup": "imitate.config.observation",
+    "ObservationConfig": "imitate.config.observation",
+    "OpenSection": "imitate.config.section",
+    "OptimizerConfig": "imitate.config.optimizer",
+    "RegularizationConfig": "imitate.config.optimizer",
+    "Returns": "imitate.config.data_needs",
+    "Section": "imitate.config.section",
+    "Sequences": "imitate.config.data_needs",
+    "Subgoals": "imitate.config.data_needs",
+    "TrainConfig": "imitate.config.train",
+    "TrainingSet": "imitate.config.data_needs",
+    "Transitions": "imitate.config.data_needs",
+    "load_config": "imitate.config.loading",
+    "located_data": "imitate.config.data_paths",
+}
+
+if TYPE_CHECKING:
+    from imitate.config.algo_section import AlgoSection
+    from imitate.config.base_config import BaseConfig
+    from imitate.config.cluster import ClusterConfig
+    from imitate.config.config import Config
+    from imitate.config.data_needs import (
+        DataNeeds,
+        Returns,
+        Sequences,
+        Subgoals,
+        TrainingSet,
+        Transitions,
+    )
+    from imitate.config.data_paths import located_data
+    from imitate.config.experiment import ExperimentConfig
+    from imitate.config.loading import load_config
+    from imitate.config.meta import MetaConfig
+    from imitate.config.observation import EncoderConfig, ModalityGroup, ObservationConfig
+    from imitate.config.optimizer import LearningRateConfig, OptimizerConfig, RegularizationConfig
+    from imitate.config.section import OpenSection, Section
+    from imitate.config.train import ActionConfig, DatasetConfig, TrainConfig
 
 __all__ = [
     "ActionConfig",
@@ -50,3 +85,9 @@ __all__ = [
     "load_config",
     "located_data",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'imitate.config' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)

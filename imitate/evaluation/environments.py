@@ -9,17 +9,18 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from imitate.config import Config, DatasetConfig
-from imitate.config.section import merged
-from imitate.data.shards.outline import instructions_at, outline_of
 from imitate.envs.experts import EXPERTS
 from imitate.envs.make import REAL_ROBOT, is_robot
 from imitate.envs.migration import ROBOSUITE, fitted
 from imitate.envs.trust import ROBOT, SIMULATED, check_trusted, trust_env
 from imitate.errors import ConfigError
 from imitate.recognition import recognise
+
+if TYPE_CHECKING:
+    from imitate.config import Config, DatasetConfig
+    from imitate.data.shards.outline import Outline
 
 GYMNASIUM = 2
 
@@ -44,7 +45,7 @@ def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]
     if text.startswith(ROBOT):
         return named_robot(text, own)
     if path.suffix in (".hdf5", ".h5") or (path.is_dir() and recognise(path) is not None):
-        return _of_a_file(outline_of(path).env_meta)
+        return _of_a_file(_outline_of(path).env_meta)
     if path.suffix == ".json":
         return _of_a_file(_env_args_in(path))
     kind = GYMNASIUM
@@ -94,6 +95,8 @@ def laid_over(own: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, An
     """Apply changes to env_args; the arguments of one simulator are not passed to another."""
     if update.get("type", own.get("type")) != own.get("type"):
         own = {key: own[key] for key in own if key not in ("env_kwargs", "env_version")}
+    from imitate.config.section import merged
+
     return merged(dict(own), dict(update))
 
 
@@ -116,7 +119,7 @@ def with_env(config: Config, text: str) -> Config:
     own: Mapping[str, Any] = {}
     rate = None
     if config.train.data:
-        outline = outline_of(config.train.data[0].path)
+        outline = _outline_of(config.train.data[0].path)
         own, rate = outline.env_meta, outline.control_freq
     named = at_rate(named_env_of(config, text, own), rate)
     changes: dict[str, Any] = {
@@ -127,6 +130,13 @@ def with_env(config: Config, text: str) -> Config:
     if config.train.online.enabled and config.train.online.env is not None:
         changes["train.online.env"] = named
     return config.with_overrides(changes)
+
+
+def _outline_of(path: str | Path) -> Outline:
+    """Read the outline of a dataset; what reads it is imported only here, because most commands name no file."""
+    from imitate.data.shards.outline import outline_of
+
+    return outline_of(path)
 
 
 def _of_a_file(meta: dict[str, Any]) -> dict[str, Any]:
@@ -209,8 +219,10 @@ def _of_file(
     entry: DatasetConfig, config: Config, tasks: Sequence[str]
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return name and env_args of each environment that a file names."""
+    from imitate.data.shards.outline import instructions_at
+
     experiment = config.experiment
-    own_meta = outline_of(entry.path).env_meta
+    own_meta = _outline_of(entry.path).env_meta
     meta = laid_over(own_meta, experiment.env_meta_update_dict.to_dict())
     found = instructions_at(entry.path, entry.lang) if tasks else set()
     instructions = [task for task in tasks if task in found]

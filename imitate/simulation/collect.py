@@ -19,14 +19,13 @@ from imitate.crew import Crew, Done, Limits, Lost
 from imitate.crew.backend import Backend
 from imitate.data import Episode
 from imitate.errors import EnvError
-from imitate.processes import STEP_TIMEOUT_S, Beat
+from imitate.processes import STEP_TIMEOUT_S
 from imitate.simulation.collected_files import CollectedFiles, Piece
-from imitate.simulation.demonstrate import Demonstration, Plan, demonstrate, describe
+from imitate.simulation.demonstrate import DESCRIBE, Demonstration, Plan, prepare_demonstrations
 from imitate.simulation.shards import finish_folder, prepare_folder, shards_of
 from imitate.simulation.unfinished import settings_of
 
 VALID_FRACTION = 0.1
-DESCRIBE = "env_args"
 _HOPELESS = (
     3  # after so many lost episodes at the beginning, and none made, the fault is not the episodes'
 )
@@ -138,7 +137,7 @@ def collect(
             on_demo(report)
 
     if not files.are_finished:
-        prepare, limits = partial(_prepared, plan), Limits(call_s=step_timeout_s)
+        prepare, limits = partial(prepare_demonstrations, plan), Limits(call_s=step_timeout_s)
         with Crew[Any, Any](prepare, workers, limits=limits, backend=backend) as crew:
             _record(crew, files, report, num, name_of_env, told)
     if shard_demos is not None:
@@ -261,15 +260,6 @@ def filter_keys(qualities: Mapping[int, str], seed: int) -> dict[str, list[int]]
 
 def _num_valid(num: int) -> int:
     return max(1, round(VALID_FRACTION * num)) if num > 1 else 0
-
-
-def _prepared(plan: Plan, beat: Beat) -> Callable[[int | str], Any]:
-    """Make a worker's function: from an episode's number to the demonstration, from ``DESCRIBE`` to the env_args."""
-
-    def work(item: int | str) -> Any:
-        return demonstrate(plan, item, beat) if isinstance(item, int) else describe(plan, beat)
-
-    return work
 
 
 def _taken(found: Any, env_name: Any) -> Any:

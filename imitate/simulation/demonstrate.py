@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -31,6 +32,8 @@ from imitate.errors import EnvError, UserError
 from imitate.processes import Beat
 
 MAX_ATTEMPTS = 25
+DESCRIBE = "env_args"
+"""Item of a worker that asks for the full description of the environment."""
 
 # Noise at --noise 1, per level of quality: white noise on all motion axes, and now and then a push in one direction
 # for a few steps, from which the demonstrator has to come back.
@@ -169,6 +172,15 @@ class ActionNoise:
             parts[:, :translations] += self._push[:, :translations]
         parts[:, : self._axes] += rng.normal(0.0, 1.0, (self._arms, self._axes)) * self._white
         return np.clip(executed, self._low, self._high)
+
+
+def prepare_demonstrations(plan: Plan, beat: Beat) -> Callable[[int | str], Any]:
+    """Make a worker's function: from an episode's number to the demonstration, from ``DESCRIBE`` to the env_args."""
+
+    def work(item: int | str) -> Any:
+        return demonstrate(plan, item, beat) if isinstance(item, int) else describe(plan, beat)
+
+    return work
 
 
 def describe(plan: Plan, beat: Beat | None = None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.envs import make_env
 from imitate.envs.cameras import Camera, camera_kwargs
 from imitate.envs.env import Array, Obs
-from imitate.envs.migration import migrate_env_args
+from imitate.envs.migration import installed_robosuite, migrate_env_args
 from imitate.envs.robosuite_env import ENV_TYPE, RobosuiteEnv
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError, UserError
@@ -160,7 +159,7 @@ class Artist:
             yield env.reset_to({"states": state})
 
     def _version_hint(self) -> str:
-        recorded, installed = self._drawing.env_meta.get("env_version"), installed_version()
+        recorded, installed = self._drawing.env_meta.get("env_version"), installed_robosuite()
         if recorded is None or recorded == installed:
             return ""
         return (
@@ -185,14 +184,6 @@ def differences(file: DatasetFile, demo: str, drawn: Drawn, cameras: list[str]) 
             if recorded.shape == drawn.obs[key].shape:
                 found[key] = float(np.abs(recorded - drawn.obs[key]).max())
     return found
-
-
-def installed_version() -> str:
-    """Return the version of robosuite; 'none' where it is missing."""
-    try:
-        return metadata.version("robosuite")
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def _stacked(frames: Iterator[Obs], length: int) -> dict[str, Array]:

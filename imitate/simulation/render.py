@@ -15,10 +15,10 @@ from imitate.data.curate.selection import Selection, select
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.image_codec import ImageStorage
 from imitate.envs.cameras import Camera, camera_kwargs
-from imitate.envs.migration import tell_mismatch
+from imitate.envs.migration import installed_robosuite, tell_mismatch
 from imitate.errors import DatasetError, UserError
 from imitate.processes import STEP_TIMEOUT_S
-from imitate.simulation.drawing import Artist, Drawing, Drawn, differences, installed_version
+from imitate.simulation.drawing import Artist, Drawing, Drawn, differences
 from imitate.simulation.recorded import RecordedDemo
 from imitate.simulation.render_file import Layout, RenderedFile, finished_demos
 
@@ -118,7 +118,7 @@ def render(
             path=str(out),
             keys=drawing.keys,
             recorded_with=file.env_meta.get("env_version"),
-            drawn_with=installed_version(),
+            drawn_with=installed_robosuite() or "none",
         )
         tell_mismatch(file.env_meta)
         layout = _layout(file, drawing, keep_obs, storage, jpeg_quality)

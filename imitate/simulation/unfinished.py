@@ -8,9 +8,9 @@ from pathlib import Path
 
 from imitate.data import DatasetFile
 from imitate.data.file.journal import is_being_written, partial_of, roll_back
+from imitate.envs.migration import installed_robosuite
 from imitate.errors import DatasetError
 from imitate.simulation.demonstrate import Plan
-from imitate.simulation.drawing import installed_version
 
 PLAN = "collected"
 """Attribute of ``data``: the plan of the demonstrations, as JSON."""
@@ -44,7 +44,7 @@ def settings_of(plan: Plan, **more: int) -> str:
         plan: of the episodes.
         **more: what else the files depend on.
     """
-    return json.dumps({**asdict(plan), "robosuite": installed_version(), **more})
+    return json.dumps({**asdict(plan), "robosuite": installed_robosuite() or "none", **more})
 
 
 def recorded_so_far(path: Path, settings: str) -> list[Recorded]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from imitate.crew import open_backend
 from imitate.crew.local import LocalBackend
 from imitate.errors import CheckpointError, EnvError
 from imitate.evaluation.episode_pool import EpisodePool
@@ -17,17 +16,11 @@ from imitate.evaluation.policy_source import CheckpointFile, SentCheckpoint
 from imitate.evaluation.prepared import EvalSettings, Prepared, subject_of
 from imitate.policy.checkpoint import checkpoint_from_bytes
 from imitate.run_folder import find_checkpoint
+from tests.ray_cluster import ONE_NODE, PLACES
 from tests.train.conftest import env_meta, write_expert
 
 pytestmark = pytest.mark.usefixtures("importable_env")
 SETTINGS = EvalSettings(episodes=12, horizon=30, seed=0, workers=2, step_timeout_s=3.0)
-
-
-@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
-def backend(request):
-    on = "local" if request.param == "local" else request.getfixturevalue("ray_nodes").on
-    with open_backend(on) as backend:
-        yield backend
 
 
 def played(backend, place, workers=2):
@@ -35,6 +28,7 @@ def played(backend, place, workers=2):
     return outcome
 
 
+@pytest.mark.parametrize("backend", [*PLACES, ONE_NODE], indirect=True)
 def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path, backend):
     """With a policy that draws: its random numbers follow from the episode, not from the worker."""
     agent, videos = write_expert(tmp_path / "a.pth", noise=0.5), [tmp_path / "0.mp4"]
@@ -51,6 +45,7 @@ def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path,
     assert here.cpu_models and there.to_dict()["cpu_models"] == here.cpu_models
 
 
+@pytest.mark.parametrize("backend", PLACES, indirect=True)
 def test_dying_and_hanging_episodes_are_named_and_the_others_are_as_ever(tmp_path, backend):
     meta = env_meta(hang_in="step", hang_at=[7], die_at=[3])
     settings = replace(SETTINGS, step_timeout_s=1.0)

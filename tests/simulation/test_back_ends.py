@@ -19,13 +19,14 @@ from imitate.envs.cameras import Camera
 from imitate.errors import DatasetError
 from imitate.simulation import collect as collecting
 from imitate.simulation import render as rendering
-from imitate.simulation.collect import DESCRIBE, collect, filter_keys
+from imitate.simulation.collect import collect, filter_keys
 from imitate.simulation.collected_files import CollectedFiles, Piece
-from imitate.simulation.demonstrate import Demonstration, Plan
+from imitate.simulation.demonstrate import DESCRIBE, Demonstration, Plan
 from imitate.simulation.drawing import Drawn
 from imitate.simulation.render import render
 from imitate.simulation.shards import shards_of
 from imitate.simulation.unfinished import settings_of
+from tests.ray_cluster import ONE_NODE, PLACES
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
 
@@ -95,15 +96,8 @@ class Artist:
 @pytest.fixture(autouse=True)
 def stand_ins(monkeypatch, request):
     if "robosuite" not in request.keywords:
-        monkeypatch.setattr(collecting, "_prepared", prepared)
+        monkeypatch.setattr(collecting, "prepare_demonstrations", prepared)
         monkeypatch.setattr(rendering, "Artist", partial(Artist, {}))
-
-
-@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
-def backend(request):
-    on = "local" if request.param == "local" else request.getfixturevalue("ray_nodes").on
-    with open_backend(on) as backend:
-        yield backend
 
 
 def plan_of(**faults):
@@ -130,6 +124,7 @@ def shards(folder):
 # ---- places --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backend", [*PLACES, ONE_NODE], indirect=True)
 def test_the_same_file_and_the_same_images_wherever_the_workers_run(tmp_path, backend):
     here, there = tmp_path / "here.hdf5", tmp_path / "there.hdf5"
     collect(here, plan_of(), num=8)
@@ -146,6 +141,7 @@ def test_the_same_file_and_the_same_images_wherever_the_workers_run(tmp_path, ba
     assert ("demo_7", "obs/agentview_image") in images[0][0]
 
 
+@pytest.mark.parametrize("backend", PLACES, indirect=True)
 def test_episodes_that_hang_or_die_are_named_and_left_out(tmp_path, backend):
     path, sound = tmp_path / "faults.hdf5", tmp_path / "sound.hdf5"
     plan = plan_of(hang_at=[5], die_at=[2])
@@ -159,6 +155,7 @@ def test_episodes_that_hang_or_die_are_named_and_left_out(tmp_path, backend):
     assert all(attrs in whole.values() for attrs in found.values())
 
 
+@pytest.mark.parametrize("backend", PLACES, indirect=True)
 def test_demos_that_hang_or_die_are_named_and_left_out(tmp_path, backend, monkeypatch):
     path, out = tmp_path / "demos.hdf5", tmp_path / "images.hdf5"
     collect(path, plan_of(), num=6)
