@@ -24,7 +24,8 @@ def loaded_after(code):
     """Which of the heavy modules are loaded after ``code``."""
     return run(
         f"import sys\n{code}\n"
-        "heavy = ('torch', 'numpy', 'h5py', 'gymnasium', 'robosuite', 'mujoco', 'matplotlib', 'tensorboard')\n"
+        "heavy = ('torch', 'numpy', 'h5py', 'pydantic', 'gymnasium', 'robosuite', 'mujoco', 'matplotlib', "
+        "'tensorboard')\n"
         "print(*[name for name in heavy if name in sys.modules])"
     )
 
@@ -134,6 +135,13 @@ def test_the_dataset_takes_robomimics_arguments_in_its_order():
 
 def test_import_of_the_package_loads_nothing_heavy():
     assert loaded_after("import imitate") == []
+
+
+def test_collection_reads_no_configuration_and_its_workers_write_no_file():
+    """Each worker pays for its imports, and a short collection consists of little else."""
+    assert loaded_after("import imitate.cli.collect") == ["numpy", "h5py", "gymnasium"]
+    workers = "import imitate.crew.serving, imitate.simulation.demonstrate"
+    assert loaded_after(workers) == ["numpy", "gymnasium"]
 
 
 def test_low_dim_training_and_deployment_load_no_simulator():
