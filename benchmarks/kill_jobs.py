@@ -33,6 +33,7 @@ class Job:
         result: from the folder to what has to be equal however often it was killed.
         is_done: true where the finished file is there, so that nothing is left to resume.
         is_alike: compares a result with the undisturbed one.
+        goes_on_ray: the command has workers, which ``--on`` may place.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Job:
     result: Callable[[Path], Any]
     is_done: Callable[[Path], bool] = lambda at: False
     is_alike: Callable[[Any, Any], bool] = operator.eq
+    goes_on_ray: bool = True
 
 
 def jobs(inputs: Path) -> dict[str, Job]:

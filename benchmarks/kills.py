@@ -1,7 +1,7 @@
 """Kills at random moments: is anything lost, twice, left running or half written, and is the result the same?
 
     python -m benchmarks.kills --on local --num 100 --seed 0 --out kills
-    python -m benchmarks.kills --on ray --num 20 --only eval sweep --out kills_ray
+    python -m benchmarks.kills --on ray --num 25 --seed 2 --out kills_ray
 
 Each kill begins a small job anew (collect, render, eval, a sweep, online training, training on
 cached features), sends SIGKILL at a random moment to
@@ -125,7 +125,7 @@ class Killer:
         return done
 
     def _start(self, job: Job, words: list[str], place: Path, mark: str) -> subprocess.Popen[bytes]:
-        if self._on != "local":
+        if self._on != "local" and job.goes_on_ray:
             words = [*words, "--on", self._on]
         environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"}
         environment["IMITATE_CACHE"] = str(place / "cache")
@@ -265,7 +265,9 @@ def main() -> int:
         else []
     )
     killer = Killer(args.out, args.on, args.seed)
-    names = args.only or list(killer.jobs)
+    is_local = args.on == "local"
+    names = [name for name, job in killer.jobs.items() if is_local or job.goes_on_ray]
+    names = args.only or names
     killer.prepare(names)
     for number in range(len(kills), args.num):
         kills.append(killer.kill(number, names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 WINDOW_S = 60.0
@@ -39,6 +39,18 @@ class StalenessBound:
             return None
         self._asked_at, self._allowed = version, max(0, oldest + self.most - version)
         return self._allowed
+
+    def is_used_up(self, version: int, out: Collection[int]) -> bool:
+        """Return true where no update may follow until steps that are under way have come.
+
+        Nobody is to be asked for more steps then: each step would add to the updates that wait, so that the updates per
+        step would depend on the clock and not on ``train.online.update_ratio``.
+
+        Args:
+            version: updates so far.
+            out: versions of the weights that steps may still come from.
+        """
+        return self.most is not None and bool(out) and 0 < version >= min(out) + self.most
 
     def came(self, version: int, steps_version: int) -> None:
         """Take note of steps that were taken with weights of `steps_version`."""

@@ -145,11 +145,12 @@ class ProcessCollector:
             self._hear()
 
     def _send(self, num_steps: int, random: bool) -> None:
-        """Ask all workers that have nothing to do for steps; the request is packed once."""
+        """Ask all workers that have nothing to do for steps, unless learning waits; the request is packed once."""
         idle = [seat for seat in self._seats if seat.is_idle]
-        if not idle:
-            return
         in_use = [seat.request.weights for seat in self._seats if seat.request is not None]
+        out = [weights.version for weights in in_use]
+        if not idle or self._bound.is_used_up(self.version, out):
+            return
         weights = self._publisher.newest(self.version, in_use)
         request = Request(num_steps, random, self.progress, weights)
         packed = self._backend.pack(request)

@@ -283,6 +283,17 @@ def test_a_private_cluster_ends_with_the_command_that_is_killed(drive, monkeypat
     until(lambda: not any(child.is_running() for child in processes), PATIENCE_S + GONE_S)
 
 
+def niceness(reports):
+    return lambda item: os.nice(0)
+
+
+def test_workers_of_a_private_cluster_have_the_priority_of_the_command(ray_nodes, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.delenv("RAY_worker_niceness")
+    with open_backend("ray") as backend, Crew(niceness, 1, backend=backend) as crew:
+        assert [done.result for done in crew.in_order([0])] == [os.nice(0)]
+
+
 def test_a_private_cluster_leaves_nothing(ray_nodes, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "local")
     before = set(psutil.Process().children(recursive=True))

@@ -27,6 +27,14 @@ def test_updates_are_allowed_until_the_oldest_weights_are_as_old_as_the_bound():
     assert StalenessBound(None).allowed(33, oldest=0) is None
 
 
+def test_the_bound_is_used_up_while_old_weights_are_out():
+    bound = StalenessBound(10)
+    assert not bound.is_used_up(29, [20, 25])
+    assert bound.is_used_up(30, [20, 25])
+    assert not bound.is_used_up(30, []) and not StalenessBound(None).is_used_up(30, [0])
+    assert not StalenessBound(0).is_used_up(0, [0])  # before the first update
+
+
 def test_the_oldest_weights_seen_are_remembered():
     bound = StalenessBound(10)
     for version, behind in ((5, 3), (9, 2), (12, 12)):

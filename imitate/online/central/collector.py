@@ -153,9 +153,10 @@ class CentralCollector:
             self._policies.close()
 
     def _send(self, num_steps: int, random: bool) -> None:
-        """Ask all environment workers that have nothing to do for steps with the newest weights."""
+        """Ask all environment workers that have nothing to do for steps, unless learning waits."""
         idle = [seat for seat in self._seats if seat.request is None]
-        if not idle:
+        out = [seat.version for seat in self._seats if seat.request is not None]
+        if not idle or self._bound.is_used_up(self.version, out):
             return
         self._policies.publish(Weights(self.progress, self._publisher.newest(self.version, ())))
         for number, seat in enumerate(self._seats):
