@@ -69,7 +69,8 @@ def command(
         elif to != "imitate":
             ckpt = to_robomimic(ckpt, to)
     except CheckpointError as error:
-        raise CheckpointError(f"{source}: {error}") from error
+        advice = "; --to imitate writes a file of ours" if to in RELEASES else ""
+        raise CheckpointError(f"{source}: {error}{advice}") from error
     if to not in LAYOUTS:
         save_checkpoint(ckpt, target)
     names = _names(ckpt.get("rename"), source, to)

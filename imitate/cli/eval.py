@@ -20,11 +20,12 @@ from imitate.cli.reports.evaluation import (
     table,
 )
 from imitate.crew.places import LOCAL, check_place
-from imitate.errors import ConfigError, printable
+from imitate.errors import ConfigError, UserError, printable
 
 if TYPE_CHECKING:
     from imitate.evaluation.eval_result import EvalResult
     from imitate.evaluation.late import Lateness
+    from imitate.policy.renaming import Rename
 
 FAILED = 1
 ALL = "all"
@@ -228,7 +229,8 @@ def command(
     from imitate.policy.renaming import parse_rename
 
     paths = _checkpoints(agent, quiet=quiet)
-    pairs = [(path, meta) for path in paths for meta in _environments(path, env, lang)]
+    names = parse_rename(rename or ())
+    pairs = [(path, meta) for path in paths for meta in _environments(path, env, lang, names)]
     num = episodes * len(pairs)
     gpus = 1.0 if device is not None and device.startswith("cuda") else 0.0
     with opened(on, gpus=gpus, name="imitate-episodes") as backend:
@@ -245,7 +247,7 @@ def command(
             overlay=overlay,
             step_timeout_s=step_timeout_s,
             late=late,
-            rename=parse_rename(rename or ()),
+            rename=names,
         )
         places = [
             (
@@ -354,13 +356,23 @@ def _refuse_mixture(
 
 
 def _environments(
-    path: Path, names: Sequence[str] | None, lang: str | None
+    path: Path, names: Sequence[str] | None, lang: str | None, rename: Rename
 ) -> list[dict[str, Any]]:
-    """Return a checkpoint's evaluation environments: its own, those of these names, or its first under such a name."""
+    """Return a checkpoint's evaluation environments: its own, those of these names, or its first under such a name.
+
+    Raises:
+        UserError: the policy has no observation of a name in ``rename``.
+    """
     from imitate.evaluation.environments import at_rate, named_env
     from imitate.policy.checkpoint import control_freq_of, load_checkpoint
+    from imitate.policy.renaming import given_names, joined
 
     ckpt = load_checkpoint(path)
+    # A typo is told before the question whether an environment is trusted.
+    try:
+        given_names(joined(ckpt.get("rename"), rename), ckpt["shape_metadata"]["all_shapes"])
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     tell_saved_names(path, ckpt)
     own: list[dict[str, Any]] = ckpt.get("environments") or [ckpt["env_metadata"]]
     metas: list[dict[str, Any]] = []

@@ -153,8 +153,8 @@ with warnings.catch_warnings():
         )
         ckpt_path: str | None = Field(
             None,
-            description="Checkpoint, ours or robomimic's, whose weights and normalization the training starts from; "
-            "null: fresh weights.",
+            description="Checkpoint (ours, robomimic's, or a policy folder of LeRobot) whose weights and normalization "
+            "the training starts from; null: fresh weights.",
         )
         ckpt_optimizers: bool = Field(
             False, description="Start with the moments of its optimizers too."

@@ -116,9 +116,16 @@ def checksum(path: Path) -> str:
             while block := file.read(2**20):
                 digest.update(block)
     except OSError as error:
-        reason = "there is no file" if isinstance(error, FileNotFoundError) else "cannot read"
-        raise ConfigError(f"{_KEY}: {reason} {path}") from error
+        if isinstance(error, FileNotFoundError):
+            raise _missing(path) from error
+        raise ConfigError(f"{_KEY}: cannot read {path}") from error
     return digest.hexdigest()
+
+
+def _missing(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{_KEY}: there is no file {path}; docs/encoders.md has the commands that fetch published weights"
+    )
 
 
 def read_weights(path: Path, sha256: str | None = None) -> Mapping[str, Any]:
@@ -132,7 +139,7 @@ def read_weights(path: Path, sha256: str | None = None) -> Mapping[str, Any]:
         ConfigError: it cannot be read, is another file than that, or could run code.
     """
     if not path.is_file():
-        raise ConfigError(f"{_KEY}: there is no file {path}")
+        raise _missing(path)
     if sha256 is not None and (found := checksum(path)) != sha256.lower():
         raise ConfigError(
             f"{_KEY}: {path} has the SHA-256 {found}, but backbone_kwargs.pretrained_sha256 is {sha256}: give the file "

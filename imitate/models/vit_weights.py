@@ -1,8 +1,8 @@
 """Weights of published vision transformers, by the names of our own.
 
 Layouts that can be read: timm's, also inside OpenCLIP's files; those of the files that DINOv2, MAE, MVP and VC-1
-publish themselves; those of DINOv2, SigLIP and ViTMAE at Hugging Face. Heads, decoders and mask tokens are left out; every
-other weight must fit.
+publish themselves; those of DINOv2, SigLIP and ViTMAE at Hugging Face. Heads, decoders and mask tokens are left out;
+every other weight must fit.
 """
 
 from __future__ import annotations

@@ -86,6 +86,16 @@ def test_user_errors(run, tmp_path):
     assert isinstance(run("--agent", agent, "--resume").exception, ConfigError)
 
 
+def test_a_typo_in_rename_is_told_before_the_question_of_trust(run, tmp_path):
+    strange = {"env_name": "strange_module:Strange-v0", "type": 2, "env_kwargs": {}}
+    agent = ground.write_expert(tmp_path / "a.pth", strange)
+    untrusted = run("--agent", agent, "--episodes", 1, "--workers", 1)
+    assert "--trust strange_module" in str(untrusted.exception)
+    typo = run("--agent", agent, "--episodes", 1, "--workers", 1, "--rename", "position=pso")
+    assert isinstance(typo.exception, UserError)
+    assert "a.pth: rename position=pso: the policy has no observation 'pso'" in str(typo.exception)
+
+
 def test_an_episode_that_cannot_be_played_is_exit_code_1(run, tmp_path):
     agent = ground.write_expert(tmp_path / "a.pth", ground.env_meta(raise_at=[1]))
     result = run("--agent", agent, "--episodes", 3, "--workers", 1)

@@ -90,9 +90,10 @@ def main(folder: Path) -> int:
         images = torch.rand(2, 3, options["image_size"], options["image_size"])
         theirs, ours = their_tokens(model, images), trunk.tokens(images)
         difference = float((theirs - ours).abs().max()) if theirs.shape == ours.shape else torch.inf
-        print(f"{name}: {difference:.1e} of tokens with a standard deviation of {theirs.std():.2f}")
+        words = f"{difference:.1e} of tokens with a standard deviation of {theirs.std():.2f}"
+        sys.stdout.write(f"{name}: {words}\n")
         failed |= difference > TOLERANCE
-    print(f"transformers {transformers.__version__}, torch {torch.__version__}")
+    sys.stdout.write(f"transformers {transformers.__version__}, torch {torch.__version__}\n")
     return int(failed)
 
 

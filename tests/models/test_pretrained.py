@@ -99,7 +99,7 @@ class Code:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "there is no file"),
+        (None, "there is no file .*; docs/encoders.md has the commands"),
         (Code(), "could run code when loaded, and was refused"),
         (torch.zeros(3), "holds a Tensor; expected a state_dict"),
         ({"a": torch.zeros(3)}, "has 0 weights named 'conv1.weight'"),

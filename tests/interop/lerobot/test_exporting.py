@@ -246,6 +246,16 @@ def test_refusals(case, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_way_into_a_file_of_ours_is_named_where_robomimic_has_no_such_policy(
+    recorded, tmp_path
+):
+    policy = recorded("act_state_0.6.1")
+    command = ["convert-checkpoint", str(policy.folder), str(tmp_path / "a.pth")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert "; --to imitate writes a file of ours" in done.output
+
+
 def test_an_existing_folder_is_left_alone(recorded, tmp_path):
     policy = recorded("act_state_0.6.1")
     kept = tmp_path / "kept"
