@@ -15,6 +15,7 @@ from imitate.cli.progress import Progress
 from imitate.cli.recording import Session
 from imitate.crew.places import LOCAL
 from imitate.envs.experts import EXPERTS, QUALITIES, ExpertKind, Habits, find_expert
+from imitate.envs.trust import trust_env
 from imitate.errors import UserError
 from imitate.evaluation.environments import named_env
 from imitate.simulation.collect import CollectionReport, collect
@@ -205,6 +206,7 @@ def command(
         return
     if teleop_arg or append or view:
         raise UserError("--teleop-arg, --append and --view are for --teleop: say which device")
+    trust_env(env)
     expert = find_expert(env)
     if human_like and quality is Quality.mixed:
         raise UserError(

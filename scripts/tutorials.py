@@ -1,0 +1,171 @@
+"""Run the tutorials of docs/tutorials as a reader would, and write down what their commands print.
+
+    python scripts/tutorials.py                  # all of them; rewrites the outputs on the pages
+    python scripts/tutorials.py first_policy     # one
+
+A page consists of blocks, which are run in their order in an empty folder:
+
+    ```python title="name.py"    a file that the reader writes (also json, toml)
+    ```bash                      commands, which have to succeed
+    ```text title="output"       what the commands before it printed; of long outputs the lines between are left out
+
+``examples/`` lies beside, as in a clone. ``pip install -e examples/NAME`` installs for this run only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "tutorials"
+BLOCK = re.compile(
+    r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$',
+    re.MULTILINE | re.DOTALL,
+)
+INSTALL = re.compile(
+    r"^pip install (?:--?[\w-]+ )*(?P<folder>examples/\w+|\./\w+|\w+)$", re.MULTILINE
+)
+MOST_LINES = 24
+TIMEOUT_S = 900
+
+
+class Block(NamedTuple):
+    """A block of a page."""
+
+    language: str
+    title: str | None
+    text: str
+    span: tuple[int, int]
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The blocks of a page, in order."""
+    for match in BLOCK.finditer(page):
+        yield Block(match["language"], match["title"], match["text"], match.span())
+
+
+def install(project: Path, site: Path) -> None:
+    """Do what ``pip install -e`` does, into a folder of this run: the path, and the entry points."""
+    text = (project / "pyproject.toml").read_text()
+    (name,) = re.findall(r'^name = "([\w-]+)"', text, flags=re.MULTILINE)
+    info = site / f"{name.replace('-', '_')}-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
+    points = re.findall(
+        r'^\[project\.entry-points\."([\w.]+)"\]\n((?:\w+ = .*\n)+)', text, flags=re.MULTILINE
+    )
+    lines = [
+        f"[{group}]\n" + re.sub(r'^(\w+) = "([\w.:]+)".*$', r"\1 = \2", entries, flags=re.MULTILINE)
+        for group, entries in points
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    for module in project.glob("*.py"):
+        (site / module.name).write_text(module.read_text())
+
+
+class Reader:
+    """Somebody who follows a page in an empty folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.site = folder / ".site"
+        self.site.mkdir()
+        (folder / "examples").symlink_to(ROOT / "examples")
+        path = [str(self.site), str(ROOT), str(folder)]
+        self.env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path),
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "100",
+            "XDG_CACHE_HOME": str(folder / ".cache"),
+            "XDG_CONFIG_HOME": str(folder / ".config"),
+            "PATH": f"{self._commands()}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def _commands(self) -> Path:
+        """A folder with the command ``imitate`` of this clone."""
+        folder = self.folder / ".bin"
+        folder.mkdir()
+        for name, words in {"imitate": "-m imitate", "python": ""}.items():
+            (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+            (folder / name).chmod(0o755)
+        return folder
+
+    def write(self, block: Block) -> None:
+        """Write the file of a block with a title."""
+        path = self.folder / str(block.title)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text)
+
+    def run(self, commands: str) -> str:
+        """Run commands; what they printed.
+
+        Raises:
+            RuntimeError: one of them failed.
+        """
+        for match in INSTALL.finditer(commands):
+            install(self.folder / match["folder"], self.site)
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", INSTALL.sub("true", commands)],
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"exit code {done.returncode} of:\n{commands}\n{done.stdout}")
+        return done.stdout.replace(str(self.folder), ".")
+
+
+def shown(output: str) -> str:
+    """An output as a page shows it: without progress bars, and of many lines the first and the last."""
+    lines = [line.rsplit("\r", 1)[-1].rstrip() for line in output.splitlines()]
+    lines = [line for line in lines if line and "it/s" not in line and "s/it" not in line]
+    if len(lines) > MOST_LINES:
+        half = MOST_LINES // 2
+        lines = [*lines[:half], "...", *lines[-half:]]
+    return "\n".join(lines) + "\n"
+
+
+def followed(page: str, folder: Path) -> str:
+    """The page with the outputs of this run.
+
+    Args:
+        page: its text.
+        folder: an empty folder to work in.
+    """
+    reader, output, text, last = Reader(folder), "", "", 0
+    for block in blocks(page):
+        if block.language == "bash":
+            output = reader.run(block.text)
+        elif block.title == "output":
+            text += page[last : block.span[0]] + f'```text title="output"\n{shown(output)}```'
+            last = block.span[1]
+        elif block.title:
+            reader.write(block)
+    return text + page[last:]
+
+
+def main(names: list[str]) -> int:
+    """Follow pages and write their outputs."""
+    for name in names or sorted(p.stem for p in PAGES.glob("*.md") if p.stem != "index"):
+        path = PAGES / f"{name}.md"
+        with tempfile.TemporaryDirectory() as folder:
+            path.write_text(followed(path.read_text(), Path(folder)))
+        print(f"{path}: followed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

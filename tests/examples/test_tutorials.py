@@ -1,0 +1,67 @@
+"""The tutorials of docs/tutorials, followed block by block in an empty folder."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if path.stem != "index")
+SIMULATED = {"first_policy"}
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+tutorials = load("tutorials")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.robosuite] if path.stem in SIMULATED else [])
+        for path in PAGES
+    ],
+    ids=lambda path: path.stem,
+)
+def test_each_command_of_a_tutorial_succeeds_and_prints(path, tmp_path):
+    page = tutorials.followed(path.read_text(), tmp_path)
+    outputs = [block for block in tutorials.blocks(page) if block.title == "output"]
+    assert outputs
+    assert all(block.text.strip() for block in outputs)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_the_page_shows_what_its_commands_printed(path):
+    outputs = [block for block in tutorials.blocks(path.read_text()) if block.title == "output"]
+    assert all(block.text.strip() for block in outputs), "run: python scripts/tutorials.py"
+
+
+def test_a_command_that_fails_is_an_error(tmp_path):
+    with pytest.raises(RuntimeError, match="exit code 3"):
+        tutorials.followed("```bash\nexit 3\n```\n", tmp_path)
+
+
+def test_files_are_written_and_outputs_shown(tmp_path):
+    page = '```python title="a.py"\nprint(6 * 7)\n```\n```bash\npython a.py\n```\n```text title="output"\n```\n'
+    assert '```text title="output"\n42\n```' in tutorials.followed(page, tmp_path)
+
+
+def test_of_long_outputs_the_first_and_last_lines_are_shown():
+    lines = tutorials.shown("\n".join(map(str, range(100)))).splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ("0", "99", tutorials.MOST_LINES + 1)
+    assert "..." in lines
+
+
+def test_the_index_and_the_navigation_name_each_tutorial():
+    index = (ROOT / "docs" / "tutorials" / "index.md").read_text()
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert [path.name for path in PAGES if f"]({path.name})" not in index] == []
+    assert [path.name for path in PAGES if f"tutorials/{path.name}" not in navigation] == []
