@@ -50,6 +50,7 @@ from imitate.auxiliary.auxiliary import built as auxiliaries_of
 from imitate.config import Config, Section
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.ema import EMA, averaging
+from imitate.models.mode import set_mode
 from imitate.models.precision import autocast, compile_networks
 from imitate.ranks import ALONE, Ranks
 
@@ -291,14 +292,14 @@ class Algo(ABC, Generic[ConfigT]):
 
     def set_train(self) -> None:
         """Training mode: dropout, random crops and learned noise are on; compiles if ``train.compile`` says so."""
-        self.nets.train()
+        set_mode(self.nets, training=True)
         if self.global_config.train.compile and not self._compiled:
             self._compiled = True
             compile_networks(self.nets.values(), self.device)
 
     def set_eval(self) -> None:
         """Evaluation mode."""
-        self.nets.eval()
+        set_mode(self.nets, training=False)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
