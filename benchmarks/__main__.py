@@ -3,6 +3,7 @@
     python -m benchmarks                                  all but the long one
     python -m benchmarks loader train_step --json out.json
     python -m benchmarks time_to_success                  the long one
+    python -m benchmarks gpu --help                       training steps on a GPU
     python -m benchmarks --peer-python PEER/bin/python --peer-source ROBOMIMIC
 
 The peer is robomimic in an environment of its own: torch (of our version), numpy<2, h5py, psutil, tqdm, termcolor, six,
@@ -51,8 +52,10 @@ LONG = ("time_to_success",)
 
 def main() -> int:
     """Run the named benchmarks; 1 if a wanted number was missed."""
+    if sys.argv[1:2] == ["gpu"]:
+        return int(import_module("benchmarks.gpu").main(sys.argv[2:]))
     args = _arguments()
-    report: dict[str, Any] = {"machine": _machine()}
+    report: dict[str, Any] = {"machine": machine()}
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
         data = find_or_make(Path(folder), args.data)
@@ -102,7 +105,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """This machine and the versions on it."""
     cpu = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():

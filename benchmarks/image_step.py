@@ -16,7 +16,7 @@ from benchmarks.demos import made_up
 from benchmarks.measuring import Contestant, compare, timed
 from benchmarks.peer_images import BATCH_SIZE, CAMERAS, CROP, LOW_DIM
 from benchmarks.row import Row
-from imitate.config import load_config
+from imitate.config import Config, load_config
 from imitate.data import ShuffledBatches
 from imitate.models.precision import has_fast_bf16
 from imitate.train.loading import make_loader
@@ -52,7 +52,8 @@ def run(bench: Bench) -> list[Row]:
     return rows
 
 
-def _setup(data: Path, precision: str) -> Setup:
+def config_of(data: Path, precision: str) -> Config:
+    """BC from two cameras with robomimic's encoder."""
     tree = {
         "algo_name": "bc",
         "experiment": {"name": "benchmark", "rollout": {"enabled": False}},
@@ -73,8 +74,12 @@ def _setup(data: Path, precision: str) -> Setup:
             },
         },
     }
+    return resolve(load_config(tree), data, None)
+
+
+def _setup(data: Path, precision: str) -> Setup:
     torch.manual_seed(0)
-    return build(resolve(load_config(tree), data, None), torch.device("cpu"))
+    return build(config_of(data, precision), torch.device("cpu"))
 
 
 def _batches(setup: Setup) -> Iterator[Any]:

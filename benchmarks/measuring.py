@@ -45,19 +45,25 @@ def compare(
         rounds: the first one warms up and is not counted.
     """
     counts = {name: n if isinstance(n, int) else n[name] for name in contestants}
+    return {
+        name: Spent(
+            statistics.median(s.cpu_s for s in costs), statistics.median(s.wall_s for s in costs)
+        )
+        for name, costs in all_rounds(contestants, counts, rounds).items()
+    }
+
+
+def all_rounds(
+    contestants: Mapping[str, Contestant], n: Mapping[str, int], rounds: int = ROUNDS
+) -> dict[str, list[Spent]]:
+    """Cost of one iteration of each contestant in each round, as of :func:`compare`."""
     spent: dict[str, list[Spent]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
         for name, run in contestants.items():
-            one = run(counts[name])
+            one = run(n[name])
             if number > 0:
-                spent[name].append(one)
-    return {
-        name: Spent(
-            statistics.median(s.cpu_s for s in costs) / counts[name],
-            statistics.median(s.wall_s for s in costs) / counts[name],
-        )
-        for name, costs in spent.items()
-    }
+                spent[name].append(Spent(one.cpu_s / n[name], one.wall_s / n[name]))
+    return spent
 
 
 def percentiles(call: Callable[[], object], calls: int, warm_up: int = 50) -> dict[str, float]:

@@ -9,6 +9,7 @@ environments, rollouts of 256 steps, ten passes in minibatches of 256, layers 64
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ def run(peer: StableBaselines) -> list[Row]:
     torch.set_num_threads(1)
     rows = []
     cases: list[tuple[str, Contestant, int, float]] = [
-        ("sac", timed(_sac()), 30, 1.0),
-        *((f"ppo {env}", timed(_ppo(env)), 1, float(ROLLOUT)) for env in ENVS),
+        ("sac", timed(sac_updates()), 30, 1.0),
+        *((f"ppo {env}", timed(ppo_rounds(env)), 1, float(ROLLOUT)) for env in ENVS),
     ]
     for case, ours, number, steps in cases:
         spent = compare({"ours": ours, "peer": peer.contestant(case)}, number, rounds=5)
@@ -56,9 +57,10 @@ def _tree(name: str, **sections: Any) -> dict[str, Any]:
     }
 
 
-def _sac() -> Any:
+def sac_updates(device: str = "cpu") -> Callable[[int], None]:
+    """``n`` updates of SAC, with their batches."""
     config = load_config(_tree("sac"))
-    algo = algo_factory("sac", config, {"flat": (OBS,)}, ACTIONS)
+    algo = algo_factory("sac", config, {"flat": (OBS,)}, ACTIONS, device)
     algo.set_train()
     memory = ReplayBuffer(
         {"flat": (OBS,)}, ACTIONS, 20_000, transitions=config.algo.data_needs(config).transitions
@@ -79,14 +81,15 @@ def _sac() -> Any:
     return iterate
 
 
-def _ppo(env: str) -> Any:
+def ppo_rounds(env: str, device: str = "cpu") -> Callable[[int], None]:
+    """``n`` rollouts of PPO, with the updates on each."""
     train = {
         "batch_size": 256,
         "max_grad_norm": 0.5,
         "online": {"env": env, "num_envs": 8, "collect_steps": ROLLOUT // 8},
     }
     config = load_config({**_tree("ppo", train=train), "algo": {"rollout_epochs": 10}})
-    setup = build_online(config, torch.device("cpu"))
+    setup = build_online(config, torch.device(device))
     collector, learner = make_collector(setup), make_learner(setup)
     setup.algo.set_train()
 

@@ -22,9 +22,12 @@ class Peer:
         python: interpreter that has robomimic (with torch); None uses the recorded figures.
         source: robomimic's source folder, where it is not installed.
         data: the demonstrations.
+        device: where it trains, such as "cuda".
     """
 
-    def __init__(self, python: Path | None, source: Path | None, data: Path) -> None:
+    def __init__(
+        self, python: Path | None, source: Path | None, data: Path, device: str = "cpu"
+    ) -> None:
         recorded = json.loads(RECORDED.read_text())
         self._figures: dict[str, float] = recorded["figures"]
         self.words = f"recorded figures of robomimic {recorded['version']} ({recorded['machine']})"
@@ -38,7 +41,7 @@ class Peer:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (the peer writes to it)
         script = Path(__file__).with_name("peer_robomimic.py")
         self._process = subprocess.Popen(
-            [str(python), str(script), str(data)],
+            [str(python), str(script), str(data), device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

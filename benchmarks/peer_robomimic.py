@@ -1,6 +1,6 @@
 """Runs robomimic's loader, training step and policy call, for an interpreter that has robomimic and not imitate.
 
-    python benchmarks/peer_robomimic.py DEMOS.hdf5
+    python benchmarks/peer_robomimic.py DEMOS.hdf5 [DEVICE]
 
 Reads a JSON line {"case": ..., "n": ...}, perhaps with "data": other demonstrations, from standard input, does n
 iterations of the case, answers with a JSON line {"cpu_s": ..., "wall_s": ...}, or with percentiles for a policy call.
@@ -43,6 +43,7 @@ IMAGE_KEYS = (*LOW_DIM, *CAMERAS)
 DATASET_KEYS = ("actions", "rewards", "dones")
 BATCH_SIZE = 100
 CONTEXT = 10
+DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
 
 
 class _Empty(types.ModuleType):
@@ -119,7 +120,7 @@ def make_config(kind: str) -> Any:
 
 
 def make_model(path: str, kind: str) -> Any:
-    """An algorithm on the CPU."""
+    """An algorithm on the device."""
     import h5py
     import robomimic.utils.obs_utils as obs_utils
     import torch
@@ -134,7 +135,7 @@ def make_model(path: str, kind: str) -> Any:
         action_dim = demo["actions"].shape[1]
     shapes |= {key: [3, SIZE, SIZE] for key in CAMERAS if key in keys}
     torch.manual_seed(0)
-    return algo_factory(config.algo_name, config, shapes, action_dim, torch.device("cpu"))
+    return algo_factory(config.algo_name, config, shapes, action_dim, torch.device(DEVICE))
 
 
 class Batches:
@@ -180,6 +181,8 @@ def step_case(
         batches = Batches(data, batch_size)
     elif kind == "image":
         batches = Batches(make_dataset(path, 1, IMAGE_KEYS), IMAGE_BATCH_SIZE)
+    elif kind == "transformer":
+        batches = Batches(make_dataset(path, 1, frame_stack=CONTEXT))
     else:
         batches = Batches(make_dataset(path, 10 if kind == "rnn_gmm" else 1))
     # Steps that older versions lack.
@@ -220,9 +223,14 @@ def image_case(name: str) -> Callable[[int], dict[str, float]]:
 
 
 def spent(iterate: Callable[[int], None], n: int) -> dict[str, float]:
-    """Cost of n iterations."""
+    """Cost of n iterations, to the end of what they left to a GPU."""
+    from torch import cuda
+
+    wait = cuda.synchronize if DEVICE.startswith("cuda") else lambda: None
+    wait()
     cpu, wall = time.process_time(), time.perf_counter()
     iterate(n)
+    wait()
     return {"cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall}
 
 
@@ -231,6 +239,7 @@ CASES: dict[str, Callable[[str], Callable[[int], dict[str, float]]]] = {
     "loader_seq10": lambda path: loader_case(path, 10),
     "step_bc": lambda path: step_case(path, "plain"),
     "step_bc_rnn_gmm": lambda path: step_case(path, "rnn_gmm"),
+    "step_bc_transformer": lambda path: step_case(path, "transformer"),
     "call_bc": lambda path: call_case(path, "plain"),
     "call_bc_rnn_gmm": lambda path: call_case(path, "rnn_gmm"),
     "call_bc_transformer": lambda path: call_case(path, "transformer"),

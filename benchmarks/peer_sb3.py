@@ -16,6 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 
 OBS, ACTIONS, ENVS, BATCH = 17, 6, 256, 256
+DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
 
 
 class Replay:
@@ -53,7 +54,7 @@ class SacUpdates:
 
     def __init__(self) -> None:
         env = gymnasium.make("HalfCheetahLike-v0")
-        self.model = SAC("MlpPolicy", env, device="cpu", batch_size=BATCH, buffer_size=20_000)
+        self.model = SAC("MlpPolicy", env, device=DEVICE, batch_size=BATCH, buffer_size=20_000)
         self.model.set_logger(configure(None, []))
         rng = np.random.default_rng(0)
         for _ in range(5_000):
@@ -89,7 +90,7 @@ class PpoSteps:
             n_steps=256,
             batch_size=256,
             n_epochs=10,
-            device="cpu",
+            device=DEVICE,
         )
         self.model.set_logger(configure(None, []))
 
@@ -114,8 +115,11 @@ def main() -> None:
         case = request["case"]
         if case not in made:
             made[case] = makers[case]()
+        wait = torch.cuda.synchronize if DEVICE.startswith("cuda") else lambda: None
+        wait()
         cpu, wall = time.process_time(), time.perf_counter()
         made[case](request["n"])
+        wait()
         spent = {"cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall}
         print(json.dumps(spent), flush=True)
 

@@ -17,12 +17,13 @@ class StableBaselines:
 
     Args:
         python: interpreter that has stable-baselines3.
+        device: where it trains, such as "cuda".
     """
 
-    def __init__(self, python: Path) -> None:
+    def __init__(self, python: Path, device: str = "cpu") -> None:
         script = Path(__file__).with_name("peer_sb3.py")
         self._process = subprocess.Popen(
-            [str(python), str(script)],
+            [str(python), str(script), device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -103,7 +103,7 @@ class Ranks:
         """Return mean and standard deviation (with N - 1) of the values (B,) of all ranks, each () on their device."""
         if self.world == 1:
             return values.mean(), values.std()
-        own = values.double()
+        own = values.detach().cpu().double()  # read once; MPS has no float64
         sums = self.table([len(own), float(own.sum()), float(own.square().sum())]).sum(0)
         count, mean = sums[0], sums[1] / sums[0]
         variance = max(sums[2] - count * mean**2, 0.0) / max(count - 1, 1)

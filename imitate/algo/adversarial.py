@@ -75,9 +75,13 @@ class AdversarialRewards(RewardSource):
             "Absorbing_Logit": absorbing,
         }
         weight = self.config.discriminator.gradient_penalty
-        of_expert, of_policy = inputs[expert > 0], inputs[expert == 0]
-        if weight > 0 and len(of_expert) and len(of_policy):
-            loss = loss + weight * gradient_penalty(self.discriminator, of_expert, of_policy)
+        if weight > 0:
+            # Stable, so that both keep their order; the number of the policy's is all that is read.
+            ordered = inputs[expert.argsort(stable=True)]
+            of_policy, of_expert = ordered.tensor_split([int((expert == 0).sum())])
+            if len(of_expert) and len(of_policy):
+                penalty = gradient_penalty(self.discriminator, of_expert, of_policy)
+                loss = loss + weight * penalty
         return loss, info
 
     @torch.no_grad()

@@ -13,6 +13,7 @@ from torch import Tensor
 from imitate.algo.execution import ChunkExecution
 from imitate.config.observation import MASK
 from imitate.errors import ConfigError
+from imitate.functional.transfer import to_device
 from imitate.models.actor import GroupEncoder
 from imitate.models.observation import ObservationEncoder
 from imitate.models.preprocess import Preprocess
@@ -107,9 +108,7 @@ def prepared_batch(
             which a chunk begins; None: each is to that of its own step.
     """
     prepared: dict[str, Any] = {
-        key: value.to(device, non_blocking=True)
-        for key, value in batch.items()
-        if isinstance(value, Tensor)
+        key: to_device(value, device) for key, value in batch.items() if isinstance(value, Tensor)
     }
     for group, keys in encoding.in_batches.items():
         if batch.get(group):

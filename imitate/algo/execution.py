@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from imitate.functional.transfer import to_device
+
 Inputs = dict[str, Any]
 """Nested dict of tensors with leading dimension B; None where there is nothing."""
 
@@ -76,10 +78,11 @@ class ChunkExecution:
             return self._ensemble(state, predict(inputs))
         plan, position = state["plan"], state["position"]
         needed = (position < 0) | (position >= self.execute)
-        if bool(needed.all()):
+        waiting = needed.cpu()  # the one time that this process waits for the device
+        if bool(waiting.all()):
             plan, position = self._replanned(plan, position, predict(inputs))
-        elif bool(needed.any()):
-            rows = needed.nonzero()[:, 0]
+        elif bool(waiting.any()):
+            rows = to_device(waiting.nonzero()[:, 0], plan.device)
             chunk = predict(take_rows(inputs, rows))
             new_plan, new_position = self._replanned(plan[rows], position[rows], chunk)
             plan = plan.index_copy(0, rows, new_plan)

@@ -31,6 +31,7 @@ from imitate.config import AlgoSection, BaseConfig, DataNeeds, ObservationConfig
 from imitate.config import algorithms as registry
 from imitate.config.observation import ROBOT_STATE, Observations
 from imitate.errors import DatasetError
+from imitate.functional.transfer import to_device
 
 LATENT_KEY = "latent_subgoal"
 """The actor's goal where subgoals are not decoded."""
@@ -401,13 +402,13 @@ class Hierarchy(Algo[HierarchyT]):
         if not state["subgoal"]:
             return {}
         seed = torch.randint(2**62, (), generator=generator, device=self.device)
-        due = state["step"] == 0
+        due = (state["step"] == 0).cpu()  # read once
         if not bool(due.any()):
             return cast(dict[str, Tensor], state["subgoal"])
         own = torch.Generator(self.device).manual_seed(int(seed))
         if bool(due.all()):
             return self._plan(obs, goal, own)
-        rows = due.nonzero()[:, 0]
+        rows = to_device(due.nonzero()[:, 0], self.device)
         chosen = take_rows({"obs": obs, "goal": goal}, rows)
         new = self._plan(chosen["obs"], chosen["goal"], own)
         return {key: old.index_copy(0, rows, new[key]) for key, old in state["subgoal"].items()}

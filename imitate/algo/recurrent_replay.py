@@ -59,7 +59,7 @@ class RecurrentEncoder(nn.Module):
     def burned_in(
         self, obs: Obs, steps: Tensor, state: RNNState, goal: Obs | None = None
     ) -> RNNState:
-        """The state after the first ``steps`` (B,) of the windows (B, U, ...)."""
+        """The state after the first ``steps`` (B,), on the CPU, of the windows (B, U, ...)."""
         if not int(steps.max()):
             return state
         return self.rnn.state_after(self.encoder(obs, goal), steps, state)
@@ -100,8 +100,9 @@ class ReplayedMemory(Memory):
             batch = self._sequences_of(batch, encoder)
         burn_in = next(iter(batch["obs"].values())).shape[1]
         burn_in -= batch["actions"].shape[1] + self._n_step
-        names = ("burn_in", "actions", "discounts", "ahead", "mask")
+        names = ("actions", "discounts", "ahead", "mask")
         return {
+            "burn_in": batch["burn_in"].cpu(),  # lengths of sequences, which torch wants there
             "before": {key: value[:, :burn_in] for key, value in batch["obs"].items()},
             "obs": {key: value[:, burn_in:] for key, value in batch["obs"].items()},
             "memory": from_stored(batch),
@@ -140,7 +141,7 @@ class ReplayedMemory(Memory):
             "ahead": torch.ones_like(rewards, dtype=torch.long),
             "mask": mask,
             "weight": None if weight is None else weight[:, :-1],
-            "burn_in": torch.zeros(len(rewards), dtype=torch.long, device=rewards.device),
+            "burn_in": torch.zeros(len(rewards), dtype=torch.long),
             **to_stored(state),
         }
 

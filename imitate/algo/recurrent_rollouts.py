@@ -73,10 +73,12 @@ class RolloutMemory(Memory):
             batch: ``obs``, ``place``, and ``memory``, of which the states where sequences begin count.
         """
         place, inputs = batch["place"], encoder(batch["obs"])
-        begins = place == 0
-        sequence = begins.cumsum(0) - 1
-        shape = (int(sequence[-1]) + 1, int(place.max()) + 1, inputs.shape[-1])
-        windows = inputs.new_zeros(shape).index_put((sequence, place), inputs)
+        sequence = (place == 0).cumsum(0) - 1
+        last, longest = torch.stack((sequence[-1], place.max())).tolist()  # read once
+        windows = inputs.new_zeros(last + 1, longest + 1, inputs.shape[-1])
+        windows = windows.index_put((sequence, place), inputs)
+        row = torch.arange(len(place), device=place.device)
+        begins = row.new_full((last + 1,), len(place)).scatter_reduce(0, sequence, row, "amin")
         outputs, _ = rnn(windows, {name: x[begins] for name, x in batch["memory"].items()})
         at_steps: Tensor = outputs[sequence, place]
         return at_steps

@@ -14,6 +14,8 @@ CHUNK = 4096
 
 def select_rows(batch: Mapping[str, Any], rows: Tensor | slice) -> dict[str, Any]:
     """These rows of every tensor: their numbers, a mask, or a slice."""
+    if isinstance(rows, Tensor) and rows.dtype == torch.bool:
+        rows = rows.nonzero()[:, 0]  # once for all, because a GPU is waited for
     return {
         key: select_rows(value, rows) if isinstance(value, Mapping) else value[rows]
         for key, value in batch.items()

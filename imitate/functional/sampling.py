@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
 
-_POISSON = torch.tensor([1.0 / math.factorial(k) for k in range(10)], dtype=torch.float64)
-_POISSON = (_POISSON.cumsum(0) / math.e).float()
-"""Poisson(1): probabilities of at most 0, 1, ... 9. Not in float64, which MPS lacks."""
+
+@cache
+def _poisson(device: torch.device) -> Tensor:
+    """Poisson(1): probabilities of at most 0, 1, ... 9. Not in float64, which MPS lacks."""
+    exactly = torch.tensor([1.0 / math.factorial(k) for k in range(10)], dtype=torch.float64)
+    return (exactly.cumsum(0) / math.e).float().to(device)
 
 
 _GOLDEN = -0x61C8864680B583EB
@@ -141,7 +145,7 @@ def bootstrap_counts(index: Tensor, members: int) -> Tensor:
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         bits = (bits ^ (bits >> shift)) * factor
     uniform = ((bits ^ (bits >> 31)) & 0xFFFFFF).to(torch.float32) / 2.0**24
-    return torch.searchsorted(_POISSON.to(index.device), uniform, right=True)
+    return torch.searchsorted(_poisson(index.device), uniform, right=True)
 
 
 def pick_class(values: Tensor, index: Tensor) -> Tensor:

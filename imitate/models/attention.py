@@ -28,12 +28,12 @@ def sinusoidal_positions(num_positions: int, dim: int) -> Tensor:
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
 
 
-def rotary_table(num_positions: int, dim: int) -> Tensor:
+def rotary_table(num_positions: int, dim: int, device: torch.device | str = "cpu") -> Tensor:
     """Compute cosines and sines for :func:`rotate`: ``(2, num_positions, dim / 2)``."""
     if dim % 2:
         raise ConfigError(f"rotary positions: {dim} features per head; expected an even number")
-    frequency = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim))
-    angle = torch.arange(num_positions).unsqueeze(1) * frequency
+    frequency = torch.exp(torch.arange(0, dim, 2, device=device) * (-math.log(10000.0) / dim))
+    angle = torch.arange(num_positions, device=device).unsqueeze(1) * frequency
     return torch.stack((angle.cos(), angle.sin()))
 
 

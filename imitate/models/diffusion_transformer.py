@@ -124,7 +124,9 @@ class DiffusionTransformer(nn.Module):
             if self.memory_causal is None
             else self.memory_causal[:num_steps, : memory.shape[1]]
         )
-        x = self.decoder(x, memory, tgt_mask=hidden, memory_mask=hidden_memory)
+        # Said, because torch would look at the mask, for which the process would wait.
+        is_causal = hidden is not None
+        x = self.decoder(x, memory, hidden, hidden_memory, tgt_is_causal=is_causal)
         return cast(Tensor, self.head(self.ln_f(x)))
 
     def optim_groups(self, weight_decay: float) -> list[dict[str, Any]]:

@@ -49,6 +49,9 @@ class EMA:
         self.update_after_step = update_after_step
         self.num_updates = 0
         self.module = copy.deepcopy(source).requires_grad_(False).eval()
+        for part in self.module.modules():
+            if isinstance(part, nn.RNNBase):
+                part.flatten_parameters()  # a copy's weights lie apart, which cuDNN would mend in each call
 
     def decay_at(self, update: int) -> float:
         """Return the weight of the old average in update number ``update``, counted from 0."""

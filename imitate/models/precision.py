@@ -31,7 +31,8 @@ def autocast(precision: str, device: torch.device) -> Callable[[], AbstractConte
 def has_fast_bf16(device: torch.device) -> bool:
     """Return True where a device computes in bf16, rather than emulating it."""
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
+        # torch.cuda.is_bf16_supported() is true of GPUs before Ampere, too, which emulate it.
+        return torch.version.hip is not None or torch.cuda.get_device_capability(device)[0] >= 8
     if device.type == "cpu":
         # Older torch has no such test; then fp32 is the safe answer.
         capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
@@ -50,3 +51,13 @@ def compile_networks(nets: Iterable[nn.Module], device: torch.device) -> None:
     mode = "reduce-overhead" if device.type == "cuda" else "default"
     for net in nets:
         net.compile(mode=mode)
+
+
+def begin_compiled_step(device: torch.device) -> None:
+    """Tell CUDA graphs that results of the last update are no longer needed.
+
+    Without it each call of a compiled network may overwrite results of the call before, such as those of target
+    networks, which the losses of the same update still need.
+    """
+    if device.type == "cuda":
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from imitate.errors import CheckpointError, ConfigError, UserError, nearest
+from imitate.functional.transfer import to_device
 from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics
 from imitate.models.layout import Shape, raw_shape_of
@@ -283,7 +284,7 @@ class Preprocess(nn.Module):
         for key, steps in plan.one_by_one.items():
             value = torch.as_tensor(raw[key])
             if key in features:
-                prepared[key] = value.to(plan.device, torch.float32, non_blocking=True)
+                prepared[key] = to_device(value, plan.device, torch.float32)
                 continue
             for step in steps:
                 value = step.forward_obs(key, value)
@@ -631,10 +632,10 @@ def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.devic
     if all(isinstance(value, np.ndarray) for value in values):
         arrays: Any = values
         joined = np.concatenate(arrays, axis=-1, dtype=np.float32, casting="same_kind")
-        return torch.from_numpy(joined).to(device)
+        return to_device(torch.from_numpy(joined), device)
     tensors = [torch.as_tensor(value) for value in values]
     packed = torch.cat(tensors, -1) if len(tensors) > 1 else tensors[0]
-    return packed.to(device, torch.float32, non_blocking=True)
+    return to_device(packed, device, torch.float32)
 
 
 def _affine_of(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Affine]:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from imitate.functional.transfer import to_device
+
 RNNState = dict[str, Tensor]
 """``{"h": (B, L, H)}`` and, for an LSTM, ``"c": (B, L, H)``; L is layers times directions."""
 
@@ -80,15 +82,15 @@ class RNN(nn.Module):
 
         Args:
             x: (B, T, input_dim).
-            lengths: (B,) 0 to T.
+            lengths: (B,) 0 to T, on the CPU, where torch wants them.
             state: before the windows; as it is where ``lengths`` is 0.
         """
-        counts = lengths.clamp(min=1).cpu()
+        counts = lengths.clamp(min=1)
         packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
         before = tuple(s.transpose(0, 1).contiguous() for s in state.values())
         _, last = self.nets(packed, before if self.is_lstm else before[0])
         tensors = last if self.is_lstm else (last,)
-        some = (lengths > 0).view(-1, 1, 1)
+        some = to_device(lengths > 0, x.device).view(-1, 1, 1)
         return {
             name: torch.where(some, after.transpose(0, 1), old)
             for (name, old), after in zip(state.items(), tensors, strict=True)

@@ -204,7 +204,7 @@ class GPTBackbone(nn.Module):
         self.check_length(num_steps)
         rotation = self.rotation
         if rotation is not None and num_steps > self.context_length:
-            rotation = rotary_table(num_steps, self.head_dim).to(rotation)
+            rotation = rotary_table(num_steps, self.head_dim, rotation.device).to(rotation)
         mask = self._mask(num_steps, pad_mask, x.device)
         for block in self.blocks:
             x = block(x, mask, None if rotation is None else rotation[:, :num_steps])

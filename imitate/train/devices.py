@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +26,26 @@ def choose_device(train: Any) -> tuple[torch.device, str]:
     if torch.backends.mps.is_available():
         return torch.device("mps"), "device: mps"
     return torch.device("cpu"), "device: cpu (train.cuda is true, but torch sees no GPU here)"
+
+
+@contextmanager
+def device_in_use(device: torch.device) -> Iterator[None]:
+    """Run the body, a training, with a CUDA device as the present one, and with convolutions tuned to it.
+
+    What names no device, such as the thread that pins memory, would otherwise open the first GPU beside it. cuDNN tries
+    its algorithms on each new shape and keeps the fastest: batches have one or two shapes, and last digits may differ
+    from run to run. Where ``torch.backends.cudnn.deterministic`` is set, it does not.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    cudnn = torch.backends.cudnn
+    before, cudnn.benchmark = cudnn.benchmark, not cudnn.deterministic
+    try:
+        with torch.cuda.device(device):
+            yield
+    finally:
+        cudnn.benchmark = before
 
 
 def _named(name: str) -> torch.device:

@@ -45,9 +45,7 @@ class EpochMeans:
                         f"train_on_batch() of the algorithm returned '{key}' of shape {tuple(value.shape)}: return "
                         "single numbers, such as its mean"
                     )
-                sums[key] = value.to(
-                    torch.float64 if value.device.type == "cpu" else torch.float32, copy=True
-                )
+                sums[key] = value.to(_dtype_of_sums(value.device), copy=True)
                 counts[key] = 1
 
     def means(self) -> dict[str, Tensor]:
@@ -63,8 +61,14 @@ class EpochMeans:
 
     def load_state(self, state: Mapping[str, Any], device: torch.device) -> None:
         """Restore the sums from `state()`."""
-        self.sums = {key: total.to(device, copy=True) for key, total in state["sums"].items()}
+        dtype = _dtype_of_sums(device)
+        self.sums = {k: total.to(device, dtype, copy=True) for k, total in state["sums"].items()}
         self.counts = dict(state["counts"])
+
+
+def _dtype_of_sums(device: torch.device) -> torch.dtype:
+    """Return float64 on the CPU; other devices are slow in it, and MPS lacks it."""
+    return torch.float64 if device.type == "cpu" else torch.float32
 
 
 class MetricsFile:

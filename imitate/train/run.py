@@ -11,6 +11,7 @@ from typing import Any
 from imitate.algo.algo import Batch
 from imitate.errors import RobotStoppedError, TrainingError
 from imitate.evaluation.env_trial import simulated
+from imitate.models.precision import begin_compiled_step
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
 from imitate.ranks import ALONE, Ranks
@@ -103,6 +104,8 @@ class Run:
         """
         try:
             for batch, epoch in self._batches():
+                if self.config.train.compile:
+                    begin_compiled_step(self.setup.device)
                 info = self.algo.train_on_batch(batch, epoch)
                 self._source.learned(info)
                 self._means.add(info)

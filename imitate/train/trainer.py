@@ -28,7 +28,7 @@ from imitate.run_folder import (
 )
 from imitate.seeding import seed_everything, torch_threads
 from imitate.train.console import Console
-from imitate.train.devices import choose_device
+from imitate.train.devices import choose_device, device_in_use
 from imitate.train.features import use_features
 from imitate.train.gradients import GradientAverage
 from imitate.train.interrupts import caught_signals
@@ -109,6 +109,7 @@ def train(
         interrupt = stack.enter_context(caught_signals())
         ranks = stack.enter_context(joined_ranks(device.type == "cuda"))
         device = _device_of_rank(device, ranks)
+        stack.enter_context(device_in_use(device))
         seed_everything(config.train.seed)
         ckpt = None if folder is None else last_state(folder)
         make_setup = build_online if config.train.online.enabled else build

@@ -41,11 +41,16 @@ AC_DIM = 7
 PLANNERS = ("gl",)  # they do not act
 
 
-def make_algo(path, seed=0):
+def algo_of(path, device, seed=0):
+    """A new algorithm of a configuration; the same weights on each device."""
     torch.manual_seed(seed)
     config = load_config(path).with_overrides({"experiment.epoch_every_n_steps": 10})
     shapes = {key: SHAPES[key] for key in config.observation.modality_of("obs")}
-    return algo_factory(config.algo_name, config, shapes, AC_DIM, "cpu")
+    return algo_factory(config.algo_name, config, shapes, AC_DIM, device)
+
+
+def make_algo(path, seed=0):
+    return algo_of(path, "cpu", seed)
 
 
 def raw_batch(algo, size=6, seed=0):

@@ -23,7 +23,9 @@ def bash(*args, cwd=ROOT, **environ):
     )
 
 
-@pytest.mark.parametrize("name", ["setup_env.sh", "test.sh", "docs.sh", "quickstart.sh"])
+@pytest.mark.parametrize(
+    "name", ["setup_env.sh", "test.sh", "docs.sh", "quickstart.sh", "gpu_check.sh"]
+)
 def test_the_shell_can_read_them(name):
     done = bash("-n", SCRIPTS / name)
     assert (done.returncode, done.stderr) == (0, "")
@@ -193,3 +195,21 @@ def test_tests_that_measure_time_are_told_apart():
     assert done.returncode == 0, done.stdout + done.stderr
     selected = [line for line in done.stdout.splitlines() if "::" in line]
     assert selected == ["tests/cli/test_main.py::test_help_is_quick"]
+
+
+def test_the_gpu_check_says_that_there_is_no_gpu(tmp_path):
+    blind = fake_python(tmp_path, "exit 1")  # torch.cuda.is_available() is false
+    done = bash(SCRIPTS / "gpu_check.sh", PY=blind, OUT=str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "torch sees no CUDA device here" in done.stderr
+
+
+def test_a_dry_gpu_check_hands_its_arguments_on_and_ends_as_the_benchmark_does(tmp_path):
+    python = fake_python(tmp_path, 'echo "$@"; exit 1')
+    done = bash(SCRIPTS / "gpu_check.sh", "--dry", "--cases", "bc", PY=python, OUT="/tmp/out")
+    assert done.returncode == 1
+    wanted = (
+        "-m benchmarks gpu --json /tmp/out/gpu.json --markdown /tmp/out/gpu.md --dry --cases bc"
+    )
+    assert wanted in done.stdout
+    assert "pytest" not in done.stdout

@@ -92,6 +92,15 @@ def test_what_does_not_fit_is_refused(tmp_path, monkeypatch):
     assert "images stay in the file: 369 kB, 300 kB free" in said
 
 
+class PinnedOnDemand(list):
+    """Stands for a dataset."""
+
+    is_pinned = False
+
+    def pin_batches(self):
+        self.is_pinned = True
+
+
 @pytest.mark.parametrize(
     ("workers", "device", "settings"),
     [
@@ -102,6 +111,8 @@ def test_what_does_not_fit_is_refused(tmp_path, monkeypatch):
     ],
 )
 def test_settings_of_the_loader(workers, device, settings):
-    loader = make_loader([0, 1], [[0], [1]], workers, torch.device(device))
+    data = PinnedOnDemand([0, 1])
+    loader = make_loader(data, [[0], [1]], workers, torch.device(device))
+    assert data.is_pinned == (device == "cuda" and workers == 0)
     assert (loader.pin_memory, loader.persistent_workers, loader.prefetch_factor) == settings
     assert loader.num_workers == workers

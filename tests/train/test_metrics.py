@@ -47,3 +47,12 @@ def test_lines_are_appended_read_and_cut_back(tmp_path):
     ]
     assert records[0]["Train/Loss"] == 1 / 3
     assert metrics.path.read_text().endswith("\n")
+
+
+def test_sums_of_a_run_on_the_cpu_become_those_of_a_device_without_float64():
+    means = EpochMeans()
+    means.add({"Loss": torch.tensor(2.0)})
+    resumed = EpochMeans()
+    resumed.load_state(means.state(), torch.device("meta"))  # any that is not the CPU
+    assert means.sums["Loss"].dtype == torch.float64
+    assert resumed.sums["Loss"].dtype == torch.float32

@@ -20,15 +20,22 @@ _MAX_SIZES = 8
 
 
 class Buffers:
-    """Pool of tensors; the memory of one returns to the pool when neither it nor a view of it is left."""
+    """Pool of tensors; the memory of one returns to the pool when neither it nor a view of it is left.
+
+    Attributes:
+        pinned: for copies to a CUDA device that need not be waited for. torch has the pool then, which knows when such
+            a copy is done.
+    """
 
     def __init__(self) -> None:
+        self.pinned = False
         self._free: dict[int, list[NDArray[np.uint8]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self.pinned = False  # in another process, which has nothing to do with the device
         self._free = {}
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
@@ -36,6 +43,9 @@ class Buffers:
         size = math.prod(shape) * dtype.itemsize
         if size < _SMALLEST_BYTES:
             return torch.from_numpy(np.empty(shape, dtype))
+        if self.pinned:
+            like = torch.from_numpy(np.empty(0, dtype))
+            return torch.empty(shape, dtype=like.dtype, pin_memory=True)
         free = self._free.get(size)
         memory = free.pop() if free else np.empty(size, np.uint8)
         lent = memory.view(dtype).reshape(shape)

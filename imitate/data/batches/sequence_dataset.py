@@ -35,6 +35,7 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import check_step_key
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import ConfigError, DatasetError, nearest
+from imitate.functional.transfer import to_device
 
 MAX_IMAGES = 1000
 """Statistics of images and scans are taken from at most so many frames, evenly spread."""
@@ -307,7 +308,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         if self.store.goals:
             batch["goal_obs"] = {key: self.store.goal(key, window.demo) for key in self.store.goals}
         if self.get_pad_mask:
-            batch["pad_mask"] = torch.from_numpy(window.real).to(packed.all.device)
+            batch["pad_mask"] = to_device(torch.from_numpy(window.real), packed.all.device)
         batch["index"] = torch.from_numpy(index)
         return batch
 
@@ -431,6 +432,10 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     def _weights(self) -> NDArray[np.float64] | None:
         weights = np.array([source.weight for source in self.sources])
         return None if np.all(weights == weights[0]) else weights[self.source_of_samples()]
+
+    def pin_batches(self) -> None:
+        """Gather the images of batches into pinned memory, for a CUDA device that this process fills itself."""
+        self.store.pin_batches()
 
     def to(self, device: torch.device | str) -> Self:
         """Move the data, in place, to a device, where batches are then gathered."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from imitate.config.observation import MASK
 from imitate.errors import ConfigError, UserError
+from imitate.functional.transfer import to_device
 from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics, fit_actions, fit_obs
 from imitate.models.layout import IMAGE_MODALITIES, Shape, processed_shape
@@ -53,7 +54,7 @@ class Layout(PreprocessStep):
         if modality == "rgb" and value.dtype is not torch.uint8:
             self._check_pixels(key, value)
         device = self.place.device
-        value = value.to(device, non_blocking=True)
+        value = to_device(value, device)
         # A copy of its own, so that it can be changed in place: five times as fast for images.
         x = value.to(torch.float32, copy=True)
         if modality in IMAGE_MODALITIES:

@@ -1,0 +1,29 @@
+"""Devices that are not the CPU: the simulated one, and CUDA where there is one."""
+
+import pytest
+import torch
+
+from tests.device.simulated_gpu import simulated_gpu
+
+
+@pytest.fixture
+def transfers():
+    """The simulated device may be used in the test; counts the times that a GPU would have stopped the process."""
+    with simulated_gpu() as transfers:
+        yield transfers
+
+
+@pytest.fixture(
+    params=["simulated", pytest.param("cuda", marks=pytest.mark.cuda)],
+)
+def device(request):
+    """Name of a device other than the CPU."""
+    if request.param == "cuda":
+        if not torch.cuda.is_available():
+            pytest.fail(
+                "torch sees no CUDA device: leave the tests marked 'cuda' out, with -m 'not cuda'"
+            )
+        yield "cuda"
+        return
+    with simulated_gpu():
+        yield "simgpu"
