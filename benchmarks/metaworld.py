@@ -21,10 +21,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.studies.results import IMITATE, run, trained_and_played
+from benchmarks.studies.results import IMITATE, KnownCells, run, trained_and_played
 from imitate.envs.experts.metaworld import INSTRUCTIONS
 from imitate.functional.statistics import wilson_interval
-from imitate.run_folder import write_text
 from imitate.simulation.demonstrate import Plan, demonstrate
 
 TASKS = {
@@ -101,29 +100,12 @@ def cells(policy: str, tasks: list[str], seed: int, out: Path, *, make: bool = T
     return json.loads(kept.read_text()) if kept.is_file() else []
 
 
-class Known:
-    """Cells in a JSON file.
-
-    Args:
-        path: of the file, or None to keep nothing.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._cells: list[Cell] = json.loads(path.read_text()) if path and path.is_file() else []
-
-    def of(self, policy: str, tasks: list[str], seed: int) -> list[Cell]:
-        """Return the cells of one training, one per task; none where it is not in the file."""
-        of = [c for c in self._cells if (c["policy"], c["seed"]) == (policy, seed)]
-        if policy != MULTI:
-            return [c for c in of if c["task"] in tasks]
-        return of if {c["task"] for c in of} == set(tasks) else []
-
-    def add(self, found: list[Cell]) -> None:
-        """Add the cells of one training."""
-        self._cells += found
-        if self._path and found:
-            write_text(self._path, json.dumps(self._cells, indent=1) + "\n")
+def finished(known: KnownCells, policy: str, tasks: list[str], seed: int) -> list[Cell]:
+    """Return the known cells of one training, one per task; none where it has not been run with just these tasks."""
+    of = known.of(policy=policy, seed=seed)
+    if policy != MULTI:
+        return [cell for cell in of if cell["task"] in tasks]
+    return of if {cell["task"] for cell in of} == set(tasks) else []
 
 
 def table(found: list[Cell]) -> str:
@@ -187,12 +169,12 @@ def main() -> None:
         experts(args.out, args.starts)
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    found, known = [], Known(args.cells)
+    found, known = [], KnownCells(args.cells)
     for seed in args.seed:
         for policy in args.policy:
             groups = [args.task] if policy == MULTI else [[task] for task in args.task]
             for tasks in groups:
-                there = known.of(policy, tasks, seed)
+                there = finished(known, policy, tasks, seed)
                 if not there:
                     there = cells(policy, tasks, seed, args.out, make=not args.table)
                     known.add(there)

@@ -3,22 +3,23 @@
     python -m benchmarks.studies.human_like --task stack --variant flow_policy vq_bet --seed 1 2 3
 
 Demonstrations are those of ``imitate collect --human-like --seed 0``. A cell is a task, a variant and a training seed;
-configurations are the ready ones (NutAssemblySquare has those of PickPlaceCan, with its own file), and the horizon of
-the evaluation follows from the demonstrations. Finished files and cells are kept under --out and not made again.
+configurations are the ready ones (NutAssemblySquare has those of PickPlaceCan, with its own file), and an episode of
+the evaluation may take twice as long as the longest demonstration. Finished files and cells are kept under --out and
+not made again. ``--cells FILE`` adds finished cells to a JSON file, and takes those that are in it as finished: a
+machine without the other's folder goes on with it.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.studies.results import IMITATE, cell, run
+from benchmarks.studies.results import IMITATE, KnownCells, cell, run
 from imitate.data import DatasetFile
 from imitate.functional.statistics import wilson_interval
 
@@ -97,13 +98,18 @@ def cell_of(
     task: str, variant: str, seed: int, data: Path, args: argparse.Namespace
 ) -> dict[str, Any]:
     """The cell of a ready configuration, with the horizon that follows from the demonstrations."""
-    folder = Path(args.out) / task / variant / f"seed{seed}"
+    name = f"seed{seed}" if args.epochs is None else f"seed{seed}_epochs{args.epochs}"
+    folder = Path(args.out) / task / variant / name
     settings = [f"train.seed={seed}", f"experiment.name={variant}", f"train.data={data}"]
-    settings += ["experiment.rollout.horizon=null", *args.set]
+    settings += ["experiment.rollout.horizon=null"]
+    settings += [] if args.epochs is None else [f"train.num_epochs={args.epochs}"]
+    with DatasetFile(data) as file:
+        longest = max(file.length(name) for name in file.demos())
     evaluation = ["--episodes", str(args.episodes), "--workers", str(args.workers)]
-    of = {"task": task, "variant": variant, "seed": seed}
+    evaluation += ["--horizon", str(2 * longest)]
+    of = {"task": task, "variant": variant, "seed": seed, "epochs": args.epochs}
     config = f"robosuite/{TASKS[task].configs}/{variant}"
-    return cell(folder, of, config, settings, evaluation)
+    return cell(folder, of, config, [*settings, *args.set], evaluation)
 
 
 def row(cells: Sequence[dict[str, Any]]) -> str:
@@ -121,12 +127,14 @@ def row(cells: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def finished(out: Path) -> list[str]:
-    """Return the lines of all cells that lie under a folder."""
-    found = [json.loads(path.read_text()) for path in sorted(out.glob("*/*/seed*/cell.json"))]
-    keys = [(task, variant) for task in TASKS for variant in VARIANTS]
-    of = {key: [cell for cell in found if (cell["task"], cell["variant"]) == key] for key in keys}
-    return [row(cells) for cells in of.values() if cells]
+def table(found: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the lines of cells: one for each task, variant and number of updates."""
+    order = [(task, variant) for task in TASKS for variant in VARIANTS]
+    groups: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for numbers in found:
+        key = (order.index((numbers["task"], numbers["variant"])), numbers["steps"])
+        groups.setdefault(key, []).append(numbers)
+    return [row(sorted(groups[key], key=lambda cell: cell["seed"])) for key in sorted(groups)]
 
 
 def main() -> None:
@@ -140,18 +148,25 @@ def main() -> None:
     parser.add_argument("--demos", type=int, default=200)
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--epochs", type=int, help="of 100 updates; those of the configuration")
     parser.add_argument("--set", nargs="*", default=[], help="further settings, a.b=value")
     parser.add_argument("--out", default="runs/human_like")
     parser.add_argument("--table", action="store_true", help="only print what is finished")
+    parser.add_argument("--cells", type=Path, help="JSON file of finished cells, read and written")
     args = parser.parse_args()
     out = Path(args.out).resolve()
+    known = KnownCells(args.cells)
     if not args.table:
         for task in args.task:
-            data = demonstrations(task, args.demos, out, args.workers)
-            print(describe(data), flush=True)
             for variant, seed in itertools.product(args.variant, args.seed):
-                print(row([cell_of(task, variant, seed, data, args)]), flush=True)
-    print("\n".join([HEADER, *finished(out)]))
+                of = {"task": task, "variant": variant, "seed": seed, "epochs": args.epochs}
+                if not known.of(**of):
+                    data = demonstrations(task, args.demos, out, args.workers)
+                    known.add([cell_of(task, variant, seed, data, args)])
+                print(row(known.of(**of)), flush=True)
+            if (out / f"{task}.hdf5").is_file():
+                print(describe(out / f"{task}.hdf5"), flush=True)
+    print("\n".join([HEADER, *table(known.cells)]))
 
 
 if __name__ == "__main__":

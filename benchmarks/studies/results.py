@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.functional.statistics import wilson_interval
+from imitate.run_folder import write_text
 
 TASKS = ("lift", "stack", "pick_place_can")
 VARIANTS = (
@@ -40,6 +41,33 @@ def run(command: Iterable[str], log: Path) -> None:
     print("$", shlex.join(["imitate", *command[len(IMITATE) :]]), flush=True)
     with log.open("w") as file:
         subprocess.run(command, check=True, stdout=file, stderr=subprocess.STDOUT)
+
+
+class KnownCells:
+    """Finished cells, kept in a JSON file.
+
+    Args:
+        path: of the file; None keeps them in memory alone.
+
+    Attributes:
+        cells: all of them.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.cells: list[dict[str, Any]] = []
+        if path is not None and path.is_file():
+            self.cells = json.loads(path.read_text())
+
+    def of(self, **values: Any) -> list[dict[str, Any]]:
+        """Return the cells that have these values."""
+        return [c for c in self.cells if all(c.get(key) == v for key, v in values.items())]
+
+    def add(self, found: Sequence[dict[str, Any]]) -> None:
+        """Add cells without the places of their checkpoints, and write the file."""
+        self.cells += [{k: v for k, v in cell.items() if k != "checkpoint"} for cell in found]
+        if self._path is not None and found:
+            write_text(self._path, json.dumps(self.cells, indent=1) + "\n")
 
 
 def cell(

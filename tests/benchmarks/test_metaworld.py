@@ -1,6 +1,7 @@
 import json
 
-from benchmarks.metaworld import MULTI, TASKS, Known, cells, table
+from benchmarks.metaworld import MULTI, TASKS, cells, finished, table
+from benchmarks.studies.results import KnownCells
 
 
 def cell(task, policy, seed, successes):
@@ -29,11 +30,11 @@ def test_finished_cells_are_read_and_others_are_not_made_for_the_table(tmp_path)
 
 def test_cells_of_a_file_are_finished_for_the_next_machine(tmp_path):
     path = tmp_path / "cells.json"
-    known = Known(path)
+    known = KnownCells(path)
     known.add([cell("reach-v3", "bc", 0, 35)])
     known.add([cell("reach-v3", MULTI, 0, 30), cell("push-v3", MULTI, 0, 20)])
-    again = Known(path)
-    assert again.of("bc", ["reach-v3"], 0) == [cell("reach-v3", "bc", 0, 35)]
-    assert again.of("bc", ["reach-v3"], 1) == again.of("bc", ["push-v3"], 0) == []
-    assert len(again.of(MULTI, ["reach-v3", "push-v3"], 0)) == 2
-    assert again.of(MULTI, ["reach-v3"], 0) == []  # learned two tasks, not this one alone
+    again = KnownCells(path)
+    assert finished(again, "bc", ["reach-v3"], 0) == [cell("reach-v3", "bc", 0, 35)]
+    assert finished(again, "bc", ["reach-v3"], 1) == finished(again, "bc", ["push-v3"], 0) == []
+    assert len(finished(again, MULTI, ["reach-v3", "push-v3"], 0)) == 2
+    assert finished(again, MULTI, ["reach-v3"], 0) == []  # learned two tasks, not this one alone

@@ -1,9 +1,7 @@
-import json
-
 import numpy as np
 import pytest
 
-from benchmarks.studies.human_like import TASKS, VARIANTS, finished, habits_of, row
+from benchmarks.studies.human_like import TASKS, VARIANTS, habits_of, row, table
 from imitate.config.ready_configs import bundled
 
 
@@ -28,16 +26,13 @@ def test_seeds_are_pooled():
     assert row([numbers(1, 30)]).startswith("| stack | bc | 1 | 100 | 11 | 30/50 | 30/50 (")
 
 
-def test_the_table_is_that_of_the_finished_cells(tmp_path):
-    for task, variant, seed in (("stack", "vq_bet", 2), ("stack", "bc", 1), ("stack", "vq_bet", 1)):
-        folder = tmp_path / task / variant / f"seed{seed}"
-        folder.mkdir(parents=True)
-        (folder / "cell.json").write_text(json.dumps(numbers(seed, 40, task, variant)))
-    (tmp_path / "stack" / "act" / "seed1").mkdir(parents=True)  # under way
-    lines = finished(tmp_path)
-    assert [line.split(" | ")[:3] for line in lines] == [
-        ["| stack", "bc", "1"],
-        ["| stack", "vq_bet", "1, 2"],
+def test_the_table_has_a_line_for_each_task_variant_and_length_of_training():
+    found = [numbers(2, 40, variant="vq_bet"), numbers(1, 40), numbers(1, 40, variant="vq_bet")]
+    longer = numbers(1, 45) | {"steps": 300}
+    assert [line.split(" | ")[:4] for line in table([longer, *found])] == [
+        ["| stack", "bc", "1", "100"],
+        ["| stack", "bc", "1", "300"],
+        ["| stack", "vq_bet", "1, 2", "100"],
     ]
 
 
