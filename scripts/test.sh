@@ -3,6 +3,7 @@
 #
 #   bash scripts/test.sh                  all of it
 #   bash scripts/test.sh lint             one step: lint | types | layers | docs | tests
+#   bash scripts/test.sh coverage         the tests step, and which lines it ran; slower, so not part of "all"
 #   bash scripts/test.sh tests tests/cli  the tests step, with arguments for pytest
 #   bash scripts/test.sh tests --random-order 3    all tests in another order; a seed
 #   bash scripts/test.sh tests -n 0       in one process (a debugger, output as it is printed: also -s)
@@ -30,12 +31,26 @@ step_layers() {
     "$VENV/bin/lint-imports"
 }
 
+# Many tests wait: for a cluster, for a process that they started. Another process of pytest works meanwhile.
+processes() {
+    local cores
+    cores="$(getconf _NPROCESSORS_ONLN)"
+    echo $((cores + 1 < 8 ? cores + 1 : 8)) # each takes up to 2 GB
+}
+
+step_coverage() { step_tests --cov=imitate "$@"; }
+
 step_docs() {
     say "Documentation (mkdocs build --strict)"
     build_docs "$(mktemp -d)"
 }
 
 step_tests() {
+    local measured=0
+    if [ "${1:-}" = --cov=imitate ]; then
+        measured=1
+        shift
+    fi
     local left_out=(cuda) # scripts/gpu_check.sh runs these
     ensure_gl
     if [ "$HAVE_GL" = 0 ]; then
@@ -49,13 +64,13 @@ step_tests() {
         left_out+=(browser)
     fi
     local marks="${left_out[*]-}" common=(--durations=10)
-    local many=(-n logical --maxprocesses 8) one=(-n 0) # a process takes up to 2 GB
+    local many=(-n "$(processes)") one=(-n 0)
     [ -z "$marks" ] || common+=(-m "not (${marks// / or })")
-    if [ $# = 0 ]; then
+    if [ "$measured" = 1 ]; then
         many+=(--cov=imitate --cov-report=)
         one+=(--cov=imitate --cov-append)
     fi
-    say "Tests (pytest), one process a core"
+    say "Tests (pytest), in several processes"
     local together=0 alone=0
     run_pytest --alone without --dist worksteal "${many[@]}" "${common[@]}" "$@" || together=$?
     case "$together" in
@@ -72,8 +87,8 @@ step_tests() {
 main() {
     local step="${1:-all}"
     case "$step" in
-        all | lint | types | layers | docs | tests) shift || true ;;
-        *) fail "unknown step '$step'; steps are: lint, types, layers, docs, tests (none: all of them)" ;;
+        all | lint | types | layers | docs | tests | coverage) shift || true ;;
+        *) fail "unknown step '$step'; steps are: lint, types, layers, docs, tests, coverage (none: all but coverage)" ;;
     esac
     cd "$ROOT"
     install_package simulator,dev

@@ -1,8 +1,11 @@
 """Settings and fixtures for the whole suite."""
 
+import ctypes
+import gc
 import importlib.util
 import os
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +13,17 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests import fork_server
+
 # Two threads that fight for one core are many times slower than one.
 torch.set_num_threads(1)
 
 # The same examples at each run, however busy the machine. Others: pytest --hypothesis-profile default.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
+
+LARGE_MB = 1000
+"""Above this a process of pytest gives memory back after a file of tests."""
 
 
 def pytest_addoption(parser):
@@ -125,6 +133,37 @@ def cache_folder(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("IMITATE_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(scope="module")
+def forked_workers():
+    """Worker processes of a module's tests are forked from one that has imported torch. See fork_server.py.
+
+    Tests of the start itself go without: tests/crew, test_back_ends.py of each room, and all that run a command.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("imitate.crew.local.CONTEXT", fork_server.context())
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_memory_kept():
+    """A large process frees closed environments, MuJoCo's cache of meshes and what the C library holds for later."""
+    yield
+    if sys.platform != "linux" or _resident_mb() < LARGE_MB:
+        return
+    gc.collect()
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None:
+        mujoco.mj_clearCache(mujoco.mj_getCache())
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
+
+
+def _resident_mb():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 @pytest.fixture(autouse=True, scope="session")

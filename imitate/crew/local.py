@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from imitate.crew.backend import POLL_S, CancelledError, Limits, Lost, Message, Prepare
@@ -25,6 +26,9 @@ from imitate.processes import available_cores
 
 ROOM = 32 * 1024
 """Bytes that a pipe takes even if nobody reads at its other end."""
+
+CONTEXT: Any = multiprocessing.get_context("spawn")
+"""Of multiprocessing. A process starts as a new interpreter, which is safe beside threads and OpenGL."""
 
 Buffer = bytes | memoryview
 
@@ -94,12 +98,11 @@ class LocalMember:
     def __init__(
         self, prepare: Prepare, news: threading.Event, over: threading.Event, name: str
     ) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._pulse = Pulse(context)
+        self._connection, theirs = CONTEXT.Pipe()
+        self._pulse = Pulse(CONTEXT)
         self._watch = Watch(self._pulse)
         self._hung: str | None = None
-        self._process = context.Process(
+        self._process: BaseProcess = CONTEXT.Process(
             target=serve, args=(prepare, theirs, self._pulse), name=name
         )
         self._process.start()
@@ -187,10 +190,11 @@ class LocalMember:
     def join(self) -> None:
         """Wait until the process has ended; another thread may use this object meanwhile."""
         if hasattr(os, "waitid") and self._process.pid is not None:
-            with suppress(ChildProcessError):  # its exit code has been read
+            # No child: its exit code has been read, or a fork server started it.
+            with suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        else:
-            wait([self._process.sentinel])
+                return
+        wait([self._process.sentinel])
 
     def _leave(self) -> None:
         if os.getpid() == self._owner:  # and no process that was forked from it

@@ -1,6 +1,7 @@
 """The scripts of a clone: their arguments, and the quickstart's report. That they work is shown by running them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,9 @@ def test_the_shell_can_read_them(name):
 def test_an_unknown_step_is_refused_before_anything_is_installed(tmp_path):
     done = bash(SCRIPTS / "test.sh", "tset", cwd=tmp_path)
     assert done.returncode == 1
-    assert "unknown step 'tset'; steps are: lint, types, layers, docs, tests" in done.stderr
+    assert (
+        "unknown step 'tset'; steps are: lint, types, layers, docs, tests, coverage" in done.stderr
+    )
 
 
 def source_setup(tmp_path, command, **environ):
@@ -133,7 +136,7 @@ case "$*" in *"--alone without"*) exit "$TOGETHER";; *) exit "$ALONE";; esac
 """
 
 
-def run_tests_step(tmp_path, *args, **environ):
+def run_tests_step(tmp_path, *args, step="tests", **environ):
     """scripts/test.sh with a stand-in for Python: the end of the script, and the arguments of pytest."""
     scripts = tmp_path / "clone" / "scripts"
     scripts.mkdir(parents=True)
@@ -142,7 +145,7 @@ def run_tests_step(tmp_path, *args, **environ):
     python = scripts.parent / "python"
     python.write_text(f"#!/bin/sh\n{PYTEST}")
     python.chmod(0o755)
-    done = bash(scripts / "test.sh", "tests", *args, **environ)
+    done = bash(scripts / "test.sh", step, *args, **environ)
     return done, (scripts.parent / "calls").read_text().splitlines()
 
 
@@ -171,20 +174,27 @@ def test_the_tests_step_fails_where_either_of_its_runs_does(tmp_path, together, 
     assert all("tests/cli" in call for call in calls)
 
 
-def test_the_tests_step_uses_all_cores_then_one_and_measures_both(tmp_path):
+def test_the_tests_step_uses_a_process_more_than_cores_then_one(tmp_path):
     _, (together, alone) = run_tests_step(tmp_path, TOGETHER="0", ALONE="0")
-    assert (
-        "--alone without --dist worksteal -n logical --maxprocesses 8 --cov=imitate --cov-report="
-        in together
+    number = min(os.cpu_count() + 1, 8)
+    assert f"--alone without --dist worksteal -n {number} --durations=10 -m not (cuda)" in together
+    assert alone.endswith("--alone only --durations=10 -m not (cuda) -n 0")
+    assert "--cov" not in together + alone
+
+
+def test_the_coverage_step_measures_both_runs(tmp_path):
+    _, (together, alone) = run_tests_step(
+        tmp_path, "tests/cli", step="coverage", TOGETHER="0", ALONE="0"
     )
-    assert alone.endswith("--alone only --durations=10 -n 0 --cov=imitate --cov-append")
+    assert "--cov=imitate --cov-report= --durations=10 -m not (cuda) tests/cli" in together
+    assert alone.endswith("tests/cli -n 0 --cov=imitate --cov-append")
 
 
 def test_arguments_have_the_last_word_on_processes_and_marks_stay(tmp_path):
     options = ("-n", "4", "--random-order", "3")
     _, (together, alone) = run_tests_step(tmp_path, *options, GL="0", TOGETHER="0", ALONE="0")
-    assert together.endswith("--durations=10 -m not (render) -n 4 --random-order 3")
-    assert alone.endswith("-m not (render) -n 4 --random-order 3 -n 0")
+    assert together.endswith("--durations=10 -m not (cuda or render) -n 4 --random-order 3")
+    assert alone.endswith("-m not (cuda or render) -n 4 --random-order 3 -n 0")
 
 
 def test_tests_that_measure_time_are_told_apart():

@@ -14,6 +14,8 @@ from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.setup import resolve
 from imitate.train.trainer import train
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 ROLLOUTS = "experiment.rollout.enabled=false"
 
 
