@@ -14,9 +14,13 @@ import torch
 from hypothesis import settings
 
 from tests import fork_server
+from tests.device import simulated_gpu
 
 # Two threads that fight for one core are many times slower than one.
 torch.set_num_threads(1)
+
+# Before the first backward pass of the process: torch then counts the devices that there are.
+simulated_gpu.register()
 
 # The same examples at each run, however busy the machine. Others: pytest --hypothesis-profile default.
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -43,6 +47,7 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     _select_alone(config, items)
+    _leave_out_cuda(config, items)
     _try_again(items)
     seed = config.getoption("--random-order")
     if seed is not None:
@@ -74,6 +79,15 @@ def _select_alone(config, items):
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
+
+
+def _leave_out_cuda(config, items):
+    """Without a CUDA device, leave out the tests marked so, which scripts/gpu_check.sh runs."""
+    if torch.cuda.is_available():
+        return
+    marked = [item for item in items if item.get_closest_marker("cuda")]
+    config.hook.pytest_deselected(items=marked)
+    items[:] = [item for item in items if not item.get_closest_marker("cuda")]
 
 
 @pytest.fixture(autouse=True)

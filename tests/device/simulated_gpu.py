@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 from torch import _VF
-from torch._decomp.decompositions import gru_impl, lstm_impl
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -93,8 +92,11 @@ class Functions(TorchFunctionMode):
             raise RuntimeError("expected a generator of the device, but found one of the CPU")
         if simulated and func is torch.Tensor.tolist:
             return args[0].cpu().tolist()
-        if simulated:  # their kernels for devices have no counterpart on the CPU
-            func = {_VF.lstm: lstm_impl, _VF.gru: gru_impl}.get(func, func)
+        if simulated and func in (_VF.lstm, _VF.gru):
+            # Their kernels for devices have no counterpart on the CPU.
+            from torch._decomp.decompositions import gru_impl, lstm_impl
+
+            func = lstm_impl if func is _VF.lstm else gru_impl
         return func(*args, **kwargs)
 
 

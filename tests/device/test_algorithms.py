@@ -16,7 +16,29 @@ from tests.algo.test_contract import (
 )
 
 OF_TASKS = ("metaworld", "robosuite")  # the same algorithms and networks with other settings
-RESUMED = ("act/act_image", "bc/bc_rnn_gmm", "bc/bc_transformer_rotary", "gail/gail_cartpole")
+RESUMED = (
+    "act/act_image",
+    "bc/bc_rnn_gmm",
+    "bc/bc_transformer_rotary",
+    "bc/bc_vae",
+    "bcq/bcq",
+    "causal_bc/causal_bc",
+    "diffusion_policy/diffusion_policy",
+    "diffusion_policy/diffusion_policy_transformer",
+    "dqn/dqn_cartpole",
+    "dt/dt",
+    "flow_policy/flow_policy",
+    "gail/gail_cartpole",
+    "gl/gl",
+    "hbc/hbc",
+    "iql/iql_recurrent",
+    "iris/iris",
+    "mbrl/mbrl_pendulum",
+    "ppo/ppo_recurrent_cartpole",
+    "sac/sac_pendulum",
+    "tqc/tqc_pendulum",
+    "vq_bet/vq_bet",
+)
 """Configurations that are saved, resumed and compared with the CPU; a kind of network or loss each."""
 WAITS_OF_UPDATE = {
     # The gradient penalty is for as many pairs as there are demonstrations in the batch.
@@ -27,6 +49,8 @@ WAITS_OF_UPDATE = {
     "iql_recurrent": 1,
     "ppo_recurrent": 1,
     "sac_recurrent": 1,
+    # Whether the codes have begun is a buffer, saved with them, which their stage looks at.
+    "vq_bet": 1,
 }
 """Times that an update may wait for the device; none where a configuration's name begins with none of these."""
 WAITS_OF_BATCH = {
