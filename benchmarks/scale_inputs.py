@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.demos import OBS_KEYS, made_up
-from benchmarks.online_step import _sac
+from benchmarks.online_step import sac_updates
 from benchmarks.trained import make_setup
 from imitate import algo_factory, load_config
 from imitate.data import DatasetFile
@@ -39,7 +39,7 @@ def measured() -> dict[str, Any]:
     """Return all figures; takes some minutes."""
     torch.set_num_threads(1)
     states, images = _env_s(None, 80), _env_s(CAMERAS, 15)
-    update = _sac()
+    update = sac_updates()
     update(3)
     return {
         "machine": {
