@@ -17,14 +17,15 @@ build() {
 }
 
 main() {
+    local word="${1:-build}"
+    case "$word" in
+        build | serve) ;;
+        *) fail "unknown word '$word': bash scripts/docs.sh [build | serve]" ;;
+    esac
     cd "$ROOT"
     install_package docs
     build
-    case "${1:-build}" in
-        build) ;;
-        serve) "$PY" -m http.server --bind 127.0.0.1 --directory site "${PORT:-8000}" ;;
-        *) fail "unknown word '$1': bash scripts/docs.sh [build | serve]" ;;
-    esac
+    [ "$word" = build ] || "$PY" -m http.server --bind 127.0.0.1 --directory site "${PORT:-8000}"
 }
 
 main "$@"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,7 +22,9 @@ from imitate.data.batches.feature_cache import NoRoomError, StoppedError, featur
 from imitate.data.batches.store import Store
 from imitate.models.key_encoder import KeyEncoder
 from imitate.models.observation import ObservationEncoder
-from imitate.train.setup import Setup
+
+if TYPE_CHECKING:
+    from imitate.train.setup import Setup
 
 _VERSION = 1
 
@@ -43,7 +45,7 @@ def use_features(
     if data is None or not setup.config.train.cache_features:
         return
     for key, nets in sorted(_frozen_networks(algo).items()):
-        reason = _obstacle(algo, key, nets, data)
+        reason = _obstacle(algo, key, nets, data) or _different_weights(nets)
         if reason is None:
             try:
                 found = _features(algo, key, nets[0], data, stopped)
@@ -60,6 +62,27 @@ def use_features(
         _replace_goals(algo, key, nets[0], data.store)
         assert nets[0].frozen_shape is not None
         algo.preprocess.feature_shapes[key] = nets[0].frozen_shape
+
+
+def put_blank_features(algo: Algo, data: SequenceDataset, raw: dict[str, Any]) -> None:
+    """Put zeros of the features' shape in the place of images in a raw batch, where a run would read features.
+
+    An update then takes the time that it takes in the run, without computing any feature.
+
+    Args:
+        algo: of any weights; its ``preprocess`` learns the shapes.
+        data: that the batch is from.
+        raw: changed in place.
+    """
+    for key, nets in _frozen_networks(algo).items():
+        shape = nets[0].frozen_shape
+        if shape is None or _obstacle(algo, key, nets, data) is not None:
+            continue
+        algo.preprocess.feature_shapes[key] = shape
+        for group in ("obs", "next_obs", "goal_obs"):
+            if key in (raw.get(group) or {}):
+                images = raw[group][key]
+                raw[group][key] = torch.zeros(*images.shape[:-3], *shape, dtype=torch.float16)
 
 
 def _frozen_networks(algo: Algo) -> dict[str, list[KeyEncoder]]:
@@ -90,6 +113,10 @@ def _obstacle(algo: Algo, key: str, nets: list[KeyEncoder], data: Any) -> str | 
         return f"{algo.global_config.algo_name} has parts that see images"
     if not isinstance(data, SequenceDataset):
         return "train.shard_window reads shards in turn"
+    return None
+
+
+def _different_weights(nets: list[KeyEncoder]) -> str | None:
     if len({_weights_digest(net) for net in nets}) > 1:
         return "its networks have different frozen weights; give them one file in backbone_kwargs.pretrained"
     return None

@@ -35,6 +35,7 @@ from imitate.models.precision import autocast, has_fast_bf16
 from imitate.ranks import Ranks
 from imitate.run_folder import write_text
 from imitate.seeding import preserved_rng, torch_threads
+from imitate.train.features import put_blank_features
 from imitate.train.loading import make_loader
 
 MARGIN = 1.1
@@ -47,7 +48,14 @@ TURN_S = 0.01
 HOPELESS = 3.0
 """A candidate whose first update takes so many times as long as that of the fastest is not tried again."""
 
-_MATTERS = ("batch_size", "seq_length", "frame_stack", "gradient_accumulation", "max_grad_norm")
+_MATTERS = (
+    "batch_size",
+    "seq_length",
+    "frame_stack",
+    "gradient_accumulation",
+    "max_grad_norm",
+    "cache_features",
+)
 """Keys of ``train`` on which the time of an update depends."""
 
 
@@ -118,8 +126,9 @@ def decide(
     if len(candidates) == 1:
         decision = Decision(chosen(candidates[0]), {}, "cpu")
     else:
-        path = cache_folder("measured") / f"{_digest(config, train_set, candidates, ranks)}.json"
-        decision = _kept(path, set(chosen(candidates[0]))) or _measured(
+        digest = _digest(config, keys, train_set, candidates, ranks)
+        path = cache_folder("measured") / f"{digest}.json"
+        decision = _kept(path) or _measured(
             config, device, train_set, make_trial, ranks, candidates, chosen
         )
         decision = decision if decision.kept else keep(path, decision)
@@ -165,6 +174,8 @@ def _measured(
         size = ranks.share_of(config.train.batch_size, "train.batch_size")
         order = ShuffledBatches(len(train_set), size, config.train.seed)
         raw = next(iter(make_loader(train_set, order, 0, device)))
+        if config.train.cache_features:
+            put_blank_features(trial, train_set, raw)
         batch = trial.process_batch_for_training(raw)
         one_count = len({candidate.threads for candidate in candidates}) == 1
         clock = time.process_time if one_count else time.perf_counter
@@ -220,10 +231,15 @@ def _words(one: Candidate, config: Config) -> str:
 
 
 def _digest(
-    config: Config, train_set: SequenceDataset, candidates: Sequence[Candidate], ranks: Ranks
+    config: Config,
+    keys: Sequence[str],
+    train_set: SequenceDataset,
+    candidates: Sequence[Candidate],
+    ranks: Ranks,
 ) -> str:
-    """Return the digest of what a decision holds for: the work of an update, and the machine."""
+    """Return the digest of what a decision holds for: the settings, the work of an update, and the machine."""
     described = {
+        "decided": keys,
         "algo": [config.algo_name, config.algo.to_dict(), config.observation.to_dict()],
         "train": [config.train[key] for key in _MATTERS],
         "preprocess": [entry.to_dict() for entry in config.train.preprocess],
@@ -236,17 +252,18 @@ def _digest(
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _kept(path: Path, keys: set[str]) -> Decision | None:
+def _kept(path: Path) -> Decision | None:
     """Return the decision in a file of the cache; None where there is none, or it cannot be read."""
     with suppress(OSError, ValueError, TypeError):
-        decision = Decision(**json.loads(path.read_text(encoding="utf-8")), kept=str(path))
-        if set(decision.chosen) == keys:
-            return decision
+        return Decision(**json.loads(path.read_text(encoding="utf-8")), kept=str(path))
     return None
 
 
 def keep(path: Path, decision: Decision) -> Decision:
-    """Write a decision into the cache, and return the one that is there: of two at the same time, the first counts."""
+    """Write a decision into the cache, and return the one that is there: of two at the same time, the first counts.
+
+    A file that cannot be read is replaced.
+    """
     values = {name: value for name, value in vars(decision).items() if name != "kept"}
     own = path.with_name(f"{path.stem}-{os.getpid()}")
     with suppress(OSError):  # a cache that may only be read
@@ -255,7 +272,10 @@ def keep(path: Path, decision: Decision) -> Decision:
             write_text(own, json.dumps(values) + "\n")
             os.link(own, path)
         except FileExistsError:
-            return _kept(path, set(decision.chosen)) or decision
+            first = _kept(path)
+            if first is not None:
+                return first
+            own.replace(path)
         finally:
             own.unlink(missing_ok=True)
     return decision

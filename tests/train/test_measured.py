@@ -117,6 +117,18 @@ def test_a_file_of_the_cache_that_says_nothing_is_measured_again(demos, monkeypa
     (file,) = cache.iterdir()
     file.write_text(text)
     assert "measured: an update takes" in built(demos).decisions[0]
+    assert "as measured here before" in built(demos).decisions[0], "and replaced"
+
+
+def test_settings_with_the_same_candidates_are_kept_apart(demos, monkeypatch, cache):
+    monkeypatch.setattr(measured, "has_fast_bf16", lambda device: False)
+    measurements = takes(monkeypatch, fp32_1=10.0, fp32_2=5.0)
+    for _ in range(2):
+        both = built(demos, num_threads="auto")
+        threads = built(demos, num_threads="auto", precision="fp32")
+    assert set(both.provenance["measured"]["chosen"]) == {"train.precision", "train.num_threads"}
+    assert set(threads.provenance["measured"]["chosen"]) == {"train.num_threads"}
+    assert len(measurements) == len(list(cache.iterdir())) == 2
 
 
 def test_a_cache_that_cannot_be_written_keeps_nothing(demos, monkeypatch, tmp_path):
