@@ -255,6 +255,11 @@ def _check_workers(setup: OnlineSetup) -> None:
         raise ConfigError(
             "train.online.max_staleness: needs num_workers of 1 or more and an algorithm that replays: set it to null"
         )
+    if online.max_staleness == 0:
+        raise ConfigError(
+            "train.online.max_staleness: 0 allows no update, since workers always act while others learn: set it to 1 "
+            "or more, or to null, with which learning and collecting take turns"
+        )
     if online.push_every_s and online.max_staleness is None:
         raise ConfigError(
             f"train.online.push_every_s: {online.push_every_s:g}, but steps are collected with the newest weights "

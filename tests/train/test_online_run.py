@@ -352,6 +352,10 @@ def test_a_run_that_is_interrupted_before_the_first_step_loses_no_update(
         ({"train": {"online": {"demo_ratio": 0.5}}}, "need demonstrations"),
         ({"train": {"online": {"num_workers": 2}}}, "2 processes for 1 environments"),
         ({"train": {"online": {"max_staleness": 2}}}, "needs num_workers of 1 or more"),
+        (
+            {"train": {"online": {"num_workers": 1, "max_staleness": 0}}},
+            "max_staleness: 0 allows no update",
+        ),
         ({"train": {"online": {"acting": "central"}}}, "'central' needs environment workers"),
         ({"train": {"online": {"ring": 2}}}, "ring: 2 needs train.online.acting 'central'"),
         ({"train": {"online": {"policy_workers": 2}}}, "policy_workers: 2 needs train.online"),

@@ -123,8 +123,7 @@ class CentralCollector:
     def updates_allowed(self) -> int | None:
         """Updates until weights that are out become too old; None: any number."""
         newest = self.version if self._publisher.version is None else self._publisher.version
-        out = [seat.version for seat in self._seats if seat.request is not None]
-        return self._bound.allowed(self.version, min(out, default=newest))
+        return self._bound.allowed(self.version, min(self._versions_out(), default=newest))
 
     def metrics(self) -> dict[str, float]:
         """``Metrics/Staleness``, and ``Metrics/ActingBatch``: mean number of observations of a prediction."""
@@ -152,11 +151,18 @@ class CentralCollector:
                 seat.member.stop(patience_s=PATIENCE_S if seat.member in idle else 0.0)
             self._policies.close()
 
+    def _versions_out(self) -> list[int]:
+        """Versions of the weights behind steps that are under way.
+
+        A worker without a place takes no steps yet; those that it takes later have its policy worker's newest weights.
+        """
+        busy = [seat for seat in self._seats if seat.request is not None]
+        return [seat.version for seat in busy if not seat.member.waits()]
+
     def _send(self, num_steps: int, random: bool) -> None:
         """Ask all environment workers that have nothing to do for steps, unless learning waits."""
         idle = [seat for seat in self._seats if seat.request is None]
-        out = [seat.version for seat in self._seats if seat.request is not None]
-        if not idle or self._bound.is_used_up(self.version, out):
+        if not idle or self._bound.is_used_up(self.version, self._versions_out()):
             return
         self._policies.publish(Weights(self.progress, self._publisher.newest(self.version, ())))
         for number, seat in enumerate(self._seats):

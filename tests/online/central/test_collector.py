@@ -223,6 +223,29 @@ def test_weights_never_lag_by_more_than_the_bound(collectors):
     assert learner.updates > 20
 
 
+class Placeless(LocalBackend):
+    """Has no place for the last environment worker."""
+
+    def start(self, prepare):
+        member = super().start(prepare)
+        self.last = member
+        return member
+
+    def heard(self, members, limits):
+        return super().heard([member for member in members if member is not self.last], limits)
+
+
+def test_a_worker_without_a_place_holds_up_neither_steps_nor_updates(collectors):
+    algo, backend = make_algo(), Placeless()
+    collector = collectors(Line, Line, algo=algo, max_staleness=4, place=nullcontext(backend))
+    backend.last.waits = lambda: True
+    collector.collect(1)
+    for version in range(1, 20):
+        assert collector.updates_allowed() > 0
+        collector.version = version
+        assert collector.collect(1).lanes.tolist() == [0]
+
+
 def test_an_environment_that_never_works_is_told_in_one_line(collectors):
     collector = collectors(functools.partial(Faulty, "crash", 1))
     with pytest.raises(EnvError, match="10 failures without one whole episode"):
