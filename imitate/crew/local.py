@@ -189,12 +189,13 @@ class LocalMember:
 
     def join(self) -> None:
         """Wait until the process has ended; another thread may use this object meanwhile."""
-        if hasattr(os, "waitid") and self._process.pid is not None:
-            # No child: its exit code has been read, or a fork server started it.
-            with suppress(ChildProcessError):
+        is_child = CONTEXT.get_start_method() == "spawn"  # and not that of a fork server
+        if is_child and hasattr(os, "waitid") and self._process.pid is not None:
+            with suppress(ChildProcessError):  # its exit code has been read
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-                return
-        wait([self._process.sentinel])
+        else:
+            # Not for children: a process that it started may hold the sentinel open after its death.
+            wait([self._process.sentinel])
 
     def _leave(self) -> None:
         if os.getpid() == self._owner:  # and no process that was forked from it

@@ -1,6 +1,8 @@
-"""Processes of this machine that a fork server started, as tests start them: they are no children of this one."""
+"""The end of processes of this machine."""
 
+import os
 import threading
+import time
 
 from imitate.crew.local import LocalBackend
 from tests import fork_server
@@ -10,11 +12,30 @@ def work(reports):
     return abs
 
 
-def test_join_waits_for_the_end(monkeypatch):
+def test_join_waits_for_a_process_that_a_fork_server_started(monkeypatch):
+    """It is no child of this one."""
     monkeypatch.setattr("imitate.crew.local.CONTEXT", fork_server.context())
     member = LocalBackend().start(work)
     dismissal = threading.Timer(1.0, member.dismiss)
     dismissal.start()
     member.join()
     assert member.exit_code == 0
+    member.stop()
+
+
+def leaves_a_process(reports):
+    if os.fork() == 0:
+        time.sleep(20)
+        os._exit(0)
+    return abs
+
+
+def test_join_does_not_wait_for_what_an_ended_process_has_started():
+    member = LocalBackend().start(leaves_a_process)
+    member.dismiss()
+    while member.exit_code is None:  # and so its exit code is read
+        time.sleep(0.01)
+    began = time.monotonic()
+    member.join()
+    assert time.monotonic() - began < 5
     member.stop()
