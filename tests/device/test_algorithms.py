@@ -49,7 +49,7 @@ WAITS_OF_UPDATE = {
     "iql_recurrent": 1,
     "ppo_recurrent": 1,
     "sac_recurrent": 1,
-    # Whether the codes have begun is a buffer, saved with them, which their stage looks at.
+    # A buffer, saved with the codes, says that they have begun; their stage looks at it.
     "vq_bet": 1,
 }
 """Times that an update may wait for the device; none where a configuration's name begins with none of these."""
@@ -116,7 +116,7 @@ def acted(algo):
 
 
 def held_out(algo):
-    """What is logged of a batch that is not learned from, as floats."""
+    """Metrics of a batch that is not learned from, as floats."""
     algo.set_eval()
     torch.manual_seed(5)
     batch = algo.process_batch_for_training(raw_batch(algo, seed=5))
