@@ -1,4 +1,4 @@
-"""How fast the doctor, statistics and trainings read an uncompressed file that is in the page cache, on one core."""
+"""Speed at which doctor, statistics and trainings read an uncompressed file in the page cache, on one core."""
 
 from __future__ import annotations
 

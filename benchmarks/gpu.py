@@ -5,8 +5,8 @@
     python -m benchmarks gpu --dry                        on the CPU, tiny: shows that it runs, measures nothing
 
 Each toolkit makes whole steps: batch, preparation, update, logging. They take turns on the same GPU, each in a process
-of its own with one thread; wall seconds count, to the end of what was left to the GPU. Stands in the table: the median
-of the rounds, the smallest and the largest; the first round warms up. Batches: 100; images 16; SAC and PPO 256.
+of its own with one thread; wall seconds count, to the end of what was left to the GPU. The table has the median of the
+rounds, the smallest and the largest; the first round warms up. Batches: 100; images 16; SAC and PPO 256.
 
 Ours runs as configured by default, then with ``train.data_on_device``, with bf16 beside that, and compiled into CUDA
 graphs beside that. A variant that fails stands in the table with its error. Exit code: 0; 1 where a variant failed or a
@@ -61,7 +61,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained.
+    """A training to measure.
 
     Attributes:
         config: from the demonstrations; None: online RL.
@@ -131,7 +131,7 @@ class Figures:
 
     @property
     def met(self) -> bool | None:
-        """Whether it is as many times as fast as wanted."""
+        """True where it is as many times as fast as wanted; None where there is no peer to compare with."""
         return None if self.times is None else self.times >= CASES[self.case].wanted
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where the time of an episode goes, or of the policy alone: a profile in CPU seconds.
+"""Profile of an episode, or of the policy alone, in CPU seconds by function.
 
 python -m benchmarks.profile_acting runs/RUN/checkpoints/last.pth [--policy-alone]
 """

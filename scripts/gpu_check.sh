@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What is to be tried on a machine with an NVIDIA GPU: the tests marked 'cuda', then training steps on the GPU.
+# Checks for a machine with an NVIDIA GPU: the tests marked 'cuda', then the speed of training steps on the GPU.
 #
 #   bash scripts/gpu_check.sh                         both; writes gpu_check/gpu.json and gpu_check/gpu.md
 #   bash scripts/gpu_check.sh --robomimic PEER/bin/python --sb3 PEER/bin/python    beside other toolkits

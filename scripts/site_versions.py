@@ -26,8 +26,12 @@ def versions_in(site: Path) -> list[str]:
     return sorted((name for name in found if re.match(r"\d", name)), key=_key, reverse=True)
 
 
-def _key(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version))
+def _key(version: str) -> tuple[tuple[int, ...], bool, str]:
+    """Return a key for sorting; 1.0.0rc1 comes before 1.0.0."""
+    numbers = re.match(r"[\d.]+", version)
+    release = numbers[0] if numbers else ""
+    more = version.removeprefix(release)
+    return tuple(int(number) for number in re.findall(r"\d+", release)), not more, more
 
 
 def write(site: Path, built: str) -> None:

@@ -42,7 +42,10 @@ step_coverage() { step_tests --cov=imitate "$@"; }
 
 step_docs() {
     say "Documentation (mkdocs build --strict)"
-    build_docs "$(mktemp -d)"
+    local site
+    site="$(mktemp -d)"
+    trap "rm -rf '$site'" EXIT
+    build_docs "$site"
 }
 
 step_tests() {

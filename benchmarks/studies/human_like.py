@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,6 +128,11 @@ def row(cells: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def finished(out: Path) -> list[dict[str, Any]]:
+    """Return all cells that lie under a folder."""
+    return [json.loads(path.read_text()) for path in sorted(out.glob("*/*/seed*/cell.json"))]
+
+
 def table(found: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines of cells: one for each task, variant and number of updates."""
     order = [(task, variant) for task in TASKS for variant in VARIANTS]
@@ -156,6 +162,8 @@ def main() -> None:
     args = parser.parse_args()
     out = Path(args.out).resolve()
     known = KnownCells(args.cells)
+    if args.cells is None:
+        known.cells = finished(out)
     if not args.table:
         for task in args.task:
             for variant, seed in itertools.product(args.variant, args.seed):

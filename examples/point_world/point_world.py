@@ -76,5 +76,5 @@ def expert_of(env_name):
 
 
 def label(obs):
-    """What the expert would do, for ``imitate dagger --expert point_world:label``."""
+    """Return the expert's action, for ``imitate dagger --expert point_world:label``."""
     return Expert().act(obs)

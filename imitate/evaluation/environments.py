@@ -93,10 +93,10 @@ def at_rate(env_meta: Mapping[str, Any], rate_hz: float | None) -> dict[str, Any
 
 def laid_over(own: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
     """Apply changes to env_args; the arguments of one simulator are not passed to another."""
-    if update.get("type", own.get("type")) != own.get("type"):
-        own = {key: own[key] for key in own if key not in ("env_kwargs", "env_version")}
     from imitate.config.section import merged
 
+    if update.get("type", own.get("type")) != own.get("type"):
+        own = {key: own[key] for key in own if key not in ("env_kwargs", "env_version")}
     return merged(dict(own), dict(update))
 
 

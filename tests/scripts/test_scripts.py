@@ -40,6 +40,13 @@ def test_an_unknown_step_is_refused_before_anything_is_installed(tmp_path):
     )
 
 
+def test_an_unknown_word_is_refused_before_the_documentation_is_built(tmp_path):
+    done = bash(SCRIPTS / "docs.sh", "biuld", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "unknown word 'biuld': bash scripts/docs.sh [build | serve]" in done.stderr
+    assert "Installing" not in done.stdout
+
+
 def source_setup(tmp_path, command, **environ):
     """Run a command after sourcing setup_env.sh of a copied, otherwise empty clone."""
     scripts = tmp_path / "clone" / "scripts"

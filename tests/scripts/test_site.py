@@ -67,13 +67,13 @@ def test_every_shared_key_is_on_the_page_once(reference):
 
 
 def test_the_newest_version_is_the_one_that_readers_are_led_to(versions, tmp_path):
-    for name in ("0.9.0", "0.10.0", "0.2.1", "notes"):
+    for name in ("0.9.0", "0.10.0rc1", "0.10.0", "0.2.1", "notes"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "index.html").write_text("")
     versions.write(tmp_path, "0.2.1")
     listed = json.loads((tmp_path / "versions.json").read_text())
-    assert [one["version"] for one in listed] == ["0.10.0", "0.9.0", "0.2.1"]
-    assert [one["aliases"] for one in listed] == [["latest"], [], []]
+    assert [one["version"] for one in listed] == ["0.10.0", "0.10.0rc1", "0.9.0", "0.2.1"]
+    assert [one["aliases"] for one in listed] == [["latest"], [], [], []]
     assert "url=0.10.0/" in (tmp_path / "index.html").read_text()
 
 

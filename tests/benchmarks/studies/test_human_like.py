@@ -1,7 +1,9 @@
+import json
+
 import numpy as np
 import pytest
 
-from benchmarks.studies.human_like import TASKS, VARIANTS, habits_of, row, table
+from benchmarks.studies.human_like import TASKS, VARIANTS, finished, habits_of, row, table
 from imitate.config.ready_configs import bundled
 
 
@@ -34,6 +36,14 @@ def test_the_table_has_a_line_for_each_task_variant_and_length_of_training():
         ["| stack", "bc", "1", "300"],
         ["| stack", "vq_bet", "1, 2", "100"],
     ]
+
+
+def test_finished_cells_are_found_in_their_folders(tmp_path):
+    for seed, name in ((1, "seed1"), (2, "seed2_epochs300")):
+        folder = tmp_path / "stack" / "bc" / name
+        folder.mkdir(parents=True)
+        (folder / "cell.json").write_text(json.dumps(numbers(seed, 40)))
+    assert [cell["seed"] for cell in finished(tmp_path)] == [1, 2]
 
 
 def test_habits_are_counted():
