@@ -96,7 +96,8 @@ PARTS = {
     "algo_name": "",
     "experiment": "Name, logging, checkpoints, evaluation during training.",
     "train": "Data, batches, epochs, precision, online RL.",
-    "algo": "Each algorithm has keys of its own: see its page under [algorithms](../algorithms/index.md).",
+    "algo": "Each algorithm has keys of its own, such as `algo.chunk.execute`: see *Options* on its page under "
+    "[algorithms](../algorithms/index.md), and [windows and chunks](../policies.md#windows-and-chunks).",
     "observation": "Observations that the policy sees, and the networks that encode them.",
     "cluster": "Where workers run.",
     "meta": "Written by sweeps.",
