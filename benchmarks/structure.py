@@ -174,16 +174,24 @@ def _asked_for(package: Path, names: set[str]) -> Iterator[str]:
 
 
 def _private_uses(path: Path) -> int:
-    """Attributes that begin with one underscore, of anything but ``self``, ``cls`` and ``super()``."""
+    """Attributes that begin with one underscore, of anything but ``self``, ``cls``, ``super()`` and torch itself."""
     return sum(
         isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
         and not node.attr.startswith("__")
         and node.attr not in DOCUMENTED
         and _name(node.value) not in {"self", "cls"}
+        and _root(node) not in {"torch", "aten"}
         and not (isinstance(node.value, ast.Call) and _name(node.value.func) == "super")
         for node in ast.walk(ast.parse(path.read_text()))
     )
+
+
+def _root(node: ast.expr) -> str | None:
+    """Return the name that a chain of attributes begins with."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return _name(node)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ SHAPES = {
     "object": (10,),
     "agentview_image": (3, 84, 84),
     "robot0_eye_in_hand_image": (3, 84, 84),
+    "corner2_image": (3, 84, 84),
 }
 AC_DIM = 7
 

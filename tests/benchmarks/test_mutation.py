@@ -141,7 +141,7 @@ def test_every_module_has_tests_and_every_equivalent_mutant_a_reason():
     assert all(reason for of_module in known.values() for reason in of_module.values())
     for name, tests in modules.items():
         assert any((ROOT / test).is_file() for test in tests), name
-        assert len(mutants(Module("", name, tests).path.read_text())) > 10
+        assert len(mutants(Module("", name, tests).path.read_text())) > 1, name
 
 
 def test_the_command(tmp_path):
