@@ -35,7 +35,7 @@ from imitate.models.precision import autocast, has_fast_bf16
 from imitate.ranks import Ranks
 from imitate.run_folder import write_text
 from imitate.seeding import preserved_rng, torch_threads
-from imitate.train.features import put_blank_features
+from imitate.train.frozen import put_blank_features
 from imitate.train.loading import make_loader
 
 MARGIN = 1.1
