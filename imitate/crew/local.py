@@ -28,7 +28,7 @@ ROOM = 32 * 1024
 """Bytes that a pipe takes even if nobody reads at its other end."""
 
 CONTEXT: Any = multiprocessing.get_context("spawn")
-"""Of multiprocessing. A process starts as a new interpreter, which is safe beside threads and OpenGL."""
+"""Context of multiprocessing. A process starts as a new interpreter, which is safe beside threads and OpenGL."""
 
 Buffer = bytes | memoryview
 
