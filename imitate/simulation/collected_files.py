@@ -17,6 +17,7 @@ from typing_extensions import Self
 
 from imitate.data import DatasetWriter, Episode
 from imitate.data.file.journal import partial_of
+from imitate.envs.gymnasium_env import ENV_TYPE, RATES_HZ
 from imitate.errors import DatasetError
 from imitate.simulation.unfinished import PLAN, Recorded, recorded_in, recorded_so_far
 
@@ -156,7 +157,7 @@ class CollectedFiles:
             self._env_meta,
             overwrite=self._overwrite,
             append=partial_of(path).exists() and not self._overwrite,
-            control_freq=self._env_meta.get("env_kwargs", {}).get("control_freq"),
+            control_freq=_rate_hz(self._env_meta),
             attrs={PLAN: self._settings},
             strict=False,
         )
@@ -211,3 +212,11 @@ def check_free(path: Path, *, overwrite: bool, resume: bool) -> None:
             f"{partial_of(path)}: is left from an interrupted collection: --resume continues it, --overwrite "
             "starts again"
         )
+
+
+def _rate_hz(env_meta: Mapping[str, Any]) -> float | None:
+    """Return the actions per second of an environment; None where nothing tells them."""
+    rate: float | None = env_meta.get("env_kwargs", {}).get("control_freq")
+    if rate is None and env_meta.get("type") == ENV_TYPE:
+        rate = RATES_HZ.get(str(env_meta["env_name"]).partition(":")[0])
+    return rate

@@ -5,6 +5,7 @@ import json
 from typer.testing import CliRunner
 
 from imitate.cli.main import app
+from imitate.data import DatasetFile
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.run_folder import find_checkpoint
 from imitate.simulation.collect import collect
@@ -24,6 +25,8 @@ def test_a_policy_is_evaluated_in_each_of_its_tasks_with_its_instruction(tmp_pat
     for name in TASKS:
         env_meta = {"env_name": f"metaworld:{name}", "type": 2, "env_kwargs": {}}
         collect(tmp_path / f"{name}.hdf5", Plan(env_meta, noise=0.0), num=1)
+        with DatasetFile(tmp_path / f"{name}.hdf5") as file:
+            assert file.control_freq == 80  # Meta-World's own, not said by env_kwargs
         data.append({"path": str(tmp_path / f"{name}.hdf5"), "key": name})
     settings = {
         "train.data": data,
