@@ -4,7 +4,9 @@ import importlib.util
 import subprocess
 import sys
 import textwrap
+import types
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -226,6 +228,69 @@ def test_a_recording_of_ones_own(folder):
         assert file.attrs("demo_0")["language"] == "push the point to the goal"
 
 
+class Pendulums:
+    """A model of Stable-Baselines3 after some steps in two copies of Pendulum: what the page uses of it.
+
+    Its buffer is a ring of 500 steps of which the first 30 were overwritten: episodes of 200 steps end at the clock.
+    """
+
+    def __init__(self):
+        self.replay_buffer = buffer = types.SimpleNamespace(
+            buffer_size=500, pos=30, full=True, n_envs=2
+        )
+        random = np.random.default_rng(0)
+        buffer.observations = np.zeros((500, 2, 3), np.float32)
+        buffer.next_observations = np.zeros((500, 2, 3), np.float32)
+        buffer.actions = np.zeros((500, 2, 1), np.float32)
+        buffer.rewards = np.zeros((500, 2), np.float32)
+        buffer.dones = np.zeros((500, 2), np.float32)
+        buffer.timeouts = np.zeros((500, 2), np.float32)
+        for copy in range(2):
+            env = gym.make("Pendulum-v1")
+            obs, _ = env.reset(seed=copy)
+            for step in range(530):
+                place, action = step % 500, random.uniform(-1, 1, 1).astype(np.float32)
+                after, reward, terminal, timeout, _ = env.step(2 * action)
+                buffer.observations[place, copy], buffer.next_observations[place, copy] = obs, after
+                buffer.actions[place, copy], buffer.rewards[place, copy] = action, reward
+                buffer.dones[place, copy], buffer.timeouts[place, copy] = (
+                    terminal or timeout,
+                    timeout,
+                )
+                obs = env.reset()[0] if timeout else after
+
+    def predict(self, obs, deterministic):
+        assert deterministic
+        return np.clip(-obs[1:2], -2, 2), None
+
+
+def test_demonstrations_of_a_model(folder):
+    run("docs/from_sb3.md", 0, [("range(50)", "range(2)")], model=Pendulums())
+    with DatasetFile("expert.hdf5") as file:
+        assert len(file.demos()) == 2
+        obs, actions = file.read("demo_1", "obs/flat"), file.read("demo_1", "actions")
+        assert obs.shape == (200, 3)
+        assert np.allclose(actions, -obs[:, 1:2])
+        assert file.read("demo_1", "timeouts").tolist() == [0] * 199 + [1]
+
+
+def test_demonstrations_of_a_replay_buffer(folder):
+    run("docs/from_sb3.md", 1, model=Pendulums())
+    env = gym.make("Pendulum-v1").unwrapped
+    env.reset(seed=0)
+    with DatasetFile("buffer.hdf5") as file:
+        assert [file.length(demo) for demo in file.demos()] == [170, 200, 170, 200]
+        for demo in file.demos():
+            obs, after = file.read(demo, "obs/flat"), file.read(demo, "next_obs/flat")
+            assert not file.read(demo, "terminals").any()
+            for step in (0, 100, len(obs) - 1):
+                cosine, sine, speed = obs[step]
+                env.state = np.array([np.arctan2(sine, cosine), speed], dtype=np.float64)
+                seen, reward, *_ = env.step(file.read(demo, "actions")[step])
+                assert np.allclose(seen, after[step], atol=1e-5)
+                assert np.isclose(reward, file.read(demo, "rewards")[step], atol=1e-4)
+
+
 # ---- configuration, networks, tests, workers -----------------------------------------------------
 
 
@@ -299,6 +364,7 @@ RUN = {
     "docs/environments.md": 2,
     "docs/from_lerobot.md": 1,
     "docs/from_robomimic.md": 1,
+    "docs/from_sb3.md": 2,
     "docs/interactive.md": 1,
     "docs/online_rl.md": 1,
     "docs/own_data.md": 2,

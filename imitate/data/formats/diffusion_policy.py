@@ -2,13 +2,15 @@
 
 ``data/action`` are the actions; everything else below ``data`` is an observation. ``episode_ends[i]`` is the row after
 episode i's last. A folder, or a ``.zarr.zip``. What the format has no place for lies in a sidecar when we write.
-Frames stored as float whole numbers from 0 to 255 become uint8.
+Frames stored as float whole numbers from 0 to 255 become uint8. Frames in JPEG 2000 or JPEG XL, as the caches of real
+recordings and the data of UMI are, need the package ``imagecodecs``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         )
     ends = np.asarray(root[_ENDS][:], dtype=np.int64)
     bounds = np.concatenate([[0], ends])
-    arrays = {name: array for name, array in root["data"].arrays()}
+    arrays = _arrays(root, path)
     for name, array in arrays.items():
         if (np.diff(bounds) <= 0).any() or bounds[-1] != array.shape[0]:
             raise DatasetError(
@@ -71,6 +73,24 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         if sidecar is not None:
             sidecar.complete(source, report)
         yield source
+
+
+def _arrays(root: Any, path: Path) -> dict[str, Any]:
+    """Arrays below ``data`` by name. The codecs of frames in JPEG 2000 or JPEG XL come with imagecodecs."""
+    try:
+        return dict(root["data"].arrays())
+    except ValueError as error:
+        if "codec not available" not in str(error):
+            raise
+        try:
+            codecs = import_module("imagecodecs.numcodecs")
+        except ImportError as reason:
+            raise DatasetError(
+                f"{path}: its frames are compressed by a codec of imagecodecs ({error}): "
+                "pip install imagecodecs, and try again"
+            ) from reason
+        codecs.register_codecs(verbose=False)
+        return dict(root["data"].arrays())
 
 
 def _demos(

@@ -1,5 +1,9 @@
 """Diffusion Policy's zarr: episode_ends, frames, and the way there and back."""
 
+import sys
+import types
+
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -107,3 +111,55 @@ def test_a_zip_is_read_too(tmp_path):
 
     shutil.make_archive(str(tmp_path / "p.zarr"), "zip", tmp_path / "p.zarr")
     assert convert(tmp_path / "p.zarr.zip", tmp_path / "o.hdf5").demos == 2
+
+
+# ---- frames compressed by a codec of imagecodecs -------------------------------------------------
+
+
+class Twice(numcodecs.abc.Codec):
+    """A codec that the registry does not have until a package registers it."""
+
+    codec_id = "imagecodecs_twice"
+
+    def encode(self, buf):
+        return bytes(buf) * 2
+
+    def decode(self, buf, out=None):
+        data = bytes(buf)[: len(bytes(buf)) // 2]
+        return numcodecs.compat.ndarray_copy(np.frombuffer(data, np.uint8), out)
+
+
+@pytest.fixture
+def compressed(tmp_path, monkeypatch):
+    """A dataset whose frames need a codec that is not known in this process."""
+    known = dict(numcodecs.registry.codec_registry)
+    path = push_t(tmp_path / "p.zarr")
+    frames = np.arange(7, dtype=np.uint8)[:, None, None, None] + np.zeros((6, 6, 3), np.uint8)
+    root = zarr.open_group(str(path), mode="a", zarr_format=2)
+    del root["data/img"]
+    numcodecs.registry.register_codec(Twice)
+    root.create_array("data/img", data=frames, chunks=(1, 6, 6, 3), compressors=Twice())
+    numcodecs.registry.codec_registry.clear()
+    numcodecs.registry.codec_registry.update(known)
+    yield path
+    numcodecs.registry.codec_registry.clear()
+    numcodecs.registry.codec_registry.update(known)
+
+
+def test_a_codec_of_imagecodecs_is_asked_for(compressed, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imagecodecs.numcodecs", None)
+    with pytest.raises(
+        DatasetError, match=r"p\.zarr: .*imagecodecs_twice.*pip install imagecodecs"
+    ):
+        convert(compressed, tmp_path / "o.hdf5")
+    assert not (tmp_path / "o.hdf5").exists()
+
+
+def test_a_codec_of_imagecodecs_is_used_where_it_is_installed(compressed, tmp_path, monkeypatch):
+    package = types.ModuleType("imagecodecs.numcodecs")
+    package.register_codecs = lambda verbose: numcodecs.registry.register_codec(Twice)
+    monkeypatch.setitem(sys.modules, "imagecodecs", types.ModuleType("imagecodecs"))
+    monkeypatch.setitem(sys.modules, "imagecodecs.numcodecs", package)
+    convert(compressed, tmp_path / "o.hdf5")
+    with DatasetFile(tmp_path / "o.hdf5") as file:
+        assert file.read("demo_1", "obs/img")[:, 0, 0, 0].tolist() == [3, 4, 5, 6]
