@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import importlib.util
+import multiprocessing
 import os
 import random
 import sys
@@ -149,15 +150,18 @@ def cache_folder(tmp_path_factory, monkeypatch):
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def forked_workers():
-    """Worker processes of a module's tests are forked from one that has imported torch. See fork_server.py.
-
-    Tests of the start itself go without: tests/crew, test_back_ends.py of each room, and all that run a command.
-    """
+    """Worker processes are forked from one that has imported torch, which takes milliseconds. See fork_server.py."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("imitate.crew.local.CONTEXT", fork_server.context())
         yield
+
+
+@pytest.fixture
+def spawned_workers(monkeypatch):
+    """Worker processes of this test start as users' do, as new interpreters."""
+    monkeypatch.setattr("imitate.crew.local.CONTEXT", multiprocessing.get_context("spawn"))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -23,9 +23,6 @@ ground = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(ground)
 
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
-
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     monkeypatch.syspath_prepend(str(ground.ENV_FOLDER))

@@ -15,6 +15,8 @@ from imitate.crew.local import ROOM, LocalBackend
 from imitate.errors import DatasetError, EnvError, WorkerError
 from imitate.processes import MAKE
 
+pytestmark = pytest.mark.usefixtures("spawned_workers")
+
 QUICK = Limits(call_s=0.5, quiet_s=60.0)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("spawned_workers")
+
 PARENT = """
 import multiprocessing, os, sys, time
 from imitate.crew import Crew

@@ -4,8 +4,12 @@ import os
 import threading
 import time
 
+import pytest
+
 from imitate.crew.local import LocalBackend
 from tests import fork_server
+
+pytestmark = pytest.mark.usefixtures("spawned_workers")
 
 
 def work(reports):

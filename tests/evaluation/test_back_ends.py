@@ -19,7 +19,7 @@ from imitate.run_folder import find_checkpoint
 from tests.ray_cluster import ONE_NODE, PLACES
 from tests.train.conftest import env_meta, write_expert
 
-pytestmark = pytest.mark.usefixtures("importable_env")
+pytestmark = pytest.mark.usefixtures("importable_env", "spawned_workers")
 SETTINGS = EvalSettings(episodes=12, horizon=30, seed=0, workers=2, step_timeout_s=3.0)
 
 

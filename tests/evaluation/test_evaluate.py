@@ -11,7 +11,7 @@ from imitate.evaluation.evaluate import evaluate
 from imitate.policy.loading import policy_from_checkpoint
 from tests.train.conftest import env_meta, write_expert
 
-pytestmark = pytest.mark.usefixtures("importable_env", "forked_workers")
+pytestmark = pytest.mark.usefixtures("importable_env")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from imitate.evaluation.prepared import EvalSettings
 from imitate.evaluation.results_file import ResultsFile, result_from_dict
 from tests.train.conftest import env_meta, write_expert
 
-pytestmark = pytest.mark.usefixtures("importable_env", "forked_workers")
+pytestmark = pytest.mark.usefixtures("importable_env")
 SETTINGS = EvalSettings(episodes=3, horizon=30, seed=5, workers=2, step_timeout_s=2.0)
 
 

@@ -11,8 +11,6 @@ from imitate.policy.loading import policy_from_checkpoint
 from imitate.train.trainer import train
 from tests.train.conftest import config_dict, env_meta, write_demos, write_expert
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 LIMIT_S = 2.0
 
 

@@ -9,8 +9,6 @@ from imitate.evaluation.evaluate import evaluate
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 SHAPES = {"robot0_eef_pos": (3,), "robot0_gripper_qpos": (2,), "object": (10,)}
 LIFT = {
     "env_name": "Lift",

@@ -28,6 +28,8 @@ from imitate.simulation.shards import shards_of
 from imitate.simulation.unfinished import settings_of
 from tests.ray_cluster import ONE_NODE, PLACES
 
+pytestmark = pytest.mark.usefixtures("spawned_workers")
+
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
 
 

@@ -18,7 +18,7 @@ from imitate.simulation.unfinished import PLAN, Recorded, recorded_so_far, setti
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
 
-pytestmark = [pytest.mark.robosuite, pytest.mark.usefixtures("forked_workers")]
+pytestmark = pytest.mark.robosuite
 
 
 def content(path):

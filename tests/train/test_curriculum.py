@@ -13,8 +13,6 @@ from imitate.train.curriculum import Curriculum
 from imitate.train.online_batches import OnlineBatches
 from imitate.train.trainer import train
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 LEDGE = "imitate.envs.staged_tasks:Ledge-v0"
 ALWAYS = {"until": {"success_rate": 0.0}}
 

@@ -10,8 +10,6 @@ from imitate.train.start import adopt_frozen
 from imitate.train.trainer import train
 from tests.train.test_online_run import records, tree
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 def upon(name, path, **online):
     nets = {"actor": {"layer_dims": [8]}, "critic": {"layer_dims": [8]}}

@@ -15,8 +15,6 @@ from imitate.train.online_setup import build_online
 from imitate.train.trainer import train
 from tests.train.conftest import ENV_FOLDER
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 SMALL = {"actor": {"layer_dims": [16]}, "critic": {"layer_dims": [16]}}
 
 

@@ -19,8 +19,6 @@ from imitate.online.replay import ReplayBuffer
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.trainer import train
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 def tree(name="sac", env="Pendulum-v1", **sections):
     """A training that is over in seconds; an epoch is an episode of Pendulum."""

@@ -14,8 +14,6 @@ from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.setup import resolve
 from imitate.train.trainer import train
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 ROLLOUTS = "experiment.rollout.enabled=false"
 
 

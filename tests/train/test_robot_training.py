@@ -19,8 +19,6 @@ from imitate.interactive.supervision import TakesOver
 from imitate.policy.checkpoint import control_freq_of, load_checkpoint
 from imitate.train.trainer import train
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 HERE = "tests.train.test_robot_training"
 PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
 

@@ -11,8 +11,6 @@ from imitate.errors import EnvError
 from imitate.evaluation.evaluate import evaluate
 from imitate.train.trainer import train
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 CARRY = "pettingzoo:imitate.envs.team_tasks"
 META = {"env_name": CARRY, "type": 2, "env_kwargs": {}}
 

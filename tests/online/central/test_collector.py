@@ -143,6 +143,7 @@ def test_noise_does_not_depend_on_workers_rings_or_batches(collectors, name):
     assert one.metrics()["Metrics/ActingBatch"] == 4
 
 
+@pytest.mark.usefixtures("spawned_workers")
 def test_environment_workers_do_without_torch(collectors):
     collected = collectors(Bare).collect(5)
     assert collected.episodes[0].info["torch"] == 0.0
