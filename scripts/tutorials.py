@@ -71,14 +71,20 @@ def install(project: Path, site: Path) -> None:
 
 
 class Reader:
-    """Somebody who follows a page in an empty folder."""
+    """Somebody who follows a page in an empty folder.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: the folder.
+        commands: a folder with commands to use in the place of those of this clone; None: those.
+    """
+
+    def __init__(self, folder: Path, commands: Path | None = None) -> None:
         self.folder = folder
         self.site = folder / ".site"
         self.site.mkdir()
         (folder / "examples").symlink_to(ROOT / "examples")
         path = [str(self.site), str(ROOT), str(folder)]
+        places = [commands, self._commands(), os.environ["PATH"]]
         self.env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
@@ -86,7 +92,7 @@ class Reader:
             "COLUMNS": "100",
             "XDG_CACHE_HOME": str(folder / ".cache"),
             "XDG_CONFIG_HOME": str(folder / ".config"),
-            "PATH": f"{self._commands()}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join(map(str, filter(None, places))),
         }
 
     def _commands(self) -> Path:
@@ -138,14 +144,15 @@ def shown(output: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def followed(page: str, folder: Path) -> str:
+def followed(page: str, folder: Path, commands: Path | None = None) -> str:
     """The page with the outputs of this run.
 
     Args:
         page: its text.
         folder: an empty folder to work in.
+        commands: as of `Reader`.
     """
-    reader, output, text, last = Reader(folder), "", "", 0
+    reader, output, text, last = Reader(folder, commands), "", "", 0
     for block in blocks(page):
         if block.language == "bash":
             output = reader.run(block.text)

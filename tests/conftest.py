@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from tests import fork_server
+from tests import fork_server, preloaded
 from tests.device import simulated_gpu
 
 # Two threads that fight for one core are many times slower than one.
@@ -162,6 +162,13 @@ def forked_workers():
 def spawned_workers(monkeypatch):
     """Worker processes of this test start as users' do, as new interpreters."""
     monkeypatch.setattr("imitate.crew.local.CONTEXT", multiprocessing.get_context("spawn"))
+
+
+@pytest.fixture(scope="session")
+def preloaded_commands():
+    """A folder for the PATH, with a command ``imitate`` that starts in milliseconds. See preloaded.py."""
+    with preloaded.preloaded_commands() as folder:
+        yield folder
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from imitate.cli.reports.evaluation import short_name
 from imitate.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -99,7 +100,12 @@ def table(results: Sequence[FQEResult]) -> list[str]:
         near, far = result.behind_interval
         behind = "" if result is results[0] else f"{near:.3g} to {far:.3g}"
         rows.append(
-            (_short(result.checkpoint), f"{result.value:.3g}", f"{low:.3g} to {high:.3g}", behind)
+            (
+                short_name(result.checkpoint),
+                f"{result.value:.3g}",
+                f"{low:.3g} to {high:.3g}",
+                behind,
+            )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
@@ -124,7 +130,3 @@ def as_dict(result: FQEResult) -> dict[str, Any]:
         "demo_return": result.demo_return,
         "warning": result.warning,
     }
-
-
-def _short(checkpoint: str | None) -> str:
-    return "-" if checkpoint is None else "/".join(Path(checkpoint).parts[-3:])

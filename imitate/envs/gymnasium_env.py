@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
 
 from imitate.envs.env import Array, Obs
 from imitate.envs.rendering import prepare_gl, telling_gl_faults
@@ -89,6 +90,8 @@ class GymnasiumEnv:
             if module:
                 import_module(ADAPTERS.get(module, module))
             spec = gymnasium.spec(env_id)
+            if self._can_render:
+                self._check_draws(spec)
             if self._can_render and "mujoco" in str(spec.entry_point):
                 prepare_gl()
             mode: dict[str, Any] = {"render_mode": "rgb_array"} if self._can_render else {}
@@ -108,6 +111,24 @@ class GymnasiumEnv:
             raise EnvError(
                 f"{self.name} refuses its env_kwargs: {_first_line(error)}; correct env_args['env_kwargs']"
             ) from error
+
+    def _check_draws(self, spec: Any) -> None:
+        """Refuse to draw an environment that has no pictures and whose constructor takes no ``render_mode``.
+
+        Raises:
+            EnvError: it is one.
+        """
+        point = spec.entry_point
+        creator = load_env_creator(point) if isinstance(point, str) else point
+        metadata = getattr(creator, "metadata", {})
+        modes = (
+            metadata.get("render_modes", ()) if isinstance(metadata, Mapping) else ("rgb_array",)
+        )
+        if "rgb_array" not in modes and not _takes_keyword(creator, "render_mode"):
+            raise EnvError(
+                f"{self.name} draws no pictures: go without a video, or give it render_mode='rgb_array' "
+                "(its metadata['render_modes'], the constructor's argument, and render())"
+            )
 
     # ------------------------------------------------------------------ episodes
 
@@ -266,6 +287,15 @@ def _takes(function: Any, **arguments: Any) -> bool:
     except (TypeError, ValueError):  # no function, or one with other arguments
         return False
     return True
+
+
+def _takes_keyword(function: Any, name: str) -> bool:
+    """Return false for a function that refuses this keyword argument."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # not known, such as for a builtin
+        return True
+    return any(one.name == name or one.kind is one.VAR_KEYWORD for one in found)
 
 
 def _first_line(error: Exception) -> str:

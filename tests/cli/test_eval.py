@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from imitate.cli import eval as verb
 from imitate.cli import eval_places
 from imitate.cli.main import app
-from imitate.cli.reports.evaluation import cpu_warning
+from imitate.cli.reports.evaluation import cpu_warning, short_name
 from imitate.errors import CheckpointError, ConfigError, EnvError, UserError
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
@@ -121,6 +121,13 @@ def test_a_video_for_each_checkpoint(run, tmp_path):
     assert result.exit_code == 0, result.output
     assert (tmp_path / "v_1.mp4").stat().st_size > 0
     assert (tmp_path / "v_2.mp4").stat().st_size > 0
+
+
+def test_the_name_of_a_checkpoint_in_the_table_tells_experiments_apart():
+    assert short_name("/home/a/runs/lift_bc/2026/checkpoints/last.pth") == "lift_bc/2026/last.pth"
+    assert short_name("/a/b/c/best.pth") == "b/c/best.pth"
+    assert short_name("best.pth") == "best.pth"
+    assert short_name(None) == "-"
 
 
 # ---- several checkpoints -------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Python in the documentation runs, in front of small stand-ins for the reader's robot, data and checkpoint."""
 
-import importlib.util
 import subprocess
 import sys
 import textwrap
@@ -11,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import algo_factory, load_config, policy_from_checkpoint
+from imitate import policy_from_checkpoint
 from imitate.data import DatasetFile
 from imitate.deploy import PolicyServer
 from imitate.deploy.bundle.exporting import export_policy
 from imitate.deploy.served import ServedPolicy
-from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 from tests.docs.pages import PAGES, ROOT, python_blocks
+from tests.loading import load
+from tests.point_policy import save_point_policy
 
 ELSEWHERE = {
     "docs/own_algorithm.md": "tests/examples/test_own_algorithm.py",
@@ -28,16 +28,8 @@ OTHERS = ("docs/algorithms/", "docs/tutorials/")
 """Folders whose pages have tests of their own."""
 
 
-def load(path):
-    spec = importlib.util.spec_from_file_location(f"docs_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-OWN_DATA = load(ROOT / "examples" / "write_own_dataset.py")
-OWN_ROBOT = load(ROOT / "examples" / "own_robot.py")
+OWN_DATA = load("examples/write_own_dataset.py")
+OWN_ROBOT = load("examples/own_robot.py")
 
 
 @pytest.fixture
@@ -49,22 +41,8 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def checkpoint(folder):
     """A small policy of a point that is pushed to a goal, under the names that pages have for a checkpoint."""
-    tree = {
-        "algo_name": "bc",
-        "algo": {"actor_layer_dims": [16]},
-        "observation": {"modalities": {"obs": {"low_dim": ["position", "goal"]}}},
-    }
-    torch.manual_seed(0)
-    algo = algo_factory("bc", load_config(tree), {"position": (2,), "goal": (2,)}, 2, "cpu")
-    shapes = {
-        "action_low": [-1.0] * 2,
-        "action_high": [1.0] * 2,
-        "control_freq": 10.0,
-        "raw_shapes": {"position": [2], "goal": [2]},
-    }
     for name in ("best.pth", "last.pth"):
-        saved = checkpoint_dict(algo, env_metadata={}, shape_metadata=shapes)
-        save_checkpoint(saved, folder / name)
+        save_point_policy(folder / name)
     return folder / "best.pth"
 
 
@@ -118,7 +96,7 @@ def test_a_checkpoint_of_robomimic(folder):
 
 
 def test_a_policy_of_lerobot(folder):
-    recorded = load(ROOT / "tests" / "interop" / "lerobot" / "conftest.py").Recorded
+    recorded = load("tests/interop/lerobot/conftest.py").Recorded
     place = folder / "outputs" / "train" / "act" / "checkpoints" / "last" / "pretrained_model"
     place.parent.mkdir(parents=True)
     theirs = recorded("act_images_0.6.1", place)

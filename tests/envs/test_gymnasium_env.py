@@ -246,6 +246,27 @@ def test_an_environment_draws_its_cameras_if_its_draw_takes_one():
     assert (frames[1] == 3).all()
 
 
+def test_an_environment_without_pictures_is_refused_in_plain_words_before_it_is_made(recwarn):
+    gymnasium.register("NoPictures-v0", Goal, disable_env_checker=True)
+    with pytest.raises(EnvError, match="NoPictures-v0 draws no pictures: go without a video"):
+        GymnasiumEnv("NoPictures-v0", render=True)
+    assert not recwarn.list
+    assert GymnasiumEnv("NoPictures-v0").reset(seed=0)
+
+
+def test_an_environment_that_takes_any_keyword_may_draw():
+    class Undeclared(Drawing):
+        metadata = {"render_modes": []}
+
+        def __init__(self, **kwargs):
+            assert kwargs == {"render_mode": "rgb_array"}
+
+    gymnasium.register("Undeclared-v0", Undeclared, disable_env_checker=True)
+    env = GymnasiumEnv("Undeclared-v0", render=True)
+    env.reset(seed=0)
+    assert env.render(height=4, width=6).shape == (4, 6, 3)
+
+
 def test_a_missing_module_of_environments_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
     with pytest.raises(EnvError, match=r"do: pip install 'gymnasium-robotics>=1.4.2,<1.5'"):

@@ -1,6 +1,5 @@
 """The examples run as they stand."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -9,24 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.data import DatasetFile
-from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from tests.loading import load
+from tests.point_policy import save_point_policy
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 # One thread, as in the rest of the suite.
 ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -39,7 +29,7 @@ def lift_demos(demo_file):
 
 def test_simple_train_loop_learns(lift_demos, tmp_path):
     model = tmp_path / "model.pth"
-    example = load("simple_train_loop")
+    example = load("examples/simple_train_loop.py")
     first = example.main(str(lift_demos), str(model), num_epochs=1, steps_per_epoch=50)
     last = example.main(str(lift_demos), str(model), num_epochs=4, steps_per_epoch=50)
     assert last < 0.5 * first
@@ -66,17 +56,7 @@ def test_simple_train_loop_as_a_command(lift_demos, tmp_path):
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    tree = {
-        "algo_name": "bc",
-        "algo": {"actor_layer_dims": [16]},
-        "observation": {"modalities": {"obs": {"low_dim": ["position", "goal"]}}},
-    }
-    torch.manual_seed(0)
-    algo = algo_factory("bc", load_config(tree), {"position": (2,), "goal": (2,)}, 2, "cpu")
-    path = tmp_path / "policy.pth"
-    shapes = {"action_low": [-1.0] * 2, "action_high": [1.0] * 2, "control_freq": 10.0}
-    save_checkpoint(checkpoint_dict(algo, env_metadata={}, shape_metadata=shapes), path)
-    return path
+    return save_point_policy(tmp_path / "policy.pth")
 
 
 def imitate(*words, cwd):

@@ -1,6 +1,5 @@
 """The way of a real robot's data as docs/own_data.md tells it: record, look, train without a simulator, deploy."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -20,19 +19,11 @@ from imitate.cli.main import app
 from imitate.data import DatasetFile
 from imitate.deploy import ControlLoop, Safety
 from imitate.train.trainer import train
+from tests.loading import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(f"own_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-example, own_robot = load("write_own_dataset"), load("own_robot")
+example, own_robot = load("examples/write_own_dataset.py"), load("examples/own_robot.py")
 
 
 def imitate(*arguments):

@@ -1,38 +1,36 @@
 """The tutorials of docs/tutorials, followed block by block in an empty folder."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.loading import load
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if path.stem != "index")
-SIMULATED = {"first_policy"}
+MARKS = {"first_policy": [pytest.mark.robosuite], "cluster": [pytest.mark.ray]}
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+tutorials = load("scripts/tutorials.py")
 
 
-tutorials = load("tutorials")
+@pytest.fixture
+def cluster(request, monkeypatch):
+    """For the page of this name, the cluster of all tests, rather than one that the command starts."""
+    if request.node.get_closest_marker("ray"):
+        monkeypatch.setenv("RAY_ADDRESS", request.getfixturevalue("ray_nodes").address)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, marks=[pytest.mark.robosuite] if path.stem in SIMULATED else [])
-        for path in PAGES
-    ],
+    [pytest.param(path, marks=MARKS.get(path.stem, [])) for path in PAGES],
     ids=lambda path: path.stem,
 )
-def test_each_command_of_a_tutorial_succeeds_and_prints(path, tmp_path):
-    page = tutorials.followed(path.read_text(), tmp_path)
+def test_each_command_of_a_tutorial_succeeds_and_prints(
+    path, tmp_path, preloaded_commands, cluster
+):
+    page = tutorials.followed(path.read_text(), tmp_path, preloaded_commands)
     outputs = [block for block in tutorials.blocks(page) if block.title == "output"]
     assert outputs
     assert all(block.text.strip() for block in outputs)

@@ -1,9 +1,7 @@
 """Every algorithm has a page of the same form; its tables are those of the code, its methods and commands exist."""
 
-import importlib.util
 import re
 import shlex
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import typer
 
 from imitate.cli.main import app
 from imitate.config import load_config
+from tests.loading import load
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "algorithms"
@@ -28,15 +27,7 @@ HEADINGS = [
 ]
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-pages, equations = load("algorithm_pages"), load("algorithm_equations")
+pages, equations = load("scripts/algorithm_pages.py"), load("scripts/algorithm_equations.py")
 ALGORITHMS = pages.algorithms()
 
 

@@ -1,6 +1,5 @@
 """configs/paper is what its script writes, can be trained, and trains a step on files of the same layout."""
 
-import importlib.util
 import json
 import sys
 import tempfile
@@ -13,20 +12,14 @@ from imitate.config import load_config
 from imitate.config.readiness import check_trainable
 from imitate.data.file.writer import DatasetWriter, Episode
 from imitate.train.trainer import train
+from tests.loading import load
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "configs" / "paper"
 OBJECT_DIM, LENGTH, SIZE = 10, 24, 84
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("paper", ROOT / "scripts" / "paper_configs.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-FILES = script().files()
+FILES = load("scripts/paper_configs.py").files()
 
 
 def test_folder_is_what_the_script_writes():

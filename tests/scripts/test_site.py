@@ -1,6 +1,5 @@
 """Generated pages of the site, and the list of its versions."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -10,25 +9,19 @@ import pytest
 from imitate.cli.main import VERBS
 from imitate.config.config import Config
 from imitate.config.schema import keys
+from tests.loading import load
 
 ROOT = Path(__file__).parents[2]
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def reference():
-    return load("site_reference")
+    return load("scripts/site_reference.py")
 
 
 @pytest.fixture
 def versions():
-    return load("site_versions")
+    return load("scripts/site_versions.py")
 
 
 # ---- reference -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def table(results: Sequence[EvalResult]) -> list[str]:
         low, high = result.interval
         rows.append(
             (
-                _short(result.checkpoint),
+                short_name(result.checkpoint),
                 result.env_name,
                 f"{result.successes}/{len(result.episodes)} = {100 * result.success_rate:.1f} %",
                 f"{100 * low:.1f} - {100 * high:.1f} %",
@@ -46,7 +46,7 @@ def mean_lines(results: Sequence[EvalResult]) -> list[str]:
     for result in results:
         rates.setdefault(result.checkpoint, []).append(result.success_rate)
     return [
-        f"{_short(checkpoint)}: mean of {len(found)} environments {100 * fmean(found):.1f} %"
+        f"{short_name(checkpoint)}: mean of {len(found)} environments {100 * fmean(found):.1f} %"
         for checkpoint, found in rates.items()
         if len(found) > 1
     ]
@@ -90,5 +90,9 @@ def cpu_warning(results: Sequence[EvalResult]) -> str | None:
     )
 
 
-def _short(checkpoint: str | None) -> str:
-    return "-" if checkpoint is None else "/".join(Path(checkpoint).parts[-3:])
+def short_name(checkpoint: str | None) -> str:
+    """Return a checkpoint's name in a table: experiment, run and file, such as ``lift_bc/20261123131539/last.pth``."""
+    if checkpoint is None:
+        return "-"
+    parts = Path(checkpoint).parts
+    return "/".join([*(part for part in parts[:-1] if part != "checkpoints"), parts[-1]][-3:])

@@ -1,0 +1,123 @@
+"""The command ``imitate`` from a process that has imported torch: it starts in milliseconds rather than seconds.
+
+Run as a program with the path of a socket, this is a server that forks a process for each command. A command on the
+PATH, made by `preloaded_commands`, sends its arguments, folder, environment and open streams there.
+"""
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PRELOADED = [
+    "imitate.cli.main",
+    "imitate.cli.collect",
+    "imitate.cli.eval",
+    "imitate.cli.train",
+    "imitate.train.trainer",
+    "imitate.evaluation.episode_tasks",
+    "imitate.data.report",
+    "gymnasium",
+    "matplotlib.figure",
+    "torch.utils.tensorboard",
+]
+STREAMS = 3
+CLIENT = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    socket.send_fds(server, [b"."], [0, 1, 2])
+    command = {{"argv": sys.argv[1:], "folder": os.getcwd(), "environ": dict(os.environ)}}
+    server.sendall(json.dumps(command).encode() + b"\\n")
+    sys.exit(int(server.recv(16) or b"137"))
+"""
+
+
+@contextmanager
+def preloaded_commands():
+    """Run the server while the context lasts.
+
+    Yields:
+        A folder with the command ``imitate``, for the PATH.
+    """
+    # A folder of its own, because the path of a socket may have no more than about 100 characters.
+    folder = Path(tempfile.mkdtemp(prefix="imitate"))
+    address = str(folder / "socket")
+    with subprocess.Popen(
+        [sys.executable, __file__, address],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as server:
+        try:
+            assert server.stdout.readline() == b"ready\n"
+            command = folder / "imitate"
+            command.write_text(CLIENT.format(python=sys.executable, address=address))
+            command.chmod(0o755)
+            yield folder
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+            shutil.rmtree(folder)
+
+
+def _serve(address):
+    """Answer commands until killed."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        os.write(1, b"ready\n")
+        while True:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                break
+            connection.close()
+            _reap()
+    # Two processes for each command: one runs it, the other sends its exit code when all of it has ended.
+    command = os.fork()
+    if command:
+        code = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
+        connection.sendall(str(code if code >= 0 else 128 - code).encode())
+        os._exit(0)
+    _become(connection)
+
+
+def _reap():
+    """Forget the processes of commands that have ended."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
+def _become(connection):
+    """Run the command of a client, with its streams, folder and environment."""
+    _, streams, _, _ = socket.recv_fds(connection, 1, STREAMS)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    with connection.makefile() as lines:
+        said = json.loads(lines.readline())
+    connection.close()
+    os.chdir(said["folder"])
+    os.environ.clear()
+    os.environ.update(said["environ"])
+    path = said["environ"].get("PYTHONPATH", "")
+    sys.path[:1] = [said["folder"], *filter(None, path.split(os.pathsep))]
+    sys.argv = ["imitate", *said["argv"]]
+    importlib.invalidate_caches()
+    sys.modules["imitate.cli.main"].main()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
