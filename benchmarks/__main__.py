@@ -39,6 +39,7 @@ SUBJECTS = (
     "train_step",
     "image_step",
     "frozen_features",
+    "unet_gradient",
     "offline_step",
     "policy_latency",
     "modern_latency",

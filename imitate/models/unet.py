@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from imitate.errors import ConfigError
+from imitate.functional.short_convolution import convolution_over_time
 from imitate.models.step_embedding import step_encoder, steps_like
 
 Condition = list[Tensor]
@@ -37,8 +38,9 @@ class Conv1d(nn.Conv1d):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, inputs, 1, T) -> (B, outputs, 1, T / stride)``."""
-        kernel = self.weight.unsqueeze(2)
-        return F.conv2d(x, kernel, self.bias, (1, self.stride[0]), (0, cast(int, self.padding[0])))
+        return convolution_over_time(
+            x, self.weight, self.bias, self.stride[0], learning=self.training
+        )
 
 
 class Downsample(nn.Module):

@@ -1,0 +1,80 @@
+"""Convolutions over short sequences against conv2d, whose gradients they must have."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from imitate.functional import short_convolution
+from imitate.functional.short_convolution import convolution_over_time
+
+
+def stored(*shape, dtype=torch.float64):
+    """A leaf (O, I, K) with I innermost in memory."""
+    weight = torch.randn(shape[0], shape[2], shape[1], dtype=dtype).transpose(1, 2)
+    return weight.requires_grad_()
+
+
+def gradients(function, x, kernel, bias):
+    leaves = [leaf for leaf in (x, kernel, bias) if leaf is not None]
+    y = function(x, kernel, bias)
+    cotangent = torch.arange(y.numel(), dtype=y.dtype).reshape(y.shape).sin()
+    return y, torch.autograd.grad((y * cotangent).sum(), leaves)
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize(
+    ("steps", "size", "stride"), [(4, 5, 1), (1, 3, 1), (4, 1, 1), (8, 3, 2), (7, 3, 2)]
+)
+def test_a_short_convolution_has_the_gradients_of_conv2d(steps, size, stride, with_bias):
+    x = torch.randn(3, 6, 1, steps, dtype=torch.float64, requires_grad=True)
+    kernel = stored(4, 6, size)
+    bias = torch.randn(4, dtype=torch.float64, requires_grad=True) if with_bias else None
+
+    def reference(x, kernel, bias):
+        return F.conv2d(x, kernel.unsqueeze(2), bias, (1, stride), (0, size // 2))
+
+    def ours(x, kernel, bias):
+        y = convolution_over_time(x, kernel, bias, stride)
+        assert (
+            "ConvolutionOverTime" in type(y.grad_fn).__name__
+        )  # else conv2d would be compared with itself
+        return y
+
+    y, got = gradients(ours, x, kernel, bias)
+    wanted_y, wanted = gradients(reference, x, kernel, bias)
+    torch.testing.assert_close(y, wanted_y)
+    torch.testing.assert_close(got, wanted)
+    assert got[1].stride() == kernel.stride()  # no copy when it is stored
+
+
+def test_a_frozen_kernel_and_a_long_sequence_take_conv2d(monkeypatch):
+    used = []
+    monkeypatch.setattr(
+        short_convolution.ConvolutionOverTime,
+        "apply",
+        lambda x, *rest: used.append(x.shape[-1]) or x,
+    )
+    kernel, bias = stored(4, 4, 3, dtype=torch.float32), None
+    convolution_over_time(torch.randn(2, 4, 1, 4), kernel.detach(), bias, 1)
+    convolution_over_time(torch.randn(2, 4, 1, 16), kernel, bias, 1)
+    with torch.no_grad():
+        convolution_over_time(torch.randn(2, 4, 1, 4), kernel, bias, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        convolution_over_time(torch.randn(2, 4, 1, 4), kernel, bias, 1)
+    convolution_over_time(torch.randn(2, 4, 1, 4), kernel, bias, 1, learning=False)
+    assert used == []
+    convolution_over_time(torch.randn(2, 4, 1, 8), kernel, bias, 2)
+    monkeypatch.setattr(short_convolution, "LARGE_KERNEL", 16)
+    convolution_over_time(torch.randn(2, 4, 1, 16), kernel, bias, 1)
+    assert used == [8, 16]
+
+
+def test_inputs_without_a_gradient_get_none():
+    kernel = stored(4, 6, 3)
+    x = torch.randn(3, 6, 1, 4, dtype=torch.float64)
+    convolution_over_time(x, kernel, None, 1).sum().backward()
+    assert x.grad is None
+    torch.testing.assert_close(
+        kernel.grad[:, :, 1],
+        x.sum((0, 2, 3)).expand(4, 6),  # the middle of the kernel meets every step
+    )
