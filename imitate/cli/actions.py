@@ -51,13 +51,15 @@ def actions(
     overwrite: Overwrite = False,
     to: Annotated[
         Kind | None,
-        typer.Option("--to", help="absolute: where the hand shall be; delta: how it shall move."),
+        typer.Option(
+            "--to", help="absolute: poses that the hand should reach; delta: changes of its pose."
+        ),
     ] = None,
     rotation: Annotated[
-        RotationName, typer.Option("--rotation", help="How rotations are written.")
+        RotationName, typer.Option("--rotation", help="Form of the rotations to write.")
     ] = RotationName.axis_angle,
     from_rotation: Annotated[
-        RotationName, typer.Option("--from-rotation", help="How they are written now.")
+        RotationName, typer.Option("--from-rotation", help="Form of the rotations in the file.")
     ] = RotationName.axis_angle,
     source: Annotated[
         PosesFrom,
@@ -70,8 +72,8 @@ def actions(
         str,
         typer.Option(
             "--key",
-            help="The array to write. With 'actions' the file's environment takes them as they now are; "
-            "action_dict/NAME stands beside them.",
+            help="The array to write. With 'actions' the controller of the file's environment is changed with them; "
+            "action_dict/NAME is written beside the old actions.",
         ),
     ] = "actions",
     action_dict: Annotated[
@@ -92,11 +94,16 @@ def actions(
         str | None,
         typer.Option(
             "--scale",
-            help="METRES,RADIANS of a command of 1, where no controller says it (1,1 by default).",
+            help="METRES,RADIANS of a command of 1, where the file has no controller (1,1 by default).",
         ),
     ] = None,
     check: Annotated[
-        int, typer.Option("--check", min=0, help="Play so many demos with the new actions.")
+        int,
+        typer.Option(
+            "--check",
+            min=0,
+            help="Play so many demos with the new actions, to see whether they still succeed.",
+        ),
     ] = 0,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:

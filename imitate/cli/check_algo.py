@@ -32,7 +32,9 @@ def command(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another value for any key."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set a key of the configuration; may be repeated."
+        ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:

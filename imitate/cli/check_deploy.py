@@ -40,10 +40,13 @@ def command(
         typer.Argument(metavar="FILE", help="Demonstrations, best recorded on the robot itself."),
     ],
     demos: Annotated[
-        int, typer.Option("--demos", min=1, help="So many demos, evenly spread over the file.")
+        int,
+        typer.Option(
+            "--demos", min=1, help="Number of demos to check, evenly spread over the file."
+        ),
     ] = 5,
     filter_key: Annotated[
-        str | None, typer.Option("--filter-key", help="Demos of this mask.")
+        str | None, typer.Option("--filter-key", help="Only demos of this filter key.")
     ] = None,
     training: Annotated[
         Path | None,
@@ -58,7 +61,9 @@ def command(
     tolerance: Annotated[
         float,
         typer.Option(
-            "--tolerance", min=0.0, help="Largest error of actions, of that of a constant action."
+            "--tolerance",
+            min=0.0,
+            help="Largest allowed error of the actions, in errors of the best constant action.",
         ),
     ] = 1.0,
     token_file: TokenFile = None,
@@ -73,8 +78,8 @@ def command(
 ) -> None:
     """Check a policy on recorded demonstrations before a robot moves.
 
-    Observations go the way that imitate run sends them. Compared are: keys and
-    sizes, units and ranges, images (order of colours, range, blank or frozen
+    The recorded observations are passed to the policy as in imitate run.
+    Compared are: keys and sizes, units and ranges, images (order of colours, range, blank or frozen
     pictures), control rate, actions against the recorded ones, and the time of
     the calls against the control period.
 

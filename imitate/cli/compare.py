@@ -75,13 +75,15 @@ def command(
         JudgeName,
         typer.Option(
             "--judge",
-            help="auto: the robot where it can tell success and put up the scene, else a person by keys.",
+            help="auto: the robot, if it measures success and prepares the scene; else a person by keys.",
         ),
     ] = JudgeName.auto,
     max_pairs: Annotated[
         int,
         typer.Option(
-            "--max-pairs", min=1, help="Undecided after so many pairs; may be raised later."
+            "--max-pairs",
+            min=1,
+            help="Most pairs; then the comparison ends undecided. May be raised later.",
         ),
     ] = 50,
     alpha: Annotated[
@@ -90,13 +92,15 @@ def command(
             "--alpha",
             min=0.0001,
             max=0.5,
-            help="Greatest probability of a verdict for one of two equally good policies.",
+            help="Largest probability that one of two equally good policies is declared better.",
         ),
     ] = 0.05,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Longest trial.")] = 400,
     rate_hz: Annotated[
         float | None,
-        typer.Option("--rate-hz", min=0.01, help="Control rate; that of the demonstrations."),
+        typer.Option(
+            "--rate-hz", min=0.01, help="Control rate; that of the demonstrations if left out."
+        ),
     ] = None,
     any_rate: Annotated[
         bool, typer.Option("--any-rate", help="Allow another rate than the demonstrations'.")
@@ -126,13 +130,13 @@ def command(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Compare two policies on a robot, in pairs of trials that begin alike.
+    """Compare two policies on a robot, in pairs of trials from the same scene.
 
-    A person judges without knowing which policy acts; a coin that nobody sees
-    decides which one is first. After each pair a test that allows looking at
-    any time tells whether one of them is better. The same command resumes
-    after any interruption. Limits and stops are those of imitate run. This is
-    no safety function: keep a hand on the emergency stop.
+    A person judges without knowing which policy acts; a hidden coin toss
+    decides which one is first. After each pair a sequential test says whether
+    one of them is better. The same command resumes after any interruption.
+    Limits and stops are those of imitate run. This is no safety function: keep
+    a hand on the emergency stop.
 
     Exit codes: 0 done; 1 the robot was stopped before it moved; 2 invalid input.
     """

@@ -28,7 +28,9 @@ app = typer.Typer(
 TOPIC_WIDTH = len("control rate")
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Another value, as in train.batch_size=256."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set a key, as in train.batch_size=256; may be repeated."
+    ),
 ]
 
 

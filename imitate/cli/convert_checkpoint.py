@@ -33,8 +33,8 @@ def command(
 ) -> None:
     """Write a checkpoint in another toolkit's layout.
 
-    The policy in it acts as this one does, but for one thing: robomimic and LeRobot do not clip actions to their
-    limits. What the other toolkit has nothing for is refused by name. Optimizers are not written: resume there with
+    The new policy acts like this one, with one difference: robomimic and LeRobot do not clip actions to their
+    limits. Parts that the other toolkit lacks are refused by name. Optimizers are not written: resume there with
     the weights alone.
 
     lerobot-rollout --policy.path=FOLDER runs a folder that --to lerobot wrote (act and diffusion_policy), and with the

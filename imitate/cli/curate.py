@@ -44,17 +44,25 @@ FilterKey = Annotated[
 ]
 Names = Annotated[str | None, typer.Option("--demos", help="Names: demo_3,demo_7.")]
 First = Annotated[
-    int | None, typer.Option("--first", min=1, help="At most this many of the demos left.")
+    int | None, typer.Option("--first", min=1, help="Keep at most so many of the remaining demos.")
 ]
 Seed = Annotated[
-    int | None, typer.Option("--seed", min=0, help="Draw those of --first instead of the first.")
+    int | None,
+    typer.Option("--seed", min=0, help="Draw the demos of --first at random with this seed."),
 ]
 Success = Annotated[
     bool | None,
-    typer.Option("--success/--failure", help="By the attribute success, else by a reward above 0."),
+    typer.Option(
+        "--success/--failure",
+        help="Only successful demos, or only failed ones: by the attribute success, else by a reward above 0.",
+    ),
 ]
-MinLength = Annotated[int | None, typer.Option("--min-length", min=0, help="Least steps.")]
-MaxLength = Annotated[int | None, typer.Option("--max-length", min=0, help="Most steps.")]
+MinLength = Annotated[
+    int | None, typer.Option("--min-length", min=0, help="Least number of steps.")
+]
+MaxLength = Annotated[
+    int | None, typer.Option("--max-length", min=0, help="Largest number of steps.")
+]
 MinReturn = Annotated[float | None, typer.Option("--min-return", help="Least sum of rewards.")]
 MaxReturn = Annotated[float | None, typer.Option("--max-return", help="Largest sum of rewards.")]
 

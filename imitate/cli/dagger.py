@@ -54,7 +54,8 @@ def command(
     ] = 5,
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes of a round.")] = 10,
     demos: Annotated[
-        int | None, typer.Option("--demos", min=1, help="Take so many demonstrations only.")
+        int | None,
+        typer.Option("--demos", min=1, help="Use only so many demonstrations; all if left out."),
     ] = None,
     expert: Annotated[
         str,
@@ -76,8 +77,8 @@ def command(
             "--label-every",
             metavar="STEPS",
             min=1,
-            help="Query the expert in one of so many steps, and learn from these alone: neighbours look alike. "
-            "Not with --take-over.",
+            help="Query the expert at one of so many steps, and learn from these steps only, since neighbouring steps "
+            "look alike. Not with --take-over.",
         ),
     ] = 1,
     take_over: Annotated[
@@ -99,8 +100,8 @@ def command(
         typer.Option(
             "--workers",
             min=1,
-            help="Processes that play episodes, with the same results for any number; 1, or all places of a cluster. "
-            "One person or robot has no copies.",
+            help="Processes that play episodes, with the same results for any number. If left out 1, on a cluster as "
+            "many as it has room for. Not with a person or a robot.",
         ),
     ] = None,
     on: On = LOCAL,
@@ -109,25 +110,27 @@ def command(
         typer.Option(
             "--step-timeout-s",
             min=0.001,
-            help="With several workers: a call of the environment that takes longer, or making it in five times that, "
-            "counts as hung, and the episode is played again.",
+            help="With several workers: seconds after which a call of the environment counts as hung (making it: five "
+            "times as long). The episode is then played again.",
         ),
     ] = STEP_TIMEOUT_S,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the episodes.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the episodes.")] = 0,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another value for any key."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set a key of the configuration; may be repeated."
+        ),
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show the progress of each training.")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the rounds as JSON.")] = False,
 ) -> None:
-    """Learn in rounds: the policy acts, an expert says what would have been right (DAgger), or a person takes over.
+    """Learn in rounds: the policy acts, and an expert labels its steps (DAgger) or a person takes over (HG-DAgger).
 
-    All data lie in OUT/demos.hdf5, with `labelled`, `interventions`, `policy_actions`, `executed_actions` and `round`
-    per step; each round trains on all of them. Episodes last experiment.rollout.horizon steps. The same command again
-    resumes where it was interrupted, with more --rounds too. Exit codes: as of train.
+    All data are in OUT/demos.hdf5, with `labelled`, `interventions`, `policy_actions`, `executed_actions` and `round`
+    per step. Each round trains on all of them. Episodes last experiment.rollout.horizon steps. The same command again
+    resumes where it was interrupted, with more --rounds too. Exit codes: those of imitate train.
     """
     from imitate.config import load_config
     from imitate.errors import TrainingError

@@ -64,8 +64,8 @@ def playback(
         Source | None,
         typer.Option(
             "--by",
-            help="states: as recorded; actions: played again, with the divergence; obs-images: as observed. By default "
-            "states, or obs-images where the file is of a real robot.",
+            help="states: as recorded; actions: played again, with the distance from the recorded states; obs-images: "
+            "as observed. By default states, or obs-images where the file is of a real robot.",
         ),
     ] = None,
     env: Annotated[
@@ -81,7 +81,9 @@ def playback(
         typer.Option("--camera", help="Camera; agentview or the first observed by default."),
     ] = None,
     size: Annotated[int, typer.Option("--size", min=2, help="Side of a frame in pixels.")] = 256,
-    skip: Annotated[int, typer.Option("--skip", min=1, help="One frame in so many steps.")] = 2,
+    skip: Annotated[
+        int, typer.Option("--skip", min=1, help="Draw one frame in so many steps.")
+    ] = 2,
     step_timeout_s: Annotated[
         float,
         typer.Option(

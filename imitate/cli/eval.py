@@ -98,18 +98,21 @@ def command(
     mode: Annotated[
         Mode,
         typer.Option(
-            "--mode", help="processes: a policy each; vector: lockstep with batched policy calls."
+            "--mode",
+            help="processes: a policy in each worker; vector: environments in lockstep, with batched policy calls.",
         ),
     ] = Mode.auto,
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda; chosen by size if left out.")
     ] = None,
-    video: Annotated[Path | None, typer.Option("--video", help="mp4 to write.")] = None,
+    video: Annotated[
+        Path | None, typer.Option("--video", help="Write a video: the .mp4 file.")
+    ] = None,
     video_episodes: Annotated[
         int, typer.Option("--video-episodes", min=1, max=16, help="Episodes shown side by side.")
     ] = 9,
     video_skip: Annotated[
-        int, typer.Option("--video-skip", min=1, help="A frame every so many steps.")
+        int, typer.Option("--video-skip", min=1, help="Draw one frame in so many steps.")
     ] = 5,
     overlay: Annotated[
         bool,
@@ -140,21 +143,30 @@ def command(
         bool,
         typer.Option(
             "--fqe",
-            help="No episodes: rank the checkpoints, all of a run folder, by what they are worth on recorded rewards.",
+            help="Play no episodes: rank the checkpoints (of a run folder all) by their estimated return on recorded "
+            "rewards.",
         ),
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="With --fqe: demonstrations; as trained on if left out."),
+        typer.Option(
+            "--data", help="With --fqe: demonstrations; those of the training if left out."
+        ),
     ] = None,
     discount: Annotated[
         float | None,
         typer.Option(
-            "--discount", min=0.0, max=0.9999, help="With --fqe; as trained, or 0.99, if left out."
+            "--discount",
+            min=0.0,
+            max=0.9999,
+            help="With --fqe: discount of the return; that of the training, or 0.99, if left out.",
         ),
     ] = None,
     updates: Annotated[
-        int, typer.Option("--updates", min=1, help="With --fqe: of the values of each checkpoint.")
+        int,
+        typer.Option(
+            "--updates", min=1, help="With --fqe: updates of the value networks of each checkpoint."
+        ),
     ] = 5000,
     step_timeout_s: Annotated[
         float,
@@ -170,7 +182,7 @@ def command(
         typer.Option(
             "--latency-ms",
             min=0.0,
-            help="A prediction takes so long, and the world goes on meanwhile, as on a robot.",
+            help="Milliseconds that a prediction takes; the simulated world continues meanwhile, as on a robot.",
         ),
     ] = None,
     inference: Annotated[
@@ -181,7 +193,7 @@ def command(
             "chunking; prefix: the same for policies trained with algo.prefix.max_delay.",
         ),
     ] = Inference.sync,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
     """Measure the success rate of checkpoints, and compare two on the same seeds.
 

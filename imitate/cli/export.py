@@ -37,7 +37,7 @@ def command(
 
     `imitate run`, `imitate serve` and `imitate info` take bundles; programs load them with
     imitate.deploy.BundlePolicy. Before the file gets its name, its actions are compared with the
-    policy's over two episodes. A policy that ONNX has nothing for is refused by name.
+    policy's over two episodes. A policy that ONNX cannot represent is refused by name.
 
     Exit codes: 0 done; 2 invalid input, or the policy cannot be exported.
     """

@@ -45,10 +45,17 @@ def plot(
     ] = Over.step,
     statistic: Annotated[
         Statistic,
-        typer.Option("--statistic", help="Of the seeds; iqm is the interquartile mean (>= 4)."),
+        typer.Option(
+            "--statistic",
+            help="Statistic over the seeds; iqm, from 4 seeds on, is the interquartile mean.",
+        ),
     ] = "mean",
     show: Annotated[
-        list[Panel] | None, typer.Option("--show", help="A panel; may be repeated.")
+        list[Panel] | None,
+        typer.Option(
+            "--show",
+            help="Panel to draw; may be repeated. Loss and success by default, for online RL return and success.",
+        ),
     ] = None,
     table_: Annotated[
         list[Path] | None,
@@ -57,7 +64,7 @@ def plot(
         ),
     ] = None,
     each: Annotated[
-        bool, typer.Option("--each", help="A line per run; seeds are not put together.")
+        bool, typer.Option("--each", help="Draw a line per run instead of one per setting.")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:

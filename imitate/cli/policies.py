@@ -34,7 +34,7 @@ TokenFile = Annotated[
 TlsCa = Annotated[
     Path | None,
     typer.Option(
-        "--tls-ca", help="Certificate (PEM) of the authority behind a wss:// server's own."
+        "--tls-ca", help="Certificate (PEM) of the authority that signed that of a wss:// server."
     ),
 ]
 ResizeImages = Annotated[
@@ -47,10 +47,14 @@ ResizeImages = Annotated[
 Timeout = Annotated[
     float | None,
     typer.Option(
-        "--timeout-s", min=0.01, help="Longest time of a server's answer: 0.3; with --async 1."
+        "--timeout-s",
+        min=0.01,
+        help="Seconds to wait for a server's answer; if left out 0.3, with --async 1.",
     ),
 ]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda.")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda; CUDA where there is one if left out.")
+]
 InBackground = Annotated[
     bool, typer.Option("--async", help="Predict the next chunk while the present one runs.")
 ]

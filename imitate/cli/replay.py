@@ -74,9 +74,9 @@ def command(
 ) -> None:
     """Send the actions of a demonstration to a robot, within its limits.
 
-    A robot that does not repeat what it did when it was recorded has other
-    actions, another rate or other limits than the file: find out before a
-    policy learns from it. Put the scene as it was at the demo's beginning.
+    Arrange the scene as it was at the beginning of the demo. If the robot does
+    not repeat the recorded motion, its actions, rate or limits are not those
+    of the file: find out why before a policy learns from it.
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """

@@ -50,7 +50,9 @@ def command(
     env: RobotEnv = None,
     rate_hz: Annotated[
         float | None,
-        typer.Option("--rate-hz", min=0.01, help="Control rate; that of the demonstrations."),
+        typer.Option(
+            "--rate-hz", min=0.01, help="Control rate; that of the demonstrations if left out."
+        ),
     ] = None,
     any_rate: Annotated[
         bool,
@@ -62,7 +64,9 @@ def command(
     steps: Annotated[
         int,
         typer.Option(
-            "--steps", min=1, help="Longest episode; it ends where the robot tells success."
+            "--steps",
+            min=1,
+            help="Longest episode, in control steps; it ends earlier if the robot reports success.",
         ),
     ] = 400,
     lang: Annotated[

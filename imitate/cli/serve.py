@@ -53,7 +53,7 @@ def command(
     json_: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print address and schema as one line of JSON; no limit is null."
+            "--json", help="Print address and schema as one line of JSON; a missing limit is null."
         ),
     ] = False,
 ) -> None:

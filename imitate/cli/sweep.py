@@ -35,7 +35,7 @@ def sweep(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Another value for any key, in all runs.", metavar="KEY=VALUE"),
+        typer.Option("--set", help="Set a key in all runs; may be repeated.", metavar="KEY=VALUE"),
     ] = None,
     dataset: Annotated[
         Path | None,
@@ -44,42 +44,44 @@ def sweep(
         ),
     ] = None,
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="In place of train.output_dir.")
+        Path | None,
+        typer.Option("--output-dir", "-o", help="Folder of all runs (train.output_dir)."),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Folder of the sweep; the experiment's name.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps (train.device).")
+        str | None,
+        typer.Option(
+            "--device", help="cpu, cuda, cuda:1, mps (train.device); a GPU if torch sees one."
+        ),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="In place of train.num_epochs.")
+        int | None, typer.Option("--epochs", min=1, help="Number of epochs (train.num_epochs).")
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
             "--workers",
             min=1,
-            help="Runs at a time; half of the cores, or all places of a cluster.",
+            help="Runs at a time; if left out half of the cores, on a cluster as many as it has room for.",
         ),
     ] = None,
     on: On = LOCAL,
     cpus: Annotated[
         int | None,
-        typer.Option("--cpus", min=1, help="Cores of a run, whose threads this limits."),
+        typer.Option("--cpus", min=1, help="Cores of each run; its threads are limited to them."),
     ] = None,
     gpus: Annotated[
         int,
-        typer.Option(
-            "--gpus", min=0, help="GPUs of a run, which no other run sees; 0: runs share them."
-        ),
+        typer.Option("--gpus", min=0, help="GPUs that each run has to itself; 0: runs share them."),
     ] = 0,
     hang_minutes: Annotated[
         float,
         typer.Option(
             "--hang-minutes",
             min=0.0,
-            help="A run without a sign of life for so long is ended and resumed; 0: no limit.",
+            help="A run that writes nothing for so long is ended and resumed; 0: no limit.",
         ),
     ] = 60.0,
     stop_early: Annotated[
@@ -90,7 +92,8 @@ def sweep(
         ),
     ] = None,
     metric: Annotated[
-        Metric, typer.Option("--metric", help="With --stop-early: what runs are compared by.")
+        Metric,
+        typer.Option("--metric", help="With --stop-early: the measure by which runs are compared."),
     ] = "success_rate",
     reduction: Annotated[
         int,
@@ -106,23 +109,28 @@ def sweep(
     ] = 1,
     statistic: Annotated[
         Statistic,
-        typer.Option("--statistic", help="Of the seeds; iqm is the interquartile mean (>= 4)."),
+        typer.Option(
+            "--statistic",
+            help="Statistic over the seeds; iqm, from 4 seeds on, is the interquartile mean.",
+        ),
     ] = "mean",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list the runs and their state.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
 ) -> None:
     """Train once for each combination of values, in parallel processes.
 
     Values to try are lists in the configuration where the key takes a single value ("seed": [1, 2, 3]), --grid, or
-    robomimic's meta.hp_keys and meta.hp_values. The same command again resumes the sweep: finished runs are left alone,
-    interrupted and failed ones are resumed. Runs that differ only in train.seed are put together into one setting with
-    its mean and 95 % interval over seeds. With --stop-early asha all runs are trained for --first-epochs, the best
-    third of them for three times as many, and so on. The folder OUTPUT_DIR/NAME gets the runs, results.json (every
-    run), settings.json, .csv, .md and .tex (over seeds), curves.png and curves.pdf. Exit codes: 0 all done;
-    1 a run failed; 130 interrupted.
+    robomimic's meta.hp_keys and meta.hp_values. The same command again resumes the sweep: finished runs stay as they
+    are, interrupted and failed ones are resumed.
+
+    Runs that differ only in train.seed are one setting with its mean and 95 % interval over seeds. With --stop-early
+    asha all runs are trained for --first-epochs, the best third of them for three times as many, and so on.
+
+    The folder OUTPUT_DIR/NAME gets the runs, results.json (every run), settings.json, .csv, .md and .tex (over seeds),
+    curves.png and curves.pdf. Exit codes: 0 all done; 1 a run failed; 130 interrupted.
     """
     from tqdm import tqdm
 

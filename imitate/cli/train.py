@@ -32,24 +32,27 @@ def command(
         ),
     ] = None,
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="In place of train.output_dir.")
+        Path | None,
+        typer.Option("--output-dir", "-o", help="Folder of all runs (train.output_dir)."),
     ] = None,
     env: Annotated[
         str | None,
         typer.Option(
             "--env",
-            help="Environment of the rollouts in place of the data's: a gymnasium name (module:Name-v0), a robosuite "
-            "task, or a JSON file of env_args.",
+            help="Environment of the rollouts, and of online RL, in place of the data's: a gymnasium name "
+            "(module:Name-v0), a robosuite task, a robot (robot:NAME), or a JSON file of env_args.",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="In place of experiment.name.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run (experiment.name).")
+    ] = None,
     init: Annotated[
         Path | None,
         typer.Option(
             "--init",
             metavar="CKPT",
-            help="Start from its weights and normalization (experiment.ckpt_path); ours, robomimic's or "
-            "LeRobot's. Without --config its own configuration is taken.",
+            help="Start from the weights and the normalization of this checkpoint, ours, robomimic's or LeRobot's "
+            "(experiment.ckpt_path). Without --config the checkpoint's own configuration is used.",
         ),
     ] = None,
     resume: Annotated[
@@ -58,19 +61,22 @@ def command(
     ] = False,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another value for any key."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set a key of the configuration; may be repeated."
+        ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps (train.device).")
+        str | None,
+        typer.Option(
+            "--device", help="cpu, cuda, cuda:1, mps (train.device); a GPU if torch sees one."
+        ),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="In place of train.num_epochs.")
+        int | None, typer.Option("--epochs", min=1, help="Number of epochs (train.num_epochs).")
     ] = None,
     until_epoch: Annotated[
         int | None,
-        typer.Option(
-            "--until-epoch", min=1, help="Pause after this epoch; --resume trains the others."
-        ),
+        typer.Option("--until-epoch", min=1, help="Pause after this epoch; --resume continues."),
     ] = None,
     on: Annotated[
         str | None,
@@ -78,7 +84,7 @@ def command(
             "--on", metavar="PLACE", help=f"{ON_HELP} For train.online.num_workers (cluster.on)."
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
     json_: Annotated[
         bool, typer.Option("--json", help="Print results.json instead of the table.")
     ] = False,
