@@ -6,6 +6,7 @@ import importlib.util
 import multiprocessing
 import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -169,6 +170,31 @@ def preloaded_commands():
     """A folder for the PATH, with a command ``imitate`` that starts in milliseconds. See preloaded.py."""
     with preloaded.preloaded_commands() as folder:
         yield folder
+
+
+@pytest.fixture(scope="session")
+def imitate(preloaded_commands):
+    """Function that runs the command ``imitate`` in a folder, and returns the completed process with its output.
+
+    With ``check`` (default) it has to succeed; ``path`` are more folders of modules.
+    """
+
+    def run(*words, cwd, check=True, path=(), **options):
+        path = [str(Path(__file__).parents[1]), *map(str, path)]
+        done = subprocess.run(
+            [str(preloaded_commands / "imitate"), *map(str, words)],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            **options,
+        )
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    return run
 
 
 @pytest.fixture(autouse=True, scope="module")

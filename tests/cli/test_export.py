@@ -39,20 +39,8 @@ class Still(Robot):
 """
 
 
-def imitate(*words, cwd, check=True):
-    return subprocess.run(
-        [sys.executable, "-m", "imitate", *map(str, words)],
-        cwd=cwd,
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=check,
-    )
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(imitate, tmp_path_factory):
     """A checkpoint, its bundle and a robot."""
     folder = tmp_path_factory.mktemp("export")
     limits = {"action_low": [-1.0] * 3, "action_high": [1.0] * 3}
@@ -67,7 +55,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_bundle_is_not_replaced_unasked(folder):
+def test_a_bundle_is_not_replaced_unasked(imitate, folder):
     before = (folder / "b.zip").read_bytes()
     done = imitate("export", "best.pth", "-o", "b.zip", cwd=folder, check=False)
     assert done.returncode == 2
@@ -79,7 +67,7 @@ def test_a_bundle_is_not_replaced_unasked(folder):
     assert (folder / "b.zip").read_bytes() == before  # the same policy gives the same bytes
 
 
-def test_the_checkpoint_itself_is_not_replaced(folder):
+def test_the_checkpoint_itself_is_not_replaced(imitate, folder):
     before = (folder / "best.pth").read_bytes()
     done = imitate("export", "best.pth", "-o", "./best.pth", "--overwrite", cwd=folder, check=False)
     assert done.returncode == 2
@@ -88,21 +76,21 @@ def test_the_checkpoint_itself_is_not_replaced(folder):
 
 
 @pytest.mark.parametrize("words", [("eval", "--agent", "b.zip"), ("export", "b.zip")])
-def test_commands_that_need_the_checkpoint_say_so(folder, words):
+def test_commands_that_need_the_checkpoint_say_so(imitate, folder, words):
     done = imitate(*words, cwd=folder, check=False)
     assert done.returncode == 2
     assert "b.zip: is a bundle of `imitate export`" in done.stderr
     assert "needs the checkpoint" in done.stderr
 
 
-def test_another_format_is_refused(folder):
+def test_another_format_is_refused(imitate, folder):
     done = imitate("export", "best.pth", "--to", "tensorrt", cwd=folder, check=False)
     assert done.returncode == 2
     assert "--to tensorrt: expected onnx" in done.stderr
 
 
 @pytest.mark.parametrize("words", [(), ("--async",)])
-def test_a_robot_runs_a_bundle(folder, words):
+def test_a_robot_runs_a_bundle(imitate, folder, words):
     run = ("run", "b.zip", "--robot", "robots.py:Still", "--json", "--steps", 6)
     done = imitate(
         *run, "--rate-hz", 4, "--any-rate", *words, cwd=folder
@@ -112,7 +100,7 @@ def test_a_robot_runs_a_bundle(folder, words):
     assert result["report"]["steps"] >= 4
 
 
-def test_a_bundle_is_not_guided(folder):
+def test_a_bundle_is_not_guided(imitate, folder):
     run = ("run", "b.zip", "--robot", "robots.py:Still", "--rate-hz", 20)
     done = imitate(*run, "--async", "--join", "rtc", cwd=folder, check=False)
     assert done.returncode == 2
@@ -123,7 +111,7 @@ def test_a_bundle_is_not_guided(folder):
 
 
 @pytest.mark.parametrize("verb", [("run", "b.zip"), ("compare", "b.zip", "b.zip")])
-def test_an_unknown_join_is_refused_with_all_that_there_are(folder, verb):
+def test_an_unknown_join_is_refused_with_all_that_there_are(imitate, folder, verb):
     run = (*verb, "--robot", "robots.py:Still", "--rate-hz", 20, "--async", "--join", "rtcc")
     done = imitate(*run, cwd=folder, check=False)
     assert done.returncode == 2
@@ -136,7 +124,7 @@ def test_joins_are_those_that_there_are():
     assert (*get_args(chunks.Join), *GUIDANCE) == JOINS
 
 
-def test_info_shows_a_bundle(folder):
+def test_info_shows_a_bundle(imitate, folder):
     shown = imitate("info", "b.zip", cwd=folder).stdout
     for words in ("a bundle without torch", "bc", "20 Hz", "chunks of 4, a new one every 2 steps"):
         assert words in shown

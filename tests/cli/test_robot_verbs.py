@@ -34,21 +34,6 @@ def refused(constant):
     raise ValueError(f"{constant} is no JSON")
 
 
-def imitate(*words, cwd, check=True, **rest):
-    done = subprocess.run(
-        [sys.executable, "-m", "imitate", *map(str, words)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        **rest,
-    )
-    if check:
-        assert done.returncode == 0, done.stderr
-    return done
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A policy with random weights for the pendulum."""
@@ -90,7 +75,7 @@ def serving(checkpoint):
         process.communicate()
 
 
-def test_run_in_the_checkpoints_own_environment(checkpoint, tmp_path):
+def test_run_in_the_checkpoints_own_environment(imitate, checkpoint, tmp_path):
     done = imitate(
         "run", checkpoint, "--robot", "sim", "--rate-hz", 50, "--steps", 20, "--episodes", 2, "--json",
         "--record", "out.hdf5", "--resize", cwd=tmp_path,
@@ -104,7 +89,7 @@ def test_run_in_the_checkpoints_own_environment(checkpoint, tmp_path):
         assert json.loads(file["data"].attrs["env_args"])["env_name"] == "Pendulum-v1"
 
 
-def test_run_and_serve_under_other_names(checkpoint, tmp_path):
+def test_run_and_serve_under_other_names(imitate, checkpoint, tmp_path):
     renamed = ("angle=flat",)
     with contextlib.ExitStack() as stack:
         found = PolicySource(device="cpu", rename=renamed).open(str(checkpoint), stack)
@@ -120,7 +105,7 @@ def test_run_and_serve_under_other_names(checkpoint, tmp_path):
     assert done.returncode == 2 and "'angle'" in done.stderr
 
 
-def test_run_through_a_server(served, tmp_path):
+def test_run_through_a_server(imitate, served, tmp_path):
     process, told = served
     assert told["schema"]["observations"] == {"flat": {"shape": [3], "kind": "low_dim"}}
     done = imitate(
@@ -134,7 +119,9 @@ def test_run_through_a_server(served, tmp_path):
     assert "answers to 1 clients" in process.stderr.read()
 
 
-def test_a_join_that_the_policy_is_not_trained_for_is_refused(served, checkpoint, tmp_path):
+def test_a_join_that_the_policy_is_not_trained_for_is_refused(
+    imitate, served, checkpoint, tmp_path
+):
     for policy in (checkpoint, served[1]["url"]):
         done = imitate(
             "run", policy, "--robot", "sim", "--env", "Pendulum-v1", "--rate-hz", 20, "--async",
@@ -146,7 +133,7 @@ def test_a_join_that_the_policy_is_not_trained_for_is_refused(served, checkpoint
         assert "algo.prefix.max_delay" in line
 
 
-def test_run_in_the_background_through_a_server(served, tmp_path):
+def test_run_in_the_background_through_a_server(imitate, served, tmp_path):
     _, told = served
     assert told["schema"]["history"] == 1
     done = imitate(
@@ -159,7 +146,7 @@ def test_run_in_the_background_through_a_server(served, tmp_path):
     assert "the policy plans one action at a time" in done.stderr
 
 
-def test_a_dry_run_says_that_nothing_was_sent(checkpoint, tmp_path):
+def test_a_dry_run_says_that_nothing_was_sent(imitate, checkpoint, tmp_path):
     run = ("run", checkpoint, "--robot", "sim", "--env", "Pendulum-v1", "--rate-hz", 20)
     for option, said in ((("--dry-run",), True), ((), False)):
         done = imitate(*run, "--steps", 3, *option, cwd=tmp_path)
@@ -167,7 +154,7 @@ def test_a_dry_run_says_that_nothing_was_sent(checkpoint, tmp_path):
         assert done.stderr == ""  # no warning of single actions without --async
 
 
-def test_a_file_that_is_there_is_refused_before_the_robot_is_made(checkpoint, tmp_path):
+def test_a_file_that_is_there_is_refused_before_the_robot_is_made(imitate, checkpoint, tmp_path):
     (tmp_path / "there.hdf5").write_bytes(b"mine")
     for words, remedy in (
         (("run", checkpoint, "--record", "there.hdf5"), "choose another name"),
@@ -190,7 +177,7 @@ def test_no_limit_is_null_in_json(checkpoint, tmp_path):
         assert told["schema"]["action_low"] == told["schema"]["action_high"] == [None]
 
 
-def test_record_by_a_device_then_go_on(tmp_path):
+def test_record_by_a_device_then_go_on(imitate, tmp_path):
     words = (
         "record",
         "demos.hdf5",
@@ -214,7 +201,9 @@ def test_record_by_a_device_then_go_on(tmp_path):
         assert file["data"].attrs["control_freq"] == 50
 
 
-def test_the_persons_verdict_counts_and_what_is_discarded_is_not_recorded(checkpoint, tmp_path):
+def test_the_persons_verdict_counts_and_what_is_discarded_is_not_recorded(
+    imitate, checkpoint, tmp_path
+):
     words = (
         "run",
         checkpoint,
@@ -237,7 +226,7 @@ def test_the_persons_verdict_counts_and_what_is_discarded_is_not_recorded(checkp
         assert len(file["data"]) == 2
 
 
-def test_replay_sends_what_was_recorded(tmp_path):
+def test_replay_sends_what_was_recorded(imitate, tmp_path):
     words = ("--robot", "sim", "--env", "Pendulum-v1")
     device = ("--teleop", "tests.deploy.fake_robot:Pushing", "--teleop-arg", "action=[0.5]")
     imitate(
@@ -287,7 +276,8 @@ def test_a_scene_at_rest_in_a_simulator_is_no_frozen_camera_of_a_replay(tmp_path
     assert done.exit_code == 0, done.output
 
 
-def test_collect_with_a_device_is_record_in_a_simulator(tmp_path):
+@pytest.mark.alone
+def test_collect_with_a_device_is_record_in_a_simulator(imitate, tmp_path):
     device = ("--teleop", "tests.deploy.logged_robot:Steady", "--teleop-arg", "every=4")
     collected = (
         "collect",
@@ -331,7 +321,7 @@ def test_collect_with_a_device_is_record_in_a_simulator(tmp_path):
         assert len(file["data"]) == 3
 
 
-def test_limits_of_a_file_may_be_looser_only_where_that_is_said(checkpoint, tmp_path):
+def test_limits_of_a_file_may_be_looser_only_where_that_is_said(imitate, checkpoint, tmp_path):
     (tmp_path / "wide.json").write_text('{"high": 9.0}')
     words = ("run", checkpoint, "--robot", "sim", "--rate-hz", 50, "--steps", 3, "--limits")
     done = imitate(*words, "wide.json", cwd=tmp_path, check=False)
@@ -342,7 +332,7 @@ def test_limits_of_a_file_may_be_looser_only_where_that_is_said(checkpoint, tmp_
     imitate(*words, "strict.json", cwd=tmp_path)
 
 
-def test_another_rate_than_the_robots_is_refused(tmp_path):
+def test_another_rate_than_the_robots_is_refused(imitate, tmp_path):
     robot = (
         "record",
         "a.hdf5",
@@ -432,7 +422,7 @@ def test_another_rate_than_the_robots_is_refused(tmp_path):
         (("serve", "CKPT", "--token-file", "none.txt"), "cannot be read"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(words, told, checkpoint, tmp_path):
+def test_what_cannot_be_done_is_one_line(imitate, words, told, checkpoint, tmp_path):
     done = imitate(
         *(checkpoint if word == "CKPT" else word for word in words), cwd=tmp_path, check=False
     )

@@ -1,10 +1,8 @@
 """The plug-in package examples/own_algorithm, as docs/own_algorithm.md tells it, through the command line."""
 
 import json
-import os
 import re
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,24 +31,8 @@ def installed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(installed):
-    def run(*arguments, cwd):
-        env = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)]),
-            "OMP_NUM_THREADS": "1",
-        }
-        return subprocess.run(
-            [sys.executable, "-m", "imitate", *map(str, arguments)],
-            cwd=cwd,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-    return run
+def run(installed, imitate):
+    return partial(imitate, path=[installed], check=False)
 
 
 @pytest.fixture(scope="module")
