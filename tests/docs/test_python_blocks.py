@@ -6,6 +6,7 @@ import textwrap
 import types
 
 import gymnasium as gym
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -143,7 +144,7 @@ def test_a_robot_as_an_environment():
 
 
 def test_the_control_loop(checkpoint):
-    space = run("docs/own_data.md", 1, [("steps=200", "steps=3")], MyArm=OWN_ROBOT.PointArm)
+    space = run("docs/own_data.md", 2, [("steps=200", "steps=3")], MyArm=OWN_ROBOT.PointArm)
     assert space["report"].steps == 3
 
 
@@ -204,6 +205,22 @@ def test_a_recording_of_ones_own(folder):
     with DatasetFile("own.hdf5") as file:
         assert file.filter_keys() == {"train": names[:2], "valid": names[2:]}
         assert file.attrs("demo_0")["language"] == "push the point to the goal"
+
+
+def test_recordings_of_another_layout(folder):
+    with h5py.File("recorded.h5", "w") as file:
+        for number in range(2):
+            group = file.create_group(f"episode_{number}")
+            group["joint_positions"] = np.arange(14.0).reshape(7, 2) + number
+            group["camera"] = np.full((7, 8, 8, 3), number, np.uint8)
+            group["command"] = np.full((7, 2), 0.1 * number)
+    run("docs/own_data.md", 1)
+    with DatasetFile("converted.hdf5") as file:
+        assert file.read("demo_1", "obs/joints")[0].tolist() == [1, 2]
+        assert file.read("demo_1", "obs/wrist_image")[6].max() == 1
+        assert np.allclose(file.read("demo_1", "actions"), 0.1)
+        assert file.read("demo_0", "terminals").tolist() == [0] * 6 + [1]
+        assert file.read("demo_0", "rewards").tolist() == [0] * 6 + [1]
 
 
 class Pendulums:
@@ -345,7 +362,7 @@ RUN = {
     "docs/from_sb3.md": 2,
     "docs/interactive.md": 1,
     "docs/online_rl.md": 1,
-    "docs/own_data.md": 2,
+    "docs/own_data.md": 3,
     "docs/reference/checkpoints.md": 1,
 }
 """Number of blocks of each page that the tests above run."""
