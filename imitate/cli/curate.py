@@ -16,12 +16,13 @@ from imitate.cli.reports.layout import table
 from imitate.data.curate import edits
 from imitate.data.curate.masks import add_filter_key, failures_among
 from imitate.data.curate.masks import split as split_file
+from imitate.data.curate.merge import environments_left_out
 from imitate.data.curate.merge import merge as merge_files
 from imitate.data.curate.selection import Selection
 from imitate.data.curate.summary import summarize, summarize_shards
 from imitate.data.curate.target import Target
 from imitate.data.shards.folder import local_file, shards_at
-from imitate.errors import UserError
+from imitate.errors import UserError, printable
 
 File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The new file.")]
@@ -199,7 +200,11 @@ def merge(
         bool, typer.Option("--common-keys", help="Leave out keys that not all demos have.")
     ] = False,
     any_env: Annotated[
-        bool, typer.Option("--any-env", help="Merge demos of different environments.")
+        bool,
+        typer.Option(
+            "--any-env",
+            help="Merge demos of different environments; the new file names that of the first file alone.",
+        ),
     ] = False,
 ) -> None:
     """Put the demos of several files into one."""
@@ -215,6 +220,15 @@ def merge(
         f"{target.path}: {sum(map(len, names))} demos of {len(files)} files"
         + (", numbered anew because some had the same name" if renamed else "")
     )
+    lost = environments_left_out(files)
+    if lost:
+        typer.echo(
+            printable(
+                f"note: {target.path} names the environment of {files[0]} alone, in which policies are evaluated and "
+                f"demos are replayed; not {', '.join(lost)}. To keep each, train on a list of files (train.data)"
+            ),
+            err=True,
+        )
 
 
 def delete(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from imitate.train.frozen import frozen_networks, obstacle
 from imitate.train.setup import Setup
 
 _VERSION = 1
+_TRIED_ROWS = 8
 
 
 def use_features(
@@ -60,6 +62,26 @@ def use_features(
         _replace_goals(algo, key, nets[0], data.store)
         assert nets[0].frozen_shape is not None
         algo.preprocess.feature_shapes[key] = nets[0].frozen_shape
+
+
+def feature_seconds(algo: Algo, data: SequenceDataset) -> float:
+    """Measure how long the features of one step of the data take that :func:`use_features` would compute.
+
+    Returns:
+        seconds, of all images together; 0 where no encoder is frozen or features cannot stand in for the images.
+    """
+    seconds = 0.0
+    rows = np.arange(min(_TRIED_ROWS, len(data.store)))
+    for key, nets in frozen_networks(algo).items():
+        if obstacle(algo, key, nets, data) or _different_weights(nets):
+            continue
+        for field in (f"obs/{key}", f"next_obs/{key}"):
+            if field in data.store.fields:
+                images = data.store.rows(field, rows)
+                began = time.perf_counter()
+                float(_computed(algo, key, nets[0], images).sum())  # waits for the device
+                seconds += (time.perf_counter() - began) / len(rows)
+    return seconds
 
 
 def _different_weights(nets: list[KeyEncoder]) -> str | None:

@@ -16,6 +16,8 @@ from imitate.data.batches.build import training_sources
 from imitate.seeding import preserved_rng, torch_threads
 from imitate.train.console import duration
 from imitate.train.devices import choose_device
+from imitate.train.features import feature_seconds
+from imitate.train.frozen import put_blank_features
 from imitate.train.loading import make_loader
 from imitate.train.setup import build, resolve
 
@@ -50,9 +52,14 @@ def forecast(tree: dict[str, Any]) -> str:
     device, _ = choose_device(config.train)
     small = config.with_overrides({"train.data.0.demo_limit": DEMOS, "experiment.validate": False})
     with preserved_rng(), torch_threads(config.train.num_threads):
-        seconds = _update_seconds(small, device)
-    total = seconds * _updates(config, sum(lengths))
+        seconds, a_row = _measured(small, device)
+    once = a_row * sum(lengths)
+    total = seconds * _updates(config, sum(lengths)) + once
     by = f"{seconds:.2g} s for an update, by the first ones here; without rollouts"
+    if once > 0:
+        by += (
+            f"; {duration(once)} of it for the features of frozen encoders, which are computed once"
+        )
     return f"about {duration(total)} on {device} ({by})"
 
 
@@ -65,12 +72,17 @@ def _updates(config: Config, samples: int) -> int:
     return int(epochs * an_epoch)
 
 
-def _update_seconds(config: Config, device: torch.device) -> float:
-    """Measure the seconds of an update; the first one, which warms up, counts only where it is the only one."""
+def _measured(config: Config, device: torch.device) -> tuple[float, float]:
+    """Measure the seconds of an update, and of the features of a step where the training computes them once.
+
+    The first update, which warms up, counts only where it is the only one.
+    """
     setup = build(config, device)
     batches = ShuffledBatches(len(setup.train_set), config.train.batch_size, config.train.seed)
     loader = iter(make_loader(setup.train_set, batches, 0, device))
     algo = setup.algo
+    cached = config.train.cache_features
+    a_row = feature_seconds(algo, setup.train_set) if cached else 0.0
     taken: list[float] = []
     algo.set_train()
     began = time.perf_counter()
@@ -78,7 +90,10 @@ def _update_seconds(config: Config, device: torch.device) -> float:
         MOST_S if taken[1:] else FIRST_S
     ):
         start = time.perf_counter()
-        info = algo.train_on_batch(algo.process_batch_for_training(next(loader)), 1)
+        raw = next(loader)
+        if cached:
+            put_blank_features(algo, setup.train_set, raw)
+        info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
         float(next(iter(info.values())))  # waits for the device
         taken.append(time.perf_counter() - start)
-    return statistics.median(taken[1:] or taken)
+    return statistics.median(taken[1:] or taken), a_row

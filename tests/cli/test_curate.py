@@ -239,7 +239,13 @@ def test_merge_of_different_files(demo_file, tmp_path):
     assert run("merge", first, fewer, "-o", out, "--common-keys").exit_code == 0
     with h5py.File(out) as new:
         assert [sorted(demo["obs"]) for demo in new["data"].values()] == [["object"]] * 2
-    assert run("merge", first, stack, "-o", out, "--any-env", "--overwrite").exit_code == 0
+    assert (
+        "note" not in run("merge", first, fewer, "-o", out, "--common-keys", "--overwrite").output
+    )
+    done = run("merge", first, stack, "-o", out, "--any-env", "--overwrite")
+    assert done.exit_code == 0
+    assert f"names the environment of {first} alone" in done.output  # and of evaluations on it
+    assert "not Stack" in done.output
     assert run("merge", first, "-o", tmp_path / "one.hdf5").exit_code == 2
     assert run("merge", first, out, "-o", out, "--overwrite").exit_code == 2
 

@@ -10,6 +10,7 @@ from imitate.config.ready_configs import names
 from imitate.data import DatasetWriter
 from imitate.data.formats.convert import convert
 from imitate.errors import ConfigError
+from imitate.models.resnet import ResNet18Conv
 from imitate.train import first_config as module
 from imitate.train.first_config import first_config
 from imitate.train.forecast import forecast
@@ -206,6 +207,25 @@ def test_rate_and_unknown_algorithm(path):
         first_config(path, "flow_polcy")
     with pytest.raises(ConfigError, match="hbc: has several lists of observations"):
         first_config(path, "hbc")
+
+
+def test_the_forecast_computes_features_of_a_frozen_encoder_once(path, monkeypatch):
+    tree = first_config(path, "bc").tree
+    tree["train"] |= {"device": "cpu", "batch_size": 8}
+    core = {"backbone_class": "ResNet18Conv", "backbone_kwargs": {"freeze": True}}
+    rgb = tree["observation"]["encoder"]["rgb"]
+    rgb |= {"core_kwargs": {**rgb["core_kwargs"], **core}, "obs_randomizer_class": None}
+    seen = []
+    trunk = ResNet18Conv.forward
+    monkeypatch.setattr(
+        ResNet18Conv, "forward", lambda self, x, *rest: seen.append(len(x)) or trunk(self, x, *rest)
+    )
+    assert "of it for the features of frozen encoders" in forecast(tree)
+    once = len(seen)  # one trial per camera
+    tree["train"]["cache_features"] = False
+    seen.clear()
+    assert "features" not in forecast(tree)
+    assert once < len(seen)
 
 
 def test_the_forecast_runs_the_first_updates(path):

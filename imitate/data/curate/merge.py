@@ -108,6 +108,15 @@ def new_names(sources: Sequence[Path]) -> list[Names]:
     return [{name: f"demo_{next(numbers)}" for name in names} for names in found]
 
 
+def environments_left_out(sources: Sequence[Path]) -> list[str]:
+    """Return the names of the environments of the files that a merged one does not name: all but the first's."""
+    found = []
+    for path in sources:
+        with DatasetFile(path) as file:
+            found.append(str(file.env_meta.get("env_name")))
+    return [name for name in dict.fromkeys(found) if name != found[0]]
+
+
 def check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> set[str]:
     """Return the arrays that not all demos have.
 

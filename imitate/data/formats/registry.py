@@ -1,10 +1,16 @@
-"""The formats by name, and the format of a path."""
+"""The formats by name, and the format of a path.
+
+Other packages add formats by entry points in the group ``imitate.formats``. They are tried after those here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
+from imitate.config.plugins import installed_points
 from imitate.data.file.confined import OutsideFileError
 from imitate.data.formats.base import Format
 from imitate.data.formats.damage import reading
@@ -25,21 +31,64 @@ _MODULES = {
     "robomimic": "robomimic",
 }
 
+ENTRY_POINTS = "imitate.formats"
+
 
 def names() -> list[str]:
-    """Return the names of all formats."""
-    return list(_MODULES)
+    """Return the names of all formats, those of other packages last."""
+    return [*_MODULES, *_installed()]
+
+
+def _installed() -> dict[str, EntryPoint]:
+    """Return the entry points of other packages; a name of a format here is not given away."""
+    points = installed_points(ENTRY_POINTS)
+    return {point.name: point for point in points if point.name not in _MODULES}
+
+
+def _all() -> Iterator[Format]:
+    """Yield the formats in the order in which a path is tried; other packages are looked for only at the end."""
+    for name in _MODULES:
+        yield find(name)
+    for point in _installed().values():
+        yield _loaded(point)
 
 
 def find(name: str) -> Format:
     """Return the format of that name.
 
     Raises:
-        DatasetError: there is none.
+        DatasetError: there is none, or the package that has it is damaged.
     """
     if name not in _MODULES:
-        raise DatasetError(f"there is no dataset format '{name}'; {nearest(name, _MODULES)}")
+        installed = _installed()
+        if name in installed:
+            return _loaded(installed[name])
+        raise DatasetError(
+            f"there is no dataset format '{name}'; {nearest(name, names())} (other packages may add formats by entry "
+            f"points in the group '{ENTRY_POINTS}')"
+        )
     found: Format = import_module(f"imitate.data.formats.{_MODULES[name]}").FORMAT
+    return found
+
+
+def _loaded(point: EntryPoint) -> Format:
+    """Return the format of another package.
+
+    Raises:
+        DatasetError: it cannot be loaded, or is none of that name.
+    """
+    try:
+        found = point.load()
+    except (ImportError, AttributeError) as error:
+        raise DatasetError(
+            f"dataset format '{point.name}' is offered by {point.value}, which cannot be loaded ({error}): repair or "
+            "reinstall that package"
+        ) from error
+    if not isinstance(found, Format) or found.name != point.name:
+        raise DatasetError(
+            f"dataset format '{point.name}': {point.value} is {found!r}; expected a Format of that name from "
+            "imitate.data.formats.base: repair or reinstall that package"
+        )
     return found
 
 
@@ -51,12 +100,11 @@ def detect(path: Path) -> Format:
     """
     if not path.exists():
         raise DatasetError(f"{path}: there is no such file or folder: correct the path")
-    for name in _MODULES:
-        candidate = find(name)
+    for candidate in _all():
         if _recognised(candidate, path):
             return candidate
     raise DatasetError(
-        f"{path}: looks like none of the formats {', '.join(_MODULES)}: "
+        f"{path}: looks like none of the formats {', '.join(names())}: "
         "it is damaged or of another kind; name the format with --from if you know it"
     )
 
@@ -77,11 +125,10 @@ def target_format(path: Path) -> Format:
     Raises:
         DatasetError: the ending says nothing.
     """
-    for name in _MODULES:
-        candidate = find(name)
+    for candidate in _all():
         if candidate.write is not None and path.suffix.lower() in candidate.endings:
             return candidate
-    writable = [name for name in _MODULES if find(name).write is not None]
+    writable = [candidate.name for candidate in _all() if candidate.write is not None]
     raise DatasetError(
         f"{path}: its ending does not say in which format to write: name one with --to: {', '.join(writable)}"
     )
