@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from imitate.errors import CheckpointError, ConfigError, UserError, nearest
-from imitate.functional.transfer import to_device
+from imitate.errors import ConfigError, UserError
 from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics
 from imitate.models.layout import Shape, raw_shape_of
 from imitate.models.preprocessing.measuring import Samples, statistics_before
+from imitate.models.preprocessing.observations import ObsPlan, Raw, check_raw, obs_plan
+from imitate.models.preprocessing.relations import (
+    check_relations,
+    forward_actions,
+    inverse_actions,
+    rebased_actions,
+    through_chain,
+)
+from imitate.models.preprocessing.saved import VERSION, load_tensors, saved_arguments, saved_form
 from imitate.models.preprocessing.standard import Clip, Layout, Normalize, Rotations
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
-from imitate.models.preprocessing.table import NORMALIZE, make_steps
+from imitate.models.preprocessing.table import make_steps
 
-VERSION = 2
-"""Version of the format of :meth:`Preprocess.to_dict`; the first, without a number, had only the standard steps."""
-
-Raw = Mapping[str, "Tensor | np.ndarray[Any, Any]"]
-
-
-class _Plan(NamedTuple):
-    """Work of :meth:`Preprocess.prepare_obs` for one choice of keys.
-
-    Attributes:
-        keys: the choice.
-        packed: vectors that are prepared side by side.
-        sizes: numbers of each of these.
-        together: functions of these, in order.
-        device: of the result.
-        one_by_one: per other key the steps on it, in order.
-    """
-
-    keys: tuple[str, ...]
-    packed: tuple[str, ...]
-    sizes: list[int]
-    together: list[Callable[[Tensor], Tensor]]
-    device: torch.device
-    one_by_one: dict[str, list[PreprocessStep]]
+__all__ = ["VERSION", "Preprocess"]
 
 
 class Preprocess(nn.Module):
@@ -124,29 +107,8 @@ class Preprocess(nn.Module):
         specs = [Spec(spaces, {name: key.stored for name, key in self.actions.keys.items()})]
         for step in self.steps:
             specs.append(step.bind(specs[-1]))
-        self._check_references()
+        check_relations(self.steps, self.actions)
         return specs
-
-    def _check_references(self) -> None:
-        """Refuse steps that lose an observation that actions are relative to, or that convert a rotation twice."""
-        if self.actions.converts and any(step.rotation_limit > 1.0 for step in self.steps):
-            raise ConfigError(
-                "train.preprocess: a step takes rotations as the data have them, and train.action_config converts one "
-                "to 6d before: set the step's form to 'rotation_6d', or leave convert_at_runtime out"
-            )
-        chained = [number for number, step in enumerate(self.steps) if step.chains]
-        if chained and any(step.references for step in self.steps[chained[0] + 1 :]):
-            raise ConfigError(
-                "train.preprocess: a step behind the differences between the actions of a chunk is relative to an "
-                "observation; expected a single step of differences, behind all others that are relative"
-            )
-        for key in (key for step in self.steps for key in step.references):
-            for step in self.steps:
-                if not step.invertible and step.acts_on(key):
-                    raise ConfigError(
-                        f"train.preprocess: actions are relative to observation '{key}', but step "
-                        f"'{step.name or 'obs_clip'}' does not keep its values; expected only steps that do"
-                    )
 
     # ---- constructors ---------------------------------------------------------------------------
 
@@ -256,9 +218,7 @@ class Preprocess(nn.Module):
 
     # ---- observations ----------------------------------------------------------------------------
 
-    def prepare_obs(
-        self, raw: Mapping[str, Tensor | np.ndarray[Any, Any]], keys: Iterable[str] | None = None
-    ) -> dict[str, Tensor]:
+    def prepare_obs(self, raw: Raw, keys: Iterable[str] | None = None) -> dict[str, Tensor]:
         """Prepare raw observations as inputs of networks.
 
         Args:
@@ -272,24 +232,15 @@ class Preprocess(nn.Module):
             UserError: a key is missing or has another shape, or an image has values beyond its range.
         """
         chosen = None if keys is None else tuple(keys)
-        plan = self._plans.get(chosen) or self._plan(chosen)
+        plan = self._plans.get(chosen)
+        if plan is None:
+            device = self.normalization.offset.device
+            plan = obs_plan(self.steps, self.raw_shapes, self.modalities, chosen, device)
+            self._plans[chosen] = plan
         features = self._features(raw, plan.keys) if self.feature_shapes else ()
-        self._check(raw, [key for key in plan.keys if key not in features])
-        prepared: dict[str, Tensor] = {}
-        if plan.packed:
-            x = _joined([raw[key] for key in plan.packed], plan.device)
-            for function in plan.together:
-                x = function(x)
-            prepared = dict(zip(plan.packed, torch.split(x, plan.sizes, -1), strict=True))
-        for key, steps in plan.one_by_one.items():
-            value = torch.as_tensor(raw[key])
-            if key in features:
-                prepared[key] = to_device(value, plan.device, torch.float32)
-                continue
-            for step in steps:
-                value = step.forward_obs(key, value)
-            prepared[key] = value
-        return prepared
+        checked = [key for key in plan.keys if key not in features]
+        check_raw(raw, checked, self.raw_shapes, self.modalities)
+        return plan.prepared(raw, features)
 
     def _features(self, raw: Raw, keys: Sequence[str]) -> list[str]:
         """Return the images in whose place there are features."""
@@ -299,63 +250,6 @@ class Preprocess(nn.Module):
             if key in self.feature_shapes and key in raw
             if tuple(raw[key].shape[-3:]) == self.feature_shapes[key] != self.raw_shapes[key]
         ]
-
-    def _check(self, raw: Raw, keys: Sequence[str]) -> None:
-        for key in keys:
-            shape = self.raw_shapes[key]
-            if key not in raw:
-                raise UserError(
-                    f"observation '{key}' is missing; expected {', '.join(keys)}, "
-                    f"got {', '.join(raw) or 'nothing'}"
-                )
-            got = raw[key].shape
-            if got[len(got) - len(shape) :] != shape:
-                raise UserError(
-                    f"observation '{key}' has shape {tuple(got)}; expected (..., "
-                    f"{', '.join(map(str, shape))}) with modality '{self.modalities[key]}'"
-                )
-
-    def _plan(self, keys: tuple[str, ...] | None) -> _Plan:
-        chosen = tuple(self.raw_shapes) if keys is None else keys
-        for key in chosen:
-            if key not in self.raw_shapes:
-                raise UserError(f"unknown observation '{key}'; {nearest(key, self.raw_shapes)}")
-        packed, together = self._packed(
-            [
-                key
-                for key in chosen
-                if self.modalities[key] == "low_dim" and len(self.raw_shapes[key]) == 1
-            ]
-        )
-        plan = _Plan(
-            keys=chosen,
-            packed=packed,
-            sizes=[self.raw_shapes[key][0] for key in packed],
-            together=together,
-            device=self.normalization.offset.device,
-            one_by_one={
-                key: [step for step in self.steps if step.acts_on(key)]
-                for key in chosen
-                if key not in packed
-            },
-        )
-        self._plans[keys] = plan
-        return plan
-
-    def _packed(
-        self, keys: Sequence[str]
-    ) -> tuple[tuple[str, ...], list[Callable[[Tensor], Tensor]]]:
-        """Return the vectors among these that all steps can prepare side by side, and functions of these steps."""
-        together: list[Callable[[Tensor], Tensor]] = []
-        for step in self.steps[1:]:  # the layout of a vector is done by joining it to the others
-            acted_on = [key for key in keys if step.acts_on(key)]
-            if not acted_on:
-                continue
-            function = step.packed(keys) if len(acted_on) == len(keys) else None
-            if function is None:
-                return self._packed([key for key in keys if key not in acted_on])
-            together.append(function)
-        return tuple(keys), together
 
     def unnormalize_obs(self, key: str, value: Tensor) -> Tensor:
         """Convert a prepared observation ``(*B, ...)`` to the units of the data; images stay (C, H, W) in [0, 1]."""
@@ -391,58 +285,26 @@ class Preprocess(nn.Module):
             UserError: actions are relative to an observation that is not given.
         """
         actions = actions.to(self.action_offset)
-        reference = self._reference(obs)
-        for step in self._action_steps:
-            actions = step.forward_actions(actions, reference)
-        return actions
+        return forward_actions(self._action_steps, actions, self._reference(obs))
 
     def unnormalize_actions(self, actions: Tensor, obs: Observations | None = None) -> Tensor:
         """Convert predictions ``(*B, A)`` to the robot's actions; ``obs`` as in :meth:`normalize_actions`."""
-        reference = self._reference(obs)
-        for step in reversed(self._action_steps):
-            actions = step.inverse_actions(actions, reference)
-        return actions
+        return inverse_actions(self._action_steps, actions, self._reference(obs))
 
     def rebase_actions(self, actions: Tensor, old: Observations, new: Observations) -> Tensor:
         """Convert predictions relative to one observation to the same actions relative to another."""
         if not self.reference_keys:
             return actions
-        # Rotations stay as they are learned; limits are for what is learned, not for what is executed.
-        relative = [
-            step
-            for step in self._action_steps
-            if step.invertible and not isinstance(step, Rotations)
-        ]
         before, after = self._reference(old), self._reference(new)
-        for step in reversed(relative):
-            actions = step.inverse_actions(actions, before)
-        for step in relative:
-            actions = step.forward_actions(actions, after)
-        return actions
+        return rebased_actions(self._action_steps, actions, before, after)
 
     def to_targets(self, actions: Tensor) -> Tensor:
         """Convert chunks ``(B, K, A)``, normalized, to those that networks learn, where a step joins their actions."""
-        return self._through_chains(actions, lambda step, x: step.to_targets(x))
+        return through_chain(self._action_steps, actions, lambda step, x: step.to_targets(x))
 
     def from_targets(self, targets: Tensor) -> Tensor:
         """Invert :meth:`to_targets`."""
-        return self._through_chains(targets, lambda step, x: step.from_targets(x))
-
-    def _through_chains(
-        self, actions: Tensor, convert: Callable[[PreprocessStep, Tensor], Tensor]
-    ) -> Tensor:
-        """Apply a conversion of the step that joins actions of a chunk, at its place of the pipeline."""
-        chained = next((step for step in self._action_steps if step.chains), None)
-        if chained is None:
-            return actions
-        behind = self._action_steps[self._action_steps.index(chained) + 1 :]
-        behind = [step for step in behind if step.invertible]
-        for step in reversed(behind):
-            actions = step.inverse_actions(actions, {})
-        actions = convert(chained, actions)
-        for step in behind:
-            actions = step.forward_actions(actions, {})
-        return actions
+        return through_chain(self._action_steps, targets, lambda step, x: step.from_targets(x))
 
     def _reference(self, obs: Observations | None) -> Observations:
         """Return the observations that actions are relative to, in the units of the data."""
@@ -520,42 +382,14 @@ class Preprocess(nn.Module):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, as tensors on the CPU, numbers, strings, lists and dicts."""
-        obs = {
-            key: {
-                "raw_shape": list(shape),
-                "modality": self.modalities[key],
-                **_affine_dict(*self.normalization.obs_affine(key)),
-            }
-            for key, shape in self.raw_shapes.items()
-        }
-        actions = {
-            key: {
-                "dim": action.stored,
-                "rotation": action.rotation,
-                **_affine_dict(*self.normalization.action_affine(key)),
-            }
-            for key, action in self.actions.keys.items()
-        }
-        steps = [
-            {"step": NORMALIZE}
-            if step is self.normalization
-            else {"step": step.name, **step.options}
-            for step in self.steps
-            if step.name or step is self.normalization
-        ]
-        tensors = {
-            f"{number}.{name}": tensor.detach().cpu().clone()
-            for number, step in enumerate(self.chosen_steps)
-            for name, tensor in step.state_dict().items()
-        }
-        return {
-            "version": VERSION,
-            "obs": obs,
-            "actions": actions,
-            "obs_clip": self.obs_clip,
-            "steps": steps,
-            "tensors": tensors,
-        }
+        return saved_form(
+            self.raw_shapes,
+            self.modalities,
+            self.actions,
+            self.steps,
+            self.normalization,
+            self.obs_clip,
+        )
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
@@ -565,33 +399,8 @@ class Preprocess(nn.Module):
             CheckpointError: a later version wrote it.
             ConfigError: a step belongs to a package that is not installed.
         """
-        version = saved.get("version", 1)
-        if version > VERSION:
-            raise CheckpointError(
-                f"preprocess: written in version {version}; this one reads up to {VERSION}: upgrade imitate"
-            )
-        obs, actions = saved["obs"], saved["actions"]
-        pipeline = cls(
-            {key: entry["raw_shape"] for key, entry in obs.items()},
-            {key: entry["modality"] for key, entry in obs.items()},
-            ActionLayout(
-                {key: entry["dim"] for key, entry in actions.items()},
-                {key: entry["rotation"] for key, entry in actions.items() if entry.get("rotation")},
-            ),
-            _affine_of(obs),
-            _affine_of(actions),
-            saved.get("obs_clip"),  # absent from files of before there was one
-            saved.get("steps", ()),
-        )
-        for number, step in enumerate(pipeline.chosen_steps):
-            prefix = f"{number}."
-            step.load_state_dict(
-                {
-                    name.removeprefix(prefix): torch.as_tensor(tensor)
-                    for name, tensor in saved.get("tensors", {}).items()
-                    if name.startswith(prefix)
-                }
-            )
+        pipeline = cls(**saved_arguments(saved))
+        load_tensors(pipeline.chosen_steps, saved)
         pipeline._refresh()
         return pipeline
 
@@ -599,7 +408,7 @@ class Preprocess(nn.Module):
 
     def _refresh(self) -> None:
         """Update the plans from the buffers; to be called whenever they change."""
-        self._plans: dict[tuple[str, ...] | None, _Plan] = {}
+        self._plans: dict[tuple[str, ...] | None, ObsPlan] = {}
         normalization = self.normalization
         normalization.refresh()
         self._layout.beyond_unit_range = frozenset(
@@ -621,22 +430,3 @@ class Preprocess(nn.Module):
 
 def _refreshed(preprocess: Preprocess, keys: Any) -> None:
     preprocess._refresh()
-
-
-def _affine_dict(offset: Tensor, scale: Tensor) -> dict[str, Tensor]:
-    return {"offset": offset.detach().cpu().clone(), "scale": scale.detach().cpu().clone()}
-
-
-def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.device) -> Tensor:
-    """Join vectors ``(*B, D)`` side by side, as a float32 tensor."""
-    if all(isinstance(value, np.ndarray) for value in values):
-        arrays: Any = values
-        joined = np.concatenate(arrays, axis=-1, dtype=np.float32, casting="same_kind")
-        return to_device(torch.from_numpy(joined), device)
-    tensors = [torch.as_tensor(value) for value in values]
-    packed = torch.cat(tensors, -1) if len(tensors) > 1 else tensors[0]
-    return to_device(packed, device, torch.float32)
-
-
-def _affine_of(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Affine]:
-    return {key: (entry["offset"], entry["scale"]) for key, entry in entries.items()}

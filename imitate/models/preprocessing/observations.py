@@ -1,0 +1,140 @@
+"""Preparation of raw observations: which vectors go through the steps side by side, and which values one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from imitate.errors import UserError, nearest
+from imitate.functional.transfer import to_device
+from imitate.models.layout import Shape
+from imitate.models.preprocessing.step import PreprocessStep
+
+Raw = Mapping[str, "Tensor | np.ndarray[Any, Any]"]
+
+
+class ObsPlan(NamedTuple):
+    """Work of :meth:`~imitate.models.preprocess.Preprocess.prepare_obs` for one choice of keys.
+
+    Attributes:
+        keys: the choice.
+        packed: vectors that are prepared side by side.
+        sizes: numbers of each of these.
+        together: functions of these, in order.
+        device: of the result.
+        one_by_one: per other key the steps on it, in order.
+    """
+
+    keys: tuple[str, ...]
+    packed: tuple[str, ...]
+    sizes: list[int]
+    together: list[Callable[[Tensor], Tensor]]
+    device: torch.device
+    one_by_one: dict[str, list[PreprocessStep]]
+
+    def prepared(self, raw: Raw, features: Collection[str]) -> dict[str, Tensor]:
+        """Prepare checked values; those of ``features`` are only made float32 on the device."""
+        prepared: dict[str, Tensor] = {}
+        if self.packed:
+            x = _joined([raw[key] for key in self.packed], self.device)
+            for function in self.together:
+                x = function(x)
+            prepared = dict(zip(self.packed, torch.split(x, self.sizes, -1), strict=True))
+        for key, steps in self.one_by_one.items():
+            value = torch.as_tensor(raw[key])
+            if key in features:
+                prepared[key] = to_device(value, self.device, torch.float32)
+                continue
+            for step in steps:
+                value = step.forward_obs(key, value)
+            prepared[key] = value
+        return prepared
+
+
+def obs_plan(
+    steps: Sequence[PreprocessStep],
+    raw_shapes: Mapping[str, Shape],
+    modalities: Mapping[str, str],
+    keys: tuple[str, ...] | None,
+    device: torch.device,
+) -> ObsPlan:
+    """Plan the preparation of some observations.
+
+    Args:
+        steps: all of the pipeline, the layout first.
+        raw_shapes: of one step of each observation as stored.
+        modalities: of each.
+        keys: the choice; None: all.
+        device: of the result.
+
+    Raises:
+        UserError: there is no observation of a name.
+    """
+    chosen = tuple(raw_shapes) if keys is None else keys
+    for key in chosen:
+        if key not in raw_shapes:
+            raise UserError(f"unknown observation '{key}'; {nearest(key, raw_shapes)}")
+    vectors = [key for key in chosen if modalities[key] == "low_dim" and len(raw_shapes[key]) == 1]
+    packed, together = _packed(steps, vectors)
+    return ObsPlan(
+        keys=chosen,
+        packed=packed,
+        sizes=[raw_shapes[key][0] for key in packed],
+        together=together,
+        device=device,
+        one_by_one={
+            key: [step for step in steps if step.acts_on(key)]
+            for key in chosen
+            if key not in packed
+        },
+    )
+
+
+def check_raw(
+    raw: Raw, keys: Sequence[str], raw_shapes: Mapping[str, Shape], modalities: Mapping[str, str]
+) -> None:
+    """Raise UserError where an observation is missing or has another shape than the stored ones."""
+    for key in keys:
+        shape = raw_shapes[key]
+        if key not in raw:
+            raise UserError(
+                f"observation '{key}' is missing; expected {', '.join(keys)}, "
+                f"got {', '.join(raw) or 'nothing'}"
+            )
+        got = raw[key].shape
+        if got[len(got) - len(shape) :] != shape:
+            raise UserError(
+                f"observation '{key}' has shape {tuple(got)}; expected (..., "
+                f"{', '.join(map(str, shape))}) with modality '{modalities[key]}'"
+            )
+
+
+def _packed(
+    steps: Sequence[PreprocessStep], keys: Sequence[str]
+) -> tuple[tuple[str, ...], list[Callable[[Tensor], Tensor]]]:
+    """Return the vectors among these that all steps can prepare side by side, and functions of these steps."""
+    together: list[Callable[[Tensor], Tensor]] = []
+    for step in steps[1:]:  # the layout of a vector is done by joining it to the others
+        acted_on = [key for key in keys if step.acts_on(key)]
+        if not acted_on:
+            continue
+        function = step.packed(keys) if len(acted_on) == len(keys) else None
+        if function is None:
+            return _packed(steps, [key for key in keys if key not in acted_on])
+        together.append(function)
+    return tuple(keys), together
+
+
+def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.device) -> Tensor:
+    """Join vectors ``(*B, D)`` side by side, as a float32 tensor."""
+    if all(isinstance(value, np.ndarray) for value in values):
+        arrays: Any = values
+        joined = np.concatenate(arrays, axis=-1, dtype=np.float32, casting="same_kind")
+        return to_device(torch.from_numpy(joined), device)
+    tensors = [torch.as_tensor(value) for value in values]
+    packed = torch.cat(tensors, -1) if len(tensors) > 1 else tensors[0]
+    return to_device(packed, device, torch.float32)
