@@ -26,6 +26,16 @@ def python_blocks(page):
     return re.findall(r"```python[^\n]*\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
+def configurations():
+    """(page, text) of each JSON block that is a whole configuration."""
+    for page in PAGES:
+        for text in re.findall(
+            r"```json[^\n]*\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL
+        ):
+            if text.lstrip().startswith("{") and '"algo_name"' in text:
+                yield page, text
+
+
 def commands(*programs):
     """Command lines of all pages that begin with one of the programs; what a shell does with them is left out."""
     return [one for page in PAGES for one in _commands_of(page) if one.words[0] in programs]
