@@ -56,13 +56,13 @@ class Case:
 
 
 CASES = {
-    "sac_pendulum": Case("sac/sac_pendulum", "mean_return", 200, ("train.num_epochs=6",)),
+    "sac_pendulum": Case("sac/sac_pendulum", "mean_return", 200, ("train.num_epochs=8",)),
     "rlpd_lift": Case(
         "robosuite/lift/rlpd",
         "success_rate",
         150,
         (
-            "train.num_epochs=4",
+            "train.num_epochs=8",
             "train.batch_size=128",
             "algo.actor.layer_dims=[128, 128]",
             "algo.critic.layer_dims=[128, 128]",
