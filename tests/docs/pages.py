@@ -41,6 +41,12 @@ def commands(*programs):
     return [one for page in PAGES for one in _commands_of(page) if one.words[0] in programs]
 
 
+def command_lines(page, *programs):
+    """Whole lines of a page's code that begin with one of the programs, in order; without outlines."""
+    lines = _code_lines((ROOT / page).read_text().splitlines())
+    return [text for _, text in lines if (_words(text) or [""])[0] in programs]
+
+
 def _commands_of(page):
     lines = (ROOT / page).read_text().splitlines()
     for number, text in _code_lines(lines):
