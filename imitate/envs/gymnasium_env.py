@@ -41,8 +41,6 @@ ADAPTERS = {
     "metaworld": "imitate.envs.worlds.metaworld",
 }
 """Modules that register environments in the place of the module that a name begins with."""
-RATES_HZ = {"gym_aloha": 50.0, "metaworld": 80.0}
-"""Actions per second of the environments in :data:`ADAPTERS`."""
 
 
 class GymnasiumEnv:

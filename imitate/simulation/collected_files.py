@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from imitate.data import DatasetWriter, Episode
 from imitate.data.file.journal import partial_of
-from imitate.envs.gymnasium_env import ENV_TYPE, RATES_HZ
+from imitate.envs.worlds import RATES_HZ
 from imitate.errors import DatasetError
 from imitate.simulation.unfinished import PLAN, Recorded, recorded_in, recorded_so_far
 
@@ -217,6 +217,6 @@ def check_free(path: Path, *, overwrite: bool, resume: bool) -> None:
 def _rate_hz(env_meta: Mapping[str, Any]) -> float | None:
     """Return the actions per second of an environment; None where nothing tells them."""
     rate: float | None = env_meta.get("env_kwargs", {}).get("control_freq")
-    if rate is None and env_meta.get("type") == ENV_TYPE:
+    if rate is None:
         rate = RATES_HZ.get(str(env_meta["env_name"]).partition(":")[0])
     return rate

@@ -17,7 +17,7 @@ from imitate.deploy.client import RemoteError, RemotePolicy
 from imitate.deploy.server import PolicyServer
 from imitate.deploy.wire import decode, encode
 from imitate.errors import UserError
-from tests.cli.test_robot_verbs import checkpoint, imitate  # noqa: F401 (a fixture)
+from tests.cli.test_robot_verbs import checkpoint  # noqa: F401 (a fixture)
 from tests.deploy.counting_policy import Counter, observation
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_a_client_with_tls_of_a_server_without_is_told_the_scheme(files):
         RemotePolicy(plain.url).close()
 
 
-def test_the_command_line_serves_and_runs_by_tls(files, checkpoint, tmp_path):  # noqa: F811
+def test_the_command_line_serves_and_runs_by_tls(imitate, files, checkpoint, tmp_path):  # noqa: F811
     options = ("--tls-cert", files["cert"], "--tls-key", files["key"])
     process = subprocess.Popen(
         [
@@ -146,7 +146,7 @@ def test_the_command_line_serves_and_runs_by_tls(files, checkpoint, tmp_path):  
         process.stdout.close()
 
 
-def test_files_that_are_no_certificates_are_one_line(files, checkpoint, tmp_path):  # noqa: F811
+def test_files_that_are_no_certificates_are_one_line(imitate, files, checkpoint, tmp_path):  # noqa: F811
     for words, told in (
         (("run", "wss://127.0.0.1:9", "--robot", "sim", "--tls-ca", files["key"]), "--tls-ca"),
         (
