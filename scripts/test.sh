@@ -10,6 +10,9 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_env.sh"
 
+# Tests start hundreds of processes; without bytecode on the disk each of them compiles every module anew.
+unset PYTHONDONTWRITEBYTECODE
+
 NOTHING_FOUND=5  # pytest's exit code where no test is selected
 
 run_pytest() { "$PY" -m pytest "$@" </dev/null; }
