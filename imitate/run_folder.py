@@ -185,11 +185,11 @@ def _start_order(path: Path) -> tuple[str, int]:
 def find_checkpoint(agent: str | Path) -> Path:
     """Return the checkpoint that a path stands for: itself, or the best (else the last) one of a run folder.
 
-    A folder of runs (``<output_dir>/<name>``) stands for the newest of them that has a checkpoint, a policy's folder of
-    LeRobot for its weights.
+    A folder of runs (``<output_dir>/<name>``) stands for the newest of them that has a checkpoint, an ``<output_dir>``
+    with runs of one name for that name, a policy's folder of LeRobot for its weights.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is none, or the runs have several names.
     """
     path = Path(agent).expanduser()
     if not path.is_dir():
@@ -207,6 +207,13 @@ def find_checkpoint(agent: str | Path) -> Path:
     found = recognise(path)
     if found is not None and found.kind != "run":
         raise CheckpointError(f"{path}: is {found.what}: {found.advice}")
+    named = sorted(child for child in path.iterdir() if runs_in(child))
+    if len(named) == 1:
+        return find_checkpoint(named[0])
+    if named:
+        raise CheckpointError(
+            f"{path}: holds runs of several names; give one of them: {', '.join(map(str, named))}"
+        )
     raise CheckpointError(
         f"{path}: holds no checkpoint (looked for {', '.join(BEST_FIRST)}); give a .pth file or a run folder"
     )

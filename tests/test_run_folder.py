@@ -53,7 +53,13 @@ def test_a_folder_of_runs_stands_for_the_newest_with_a_checkpoint(tmp_path):
         folder.last.touch()
     assert find_checkpoint(tmp_path / "lift") == second.last
     assert runs_in(tmp_path / "lift") == [first.path, second.path, third.path]
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    assert find_checkpoint(tmp_path) == second.last
+
+
+def test_runs_of_several_names_are_listed_instead_of_guessing(tmp_path):
+    for name in ("lift", "can"):
+        create_run_folder(tmp_path, name).config.write_text("{}")
+    with pytest.raises(CheckpointError, match=r"give one of them: .*/can, .*/lift"):
         find_checkpoint(tmp_path)
 
 
