@@ -18,6 +18,8 @@ from typing import Any
 _MOST_BYTES = 2**20
 _HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
 """First bytes of demonstration files and of checkpoints."""
+_PICKLE = b"\x80"
+"""First byte of a pickle."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _OWN_ENDINGS = (".hdf5", ".h5", ".pth", ".pt", ".ckpt", ".json", ".zarr", ".zip", ".npz", ".mp4")
 LEROBOT_WEIGHTS = "model.safetensors"
@@ -296,7 +298,47 @@ def _stable_baselines(file: Path) -> Found | None:
     return Found(
         "stable-baselines3",
         "a model of Stable-Baselines3",
-        "it cannot be loaded here; train one with `imitate train --config sac/sac_pendulum` or ppo/ppo_cartpole",
+        "it cannot be loaded here; train one with `imitate train --config sac/sac_pendulum` or ppo/ppo_cartpole, or "
+        "let the model write demonstrations (docs/from_sb3.md)",
+    )
+
+
+def _d3rlpy(file: Path) -> Found | None:
+    if file.suffix != ".d3":
+        return None
+    return Found(
+        "d3rlpy",
+        "a model of d3rlpy",
+        "it cannot be loaded here; train one on its replay buffer, with `imitate config init BUFFER.h5 --algo iql "
+        "--out my.json` and `imitate train --config my.json` (docs/from_d3rlpy.md)",
+    )
+
+
+def _pickle(file: Path) -> Found | None:
+    """A pickle, of which only the names in it are looked at: loading it would run what it says."""
+    text = _begin(file)
+    if text[:1] != _PICKLE:
+        return None
+    if b"stable_baselines3" not in text:
+        if file.suffix not in (".pkl", ".pickle"):
+            return None
+        return Found(
+            "pickle",
+            "a pickle of Python objects",
+            "it is not loaded here, since loading could run any program; write what is in it with "
+            "imitate.data.DatasetWriter (docs/own_data.md)",
+        )
+    if b"vec_normalize" in text:
+        return Found(
+            "stable-baselines3-statistics",
+            "statistics (VecNormalize) of Stable-Baselines3",
+            "they are not loaded here; normalization is a part of each checkpoint: set train.obs_normalization",
+        )
+    return Found(
+        "stable-baselines3-buffer",
+        "a replay buffer of Stable-Baselines3",
+        "it is a pickle, which is not loaded here; load it there with model.load_replay_buffer and write it as "
+        "demonstrations (docs/from_sb3.md#your-models-and-replay-buffers)",
     )
 
 
@@ -383,7 +425,9 @@ _FILES: tuple[_Check, ...] = (
     _safetensors,
     _configuration,
     _yaml,
+    _d3rlpy,
     _stable_baselines,
+    _pickle,
     _diffusion_policy_checkpoint,
     _bundle,
     _parquet,

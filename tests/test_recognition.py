@@ -20,6 +20,8 @@ ACT = {"type": "act", "input_features": {}, "output_features": {}, "n_obs_steps"
 OLD_ACT = {"input_shapes": {}, "output_shapes": {}, "input_normalization_modes": {}}
 TREE = {"algo_name": "bc", "experiment": {"name": "x"}, "train": {}, "algo": {}, "observation": {}}
 INFO = {"codebase_version": "v3.0", "features": {}, "fps": 10}
+BOMB = b"\x80\x04cbuiltins\nexit\n(tR."
+"""A pickle that ends the process which loads it."""
 
 
 def write(path, content=b""):
@@ -61,6 +63,12 @@ def world(tmp_path):
     write(root / "task.yaml", b"_target_: diffusion_policy.workspace.x")
     archive(root / "latest.ckpt", {"archive/data.pkl": b"cfg state_dicts pickles"})
     archive(root / "ppo.zip", {"_stable_baselines3_version": "2.3.0", "policy.pth": b""})
+    write(root / "iql.d3", b"PK\x03\x04")
+    write(root / "buffer.pkl", b"\x80\x04\x95cstable_baselines3.common.buffers\nReplayBuffer")
+    write(
+        root / "vec.pkl", b"\x80\x04cstable_baselines3.common.vec_env.vec_normalize\nVecNormalize"
+    )
+    write(root / "own.pkl", BOMB)
     write(root / "aloha/dataset_stats.pkl")
     write(root / "aloha/policy_best.ckpt")
     write(root / "bare.parquet", b"PAR1....")
@@ -85,6 +93,10 @@ KINDS = {
     "task.yaml": "yaml",
     "latest.ckpt": "diffusion-policy-checkpoint",
     "ppo.zip": "stable-baselines3",
+    "iql.d3": "d3rlpy",
+    "buffer.pkl": "stable-baselines3-buffer",
+    "vec.pkl": "stable-baselines3-statistics",
+    "own.pkl": "pickle",
     "aloha": "act-run",
     "bare.parquet": "parquet",
 }
@@ -167,6 +179,15 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
         ("eval --agent vqbet", "is a policy of LeRobot (vqbet)"),
         ("eval --agent lr", "is a dataset of LeRobot (v3.0): train on it"),
         ("eval --agent ppo.zip", "is a model of Stable-Baselines3"),
+        ("info iql.d3", "is a model of d3rlpy"),
+        ("eval --agent iql.d3", "is a model of d3rlpy"),
+        ("info buffer.pkl", "is a replay buffer of Stable-Baselines3"),
+        ("train --config bc/bc --dataset buffer.pkl", "load_replay_buffer"),
+        ("train --config bc/bc --dataset ppo.zip", "is a model of Stable-Baselines3"),
+        ("dataset convert buffer.pkl new.hdf5", "is a replay buffer of Stable-Baselines3"),
+        ("eval --agent vec.pkl", "is statistics (VecNormalize)"),
+        ("info own.pkl", "is a pickle of Python objects"),
+        ("eval --agent own.pkl", "is a pickle of Python objects"),
         ("eval --agent lerobot/act_aloha", "hf download lerobot/act_aloha"),
         ("train --config act/config.json", "is the configuration of a policy of LeRobot (act)"),
         ("train --config task.yaml", "is a YAML file, such as a configuration of Diffusion Policy"),

@@ -177,6 +177,7 @@ def command(
         bool, typer.Option("--append", help="With --teleop: resume a file, or what a crash left.")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
     """Record demonstrations of a scripted expert in a simulator, or of a person.
 
@@ -230,7 +231,7 @@ def command(
         habits=Habits() if human_like else None,
     )
     recorded = 0
-    with Progress(num, "demo", f"collect {env}") as bar:
+    with Progress(num, "demo", f"collect {env}", quiet=quiet) as bar:
 
         def advance(report: CollectionReport) -> None:
             nonlocal recorded

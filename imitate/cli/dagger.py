@@ -12,6 +12,7 @@ import typer
 
 from imitate.cli.places import On
 from imitate.cli.progress import Progress
+from imitate.cli.reports.layout import counted
 from imitate.crew.places import LOCAL
 from imitate.errors import ConfigError
 from imitate.processes import STEP_TIMEOUT_S
@@ -198,8 +199,9 @@ def command(
 def _line(over: Round) -> str:
     rate = "" if over.success_rate is None else f", success {100 * over.success_rate:.0f} %"
     return (
-        f"round {over.number}: {over.episodes} episodes, {over.steps} steps, "
-        f"{over.interventions} of them expert-controlled; {over.labels} labels so far{rate}: {over.checkpoint}"
+        f"round {over.number}: {counted(over.episodes, 'episode')}, {counted(over.steps, 'step')}, "
+        f"{over.interventions} of them expert-controlled; {counted(over.labels, 'label')} so far{rate}: "
+        f"{over.checkpoint}"
     )
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import typer
 
 from imitate.cli.progress import Progress
+from imitate.cli.reports.layout import counted
 from imitate.crew.backend import Backend
 from imitate.errors import UserError
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.evaluate import Place, evaluate_all
-from imitate.evaluation.prepared import EvalSettings
+from imitate.evaluation.prepared import EvalSettings, resolved
 from imitate.evaluation.results_file import ResultsFile
 
 
@@ -33,22 +34,25 @@ def evaluated(
     Raises:
         UserError: nothing could be evaluated, and it is the user's to mend.
     """
+    keys = list(places)
     file = None if table_file is None else ResultsFile(table_file, resume=resume)
     results: dict[int, EvalResult] = {}
     failures: dict[int, Exception] = {}
     try:
         wanted = [Place(*place) for place in places]
         if file is not None:
-            found = {number: file.find(*place) for number, place in enumerate(places)}
+            # The table names the mode that is played, so that "auto" finds what "processes" has played.
+            keys = [(path, meta, resolved(path, meta, settings)) for path, meta, settings in places]
+            found = {number: file.find(*key) for number, key in enumerate(keys)}
             results = {number: result for number, result in found.items() if result is not None}
             wanted = [
-                replace(entry, earlier=file.earlier(*place), on_episode=file.note(*place))
-                for entry, place in zip(wanted, places, strict=True)
+                replace(entry, earlier=file.earlier(*key), on_episode=file.note(*key))
+                for entry, key in zip(wanted, keys, strict=True)
             ]
         left = [number for number in range(len(places)) if number not in results]
         played = sum(len(wanted[number].earlier) for number in left)
         if (results or played) and not quiet:
-            episodes = f", and {played} episodes of the others" if played else ""
+            episodes = f", and {counted(played, 'episode')} of the others" if played else ""
             typer.echo(
                 f"{table_file}: {len(results)} of {len(places)} are there already{episodes}",
                 err=True,
@@ -67,7 +71,7 @@ def evaluated(
                 if isinstance(outcome, EvalResult):
                     results[number] = outcome
                     if file is not None:
-                        file.add(*places[number], outcome)
+                        file.add(*keys[number], outcome)
                 else:
                     failures[number] = outcome
     finally:

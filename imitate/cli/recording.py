@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from imitate.cli.reports.layout import counted
 from imitate.errors import UserError
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class Session:
             "late_steps": done.late,
             "rate_hz": rate_hz,
         }
-        words = f"{kept} episodes in {self.out}" if kept else "nothing was recorded"
+        words = f"{counted(kept, 'episode')} in {self.out}" if kept else "nothing was recorded"
         typer.echo(json.dumps(summary) if self.as_json else words)
         if done.stopped is not None:
             typer.echo(f"error: {done.stopped}", err=True)

@@ -115,6 +115,7 @@ def render(
     ] = False,
     overwrite: Overwrite = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
     """Draw what cameras see in the recorded states of robosuite demonstrations.
 
@@ -125,7 +126,7 @@ def render(
     """
     kind = segmentation.value if segmentation else None
     views = _cameras(names_of(cameras) or [], size, depth, kind)
-    with Progress(None, "step", "render") as bar:
+    with Progress(None, "step", "render", quiet=quiet) as bar:
 
         def start(steps: int) -> None:
             bar.reach(0, total=steps)

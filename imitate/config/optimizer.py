@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, model_validator
 from typing_extensions import Self
 
 from imitate.config.section import Section
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class LearningRateConfig(Section):
@@ -57,6 +59,10 @@ class OptimizerConfig(Section):
     """One optimizer: the one of a policy, of a critic ..."""
 
     optimizer_type: Literal["adam", "adamw"] = Field("adam", description="The optimizer.")
+    betas: tuple[Decay, Decay] = Field(
+        (0.9, 0.999),
+        description="Decay rates of Adam's averages: of gradients, and of their squares.",
+    )
     learning_rate: LearningRateConfig = Field(LearningRateConfig(), description="Learning rate.")
     regularization: RegularizationConfig = Field(
         RegularizationConfig(), description="Penalties on the weights."

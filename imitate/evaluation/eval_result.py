@@ -125,6 +125,12 @@ class EvalResult:
             for episode in self.episodes
         )
 
+    @property
+    def ended_by_env(self) -> int | None:
+        """Most steps of a failed episode, where the environment ended all of them before the horizon; else None."""
+        ended = [e.length for e in self.episodes if not e.success and e.error is None]
+        return max(ended) if ended and max(ended) < self.horizon else None
+
     def horizon_note(self, option: str) -> str | None:
         """Return a note if the horizon may be too short: most failures end at it, and demonstrations are about as long.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,12 +137,9 @@ class Prepared:
         self.subject, self.settings, self.env_meta = subject, settings, fitted(meta)
         self.device = _device(subject, settings.device)
         self.in_this_process = subject.policy is not None or is_robot(self.env_meta)
-        self.mode: Mode = "processes"
-        if settings.late is None and not is_robot(self.env_meta):
-            self.mode = _chosen(settings.mode, subject, self.device)
+        self.mode: Mode = _mode(settings, subject, self.env_meta, self.device)
         if is_team(self.env_meta):
             _check_team(label(self.env_meta), settings)
-            self.mode = "processes"
         drawn = settings.video is not None and self.mode == "processes"
         self._frames = FrameFolder() if drawn else None
         self.plan = EpisodePlan(
@@ -306,9 +303,23 @@ def _device(subject: Subject, wanted: str | None) -> str:
     return "cuda" if subject.weights > GPU_POLICY and torch.cuda.is_available() else "cpu"
 
 
-def _chosen(mode: Mode, subject: Subject, device: str) -> Mode:
-    if mode != "auto":
-        return mode
+def resolved(agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings) -> EvalSettings:
+    """Return the settings with the mode that "auto" stands for with this checkpoint and environment."""
+    if settings.mode != "auto":
+        return settings
+    subject = subject_of(agent)
+    return replace(
+        settings, mode=_mode(settings, subject, env_meta, _device(subject, settings.device))
+    )
+
+
+def _mode(
+    settings: EvalSettings, subject: Subject, env_meta: Mapping[str, Any], device: str
+) -> Mode:
+    if settings.late is not None or is_robot(env_meta) or is_team(env_meta):
+        return "processes"
+    if settings.mode != "auto":
+        return settings.mode
     batched = subject.weights > LARGE_POLICY or not device.startswith("cpu")
     return "vector" if batched else "processes"
 

@@ -108,6 +108,7 @@ def make_optimizer(
     optimizer = kinds[config.optimizer_type](
         groups,
         lr=rate,
+        betas=config.betas,
         weight_decay=config.regularization.L2,
         fused=torch.device(device).type in _FUSED_DEVICES,
     )

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from imitate.cli.dagger import _line
 from imitate.cli.main import app
 from imitate.config import load_config
+from imitate.interactive.dagger_file import Round
 from imitate.interactive.supervision import Labels, TakesOver
 from tests.demo_files import make_demo_file
 
@@ -141,3 +143,10 @@ def test_all_observations_of_the_demonstrations(tmp_path, planned):
     command = ["dagger", "--config", "bc/bc", "--out", str(tmp_path / "out"), *auto[:4]]
     result = CliRunner().invoke(app, [*command, "--env", "Pendulum-v1"])
     assert result.exit_code == 2 and "but there are none" in result.output
+
+
+def test_the_line_of_a_round_counts_in_whole_words():
+    over = Round(2, episodes=1, steps=40, labels=1, success_rate=0.5, checkpoint="last.pth")
+    assert _line(over) == (
+        "round 2: 1 episode, 40 steps, 0 of them expert-controlled; 1 label so far, success 50 %: last.pth"
+    )

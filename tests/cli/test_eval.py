@@ -53,6 +53,18 @@ def test_a_table_and_a_report_with_seeds(run, tmp_path):
     assert evaluation["checkpoint"] == str(agent)
 
 
+def test_an_environment_that_ends_episodes_before_the_horizon(run, tmp_path):
+    agent = ground.write_expert(tmp_path / "a.pth", gain=0.0)
+    options = ("--agent", agent, "--episodes", 2, "--workers", 1)
+    assert run(*options, "--horizon", 12).stdout.splitlines()[-1] == "seeds 0 - 1, horizon 12"
+    meta = tmp_path / "meta.json"
+    meta.write_text(json.dumps(ground.env_meta(max_episode_steps=7)))
+    shown = run(*options, "--horizon", 12, "--env", meta)
+    assert "horizon 12, but the environment itself ended failed episodes after at most 7 steps" in (
+        shown.stdout
+    )
+
+
 def test_two_checkpoints_on_the_same_seeds(run, tmp_path):
     first = ground.write_expert(tmp_path / "a.pth")
     second = ground.write_expert(tmp_path / "b.pth", gain=0.0)
@@ -157,6 +169,24 @@ def test_checkpoints_as_the_shell_names_them_and_a_table_that_is_resumed(run, tm
     refused = run("--agent", agents[0], *options)
     assert isinstance(refused.exception, ConfigError)
     assert "continue it with --resume" in str(refused.exception)
+
+
+@pytest.mark.parametrize("written", ["auto", "processes", "an older version"])
+def test_a_table_is_resumed_whether_its_mode_was_named_or_not(run, tmp_path, written):
+    agent, table = ground.write_expert(tmp_path / "a.pth"), tmp_path / "t.json"
+    options = ("--agent", agent, "--episodes", 2, "--workers", 1, "--table", table)
+    run(*options, "--mode", "processes" if written == "processes" else "auto")
+    saved = json.loads(table.read_text())
+    assert saved["evaluations"][0]["settings"]["mode"] == "processes"
+    if written == "an older version":
+        saved["evaluations"][0]["settings"]["mode"] = "auto"
+        table.write_text(json.dumps(saved))
+    for mode in ("auto", "processes"):
+        again = run(*options, "--resume", "--mode", mode)
+        assert "1 of 1 are there already" in again.stderr
+    other = run(*options, "--resume", "--mode", "vector")
+    assert "are there already" not in other.stderr
+    assert len(json.loads(table.read_text())["evaluations"]) == 2
 
 
 def test_an_interrupted_evaluation_is_resumed_with_its_episodes(run, tmp_path, monkeypatch):

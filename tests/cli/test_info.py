@@ -126,6 +126,14 @@ def test_success_by_rewards_where_no_demo_says_so(dataset):
     assert report_of(dataset)["success"] == {"demos": 1, "of": 3, "by": "rewards"}
 
 
+def test_rewards_that_are_all_zero_say_nothing_about_success(dataset):
+    with h5py.File(dataset, "a") as file:
+        for demo in file["data"].values():
+            del demo.attrs["success"]
+    assert report_of(dataset)["success"] is None
+    assert "success" not in info(dataset).stdout
+
+
 def test_actions_outside_the_unit_box_are_said(tmp_path):
     path = tmp_path / "wide.hdf5"
     with h5py.File(path, "w") as file:

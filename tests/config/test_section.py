@@ -115,6 +115,7 @@ def test_merged_replaces_lists_and_joins_objects():
 def test_optimizer_defaults_are_robomimics():
     assert OptimizerConfig().to_dict() == {
         "optimizer_type": "adam",
+        "betas": [0.9, 0.999],
         "learning_rate": {
             "initial": 0.0001,
             "decay_factor": 0.1,

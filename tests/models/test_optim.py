@@ -43,13 +43,14 @@ def test_three_steps_are_torchs(kind, reference):
     section = OptimizerConfig.model_validate(
         {
             "optimizer_type": kind,
+            "betas": [0.5, 0.9],
             "learning_rate": {"initial": 0.05},
             "regularization": {"L2": 0.1},
         }
     )
     p, q = weight(1.0, -2.0, 3.0), weight(1.0, -2.0, 3.0)
     ours = make_optimizer([p], section, "cpu")
-    theirs = reference([q], lr=0.05, weight_decay=0.1, foreach=False)
+    theirs = reference([q], lr=0.05, betas=(0.5, 0.9), weight_decay=0.1, foreach=False)
     for _ in range(3):
         step((p**4).sum(), [p], ours)
         theirs.zero_grad()

@@ -75,13 +75,14 @@ def _action_range(file: DatasetFile, demos: Sequence[str]) -> Report | None:
 
 
 def _successes(file: DatasetFile, demos: Sequence[str]) -> Report | None:
-    """How many demos solve their task: by their attribute, else by whether a reward was given."""
+    """How many demos solve their task: by their attribute, else by rewards above 0; None where there are neither."""
     flags = [file.success(demo) for demo in demos]
     if demos and all(flag is not None for flag in flags):
         return {"demos": sum(map(bool, flags)), "of": len(demos), "by": "success"}
     if demos and all(file.has(demo, "rewards") for demo in demos):
         rewarded = sum(bool((file.read(demo, "rewards") > 0).any()) for demo in demos)
-        return {"demos": rewarded, "of": len(demos), "by": "rewards"}
+        if rewarded:  # zeros alone are also what a recording without rewards has
+            return {"demos": rewarded, "of": len(demos), "by": "rewards"}
     return None
 
 

@@ -15,6 +15,7 @@ from imitate.data.file.confined import OutsideFileError
 from imitate.data.formats.base import Format
 from imitate.data.formats.damage import reading
 from imitate.errors import DatasetError, UserError, nearest
+from imitate.recognition import diagnosis
 
 # In the order in which a path is tried: what has more marks of its own comes first.
 _MODULES = {
@@ -104,7 +105,8 @@ def detect(path: Path) -> Format:
         if _recognised(candidate, path):
             return candidate
     raise DatasetError(
-        f"{path}: looks like none of the formats {', '.join(names())}: "
+        diagnosis(path)
+        or f"{path}: looks like none of the formats {', '.join(names())}: "
         "it is damaged or of another kind; name the format with --from if you know it"
     )
 
