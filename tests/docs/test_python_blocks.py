@@ -312,7 +312,7 @@ def test_an_algorithm_of_two_slots(folder):
 
 
 def test_tests_of_ones_own_package():
-    space = run("docs/environments.md", 0, [("my_package:MyEnv-v0", "CartPole-v1")])
+    space = run("docs/environments.md", 1, [("my_package:MyEnv-v0", "CartPole-v1")])
     space["test_my_environment"]()
     assert callable(space["test_my_algorithm"])
 
@@ -320,7 +320,7 @@ def test_tests_of_ones_own_package():
 @pytest.mark.robosuite
 @pytest.mark.slow
 def test_a_collection(folder):
-    text = python_blocks("docs/environments.md")[1]
+    text = python_blocks("docs/environments.md")[0]
     (folder / "own.py").write_text(text.replace("num=100, workers=2", "num=1, workers=1"))
     done = subprocess.run(
         [sys.executable, "own.py"], capture_output=True, text=True, timeout=300, cwd=folder
