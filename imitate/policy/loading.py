@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
 from imitate.algo.algo import Algo
 from imitate.data.language import Instructions
 from imitate.errors import CheckpointError, UserError
-from imitate.models.packed_linear import pack_linears
+from imitate.models.packed_linear import has_int8, pack_linears
 from imitate.models.precision import has_fast_bf16
 from imitate.policy.archive import first_line
 from imitate.policy.checkpoint import (
@@ -27,13 +27,15 @@ from imitate.policy.rollout_policy import RolloutPolicy
 
 _logger = logging.getLogger(__name__)
 
+Precision = Literal["fp32", "bf16", "int8"]
+
 
 def policy_from_checkpoint(
     device: torch.device | str | None = None,
     ckpt_path: str | Path | None = None,
     ckpt_dict: Mapping[str, Any] | None = None,
     verbose: bool = False,
-    precision: Literal["fp32", "bf16"] = "fp32",
+    precision: Precision = "fp32",
     rename: Rename | None = None,
 ) -> tuple[RolloutPolicy, dict[str, Any]]:
     """Load a policy. Needs no simulator, no dataset and no network, and changes nothing global.
@@ -44,7 +46,7 @@ def policy_from_checkpoint(
         ckpt_dict: an already loaded checkpoint.
         verbose: log what was loaded.
         precision: of the large linear layers, on a CPU. With bf16 large networks act up to twice as fast, and actions
-            differ in their third digit.
+            differ in their third digit; with int8 up to three times as fast, and in their second.
         rename: from names that the environment gives to those of the policy, beside the ones that the checkpoint has.
 
     Returns:
@@ -52,7 +54,8 @@ def policy_from_checkpoint(
 
     Raises:
         CheckpointError: see :func:`imitate.policy.checkpoint.load_checkpoint`.
-        UserError: bf16 is requested on a device other than a CPU with it, or the policy has no observation to rename.
+        UserError: bf16 or int8 is requested on a device other than a CPU with it, or the policy has no observation to
+            rename.
     """
     if (ckpt_path is None) == (ckpt_dict is None):
         raise CheckpointError("give either ckpt_path or ckpt_dict")
@@ -64,12 +67,7 @@ def policy_from_checkpoint(
     instructions = _instructions(ckpt.get("language"), source)
     low, high = _limits(ckpt["shape_metadata"], algo, source)
     algo.set_eval()
-    if precision == "bf16" and not (algo.device.type == "cpu" and has_fast_bf16(algo.device)):
-        raise UserError(
-            f"precision 'bf16' is for CPUs that compute in it (avx512_bf16, amx), not for device '{algo.device}' here; "
-            "take 'fp32'"
-        )
-    pack_linears(algo.active_nets, torch.bfloat16 if precision == "bf16" else torch.float32)
+    _pack(algo, precision)
     rate, names = control_freq_of(ckpt), ckpt["shape_metadata"].get("names")
     given = joined(ckpt.get("rename"), rename)
     try:
@@ -85,6 +83,26 @@ def policy_from_checkpoint(
             algo.device,
         )
     return policy, ckpt
+
+
+def _pack(algo: Algo, precision: Precision) -> None:
+    """Give the large linear layers a copy of their weights in this precision."""
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+    if precision not in dtypes:
+        raise UserError(
+            f"precision {precision!r}: expected one of {', '.join(get_args(Precision))}"
+        )
+    on_cpu = algo.device.type == "cpu"
+    if precision == "bf16" and not (on_cpu and has_fast_bf16(algo.device)):
+        raise UserError(
+            f"precision 'bf16' is for CPUs that compute in it (avx512_bf16, amx), not for device '{algo.device}' here; "
+            "take 'fp32'"
+        )
+    if precision == "int8" and not (on_cpu and has_int8()):
+        raise UserError(
+            f"precision 'int8' is for x86 CPUs, not for device '{algo.device}' here; take 'fp32'"
+        )
+    pack_linears(algo.active_nets, dtypes[precision])
 
 
 def _instructions(saved: Mapping[str, Any] | None, source: str | Path) -> Instructions | None:

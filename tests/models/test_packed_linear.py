@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 from imitate.models import packed_linear as module
-from imitate.models.packed_linear import PackedLinear, pack_linears
+from imitate.models.packed_linear import PackedLinear, has_int8, pack_linears
+
+DTYPES = [
+    (torch.float32, 1e-5),
+    (torch.bfloat16, 2e-2),
+    pytest.param(
+        torch.int8, 3e-2, marks=pytest.mark.skipif(not has_int8(), reason="an x86 processor")
+    ),
+]
 
 INPUTS = [(1, 512), (3, 512), (2, 10, 512), (100, 512), (0, 512)]
 
@@ -21,9 +29,7 @@ def make_net():
 
 
 @pytest.mark.parametrize("shape", INPUTS, ids=str)
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=str
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=str)
 def test_large_layers_are_replaced_and_give_the_same(shape, dtype, tolerance, monkeypatch):
     net = make_net()
     packed = copy.deepcopy(net)
@@ -41,19 +47,40 @@ def test_large_layers_are_replaced_and_give_the_same(shape, dtype, tolerance, mo
         y = packed(x)
     torch.testing.assert_close(y, wanted, atol=tolerance, rtol=0)
     assert y.dtype is torch.float32
-    # Blocks are for 2 to 64 rows, in bfloat16 for 1 too; the last layer, with weights of 8 rows, is torch's own.
-    few = (1 if dtype is torch.bfloat16 else 2) <= x.numel() // 512 <= 64
+    # Blocks are for 2 to 64 rows, in fewer digits for 1 too; the last layer, with weights of 8 rows, is torch's own.
+    few = (2 if dtype is torch.float32 else 1) <= x.numel() // 512 <= 64
     assert plain == ([8] if few else [256, 256, 8])
 
 
-def test_bf16_is_used_for_one_row_too():
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES[1:], ids=str)
+def test_fewer_digits_are_used_for_one_row_too(dtype, tolerance):
     net = make_net()
     packed = copy.deepcopy(net)
-    pack_linears(packed, torch.bfloat16)
+    pack_linears(packed, dtype)
     x = torch.randn(1, 512)
     with torch.no_grad():
         difference = (packed(x) - net(x)).abs().max()
-    assert 0 < difference < 0.02
+    assert 0 < difference < tolerance
+
+
+@pytest.mark.skipif(not has_int8(), reason="an x86 processor")
+def test_int8_rounds_each_row_of_weights_and_the_inputs_of_a_call():
+    # Inputs 0 to 255 and weights -127 to 127 are whole steps already: nothing is lost. A second row of weights of
+    # another size has its own steps, so it is as exact.
+    weight = torch.stack([torch.arange(-127.0, 128.0), 1e-3 * torch.arange(127.0, -128.0, -1.0)])
+    layer = nn.Linear(255, 2)
+    layer.weight.data, layer.bias.data = weight, torch.tensor([1.0, 2.0])
+    x = torch.arange(1.0, 256.0)[None]  # its range always includes 0
+    with torch.no_grad():
+        wanted = nn.functional.linear(x, layer.weight, layer.bias)
+        y = PackedLinear(layer, torch.int8)(x)
+        torch.testing.assert_close(y, wanted, rtol=1e-6, atol=0)
+        # A step of the inputs is a 255th of the greatest: an input of 0.4 steps counts as 0.
+        layer.weight.data = torch.ones(2, 255)
+        x = torch.zeros(1, 255).index_fill(1, torch.tensor([0]), 255.0)
+        x[0, 1:] = 0.4
+        y = PackedLinear(layer, torch.int8)(x)
+    torch.testing.assert_close(y, torch.tensor([[256.0, 257.0]]), rtol=1e-6, atol=0)
 
 
 def test_changed_weights_are_seen():

@@ -240,6 +240,22 @@ def test_a_loaded_policy_has_its_large_layers_packed_and_bf16_is_asked_for(monke
     monkeypatch.setattr(loading, "has_fast_bf16", lambda device: False)
     with pytest.raises(UserError, match="precision 'bf16' is for CPUs that compute in it"):
         policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="bf16")
+    with pytest.raises(UserError, match="expected one of fp32, bf16, int8"):
+        policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="int4")
+
+
+@pytest.mark.skipif(not loading.has_int8(), reason="an x86 processor")
+def test_int8_acts_nearly_the_same_and_is_refused_on_other_processors(monkeypatch):
+    algo = make_algo(("algo.actor_layer_dims=[256, 256]",))
+    ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata={})
+    policy, _ = policy_from_checkpoint("cpu", ckpt_dict=ckpt)
+    rounded, _ = policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="int8")
+    obs = observation(batch=3)
+    error = np.abs(rounded(obs, batched_ob=True) - policy(obs, batched_ob=True)).max()
+    assert 0 < error < 0.02
+    monkeypatch.setattr(loading, "has_int8", lambda: False)
+    with pytest.raises(UserError, match="precision 'int8' is for x86 CPUs"):
+        policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="int8")
 
 
 CHUNK = (
