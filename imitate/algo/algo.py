@@ -50,6 +50,7 @@ from imitate.auxiliary.auxiliary import built as auxiliaries_of
 from imitate.config import Config, Section
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.ema import EMA, averaging
+from imitate.models.fast_linear import with_fast_linears
 from imitate.models.mode import set_mode
 from imitate.models.precision import autocast, compile_networks
 from imitate.ranks import ALONE, Ranks
@@ -145,7 +146,7 @@ class Algo(ABC, Generic[ConfigT]):
         self._create_networks()
         check_networks(self)
         self._add_slots()
-        self.nets = self.nets.float().to(self.device)
+        self.nets = with_fast_linears(self.nets.float().to(self.device))
         if ema is not None:
             self.ema = EMA(self.nets, power=ema.power, max_decay=ema.max_decay)
 

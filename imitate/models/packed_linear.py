@@ -14,8 +14,10 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+
+from imitate.functional.products import linear
+from imitate.models.fast_linear import FastLinear
 
 MOST_ROWS = 64
 FEWEST_WEIGHTS = 2**16
@@ -46,7 +48,7 @@ class PackedLinear(nn.Linear):
         """``(*B, D)`` to ``(*B, E)``."""
         rows = x.numel() // self.in_features
         if torch.is_grad_enabled() or not self._gains(rows):
-            return F.linear(x, self.weight, self.bias)
+            return linear(x, self.weight, self.bias)
         if self.dtype is torch.int8:
             quantized: Tensor = torch.ops.quantized.linear_dynamic(
                 x.float(), self._packed(rows), _needs_reduced_range()
@@ -90,7 +92,9 @@ def pack_linears(net: nn.Module, dtype: torch.dtype = torch.float32) -> None:
         return
     for module in list(net.modules()):
         for name, child in module.named_children():
-            if type(child) is nn.Linear and _is_large(child.weight):
+            if not isinstance(child, nn.Linear) or type(child) not in (nn.Linear, FastLinear):
+                continue
+            if _is_large(child.weight):
                 setattr(module, name, PackedLinear(child, dtype))
 
 

@@ -31,6 +31,7 @@ from imitate.cpu import cpu_model
 from imitate.data import SequenceDataset, ShuffledBatches
 from imitate.data.file.cache import cache_folder
 from imitate.errors import ConfigError
+from imitate.functional.products import onednn_is_faster
 from imitate.models.precision import autocast, has_fast_bf16
 from imitate.ranks import Ranks
 from imitate.run_folder import write_text
@@ -248,6 +249,8 @@ def _digest(
         "ranks": ranks.world,
         "machine": [cpu_model(), os.cpu_count(), torch.get_num_threads(), torch.__version__],
     }
+    if onednn_is_faster():  # decisions of before it was used do not hold
+        described["products"] = "oneDNN"
     text = json.dumps(described, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
