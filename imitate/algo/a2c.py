@@ -54,8 +54,7 @@ class A2C(OnPolicy[A2CConfig]):
         policy, values = self._decide(batch)
         policy_loss = -(self._advantages(batch) * policy.log_prob(batch["actions"])).mean()
         value_loss = (values - batch["returns"]).square().mean()
-        entropy = policy.entropy().mean()
-        loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
+        loss, entropy = self._with_entropy(policy_loss + config.value_weight * value_loss, policy)
         return loss, {
             "Loss": loss,
             "Policy_Loss": policy_loss,

@@ -426,6 +426,15 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         mean, std = ranks.mean_and_std(advantages)
         return (advantages - mean) / (std + 1e-8)
 
+    def _with_entropy(self, loss: Tensor, policy: StochasticPolicy) -> tuple[Tensor, Tensor]:
+        """``loss - entropy_weight E[H]``, and the mean entropy; without a weight no gradient of it is computed."""
+        weight = self.config.entropy_weight
+        if weight:
+            entropy = policy.entropy().mean()
+            return loss - weight * entropy, entropy
+        with torch.no_grad():
+            return loss, policy.entropy().mean()
+
     def leaves_rollout(self, info: Info) -> bool:
         """True where an update is to be the last one on its rollout."""
         return False

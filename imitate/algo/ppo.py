@@ -40,8 +40,8 @@ class PPO(OnPolicy[PPOConfig]):
         log_ratio = policy.log_prob(batch["actions"]) - batch["log_prob"]
         policy_loss = clipped_surrogate(log_ratio, self._advantages(batch), config.clip).mean()
         errors = clipped_value_error(values, batch["returns"], batch["values"], config.value_clip)
-        value_loss, entropy = errors.mean(), policy.entropy().mean()
-        loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
+        value_loss = errors.mean()
+        loss, entropy = self._with_entropy(policy_loss + config.value_weight * value_loss, policy)
         with torch.no_grad():
             divergence = divergence_of_ratios(log_ratio).mean()
             clip_fraction = clipped_share(log_ratio, config.clip)

@@ -1,0 +1,27 @@
+"""Memory that the C library keeps for the next tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Options of glibc's ``mallopt``, by their numbers in ``malloc.h``."""
+KEPT_BYTES = 2**30
+LARGEST_BYTES = 2**25
+"""Larger pieces, 32 MB, always come from the kernel: glibc allows no higher limit."""
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep up to 1 GB that was freed, for the rest of the process.
+
+    An update allocates what the one before has freed. glibc gives such memory back to the kernel as soon as a few MB at
+    the end of its heap are free, and gets it again page by page, zeroed: an update of SAC with layers of 256 takes 160
+    such pages. The peak of a process, which each update reaches, is about the same. Does nothing without glibc.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_MMAP_THRESHOLD, LARGEST_BYTES)
