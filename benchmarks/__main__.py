@@ -4,6 +4,7 @@
     python -m benchmarks loader train_step --json out.json
     python -m benchmarks time_to_success                  the long one
     python -m benchmarks gpu --help                       training steps on a GPU
+    python -m benchmarks scaling --help                   over the size of the dataset, and workers
     python -m benchmarks --peer-python PEER/bin/python --peer-source ROBOMIMIC
 
 The peer is robomimic in an environment of its own: torch (of our version), numpy<2, h5py, psutil, tqdm, termcolor, six,
@@ -49,12 +50,14 @@ SUBJECTS = (
     "startup",
 )
 LONG = ("time_to_success",)
+APART = ("gpu", "scaling")
+"""These have options of their own."""
 
 
 def main() -> int:
     """Run the named benchmarks; 1 if a wanted number was missed."""
-    if sys.argv[1:2] == ["gpu"]:
-        return int(import_module("benchmarks.gpu").main(sys.argv[2:]))
+    if sys.argv[1:2] and sys.argv[1] in APART:
+        return int(import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:]))
     args = _arguments()
     report: dict[str, Any] = {"machine": machine()}
     missed = 0

@@ -52,12 +52,12 @@ def run(bench: Bench) -> list[Row]:
     return rows
 
 
-def config_of(data: Path, precision: str) -> Config:
-    """BC from two cameras with robomimic's encoder."""
+def config_of(data: Path, precision: str, **train: Any) -> Config:
+    """BC from two cameras with robomimic's encoder; ``train`` are further options of that section."""
     tree = {
         "algo_name": "bc",
         "experiment": {"name": "benchmark", "rollout": {"enabled": False}},
-        "train": {"batch_size": BATCH_SIZE, "precision": precision, "cuda": False},
+        "train": {"batch_size": BATCH_SIZE, "precision": precision, "cuda": False, **train},
         "observation": {
             "modalities": {"obs": {"low_dim": list(LOW_DIM), "rgb": list(CAMERAS)}},
             "encoder": {
