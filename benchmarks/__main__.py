@@ -48,6 +48,7 @@ SUBJECTS = (
     "evaluation",
     "curation",
     "startup",
+    "limits",
 )
 LONG = ("time_to_success",)
 APART = ("gpu", "scaling")

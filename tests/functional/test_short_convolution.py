@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from imitate.functional import short_convolution
-from imitate.functional.short_convolution import convolution_over_time
+from imitate.functional.short_convolution import convolution_over_images, convolution_over_time
 
 
 def stored(*shape, dtype=torch.float64):
@@ -36,7 +36,7 @@ def test_a_short_convolution_has_the_gradients_of_conv2d(steps, size, stride, wi
     def ours(x, kernel, bias):
         y = convolution_over_time(x, kernel, bias, stride)
         assert (
-            "ConvolutionOverTime" in type(y.grad_fn).__name__
+            "ProductConvolution" in type(y.grad_fn).__name__
         )  # else conv2d would be compared with itself
         return y
 
@@ -50,7 +50,7 @@ def test_a_short_convolution_has_the_gradients_of_conv2d(steps, size, stride, wi
 def test_a_frozen_kernel_and_a_long_sequence_take_conv2d(monkeypatch):
     used = []
     monkeypatch.setattr(
-        short_convolution.ConvolutionOverTime,
+        short_convolution.ProductConvolution,
         "apply",
         lambda x, *rest: used.append(x.shape[-1]) or x,
     )
@@ -78,3 +78,54 @@ def test_inputs_without_a_gradient_get_none():
         kernel.grad[:, :, 1],
         x.sum((0, 2, 3)).expand(4, 6),  # the middle of the kernel meets every step
     )
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize(
+    ("image", "window", "stride", "padding"),
+    [((3, 3), (3, 3), (1, 1), (1, 1)), ((5, 4), (3, 2), (2, 1), (1, 0)), ((4, 4), (1, 1), (2, 2), (0, 0))],
+    ids=str,
+)  # fmt: skip
+def test_small_images_have_the_gradients_of_conv2d_of_both_orders(
+    image, window, stride, padding, with_bias, monkeypatch
+):
+    monkeypatch.setattr(short_convolution, "LARGE_IMAGE_KERNEL", 1)
+    x = torch.randn(2, 3, *image, dtype=torch.float64, requires_grad=True)
+    kernel = torch.randn(4, 3, *window, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(4, dtype=torch.float64, requires_grad=True) if with_bias else None
+    y, got = gradients(
+        lambda *leaves: convolution_over_images(*leaves, stride, padding), x, kernel, bias
+    )
+    assert "ProductConvolution" in type(y.grad_fn).__name__
+    wanted_y, wanted = gradients(
+        lambda *leaves: F.conv2d(*leaves, stride, padding), x, kernel, bias
+    )
+    torch.testing.assert_close(y, wanted_y)
+    torch.testing.assert_close(got, wanted)
+    leaves = (x, kernel) if bias is None else (x, kernel, bias)
+    assert torch.autograd.gradgradcheck(
+        lambda x, kernel, bias=None: convolution_over_images(x, kernel, bias, stride, padding),
+        leaves,
+    )
+
+
+def test_small_kernels_large_images_and_frozen_kernels_take_conv2d(monkeypatch):
+    used = []
+    monkeypatch.setattr(
+        short_convolution.ProductConvolution,
+        "apply",
+        lambda x, *rest: used.append(tuple(x.shape)) or x,
+    )
+    kernel = torch.randn(512, 256, 3, 3, requires_grad=True)
+
+    def convolve(kernel, *shape):
+        convolution_over_images(torch.randn(*shape), kernel, None, (1, 1), (1, 1))
+
+    convolve(kernel.detach(), 2, 256, 3, 3)
+    convolve(kernel[:511], 2, 256, 3, 3)
+    convolve(kernel, 2, 256, 23, 23)  # 1,058 pixels
+    with torch.autocast("cpu", torch.bfloat16):
+        convolve(kernel, 2, 256, 3, 3)
+    assert used == []
+    convolve(kernel, 2, 256, 3, 3)
+    assert used == [(2, 256, 3, 3)]

@@ -32,6 +32,11 @@ def test_crops_are_windows_of_their_own_image():
     assert torch.equal(crops[1], x[0, :, 2:5, 0:4])
     assert torch.equal(crops[2], x[1, :, 1:4, 2:6])
     assert torch.equal(crops[5], x[2, :, 1:4, 0:4])
+    # With gradients they are indexed, without them they are copied.
+    places = torch.tensor([0, 2, 1, 0, 2, 1]), torch.tensor([3, 0, 2, 1, 3, 0])
+    indexed = crops_at(x.clone().requires_grad_(), *places, 3, 4)
+    assert indexed.requires_grad
+    assert torch.equal(indexed, crops)
     last = x.contiguous(memory_format=torch.channels_last)
     assert crops_at(last, torch.zeros(3).long(), torch.zeros(3).long(), 3, 4).is_contiguous(
         memory_format=torch.channels_last
